@@ -1,0 +1,37 @@
+#- make demo   set up, write a sample archive, build its shards, look into them
+#- make test   everything CI runs: format, lint, types, tests
+#- make clean  remove what the others made
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+help:
+	@sed -n 's/^#- //p' Makefile
+
+demo: .venv/installed
+	mkdir -p demo
+	cd demo && ../$(BIN)/shardprep sample
+	cd demo && ../$(BIN)/shardprep build --shards 20
+	cd demo && ../$(BIN)/shardprep inspect
+
+test: .venv/installed-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 --dist worksteal
+
+clean:
+	rm -rf .venv build demo *.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+.venv/installed-test: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+.PHONY: help demo test clean

@@ -1,0 +1,21 @@
+"""shardprep: raw Kaggle images in, training-ready TFRecord shards and a matching reader out.
+
+archives of raw images → a catalog of items → a plan of shards → chunks of encoded examples, in
+parallel → shards of records → a manifest; the reader needs nothing but the folder.
+
+    source/     bytes: members of folders and archives, their labels and splits (the catalog)
+    prepare     recipe → plan; `plan` is pure and decides split, order and shard of every item
+    chunk       items → framed records; what a worker does: `image`, `schema`, `example`, `tfrecord`
+    engine/     who runs the chunks
+    build       encode, commit shard by shard, publish; `shard`, `finish`, `durable`
+    manifest    what a dataset folder holds; `items` is the table of every input
+    report/     what people look at
+    reader/     the tf.data reader, the only importer of TensorFlow
+
+Three rules hold it together: a bad image is a value and a broken run is an exception; a shard
+under its final name is complete; equal recipes give equal bytes.
+"""
+
+from importlib.metadata import version
+
+__version__ = version("shardprep")

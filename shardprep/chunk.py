@@ -1,0 +1,110 @@
+"""What a worker does: items in, framed records and one outcome per item out.
+
+The same `encode_chunk` serves every engine. It reads the source and touches nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep import schema as names
+from shardprep import tfrecord
+from shardprep.image import ImageSpec, Rejection, process_image
+from shardprep.source.extent import MemberError
+
+if TYPE_CHECKING:
+    from shardprep.schema import Schema
+    from shardprep.source.catalog import Item
+
+
+class Outcome(NamedTuple):
+    """What became of one item."""
+
+    kind: str
+    """Of the rejection; "" for a written item."""
+    reason: str
+    length: int
+    """Bytes of its framed record, 0 for a rejected one."""
+    height: int
+    width: int
+    """Pixels of the original, 0 where its header cannot be read."""
+    format: str
+    num_bytes: int
+    """Of the original."""
+    sha256: str
+    """Of the original, hex; "" where it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTask:
+    """A run of items of one shard."""
+
+    shard: str
+    start: int
+    """Position of the first item in the shard's plan."""
+    items: tuple[Item, ...]
+
+    def __str__(self) -> str:
+        last = self.start + len(self.items) - 1
+        return f"{self.shard}, items {self.start}-{last} (from {self.items[0].key})"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChunk:
+    """What a chunk has become."""
+
+    data: bytes
+    """The framed records of the written items, in plan order, back to back."""
+    outcomes: tuple[Outcome, ...]
+    """One for each item, in plan order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkEncoder:
+    """How items become records: what every worker is given once."""
+
+    spec: ImageSpec
+    schema: Schema
+
+    def __call__(self, task: ChunkTask) -> EncodedChunk:
+        """Return the records of the task's items; a bad image is an outcome, never an error."""
+        return encode_chunk(task.items, self.spec, self.schema)
+
+
+def encode_chunk(items: tuple[Item, ...], spec: ImageSpec, schema: Schema) -> EncodedChunk:
+    """Read, process, encode and frame the items, in order."""
+    records: list[bytes] = []
+    outcomes: list[Outcome] = []
+    for item in items:
+        record, outcome = _encode_item(item, spec, schema)
+        records.append(record)
+        outcomes.append(outcome)
+    return EncodedChunk(b"".join(records), tuple(outcomes))
+
+
+def _encode_item(item: Item, spec: ImageSpec, schema: Schema) -> tuple[bytes, Outcome]:
+    try:
+        data = item.extent.read()
+    except MemberError as error:
+        size = item.extent.num_bytes
+        return b"", Outcome("unreadable", str(error), 0, 0, 0, "", size, "")
+    image = process_image(data, spec)
+    original = image.original
+    facts = (original.height, original.width, original.format, len(data))
+    sha256 = hashlib.sha256(data).hexdigest()
+    if isinstance(image, Rejection):
+        return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
+    record = tfrecord.frame(
+        schema.encode(
+            {
+                names.IMAGE: image.data,
+                names.LABEL: item.label,
+                names.FILENAME: item.key.encode(),
+                names.HEIGHT: image.height,
+                names.WIDTH: image.width,
+            },
+        ),
+    )
+    return record, Outcome("", "", len(record), *facts, sha256)

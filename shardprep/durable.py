@@ -1,0 +1,57 @@
+"""Files that are complete or absent: written beside their final name, synced, then renamed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import BinaryIO
+
+
+class DurableFile:
+    """A file that exists under its name only after `commit`; nothing else ever commits it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open a hidden sibling of `path` for writing, replacing one a dead run has left."""
+        self.path = path
+        self._temporary = path.with_name(f".{path.name}.tmp")
+        self.stream: BinaryIO = self._temporary.open("wb")
+        """For libraries that write to a file object; do not close it."""
+
+    def write(self, data: bytes) -> None:
+        """Append the bytes."""
+        self.stream.write(data)
+
+    def commit(self) -> None:
+        """Make the file durable and give it its name, atomically."""
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        self.stream.close()
+        self._temporary.replace(self.path)
+        sync_folder(self.path.parent)
+
+    def abandon(self) -> None:
+        """Leave no trace; does nothing after `commit`."""
+        self.stream.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a whole file at once, complete or not at all."""
+    file = DurableFile(path)
+    try:
+        file.write(data)
+        file.commit()
+    finally:
+        file.abandon()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in the folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

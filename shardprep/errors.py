@@ -1,0 +1,58 @@
+"""Every error a user can meet, and nothing else.
+
+    ShardprepError            exit 1: one line, "where: what; what to do"
+    ├─ RecipeError            exit 2: an option or a recipe file cannot be used as given
+    ├─ SourceError            an archive, a label table or a folder cannot be read as asked
+    ├─ SchemaError            a schema file is wrong, or asks for what the source cannot give
+    ├─ RecordError            a record of a shard is cut, damaged or malformed
+    ├─ DatasetError           a dataset folder is missing, incomplete or not what it says
+    └─ BuildError             the run cannot go on: no space, a dead worker, too many rejections
+
+A bad image is none of these: it is a value (`shardprep.image.Rejection`).
+"""
+
+from __future__ import annotations
+
+
+class ShardprepError(Exception):
+    """Base of all errors of this package; `str()` is the one line that the user reads."""
+
+    def __init__(self, where: str, what: str, hint: str = "") -> None:
+        """Say `where` it is (a file, an option), `what` is wrong, and the way out (`hint`)."""
+        super().__init__(where, what, hint)
+        self.where = where
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        line = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{line}; {self.hint}" if self.hint else line
+
+
+class RecipeError(ShardprepError):
+    """An option or a key of the recipe is unknown, malformed or contradicts another."""
+
+
+class SourceError(ShardprepError):
+    """The source cannot be read as asked: archive, label table, keys, labels."""
+
+
+class SchemaError(ShardprepError):
+    """A schema cannot be loaded, or names a feature that the source does not provide."""
+
+
+class RecordError(ShardprepError):
+    """A record that is cut, fails a checksum or holds no valid example; carries its offset."""
+
+    def __init__(self, where: str, what: str, hint: str = "", *, offset: int = 0) -> None:
+        """`offset` is where the damaged record starts in its file, in bytes."""
+        super().__init__(where, what, hint)
+        self.offset = offset
+
+
+class DatasetError(ShardprepError):
+    """A dataset folder is absent, unfinished, or disagrees with its own manifest."""
+
+
+class BuildError(ShardprepError):
+    """The build cannot go on or may not be published; what is done so far is kept."""

@@ -1,0 +1,155 @@
+"""The `tf.train.Example` wire format, without protobuf. Values in, bytes out, and back.
+
+Messages (tensorflow/core/example/{example,feature}.proto): Example{1: Features},
+Features{1: map entry{1: name, 2: Feature}}, Feature{1: BytesList | 2: FloatList | 3: Int64List},
+each list {1: repeated value}, numbers packed. Names are written in sorted order, so that equal
+examples are equal bytes: protobuf itself promises no order for a map.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from shardprep.errors import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Values = Sequence[bytes] | Sequence[int] | Sequence[float]
+"""The values of one feature: all bytes, all int (int64), or all float (kept as float32)."""
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_BYTES, _FLOAT, _INT64 = 1, 2, 3
+_UINT64 = (1 << 64) - 1
+_MAX_VARINT_BYTES = 10
+
+
+def encode(features: Mapping[str, Values]) -> bytes:
+    """Return the serialized Example; a feature without values is written as an empty Feature."""
+    entries = []
+    for name in sorted(features):
+        value = _feature(features[name])
+        entries.append(_field(1, _field(1, name.encode()) + _field(2, value)))
+    return _field(1, b"".join(entries))
+
+
+def decode(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
+    """Return the features of a serialized Example, in the order of their names in the bytes.
+
+    Accepts whatever protobuf accepts (any order, unpacked numbers, unknown fields, a repeated
+    name: the last one wins).
+
+    Raises:
+        RecordError: the bytes are no Example.
+
+    """
+    features: dict[str, list[bytes] | list[int] | list[float]] = {}
+    try:
+        for block in _submessages(data, 1):
+            for entry in _submessages(block, 1):
+                name = b"".join(_submessages(entry, 1)[-1:]).decode()
+                features[name] = _values(b"".join(_submessages(entry, 2)))
+    except (IndexError, ValueError, struct.error) as error:
+        raise RecordError("example", f"is not a serialized tf.train.Example ({error})") from error
+    return features
+
+
+def _feature(values: Values) -> bytes:
+    if not values:
+        return b""
+    first = values[0]
+    if isinstance(first, bytes):
+        return _field(_BYTES, b"".join(_field(1, value) for value in values))  # type: ignore[arg-type]
+    if isinstance(first, float):
+        return _field(_FLOAT, _field(1, struct.pack(f"<{len(values)}f", *values)))
+    return _field(_INT64, _field(1, b"".join(_varint(int(value) & _UINT64) for value in values)))
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return bytes((number << 3 | _LENGTH,)) + _varint(len(data)) + data
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(_MAX_VARINT_BYTES):
+        byte = data[at + shift]
+        value |= (byte & 0x7F) << 7 * shift
+        if byte <= 0x7F:
+            return value & _UINT64, at + shift + 1
+    message = "a number is longer than 64 bits"
+    raise ValueError(message)
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int, bytes | int]]:
+    """Yield (field number, wire type, value) of every field of a message."""
+    at = 0
+    while at < len(data):
+        tag, at = _read_varint(data, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            value, at = _read_varint(data, at)
+            yield tag >> 3, kind, value
+            continue
+        if kind == _LENGTH:
+            size, at = _read_varint(data, at)
+        elif kind in (_FIXED32, _FIXED64):
+            size = 4 if kind == _FIXED32 else 8
+        else:
+            message = f"wire type {kind}"
+            raise ValueError(message)
+        if at + size > len(data):
+            message = "cut inside a field"
+            raise ValueError(message)
+        yield tag >> 3, kind, data[at : at + size]
+        at += size
+
+
+def _submessages(data: bytes, number: int) -> list[bytes]:
+    return [
+        value for field, _, value in _fields(data) if field == number and isinstance(value, bytes)
+    ]
+
+
+def _values(feature: bytes) -> list[bytes] | list[int] | list[float]:
+    values: list[bytes] | list[int] | list[float] = []
+    for number, kind, block in _fields(feature):
+        if kind != _LENGTH or not isinstance(block, bytes):
+            continue
+        if number == _BYTES:
+            values = _submessages(block, 1)
+        elif number == _FLOAT:
+            values = _floats(block)
+        elif number == _INT64:
+            values = _ints(block)
+    return values
+
+
+def _floats(block: bytes) -> list[float]:
+    packed = b"".join(value for field, _, value in _fields(block) if field == 1)  # type: ignore[misc]
+    return list(struct.unpack(f"<{len(packed) // 4}f", packed))
+
+
+def _ints(block: bytes) -> list[int]:
+    numbers: list[int] = []
+    for field, _, value in _fields(block):
+        if field != 1:
+            continue
+        if isinstance(value, int):
+            numbers.append(value)
+            continue
+        at = 0
+        while at < len(value):
+            number, at = _read_varint(value, at)
+            numbers.append(number)
+    return [number - (1 << 64) if number >> 63 else number for number in numbers]

@@ -1,0 +1,137 @@
+"""The table of items: a row for every input, whatever became of it."""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardprep.durable import DurableFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from shardprep.chunk import Outcome
+    from shardprep.plan import ShardPlan
+    from shardprep.source.archive import Skipped
+
+WRITTEN, REJECTED, SKIPPED = "written", "rejected", "skipped"
+
+_WORD = pa.dictionary(pa.int32(), pa.string())
+COLUMNS = pa.schema(
+    [
+        pa.field("key", pa.string()),
+        pa.field("status", _WORD),
+        pa.field("kind", _WORD),
+        pa.field("reason", pa.string()),
+        pa.field("split", _WORD),
+        pa.field("shard", _WORD),
+        pa.field("record", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("length", pa.int64()),
+        pa.field("label", pa.int64()),
+        pa.field("original_width", pa.int32()),
+        pa.field("original_height", pa.int32()),
+        pa.field("original_format", _WORD),
+        pa.field("original_bytes", pa.int64()),
+        pa.field("original_sha256", pa.string()),
+    ],
+)
+"""Rows stand in the order of splits, shards and plan; skipped inputs last, by key.
+
+`record`, `offset` and `length` (bytes, framing included) say where a written item lies in its
+shard; they are null for others. `label` is an index into the class names, −1 for none.
+"""
+
+_FACTS = b"shardprep"
+
+
+def shard_table(shard: str, plan: ShardPlan, outcomes: Sequence[Outcome]) -> pa.Table:
+    """Return the rows of one shard's items, in plan order."""
+    written = [not outcome.kind for outcome in outcomes]
+    ends = list(accumulate(outcome.length for outcome in outcomes))
+    numbers = list(accumulate(written))
+    columns: dict[str, list[Any]] = {
+        "key": [item.key for item in plan.items],
+        "status": [WRITTEN if ok else REJECTED for ok in written],
+        "kind": [outcome.kind or None for outcome in outcomes],
+        "reason": [outcome.reason or None for outcome in outcomes],
+        "split": [plan.split] * len(outcomes),
+        "shard": [shard] * len(outcomes),
+        "record": [n - 1 if ok else None for n, ok in zip(numbers, written, strict=True)],
+        "offset": [
+            end - outcome.length if ok else None
+            for end, outcome, ok in zip(ends, outcomes, written, strict=True)
+        ],
+        "length": [outcome.length or None for outcome in outcomes],
+        "label": [item.label for item in plan.items],
+        "original_width": [outcome.width or None for outcome in outcomes],
+        "original_height": [outcome.height or None for outcome in outcomes],
+        "original_format": [outcome.format or None for outcome in outcomes],
+        "original_bytes": [outcome.num_bytes for outcome in outcomes],
+        "original_sha256": [outcome.sha256 or None for outcome in outcomes],
+    }
+    return pa.Table.from_pydict(columns, schema=COLUMNS)
+
+
+def skipped_table(skipped: Sequence[Skipped]) -> pa.Table:
+    """Return the rows of inputs that never became items."""
+    nothing = [None] * len(skipped)
+    columns: dict[str, list[Any]] = {
+        **dict.fromkeys(COLUMNS.names, nothing),
+        "key": [one.key for one in skipped],
+        "status": [SKIPPED] * len(skipped),
+        "reason": [one.reason for one in skipped],
+        "original_bytes": [one.num_bytes for one in skipped],
+    }
+    return pa.Table.from_pydict(columns, schema=COLUMNS)
+
+
+def write_part(path: Path, table: pa.Table, facts: dict[str, Any]) -> None:
+    """Write one table durably, with some facts that belong to it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sink = pa.BufferOutputStream()
+    metadata = {_FACTS: json.dumps(facts).encode()}
+    pq.write_table(table.replace_schema_metadata(metadata), sink)
+    file = DurableFile(path)
+    try:
+        file.write(sink.getvalue())
+        file.commit()
+    finally:
+        file.abandon()
+
+
+def read_part_facts(path: Path) -> dict[str, Any] | None:
+    """Return the facts of a part, None where it is missing or damaged."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        facts: dict[str, Any] = json.loads(metadata[_FACTS])
+    except (OSError, pa.ArrowException, KeyError, json.JSONDecodeError):
+        return None
+    return facts
+
+
+def read_part(path: Path) -> pa.Table:
+    """Return the rows of a part."""
+    return pq.read_table(path, schema=COLUMNS)
+
+
+def write_items(path: Path, tables: Iterable[pa.Table]) -> None:
+    """Write the tables one after the other into one parquet file; memory holds one at a time."""
+    file = DurableFile(path)
+    try:
+        with pq.ParquetWriter(file.stream, COLUMNS, compression="zstd") as writer:
+            for table in tables:
+                writer.write_table(table.replace_schema_metadata(None))
+        file.commit()
+    finally:
+        file.abandon()
+
+
+def read_items(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of `items.parquet`."""
+    return pq.read_table(path, columns=list(columns))

@@ -1,0 +1,125 @@
+"""The manifest: the one document that says what a dataset folder holds. Written last.
+
+Nothing in it depends on time, machine, number of workers or where the folder stands, so that two
+builds of one recipe have equal manifests.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from shardprep.errors import DatasetError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MANIFEST_FILE = "manifest.json"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Shard(_Model):
+    """One shard file."""
+
+    name: str
+    num_records: int
+    num_bytes: int
+    sha256: str
+    """Hex."""
+
+
+class Split(_Model):
+    """The shards of one split, in order."""
+
+    num_records: int
+    num_bytes: int
+    label_counts: dict[str, int]
+    """Records by class name, in label order; classes without a record are there with 0."""
+    num_unlabelled: int
+    shards: tuple[Shard, ...]
+
+
+class Totals(_Model):
+    """What became of all inputs: written + rejected + skipped = inputs."""
+
+    num_inputs: int
+    num_written: int
+    num_rejected: int
+    num_skipped: int
+    rejected: dict[str, int]
+    """By kind."""
+    skipped: dict[str, int]
+    """By reason."""
+    num_enlarged: int
+    """Written images that had fewer pixels on a side than they are stored with."""
+    original_bytes: int
+    """Of the written images, as they were."""
+    num_bytes: int
+    """Of all shards."""
+
+
+class Labels(_Model):
+    """The classes."""
+
+    names: tuple[str, ...]
+    """A label is an index into them."""
+    found_by: str
+    num_rows_without_image: int
+    """Rows of the label table for which the source has no image."""
+    rows_without_image: tuple[str, ...]
+    """Ids of some of them."""
+
+
+class Fingerprint(_Model):
+    """What the bytes of a dataset follow from."""
+
+    inputs: dict[str, str]
+    """Name of each input → its signature."""
+    options: dict[str, Any]
+    """The keys of the recipe that shape the bytes."""
+    versions: dict[str, str]
+    """Of everything that shapes the bytes."""
+
+
+class Manifest(_Model):
+    """A whole dataset."""
+
+    format_version: Literal[1] = 1
+    name: str
+    version: str
+    seed: int
+    fingerprint: Fingerprint
+    labels: Labels
+    totals: Totals
+    splits: dict[str, Split]
+    """Train, validation, test, then others by name."""
+
+    def dumps(self) -> str:
+        """Return the manifest as the text of a JSON file."""
+        return self.model_dump_json(indent=2) + "\n"
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a dataset folder.
+
+    Raises:
+        DatasetError: there is none, or it is not one that this version reads.
+
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        return Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise DatasetError(
+            str(folder),
+            f"has no {MANIFEST_FILE}: it is no finished shardprep dataset",
+            "run the build again",
+        ) from error
+    except (OSError, ValueError, ValidationError) as error:
+        what = str(error).splitlines()[0]
+        raise DatasetError(str(path), f"cannot be read ({what})", "build the set again") from error

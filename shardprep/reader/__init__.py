@@ -1,0 +1,1 @@
+"""The tf.data reader of a dataset folder. TensorFlow comes with the first `load`."""

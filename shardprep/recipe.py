@@ -1,0 +1,249 @@
+"""The recipe: what to build. Flags and `shardprep.toml` have the same keys; a flag wins."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from shardprep.errors import RecipeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RECIPE_FILE = "shardprep.toml"
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_SIZE = re.compile(r"(\d+)\s*[xX\u00d7]\s*(\d+)")
+_SPLIT_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128)}
+_SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|gz|bz2|xz)$", re.IGNORECASE)
+_MAX_SIDE = 65_500
+"""JPEG's own limit."""
+
+
+def _size(value: object) -> object:
+    """Turn "WxH" into (height, width), "none" into None."""
+    if not isinstance(value, str):
+        return value
+    if value == "none":
+        return None
+    match = _SIZE.fullmatch(value.strip())
+    if not match:
+        message = f"{value!r} is not WIDTHxHEIGHT, such as 224x224, or none"
+        raise ValueError(message)
+    width, height = int(match[1]), int(match[2])
+    if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
+        message = f"{value!r}: a side must be 1 to {_MAX_SIDE} pixels"
+        raise ValueError(message)
+    return height, width
+
+
+def _split(value: object) -> object:
+    """Turn "train=0.8,test=0.2" into a table of ratios."""
+    if not isinstance(value, str):
+        return value
+    ratios: dict[str, float] = {}
+    for part in value.split(","):
+        name, sign, number = (piece.strip() for piece in part.partition("="))
+        try:
+            ratio = float(number)
+        except ValueError:
+            ratio = math.nan
+        if not sign or math.isnan(ratio):
+            message = f"{part.strip()!r} is not NAME=RATIO, as in train=0.8,validation=0.1,test=0.1"
+            raise ValueError(message)
+        if name in ratios:
+            message = f"{name!r} is named twice"
+            raise ValueError(message)
+        ratios[name] = ratio
+    return ratios
+
+
+def _share(value: object) -> object:
+    """Turn "5%" into 0.05."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError as error:
+        message = f"{value!r} is not a share such as 5% or 0.05"
+        raise ValueError(message) from error
+
+
+def _colour(value: object) -> object:
+    """Turn a name, #RRGGBB or R,G,B into a triple."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip().lower()
+    if text in _COLOURS:
+        return _COLOURS[text]
+    if re.fullmatch("#[0-9a-f]{6}", text):
+        return tuple(bytes.fromhex(text[1:]))
+    parts = text.split(",")
+    if len(parts) == 3 and all(p.strip().isdigit() and int(p) <= 255 for p in parts):
+        return tuple(int(part) for part in parts)
+    message = f"{value!r} is not white, black, grey, #RRGGBB or R,G,B"
+    raise ValueError(message)
+
+
+def _names(value: object) -> object:
+    """Turn "cat,dog" into ("cat", "dog")."""
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+class Recipe(BaseModel):
+    """What to build, in the form in which it is stored; strings are accepted as the flags are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str
+    out: str = "tfrecords"
+    name: str = ""
+    """Of the dataset; by default made from the name of the source."""
+    version: str = "1.0.0"
+    shards: Annotated[int, Field(ge=1, le=99_999)] | None = None
+    """Of the largest split; None: by size."""
+    size: Annotated[tuple[int, int] | None, BeforeValidator(_size)] = (224, 224)
+    """Height, width in pixels; None: every image keeps its own."""
+    fit: str = Field("crop", pattern="^(crop|pad|stretch|within|none)$")
+    format: str = Field("jpeg", pattern="^(jpeg|png|raw|keep)$")
+    quality: int = Field(90, ge=1, le=100)
+    background: Annotated[tuple[int, int, int], BeforeValidator(_colour)] = (255, 255, 255)
+    labels: str = "auto"
+    classes: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    split: Annotated[dict[str, float] | None, BeforeValidator(_split)] = None
+    schema_: str = Field("auto", alias="schema")
+    seed: int = Field(0, ge=0, lt=2**63)
+    max_pixels: int = Field(100_000_000, ge=1)
+    max_rejected: Annotated[float, BeforeValidator(_share), Field(ge=0, le=1)] = 0.05
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if name and not _NAME.fullmatch(name):
+            message = f"{name!r} must be lower-case letters, digits and _, and start with a letter"
+            raise ValueError(message)
+        return name
+
+    @field_validator("version")
+    @classmethod
+    def _check_version(cls, version: str) -> str:
+        if not _VERSION.fullmatch(version):
+            message = f"{version!r} must be three numbers, such as 1.0.0"
+            raise ValueError(message)
+        return version
+
+    @field_validator("classes")
+    @classmethod
+    def _check_classes(cls, classes: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(classes)) != len(classes) or "" in classes:
+            message = "names must be given, each once"
+            raise ValueError(message)
+        return classes
+
+    @field_validator("split")
+    @classmethod
+    def _check_split(cls, ratios: dict[str, float] | None) -> dict[str, float] | None:
+        if ratios is None:
+            return None
+        for name, ratio in ratios.items():
+            if not _SPLIT_NAME.fullmatch(name):
+                message = f"{name!r} is no name for a split"
+                raise ValueError(message)
+            if not 0 < ratio <= 1:
+                message = f"{name}={ratio:g}: a ratio must be above 0 and at most 1"
+                raise ValueError(message)
+        total = sum(ratios.values())
+        if abs(total - 1) > 1e-6:
+            message = f"the ratios add up to {total:g}, they must add up to 1"
+            raise ValueError(message)
+        return ratios
+
+    @property
+    def dataset_name(self) -> str:
+        """The name asked for, or one made from the source: "Dogs-vs-Cats.zip" → dogs_vs_cats."""
+        if self.name:
+            return self.name
+        stem = self.source.rstrip("/").rpartition("/")[2].rpartition(":")[2]
+        if stem in ("", ".", ".."):
+            stem = Path(self.source).resolve().name
+        while _SUFFIXES.search(stem):
+            stem = _SUFFIXES.sub("", stem)
+        name = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")
+        return name if _NAME.fullmatch(name) else f"dataset_{name}".rstrip("_")
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Return the keys of a recipe file; "-" in a key counts as "_".
+
+    Raises:
+        RecipeError: the file cannot be read or is not TOML.
+
+    """
+    try:
+        keys = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(str(path), f"cannot be read ({error})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(str(path), f"is not TOML ({error})") from error
+    return {key.replace("-", "_"): value for key, value in keys.items()}
+
+
+def make_recipe(keys: Mapping[str, Any], where: str) -> Recipe:
+    """Return the recipe with these keys; `where` is what an error calls their origin.
+
+    Raises:
+        RecipeError: a key is unknown, malformed or contradicts another; all of them are named.
+
+    """
+    keys = _consistent(dict(keys))
+    try:
+        return Recipe.model_validate(keys)
+    except ValidationError as error:
+        problems = [_problem(problem) for problem in error.errors()]
+        raise RecipeError(where, "; ".join(dict.fromkeys(problems))) from error
+
+
+def _consistent(keys: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what one key says of another, and refuse contradictions.
+
+    Raises:
+        RecipeError: two keys contradict each other.
+
+    """
+    size, fit, form = keys.get("size"), keys.get("fit"), keys.get("format")
+    if size == "none" and fit not in (None, "none"):
+        raise RecipeError("--fit", f"{fit} needs a --size, which is none")
+    if size not in (None, "none") and fit == "none":
+        raise RecipeError("--size", f"{size} contradicts --fit none", "leave one of them out")
+    if fit == "none" or size == "none" or (form == "keep" and size is None and fit is None):
+        keys.update(size=None, fit="none")
+    if form == "raw" and keys.get("fit") in ("none", "within"):
+        raise RecipeError(
+            "--format",
+            f"raw pixels need one size for all images, --fit {keys['fit']} gives each its own",
+            "use --fit crop, pad or stretch, or --format png",
+        )
+    if form not in (None, "jpeg", "keep") and keys.get("quality") is not None:
+        raise RecipeError("--quality", f"means nothing for --format {form}", "leave it out")
+    return keys
+
+
+def _problem(problem: Any) -> str:
+    key = str(problem["loc"][0]) if problem["loc"] else "recipe"
+    if problem["type"] == "extra_forbidden":
+        known = ", ".join(sorted(name.rstrip("_") for name in Recipe.model_fields))
+        return f"{key}: unknown key; the keys are {known}"
+    if problem["type"] == "missing":
+        return f"{key}: is needed"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "string_pattern_mismatch":
+        choices = str(problem["ctx"]["pattern"]).strip("^$()").replace("|", ", ")
+        message = f"{problem['input']!r} is not one of {choices}"
+    return f"{key}: {message}"

@@ -1,0 +1,120 @@
+"""What there is to say of a dataset, from its manifest and `items.parquet`. No shard is opened."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep import items
+from shardprep.dataset import ITEMS_FILE, SCHEMA_FILE
+from shardprep.manifest import load_manifest
+from shardprep.schema import parse_schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.manifest import Manifest
+    from shardprep.schema import Schema
+
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Smallest, median and largest of a number."""
+
+    smallest: int
+    median: int
+    largest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One rejected input."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A dataset folder, described."""
+
+    path: Path
+    manifest: Manifest
+    schema: Schema
+    formats: dict[str, int]
+    """Written images by the format they came in, most frequent first."""
+    original_width: Range | None
+    original_height: Range | None
+    """Pixels, of the written images; None where there are none."""
+    rejections: dict[str, tuple[Example, ...]]
+    """A few examples for each kind of rejection."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        return {
+            "path": str(self.path),
+            "manifest": self.manifest.model_dump(mode="json"),
+            "schema": self.schema.model_dump(mode="json"),
+            "formats": self.formats,
+            "original_width": self.original_width and asdict(self.original_width),
+            "original_height": self.original_height and asdict(self.original_height),
+            "rejections": {
+                kind: [asdict(example) for example in examples]
+                for kind, examples in self.rejections.items()
+            },
+        }
+
+
+def read_facts(folder: Path) -> Facts:
+    """Return the facts of a finished dataset folder.
+
+    Raises:
+        DatasetError: its manifest is missing or cannot be read.
+
+    """
+    manifest = load_manifest(folder)
+    schema = parse_schema((folder / SCHEMA_FILE).read_text(), str(folder / SCHEMA_FILE))
+    columns = ("status", "original_width", "original_height", "original_format")
+    table = items.read_items(folder / ITEMS_FILE, columns)
+    written = table.filter(pc.equal(table["status"].cast("string"), items.WRITTEN))
+    return Facts(
+        path=folder,
+        manifest=manifest,
+        schema=schema,
+        formats=_counts(written["original_format"]),
+        original_width=_range(written["original_width"]),
+        original_height=_range(written["original_height"]),
+        rejections=read_rejections(folder),
+    )
+
+
+def read_rejections(folder: Path, most: int = _EXAMPLES) -> dict[str, tuple[Example, ...]]:
+    """Return up to `most` rejected inputs of each kind, in the order of the table."""
+    table = items.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
+    table = table.filter(pc.equal(table["status"].cast("string"), items.REJECTED))
+    found: dict[str, tuple[Example, ...]] = {}
+    for kind in sorted(_counts(table["kind"])):
+        rows = table.filter(pc.equal(table["kind"].cast("string"), kind)).slice(0, most)
+        found[kind] = tuple(
+            Example(row["key"], row["reason"]) for row in rows.select(["key", "reason"]).to_pylist()
+        )
+    return found
+
+
+def _counts(column: pa.ChunkedArray) -> dict[str, int]:
+    pairs = pc.value_counts(column.cast("string")).to_pylist()
+    counted = {pair["values"]: pair["counts"] for pair in pairs if pair["values"] is not None}
+    return dict(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _range(column: pa.ChunkedArray) -> Range | None:
+    if not len(column):
+        return None
+    low_high = pc.min_max(column).as_py()
+    median = pc.quantile(column, 0.5, interpolation="nearest")[0].as_py()
+    return Range(low_high["min"], int(median), low_high["max"])

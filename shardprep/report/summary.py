@@ -1,0 +1,222 @@
+"""A dataset in words and tables, for a terminal of 80 columns or more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from shardprep.build import BuildResult
+    from shardprep.manifest import Manifest
+    from shardprep.prepare import BuildPlan
+    from shardprep.report.facts import Example, Facts
+    from shardprep.schema import Schema
+
+_BAR_CELLS = 24
+_MOST_CLASSES = 20
+_NAMED_CLASSES = 6
+_KILO = 1000
+
+
+def megabytes(num_bytes: float) -> str:
+    """Return a size in the decimal unit that fits it: "812 kB", "45.5 MB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < _KILO:
+            return (
+                f"{num_bytes:.0f} {unit}"
+                if num_bytes >= 100 or unit == "B"
+                else (f"{num_bytes:.1f} {unit}")
+            )
+        num_bytes /= _KILO
+    return f"{num_bytes:.1f} TB"
+
+
+def print_plan(console: Console, plan: BuildPlan) -> None:
+    """Show what a build would do."""
+    table = _table("split", "images", "shards", "labelled")
+    for split in dict.fromkeys(shard.split for shard in plan.shards):
+        shards = [shard for shard in plan.shards if shard.split == split]
+        members = [item for shard in shards for item in shard.items]
+        labelled = sum(item.label >= 0 for item in members)
+        table.add_row(split, f"{len(members):,}", f"{len(shards):,}", f"{labelled:,}")
+    console.print(table)
+    _print_labels(console, plan.schema.labels, plan.labels_from)
+    _print_line(console, "images", image_line(plan.schema))
+    if plan.skipped:
+        reasons: dict[str, int] = {}
+        for one in plan.skipped:
+            reasons[one.reason] = reasons.get(one.reason, 0) + 1
+        _print_line(console, "skipped", counts_line(reasons))
+    _print_missing(console, len(plan.rows_without_image), plan.rows_without_image)
+    _print_line(console, "size", f"about {megabytes(plan.estimated_bytes)}")
+
+
+def print_result(
+    console: Console,
+    result: BuildResult,
+    schema: Schema,
+    rejections: Mapping[str, Sequence[Example]],
+) -> None:
+    """Show what a build has come to."""
+    manifest = result.manifest
+    if result.was_there:
+        console.print(f"[bold]{result.path}[/bold] is there already, with these options.")
+    else:
+        console.print(f"[bold]{result.path}[/bold]")
+    console.print(_split_table(manifest))
+    _print_labels(console, manifest.labels.names, manifest.labels.found_by)
+    _print_line(console, "images", image_line(schema))
+    print_inputs(console, manifest, rejections)
+    _print_sizes(console, manifest)
+    if result.num_new_items:
+        rate = result.num_new_items / result.elapsed_s
+        _print_line(
+            console,
+            "time",
+            f"{result.num_new_items:,} images in {result.elapsed_s:.1f} s, {rate:,.0f} images/s",
+        )
+
+
+def print_facts(console: Console, facts: Facts) -> None:
+    """Show a finished dataset."""
+    manifest = facts.manifest
+    console.print(f"[bold]{manifest.name} {manifest.version}[/bold]  {facts.path}")
+    console.print(_split_table(manifest))
+    if manifest.labels.names:
+        console.print(_class_table(manifest))
+    _print_line(console, "images", image_line(facts.schema))
+    if facts.original_width and facts.original_height:
+        width, height = facts.original_width, facts.original_height
+        _print_line(
+            console,
+            "originals",
+            f"{width.smallest}x{height.smallest} to {width.largest}x{height.largest} pixels, "
+            f"median {width.median}x{height.median} ({counts_line(facts.formats)})",
+        )
+    print_inputs(console, manifest, facts.rejections)
+    _print_sizes(console, manifest)
+    _print_line(console, "labels by", manifest.labels.found_by)
+
+
+def print_inputs(
+    console: Console, manifest: Manifest, rejections: Mapping[str, Sequence[Example]]
+) -> None:
+    """Show what became of the inputs: the totals add up, and every rejection has a reason."""
+    totals = manifest.totals
+    parts = [f"{totals.num_written:,} written"]
+    parts += [f"{totals.num_rejected:,} rejected"] if totals.num_rejected else []
+    parts += [f"{totals.num_skipped:,} skipped"] if totals.num_skipped else []
+    _print_line(console, "inputs", f"{totals.num_inputs:,} = {' + '.join(parts)}")
+    if totals.num_rejected:
+        _print_line(console, "rejected", counts_line(totals.rejected))
+        for examples in rejections.values():
+            for example in examples:
+                _print_line(console, "", f"{example.key}: {example.reason}", style="dim")
+    if totals.num_skipped:
+        _print_line(console, "skipped", counts_line(totals.skipped))
+    labels = manifest.labels
+    _print_missing(console, labels.num_rows_without_image, labels.rows_without_image)
+
+
+def image_line(schema: Schema) -> str:
+    """Return size and encoding of the stored images."""
+    size = schema.image_size
+    shape = f"{size[1]}x{size[0]}" if size else "each its own size"
+    encoding = {"any": "original bytes, JPEG or PNG", "raw": "raw uint8"}
+    return f"{shape}, RGB, {encoding.get(schema.image.encoding or '', schema.image.encoding)}"
+
+
+def counts_line(counts: Mapping[str, int]) -> str:
+    """Return "3 junk, 1 not an image"."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+
+def _split_table(manifest: Manifest) -> Table:
+    table = _table("split", "records", "shards", "size", "records a shard")
+    for name, split in manifest.splits.items():
+        counts = [shard.num_records for shard in split.shards]
+        low, high = min(counts), max(counts)
+        spread = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        size = megabytes(split.num_bytes)
+        table.add_row(name, f"{split.num_records:,}", f"{len(counts):,}", size, spread)
+    return table
+
+
+def _class_table(manifest: Manifest) -> Table:
+    splits = list(manifest.splits)
+    table = _table("label", "class", *splits, "")
+    table.columns[1].justify = "left"
+    table.columns[1].overflow = "ellipsis"
+    counts = {
+        name: [manifest.splits[split].label_counts[name] for split in splits]
+        for name in manifest.labels.names
+    }
+    most = max((sum(row) for row in counts.values()), default=0) or 1
+    for label, (name, row) in enumerate(counts.items()):
+        if label == _MOST_CLASSES:
+            break
+        bar = "█" * round(_BAR_CELLS * sum(row) / most)
+        table.add_row(str(label), escape(name), *(f"{n:,}" for n in row), Text(bar, style="cyan"))
+    rest = [sum(row) for row in list(counts.values())[_MOST_CLASSES:]]
+    if rest:
+        note = f"… {len(rest):,} more classes, {min(rest):,} to {max(rest):,} records each"
+        table.add_row("", note, *("" for _ in splits), "")
+    unlabelled = [manifest.splits[split].num_unlabelled for split in splits]
+    if any(unlabelled):
+        table.add_row("-1", "(no label)", *(f"{n:,}" for n in unlabelled), "")
+    return table
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for i, title in enumerate(titles):
+        table.add_column(title, justify="left" if i == 0 else "right")
+    if titles[-1] == "":
+        table.columns[-1].justify = "left"
+    return table
+
+
+def _print_labels(console: Console, names: Sequence[str], found_by: str) -> None:
+    if not names:
+        _print_line(console, "labels", f"no labels ({found_by})")
+        return
+    shown = ", ".join(f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES]))
+    if len(names) > _NAMED_CLASSES:
+        shown += f", … {len(names):,} classes"
+    _print_line(console, "labels", f"{shown} (by {found_by})")
+
+
+def _print_missing(console: Console, number: int, ids: Sequence[str]) -> None:
+    if number:
+        shown = ", ".join(ids[:2])
+        _print_line(console, "no image", f"{number:,} rows of the label table, such as {shown}")
+
+
+def _print_sizes(console: Console, manifest: Manifest) -> None:
+    totals = manifest.totals
+    ratio = totals.num_bytes / totals.original_bytes if totals.original_bytes else 0.0
+    sizes = f"{megabytes(totals.original_bytes)} of images → {megabytes(totals.num_bytes)}"
+    _print_line(console, "bytes", f"{sizes} of shards ({ratio:.2f}x)")
+    if totals.num_enlarged > totals.num_written // 2:
+        _print_line(
+            console,
+            "note",
+            f"{totals.num_enlarged:,} images are smaller than this and were enlarged; "
+            "a smaller --size keeps the shards small",
+            style="yellow",
+        )
+
+
+def _print_line(console: Console, title: str, text: str, style: str = "") -> None:
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
+    table.add_column(width=9, style="bold")
+    table.add_column(style=style, overflow="fold")
+    table.add_row(title, escape(text))
+    console.print(table)

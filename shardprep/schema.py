@@ -1,0 +1,155 @@
+"""One schema: the writer encodes by it, the dataset carries it, the reader parses by it.
+
+A schema file (`schemas/*.json`) names the features of every example. The shipped ones are
+templates: a build fills in the shape and encoding of the image and the class names, and writes
+the result as `schema.json` beside the shards.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shardprep import example
+from shardprep.errors import SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Encoding = Literal["jpeg", "png", "raw", "any"]
+"""How an image feature holds its pixels: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
+
+IMAGE, LABEL, FILENAME, HEIGHT, WIDTH = (
+    "image",
+    "label",
+    "image/filename",
+    "image/height",
+    "image/width",
+)
+PROVIDED = frozenset((IMAGE, LABEL, FILENAME, HEIGHT, WIDTH))
+"""The features that a build has values for; a schema picks from them."""
+
+
+class Feature(BaseModel):
+    """One named value of every example."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["image", "label", "text", "scalar"]
+    """What it means: encoded pixels, a class index, UTF-8 text, or a number."""
+    dtype: Literal["bytes", "int64", "float32"]
+    """How `tf.train.Example` stores it."""
+    shape: tuple[int | None, ...] = ()
+    """Of an image: height, width (pixels), channels; None where images differ. Scalars: ()."""
+    encoding: Encoding | None = None
+    """Of an image only."""
+    doc: str = ""
+
+
+class Schema(BaseModel):
+    """The features of every example of a dataset, and the names of its classes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format_version: Literal[1] = 1
+    name: str
+    doc: str = ""
+    features: dict[str, Feature] = Field(min_length=1)
+    labels: tuple[str, ...] = ()
+    """Class names; a label is an index into them, −1 where an example has none."""
+
+    @property
+    def image(self) -> Feature:
+        """The image feature."""
+        return self.features[IMAGE]
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width in pixels that all images share, None where they differ."""
+        height, width = self.image.shape[:2]
+        return None if height is None or width is None else (height, width)
+
+    def filled(
+        self, size: tuple[int, int] | None, encoding: Encoding, labels: tuple[str, ...]
+    ) -> Schema:
+        """Return this schema for one dataset: `size` is height, width, or None where it varies."""
+        height, width = size or (None, None)
+        image = self.image.model_copy(
+            update={"shape": (height, width, 3), "encoding": encoding},
+        )
+        features = {**self.features, IMAGE: image}
+        return self.model_copy(update={"features": features, "labels": labels})
+
+    def encode(self, values: Mapping[str, bytes | int]) -> bytes:
+        """Return the serialized Example of one item; `values` may hold more than the schema."""
+        return example.encode({name: (values[name],) for name in self.features})  # type: ignore[misc]
+
+    def dumps(self) -> str:
+        """Return the schema as the text of a JSON file."""
+        return self.model_dump_json(indent=2, exclude_defaults=False) + "\n"
+
+
+def shipped_schemas() -> dict[str, Path]:
+    """Return the files of the schemas that come with the package, by name, sorted."""
+    inside = Path(__file__).parent / "schemas"  # a wheel carries them; a checkout has them beside
+    folder = inside if inside.is_dir() else Path(__file__).parent.parent / "schemas"
+    return {path.stem: path for path in sorted(folder.glob("*.json"))}
+
+
+def load_schema(name_or_path: str) -> Schema:
+    """Return a shipped schema by its name, or the schema in a JSON file.
+
+    Raises:
+        SchemaError: no such schema, or the file breaks a rule; every rule it breaks is named.
+
+    """
+    shipped = shipped_schemas()
+    try:
+        text = shipped.get(name_or_path, Path(name_or_path)).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SchemaError(
+            name_or_path,
+            "is neither a schema file that can be read nor a shipped schema",
+            f"shipped are {', '.join(shipped)}",
+        ) from error
+    return parse_schema(text, name_or_path)
+
+
+def parse_schema(text: str, where: str) -> Schema:
+    """Return the schema in a JSON text; `where` is what an error calls it."""
+    try:
+        schema = Schema.model_validate(json.loads(text))
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
+        ]
+        raise SchemaError(where, "; ".join(problems)) from error
+    except json.JSONDecodeError as error:
+        raise SchemaError(where, f"is not JSON ({error})") from error
+    _check_features(schema, where)
+    return schema
+
+
+def _check_features(schema: Schema, where: str) -> None:
+    expected = {
+        IMAGE: ("image", "bytes"),
+        LABEL: ("label", "int64"),
+        FILENAME: ("text", "bytes"),
+        HEIGHT: ("scalar", "int64"),
+        WIDTH: ("scalar", "int64"),
+    }
+    if IMAGE not in schema.features:
+        raise SchemaError(where, f"has no feature {IMAGE!r}")
+    for name, feature in schema.features.items():
+        if name not in expected:
+            raise SchemaError(
+                where,
+                f"asks for a feature {name!r} that a build has no values for",
+                f"it has {', '.join(sorted(PROVIDED))}",
+            )
+        if (feature.kind, feature.dtype) != expected[name]:
+            kind, dtype = expected[name]
+            raise SchemaError(where, f"features.{name}: must be of kind {kind!r}, dtype {dtype!r}")

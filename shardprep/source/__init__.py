@@ -1,0 +1,1 @@
+"""Where images come from: archives and folders in, a catalog of labelled items out."""

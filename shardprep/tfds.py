@@ -1,0 +1,94 @@
+"""The three files by which TensorFlow Datasets opens a folder unchanged. Text in, text out.
+
+Layout and keys as `tfds.builder_from_directory` of 4.9 reads them: proto-JSON of
+tensorflow_datasets.DatasetInfo and .Feature. Unknown keys are a parse error there, and
+`shardLengths` must be exact.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardprep.manifest import Manifest
+    from shardprep.schema import Feature, Schema
+
+_FEATURES = "tensorflow_datasets.core.features"
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+
+
+def tfds_files(manifest: Manifest, schema: Schema) -> dict[str, str]:
+    """Return the text of each file by its name."""
+    files = {
+        "dataset_info.json": _dumps(_dataset_info(manifest, schema)),
+        "features.json": _dumps(_features(schema)),
+    }
+    for name, feature in schema.features.items():
+        if feature.kind == "label":
+            labels = "".join(f"{label}\n" for label in schema.labels)
+            files[f"{name.replace('/', '.')}.labels.txt"] = labels
+    return files
+
+
+def _dumps(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _dataset_info(manifest: Manifest, schema: Schema) -> dict[str, Any]:
+    info: dict[str, Any] = {
+        "name": manifest.name,
+        "version": manifest.version,
+        "fileFormat": "tfrecord",
+        "splits": [
+            {
+                "name": name,
+                "shardLengths": [str(shard.num_records) for shard in split.shards],
+                "numBytes": str(split.num_bytes),
+                "filepathTemplate": _TEMPLATE,
+            }
+            for name, split in manifest.splits.items()
+        ],
+    }
+    if "label" in schema.features:
+        items = [{"featureKey": "image"}, {"featureKey": "label"}]
+        info["supervisedKeys"] = {"tuple": {"items": items}}
+    return info
+
+
+def _features(schema: Schema) -> dict[str, Any]:
+    features = {name: _feature(f, schema) for name, f in schema.features.items()}
+    return {
+        "pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict",
+        "featuresDict": {"features": features},
+    }
+
+
+def _feature(feature: Feature, schema: Schema) -> dict[str, Any]:
+    if feature.kind == "image":
+        return _image(feature)
+    if feature.kind == "label":
+        return {
+            "pythonClassName": f"{_FEATURES}.class_label_feature.ClassLabel",
+            "classLabel": {"numClasses": str(len(schema.labels))},
+        }
+    if feature.kind == "text":
+        return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
+    return {
+        "pythonClassName": f"{_FEATURES}.scalar.Scalar",
+        "tensor": {"shape": {}, "dtype": feature.dtype, "encoding": "none"},
+    }
+
+
+def _image(feature: Feature) -> dict[str, Any]:
+    dimensions = ["-1" if side is None else str(side) for side in feature.shape]
+    shape = {"dimensions": dimensions}
+    if feature.encoding == "raw":
+        return {
+            "pythonClassName": f"{_FEATURES}.tensor_feature.Tensor",
+            "tensor": {"shape": shape, "dtype": "uint8", "encoding": "bytes"},
+        }
+    image: dict[str, Any] = {"shape": shape, "dtype": "uint8"}
+    if feature.encoding != "any":
+        image["encodingFormat"] = feature.encoding
+    return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}

@@ -1,0 +1,90 @@
+"""TFRecord framing. No file is opened here: bytes and streams in, bytes and records out.
+
+Format (https://www.tensorflow.org/tutorials/load_data/tfrecord): per record a little-endian
+uint64 length, the masked CRC-32C of those 8 bytes, the payload, the masked CRC-32C of the payload.
+The checksums cannot see a file that was cut exactly between two records: counts and sizes in the
+manifest are part of the format.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+import google_crc32c
+
+from shardprep.errors import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
+_MASK_DELTA = 0xA282EAD8
+
+
+class Record(NamedTuple):
+    """One framed record of a file."""
+
+    offset: int
+    """Where its frame starts, in bytes from the beginning of the file."""
+    length: int
+    """Bytes of the whole frame: the payload and `FRAME_BYTES`."""
+    payload: bytes
+
+
+def _masked_crc(data: bytes) -> int:
+    crc: int = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def frame(payload: bytes) -> bytes:
+    """Return the payload as one framed record."""
+    length = struct.pack("<Q", len(payload))
+    return b"".join(
+        (
+            length,
+            struct.pack("<I", _masked_crc(length)),
+            payload,
+            struct.pack("<I", _masked_crc(payload)),
+        ),
+    )
+
+
+def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
+    """Yield the records of a stream from its current position to its end, in file order.
+
+    Raises:
+        RecordError: a record is cut short or a checksum differs; says the offset in the stream,
+            counted from where reading began. `name` is what the message calls the stream.
+
+    """
+    offset = 0
+    while header := stream.read(HEADER_BYTES):
+        if len(header) < HEADER_BYTES:
+            raise _damaged(name, offset, f"cut inside a record header ({len(header)} of 12 bytes)")
+        length, length_crc = struct.unpack("<QI", header)
+        _check_crc(name, offset, "length", header[:8], length_crc)
+        body = stream.read(length + FOOTER_BYTES)
+        if len(body) < length + FOOTER_BYTES:
+            raise _damaged(
+                name, offset, f"cut inside a record ({len(body):,} of {length + 4:,} bytes)"
+            )
+        payload = body[:-FOOTER_BYTES]
+        _check_crc(name, offset, "data", payload, struct.unpack("<I", body[-FOOTER_BYTES:])[0])
+        yield Record(offset, length + FRAME_BYTES, payload)
+        offset += length + FRAME_BYTES
+
+
+def _check_crc(name: str, offset: int, part: str, data: bytes, stored: int) -> None:
+    actual = _masked_crc(data)
+    if actual != stored:
+        raise _damaged(name, offset, f"{part} CRC is {actual:#010x}, stored {stored:#010x}")
+
+
+def _damaged(name: str, offset: int, what: str) -> RecordError:
+    return RecordError(
+        name, f"offset {offset:,}: {what}", "this shard must be built again", offset=offset
+    )
