@@ -16,6 +16,8 @@ from shardprep.source.extent import MemberError, PlainExtent, ZipExtent
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from typing_extensions import Buffer
+
 _BLOCK_BYTES = 1 << 20
 
 
@@ -46,7 +48,7 @@ class Window(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:
+    def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer)[: max(0, self._size - self._at)]
         num_bytes = os.preadv(self._file.fileno(), [view], self._start + self._at)
         self._at += num_bytes
@@ -68,7 +70,7 @@ class _Inflated(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:
+    def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer)
         while not self._inflater.eof:
             packed = self._inflater.unconsumed_tail or self._stored.read(_BLOCK_BYTES)
