@@ -26,7 +26,7 @@ Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
 """uint8[height, width, 3], RGB, row-major."""
 
 DECODERS: Final = (
-    "JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "PPM",
+    "JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "PPM",
     "ICO", "TGA", "PCX", "PSD", "SGI", "DDS", "QOI", "ICNS", "XBM", "XPM",
 )  # fmt: skip
 """Pillow's decoders that may see the bytes. Others are left out: EPS starts Ghostscript, say."""
@@ -136,7 +136,9 @@ def _reason(data: bytes, error: Exception) -> str:
         return "the file is empty"
     if isinstance(error, UnidentifiedImageError):
         return f"the bytes are no image that Pillow knows (they start with {data[:16]!r})"
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())
+    if not isinstance(error, OSError | SyntaxError):  # Pillow's way to say that a file is broken
+        text = f"{type(error).__name__}: {text}"
     return text[:200]
 
 

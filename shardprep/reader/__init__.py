@@ -1,1 +1,115 @@
-"""The tf.data reader of a dataset folder. TensorFlow comes with the first `load`."""
+"""The tf.data reader of a dataset folder; it needs nothing but the folder.
+
+    from shardprep import reader
+    train = reader.load("tfrecords/dogs_vs_cats", split="train", batch_size=64)
+    model.fit(train, epochs=5)
+
+Importing this costs nothing: TensorFlow comes with the first `load`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from shardprep.errors import DatasetError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ReadConfig", "load"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadConfig:
+    """What is seldom varied; names are those of `tfds.ReadConfig` where the meaning is the same."""
+
+    interleave_cycle_length: int = 16
+    """Shards that are read side by side."""
+    interleave_block_length: int = 16
+    """Records taken from one shard before the next has its turn."""
+    num_parallel_calls_for_interleave_files: int | None = None
+    """Shards read at the same time; None lets tf.data decide."""
+    num_parallel_calls_for_decode: int | None = None
+    """Images decoded at the same time; None lets tf.data decide."""
+    shuffle_window: int = 2048
+    """Records that `shuffle=True` draws from; they are held encoded, so megabytes, not gigabytes.
+    The shards are shuffled already when they are written."""
+    shuffle_reshuffle_each_iteration: bool = True
+    """Another order each epoch; with a seed, the same sequence of orders each run."""
+    image_size: tuple[int, int] | None = None
+    """Height and width to which images are resized (antialiased, aspect not kept); needed for
+    batches where the stored images differ in size."""
+    assert_cardinality: bool = True
+    """Tell tf.data the number of records, and let it fail if the shards hold another."""
+    options: Any = None
+    """A `tf.data.Options` to apply last."""
+
+
+def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
+    path: str | Path,
+    split: str = "train",
+    *,
+    batch_size: int | None = None,
+    shuffle: bool | int | None = None,
+    seed: int | None = None,
+    repeat: bool | int = False,
+    cache: Literal[False] | str | Path = False,
+    augment: Callable[[Any], Any] | None = None,
+    dtype: Literal["uint8", "float32"] = "uint8",
+    as_supervised: bool = True,
+    drop_remainder: bool = False,
+    read_config: ReadConfig | None = None,
+) -> Any:
+    """Return a `tf.data.Dataset` of (images, labels), ready for `keras.Model.fit`.
+
+    Images are uint8[batch, height, width, 3], RGB; labels int64[batch], −1 where there are none.
+    Without `batch_size` the batch axis is absent; a set without labels yields images alone.
+
+    Args:
+        path: the dataset's folder, or one above it (newest version).
+        split: "train", "train[:90%]", "train[100:200]", "train+validation"; slices count records
+            in the order of the shards.
+        batch_size: images a batch.
+        shuffle: True draws from a window of `ReadConfig.shuffle_window` records, a number from
+            one of that many, False keeps the order of the shards. By default, only a split whose
+            name starts with "train" is shuffled.
+        seed: makes the order, and the order of each further epoch, the same in every run.
+        repeat: True for ever, a number that many epochs.
+        cache: "memory", or a file: keeps decoded images after the first epoch.
+        augment: called with each batch of images, after `dtype`; a Keras layer is called with
+            `training=True`.
+        dtype: "float32" gives 0..1; "uint8" leaves casting to the accelerator, which is faster.
+        as_supervised: False yields a dict of all features of the schema.
+        drop_remainder: drop a last batch that is not full, so that every batch has one shape.
+        read_config: what is seldom varied.
+
+    Raises:
+        DatasetError: there is no finished dataset, no such split, a shard is missing or cut, or
+            images of different sizes are to be batched.
+
+    """
+    try:
+        from shardprep.reader import pipeline
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise DatasetError(
+            "shardprep.reader",
+            "needs TensorFlow, which is not installed",
+            "pip install 'shardprep[reader]'",
+        ) from error
+    request = pipeline.Request(
+        split=split,
+        batch_size=batch_size,
+        shuffle=split.startswith("train") if shuffle is None else shuffle,
+        seed=seed,
+        repeat=repeat,
+        cache=str(cache) if cache else "",
+        augment=augment,
+        dtype=dtype,
+        as_supervised=as_supervised,
+        drop_remainder=drop_remainder,
+    )
+    return pipeline.make_dataset(Path(path), request, read_config or ReadConfig())

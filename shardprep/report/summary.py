@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from shardprep.report.facts import Example, Facts
     from shardprep.schema import Schema
 
+_TITLE_CELLS = 10
 _BAR_CELLS = 24
 _MOST_CLASSES = 20
 _NAMED_CLASSES = 6
@@ -215,8 +217,8 @@ def _print_sizes(console: Console, manifest: Manifest) -> None:
 
 
 def _print_line(console: Console, title: str, text: str, style: str = "") -> None:
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
-    table.add_column(width=9, style="bold")
-    table.add_column(style=style, overflow="fold")
-    table.add_row(title, escape(text))
-    console.print(table)
+    """Print a titled line, its continuation below its beginning."""
+    lines = textwrap.wrap(text, max(20, console.width - _TITLE_CELLS), break_on_hyphens=False)
+    for i, line in enumerate(lines or [""]):
+        head = f"{title if i == 0 else '':<{_TITLE_CELLS}}"
+        console.print(Text.assemble((head, "bold"), (line, style)), soft_wrap=True)

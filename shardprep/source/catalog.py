@@ -156,7 +156,7 @@ def _label_names(
             "try --labels auto",
         )
     if not classes:
-        return tuple(sorted(counts, key=natural_order))
+        return tuple(sorted(counts.keys() | labelling.table_names, key=natural_order))
     unknown = [name for name in counts if name not in classes]
     if unknown:
         example = keys[labelling.names.index(unknown[0])]

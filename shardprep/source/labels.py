@@ -47,6 +47,8 @@ class Labelling:
     """What was done, in one line for the user."""
     rows_without_image: tuple[str, ...] = ()
     """Ids of table rows that fit no key."""
+    table_names: frozenset[str] = frozenset()
+    """All class names of the table: the map must not depend on which images are there."""
 
 
 def parse_label_rule(text: str) -> LabelRule:
@@ -221,7 +223,8 @@ def _by_table(keys: Sequence[str], table: Table, id_column: str, label_column: s
             )
         names[found[0]] = row[labels] or None
     how = f"{table.name}, column {table.header[labels]!r} by {table.header[ids]!r}"
-    return Labelling(names, how, tuple(missing))
+    table_names = frozenset(row[labels] for row in table.rows if row[labels])
+    return Labelling(names, how, tuple(missing), table_names)
 
 
 def _id_column(table: Table, index: _KeyIndex) -> int:
