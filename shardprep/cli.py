@@ -35,16 +35,24 @@ app = typer.Typer(
 )
 
 
+class _InterruptedError(BaseException):
+    """Ctrl-C, under a name that typer does not turn into a silent exit."""
+
+
+def _interrupt(*_: object) -> None:
+    raise _InterruptedError
+
+
 def main() -> None:
     """Run the command line; an error of ours is one line on stderr and an exit code."""
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except RecipeError as error:
         _fail(error, EXIT_USAGE)
     except ShardprepError as error:
         _fail(error, EXIT_ERROR)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except _InterruptedError:
         sys.stderr.write("interrupted: run the same command again to go on where it stopped\n")
         sys.exit(EXIT_INTERRUPTED)
 
@@ -293,15 +301,14 @@ def sample(
 
 
 def _recipe(flags: dict[str, Any]) -> Recipe:
-    """Return the recipe of flags and, where no source is given, of ./shardprep.toml."""
+    """Return the recipe of flags and of ./shardprep.toml, unless that is for another source."""
     from shardprep.recipe import RECIPE_FILE, make_recipe, read_recipe
 
-    if "source" in flags:
+    keys = read_recipe(Path(RECIPE_FILE)) if Path(RECIPE_FILE).is_file() else {}
+    if "source" in flags and flags["source"] != keys.get("source"):
         return make_recipe(flags, "shardprep build")
-    if Path(RECIPE_FILE).is_file():
-        keys = {**read_recipe(Path(RECIPE_FILE)), **flags}
-        if "source" in keys:
-            return make_recipe(keys, RECIPE_FILE)
+    if "source" in keys:
+        return make_recipe({**keys, **flags}, RECIPE_FILE)
     raise RecipeError(
         "shardprep build",
         "no source is given",

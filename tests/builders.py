@@ -84,7 +84,7 @@ def write_folder(root: Path, members: Mapping[str, bytes]) -> Path:
 
 
 def animals(number: int = 12, *, folder: str = "train/") -> dict[str, bytes]:
-    """Return `number` labelled images as Kaggle names them: cat.0.jpg, dog.0.jpg, cat.1.jpg …"""
+    """Return `number` labelled images as Kaggle names them: cat.0.jpg, dog.0.jpg, cat.1.jpg."""
     return {
         f"{folder}{('cat', 'dog')[i % 2]}.{i // 2}.jpg": jpeg(seed=i, height=40 + i % 7)
         for i in range(number)

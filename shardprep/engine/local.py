@@ -140,6 +140,7 @@ class _Worker:
 def _serve(pipe: Connection, encode: Encode) -> None:
     """Encode task after task until the parent hangs up. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _silence_stderr()
     with contextlib.suppress(EOFError, OSError):
         while True:
             task = pipe.recv()
@@ -151,6 +152,13 @@ def _serve(pipe: Connection, encode: Encode) -> None:
             else:
                 pipe.send_bytes(pickle.dumps(chunk.outcomes))
                 pipe.send_bytes(chunk.data)
+
+
+def _silence_stderr() -> None:
+    """Hide what C libraries print: libtiff has pages to say of a bad file, we one reason."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
 @contextlib.contextmanager

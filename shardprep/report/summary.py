@@ -84,6 +84,7 @@ def print_result(
             "time",
             f"{result.num_new_items:,} images in {result.elapsed_s:.1f} s, {rate:,.0f} images/s",
         )
+    _print_line(console, "next", f"shardprep inspect {result.path.parent}")
 
 
 def print_facts(console: Console, facts: Facts) -> None:
@@ -187,7 +188,7 @@ def _table(*titles: str) -> Table:
 
 def _print_labels(console: Console, names: Sequence[str], found_by: str) -> None:
     if not names:
-        _print_line(console, "labels", f"no labels ({found_by})")
+        _print_line(console, "labels", found_by)
         return
     shown = ", ".join(f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES]))
     if len(names) > _NAMED_CLASSES:

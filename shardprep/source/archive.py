@@ -33,6 +33,7 @@ MAX_DEPTH = 8
 
 _JUNK_NAMES = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
 _COPY_BYTES = 1 << 20
+_LONG_BYTES = 32 << 20
 _KEEP_FREE_BYTES = 256 << 20
 _DRIVE = re.compile("[A-Za-z]:")
 
@@ -91,7 +92,7 @@ def list_source(source: Path, work_dir: Path, notice: Callable[[str], None]) -> 
             )
     else:
         raise SourceError(
-            str(source), "no such file or folder", "check the path, or `kaggle:` slugs"
+            str(source), "no such file or folder", "give a folder, a zip or a tar"
         )
     return walk.listing()
 
@@ -248,8 +249,10 @@ class _Walk:
     def _unpack(
         self, stream: BinaryIO, name: str, expected: ZipExtent | None = None
     ) -> PlainExtent:
-        size = f" ({expected.num_bytes / 1e6:,.0f} MB)" if expected else ""
-        self.notice(f"unpacking {name}{size}")
+        if expected is None:
+            self.notice(f"unpacking {name}")
+        elif expected.num_bytes > _LONG_BYTES:
+            self.notice(f"unpacking {name} ({expected.num_bytes / 1e6:,.0f} MB)")
         self.work_dir.mkdir(parents=True, exist_ok=True)
         path = self.work_dir / f"{self.num_unpacked:03d}"
         self.num_unpacked += 1

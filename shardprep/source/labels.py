@@ -159,7 +159,7 @@ def _auto(keys: Sequence[str], tables: Sequence[Table]) -> Labelling:
         example = PurePosixPath(keys[considered[0]]).name
         found = names[considered[0]]
         return Labelling(names, f"start of the file name, before the number ({example} → {found})")
-    return Labelling([None] * len(keys), "none found")
+    return Labelling([None] * len(keys), "none found; say where they are with --labels")
 
 
 def _fits(names: list[str | None], considered: list[int]) -> bool:

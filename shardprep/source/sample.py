@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from PIL import ExifTags, Image, ImageDraw
 
+from shardprep.durable import write_durably
 from shardprep.errors import SourceError
+from shardprep.recipe import RECIPE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,7 +27,6 @@ Member: TypeAlias = tuple[str, bytes]
 Pair: TypeAlias = tuple[float, float]
 
 ARCHIVE_NAME: Final = "shapes.zip"
-RECIPE_NAME: Final = "shardprep.toml"
 
 # A class is a number of corners and nothing else; a circle has too many of them to see one.
 CORNERS: Final = {"circle": 72, "square": 4, "triangle": 3}
@@ -68,18 +69,17 @@ DOT_RADIUS: Final = (0.012, 0.028)
 RECIPE: Final = """\
 # What `shardprep build` makes. A flag on the command line wins over this file.
 
-# Where the images come from: a folder, an archive (zip, tar, tar.gz, tar.bz2, tar.xz),
-# "kaggle:COMPETITION" or "kaggle:OWNER/DATASET".
+# Where the images come from: a folder or an archive (zip, tar, tar.gz, tar.bz2, tar.xz).
 source = "shapes.zip"
 
-# Width x height of the images in pixels, for example "224x224".
+# Width x height of the images in pixels, such as "224x224"; "none" keeps each image's own.
 size = "64x64"
 
 # Where an image's label is found: "prefix" reads circle.0.jpg as circle. Others: "auto",
 # "folder", "regex:...", "csv:..." and "none".
 labels = "prefix"
 
-# Which share of the labelled images each split gets, for example "train=0.9,validation=0.1".
+# The share of the labelled images in each split; "train=0.7,validation=0.2,test=0.1" has three.
 split = "train=0.8,validation=0.2"
 
 # Any whole number. It decides which split and which shard an image lands in.
@@ -90,19 +90,23 @@ seed = 0
 def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Path:
     """Write the archive and its recipe into `directory`; return the path of the archive.
 
-    A file that already holds these very bytes is left alone. One that holds others is an error,
-    and then nothing at all is written.
+    A file that already holds these very bytes is left alone. One that holds others, as those of
+    another seed or Pillow do, is an error, and then nothing at all is written.
     """
     if num_images < MIN_IMAGES:
         what = f"{num_images} images are too few"
         raise SourceError("sample", what, f"ask for at least {MIN_IMAGES}")
     archive = directory / ARCHIVE_NAME
-    files = {archive: _archive(num_images, seed), directory / RECIPE_NAME: RECIPE.encode()}
+    files = {archive: _archive(num_images, seed), directory / RECIPE_FILE: RECIPE.encode()}
     try:
+        for path, content in files.items():
+            if path.exists() and path.read_bytes() != content:
+                hint = "move it away or name another folder"
+                raise SourceError(str(path), "already exists with other contents", hint)
         directory.mkdir(parents=True, exist_ok=True)
-        missing = [path for path, content in files.items() if not _is_written(path, content)]
-        for path in missing:
-            _write_whole(path, files[path])
+        for path, content in files.items():
+            if not path.exists():
+                write_durably(path, content)
     except OSError as error:
         hint = "name a folder that can be written to"
         raise SourceError(str(directory), error.strerror or str(error), hint) from error
@@ -112,7 +116,7 @@ def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Pa
 def draw_shape(shape: str, rng: random.Random) -> Image.Image:
     """Draw one image of a shape named in CORNERS; all that is not its class is left to `rng`.
 
-    The shape lies within the centre square, so a crop to that square never cuts it.
+    Its corners lie within the centre square, so that a crop to that square keeps the class.
     """
     size = (rng.randint(*SIDE_PX) * SUPERSAMPLE, rng.randint(*SIDE_PX) * SUPERSAMPLE)
     paints = [_colour(PAINT_LIGHTNESS, rng) for _ in range(3)]
@@ -231,12 +235,12 @@ def _archive(num_images: int, seed: int) -> bytes:
     per_class = num_images * TRAIN_PERCENT // 100 // len(CORNERS)
     num_test = num_images - per_class * len(CORNERS)
     rows = "".join(f"{number},0\n" for number in range(1, num_test + 1))
-    members = (
-        ("train.zip", _zipped(_train_members(per_class, seed))),
-        ("test.zip", _zipped(_test_members(num_test, seed))),
-        ("sampleSubmission.csv", f"id,label\n{rows}".encode()),
-    )
-    return _zipped(members)
+    members = {
+        "train.zip": _zipped(_train_members(per_class, seed)),
+        "test.zip": _zipped(_test_members(num_test, seed)),
+        "sampleSubmission.csv": f"id,label\n{rows}".encode(),
+    }
+    return _zipped(members.items())
 
 
 def _train_members(per_class: int, seed: int) -> Iterator[Member]:
@@ -270,20 +274,3 @@ def _zipped(members: Iterable[Member]) -> bytes:
             info.external_attr = 0o100644 << 16
             archive.writestr(info, content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
-
-
-def _is_written(path: Path, content: bytes) -> bool:
-    if path.exists() and path.read_bytes() != content:
-        hint = "move it away or name another folder"
-        raise SourceError(str(path), "already exists with other contents", hint)
-    return path.exists()
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write beside `path` and rename, so that nobody sees it half written."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -40,8 +41,7 @@ class Window(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         if base + offset < 0:
-            message = "negative position"
-            raise ValueError(message)
+            raise OSError(errno.EINVAL, "negative position")
         self._at = base + offset
         return self._at
 

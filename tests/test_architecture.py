@@ -1,0 +1,112 @@
+"""Which module may import which, and what may not be imported at all."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "shardprep"
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
+
+LAYERS = [
+    ["errors"],
+    ["durable", "tfrecord", "example", "source.sniff", "source.splits", "source.extent"],
+    ["schema", "recipe", "source.streams", "source.table"],
+    ["image", "manifest", "source.archive", "source.labels", "source.sample"],
+    ["source.catalog", "tfds", "fingerprint", "dataset"],
+    ["plan", "chunk", "reader.slices"],
+    ["items", "prepare", "engine.local"],
+    ["shard", "report.facts", "reader.pipeline"],
+    ["finish", "reader"],
+    ["build"],
+    ["report.summary", "report.progress"],
+    ["cli"],
+    ["__main__"],
+]
+"""A module imports only from layers above its own, in this table and in the code."""
+
+
+def imports(path: Path, *, typing: bool = False) -> set[str]:
+    """Return the modules of ours that a file imports; those for types alone only if asked."""
+    found = set()
+    tree = ast.parse(path.read_text())
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not typing:
+            skipped.update(child for part in node.body for child in ast.walk(part))
+    for node in ast.walk(tree):
+        if node in skipped or not isinstance(node, ast.ImportFrom) or not node.module:
+            continue
+        if node.module.split(".")[0] == "shardprep":
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in MODULES else node.module)
+    return {name.removeprefix("shardprep").removeprefix(".") for name in found}
+
+
+def test_every_module_has_its_layer() -> None:
+    packages = {"", "source", "engine", "report"}
+    named = {name for layer in LAYERS for name in layer}
+    assert {m.removeprefix("shardprep").removeprefix(".") for m in MODULES} - packages == named
+
+
+@pytest.mark.parametrize("level", range(len(LAYERS)))
+def test_imports_point_one_way(level: int) -> None:
+    above = {name for layer in LAYERS[:level] for name in layer} | {""}
+    for name in LAYERS[level]:
+        wrong = imports(MODULES[f"shardprep.{name}"]) - above
+        assert not wrong, f"{name} imports {wrong}"
+
+
+def loaded(code: str) -> set[str]:
+    program = f"import sys\n{code}\nprint(*sys.modules)"
+    out = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    return {module.split(".")[0] for module in out.stdout.split()}
+
+
+def test_the_command_line_starts_without_heavy_modules() -> None:
+    heavy = {"tensorflow", "numpy", "pyarrow", "PIL", "kaggle", "simplejpeg", "pydantic"}
+    assert not loaded("import shardprep.cli") & heavy
+
+
+def test_workers_never_import_tensorflow_or_protobuf() -> None:
+    code = "import shardprep.chunk, shardprep.engine.local, shardprep.build, shardprep.report.facts"
+    assert not loaded(code) & {"tensorflow", "google.protobuf", "keras", "kaggle"}
+
+
+def test_importing_the_reader_costs_nothing() -> None:
+    heavy = {"tensorflow", "numpy", "pyarrow", "PIL", "simplejpeg", "pydantic"}
+    assert not loaded("from shardprep import reader") & heavy
+
+
+def test_only_the_reader_imports_tensorflow() -> None:
+    users = {
+        name
+        for name, path in MODULES.items()
+        if "import tensorflow" in path.read_text() or "from tensorflow" in path.read_text()
+    }
+    assert users == {"shardprep.reader.pipeline"}
+
+
+def test_help_answers_in_under_0_3_seconds() -> None:
+    """The design promises it; the best of five shows the program, not a busy machine."""
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "shardprep", "--help"], check=True, stdout=-3)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.3
+
+
+def test_there_is_no_room_for_odds_and_ends() -> None:
+    assert not [name for name in MODULES if name.rpartition(".")[2] in {"utils", "helpers", "misc"}]
