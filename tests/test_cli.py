@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep import __version__
-from tests.builders import animals, jpeg, write, zip_bytes
+from tests.builders import animals, write, zip_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
