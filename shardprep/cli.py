@@ -97,23 +97,23 @@ def build(
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option(help="Folder of datasets.  [default: tfrecords]", rich_help_panel=_OUTPUT),
+        typer.Option(help="Folder of datasets.", show_default="tfrecords", rich_help_panel=_OUTPUT),
     ] = None,
     name: Annotated[
         str | None,
         typer.Option(
-            help="Of the dataset.  [default: from the source's name]", rich_help_panel=_OUTPUT
+            help="Of the dataset.", show_default="from the source's name", rich_help_panel=_OUTPUT
         ),
     ] = None,
     version: Annotated[
         str | None,
-        typer.Option(help="Of the dataset.  [default: 1.0.0]", rich_help_panel=_OUTPUT),
+        typer.Option(help="Of the dataset.", show_default="1.0.0", rich_help_panel=_OUTPUT),
     ] = None,
     shards: Annotated[
         int | None,
         typer.Option(
-            help="Of the largest split; the others get as many as keep shards equal.  "
-            "[default: by size, about 128 MiB each]",
+            help="Of the largest split; the others get as many as keep shards equal.",
+            show_default="by size, about 128 MiB each",
             rich_help_panel=_OUTPUT,
         ),
     ] = None,
@@ -121,15 +121,17 @@ def build(
         str | None,
         typer.Option(
             metavar="WxH",
-            help="Of stored images in pixels, or none.  [default: 224x224]",
+            help="Of stored images in pixels, or none.",
+            show_default="224x224",
             rich_help_panel=_IMAGES,
         ),
     ] = None,
     fit: Annotated[
         str | None,
         typer.Option(
-            metavar="crop|pad|stretch|within|none",
-            help="How an image comes to that size; within only shrinks.  [default: crop]",
+            metavar="HOW",
+            help="crop, pad, stretch, within (only shrinks) or none.",
+            show_default="crop",
             rich_help_panel=_IMAGES,
         ),
     ] = None,
@@ -137,29 +139,32 @@ def build(
         str | None,
         typer.Option(
             "--format",
-            metavar="jpeg|png|raw|keep",
-            help="Of stored images; keep stores the original bytes where they are already a "
-            "plain RGB JPEG or PNG of the size asked for.  [default: jpeg]",
+            metavar="FORMAT",
+            help="jpeg, png, raw (uint8) or keep, which stores the original bytes where "
+            "they are a plain RGB JPEG or PNG of that size already.",
+            show_default="jpeg",
             rich_help_panel=_IMAGES,
         ),
     ] = None,
     quality: Annotated[
         int | None,
-        typer.Option(help="Of JPEG, 1 to 100.  [default: 90]", rich_help_panel=_IMAGES),
+        typer.Option(help="Of JPEG, 1 to 100.", show_default="90", rich_help_panel=_IMAGES),
     ] = None,
     background: Annotated[
         str | None,
         typer.Option(
             metavar="COLOUR",
             help="Behind transparency and beside padded images: white, black, grey, #RRGGBB or "
-            "R,G,B.  [default: white]",
+            "R,G,B.",
+            show_default="white",
             rich_help_panel=_IMAGES,
         ),
     ] = None,
     max_pixels: Annotated[
         int | None,
         typer.Option(
-            help="Reject images with more, before decoding.  [default: 100000000]",
+            help="Reject images with more, before decoding.",
+            show_default="100000000",
             rich_help_panel=_IMAGES,
         ),
     ] = None,
@@ -168,8 +173,8 @@ def build(
         typer.Option(
             metavar="RULE",
             help="auto, folder, folder:N (Nth above the image), prefix (cat.12.jpg), "
-            "regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none.  "
-            "[default: auto]",
+            "regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none.",
+            show_default="auto",
             rich_help_panel=_TARGETS,
         ),
     ] = None,
@@ -177,7 +182,8 @@ def build(
         str | None,
         typer.Option(
             metavar="A,B,…",
-            help="Class names in label order.  [default: those found, in natural order]",
+            help="Class names in label order.",
+            show_default="those found, in natural order",
             rich_help_panel=_TARGETS,
         ),
     ] = None,
@@ -186,8 +192,8 @@ def build(
         typer.Option(
             metavar="NAME=RATIO,…",
             help="Cut splits anew, the same share of every class in each: "
-            "train=0.8,validation=0.1,test=0.1.  "
-            "[default: what folders named train, val, test say, else train]",
+            "train=0.8,validation=0.1,test=0.1.",
+            show_default="what folders named train, val, test say, else train",
             rich_help_panel=_TARGETS,
         ),
     ] = None,
@@ -195,26 +201,30 @@ def build(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="Features of each example.  [default: classification, or unlabelled]",
+            help="Features of each example.",
+            show_default="classification, or unlabelled",
             rich_help_panel=_TARGETS,
         ),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Of the shuffle and the split.  [default: 0]", rich_help_panel=_TARGETS),
+        typer.Option(
+            help="Of the shuffle and the split.", show_default="0", rich_help_panel=_TARGETS
+        ),
     ] = None,
     max_rejected: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Fail if more images than this are bad.  [default: 5%]",
+            help="Fail if more images than this are bad.",
+            show_default="5%",
             rich_help_panel=_RUN,
         ),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Processes that encode.  [default: usable cores]", rich_help_panel=_RUN
+            min=1, help="Processes that encode.", show_default="usable cores", rich_help_panel=_RUN
         ),
     ] = None,
     overwrite: Annotated[

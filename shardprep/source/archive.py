@@ -91,9 +91,7 @@ def list_source(source: Path, work_dir: Path, notice: Callable[[str], None]) -> 
                 "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)",
             )
     else:
-        raise SourceError(
-            str(source), "no such file or folder", "give a folder, a zip or a tar"
-        )
+        raise SourceError(str(source), "no such file or folder", "give a folder, a zip or a tar")
     return walk.listing()
 
 
