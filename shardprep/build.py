@@ -166,7 +166,8 @@ def _write_shards(
     _check_space(work, plan.estimated_bytes * num_todo // plan.num_items)
     tasks = _tasks(plan, todo)
     num_workers = max(1, min(num_workers, sum(1 for _ in _tasks(plan, todo))))
-    with closing(engine(ChunkEncoder(plan.spec, plan.schema), tasks, num_workers)) as encoded:
+    encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns)
+    with closing(engine(encoder, tasks, num_workers)) as encoded:
         for shard in todo:
             writer = ShardWriter(work, plan.shard_name(shard), shard)
             try:

@@ -6,6 +6,7 @@ The same `encode_chunk` serves every engine. It reads the source and touches not
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,44 +68,63 @@ class ChunkEncoder:
 
     spec: ImageSpec
     schema: Schema
+    columns: tuple[str, ...] = ()
+    """Names of the features that `Item.columns` holds."""
 
     def __call__(self, task: ChunkTask) -> EncodedChunk:
         """Return the records of the task's items; a bad image is an outcome, never an error."""
-        return encode_chunk(task.items, self.spec, self.schema)
+        return encode_chunk(task.items, self)
 
 
-def encode_chunk(items: tuple[Item, ...], spec: ImageSpec, schema: Schema) -> EncodedChunk:
+def encode_chunk(items: tuple[Item, ...], encoder: ChunkEncoder) -> EncodedChunk:
     """Read, process, encode and frame the items, in order."""
     records: list[bytes] = []
     outcomes: list[Outcome] = []
     for item in items:
-        record, outcome = _encode_item(item, spec, schema)
+        record, outcome = _encode_item(item, encoder)
         records.append(record)
         outcomes.append(outcome)
     return EncodedChunk(b"".join(records), tuple(outcomes))
 
 
-def _encode_item(item: Item, spec: ImageSpec, schema: Schema) -> tuple[bytes, Outcome]:
+def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
     try:
         data = item.extent.read()
     except MemberError as error:
         size = item.extent.num_bytes
         return b"", Outcome("unreadable", str(error), 0, 0, 0, "", size, "")
-    image = process_image(data, spec)
+    image = process_image(data, encoder.spec)
     original = image.original
     facts = (original.height, original.width, original.format, len(data))
     sha256 = hashlib.sha256(data).hexdigest()
     if isinstance(image, Rejection):
         return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
     record = tfrecord.frame(
-        schema.encode(
+        encoder.schema.encode(
             {
                 names.IMAGE: image.data,
-                names.LABEL: item.label,
                 names.FILENAME: item.key.encode(),
                 names.HEIGHT: image.height,
                 names.WIDTH: image.width,
+                **_target_values(item),
+                **_column_values(item, encoder.columns),
             },
         ),
     )
     return record, Outcome("", "", len(record), *facts, sha256)
+
+
+def _target_values(item: Item) -> dict[str, bytes | float | tuple[int, ...]]:
+    """Return the target as each kind of schema wants it, nothing in that kind's own way."""
+    target = item.target
+    return {
+        names.LABEL: item.label,
+        names.LABELS: target if isinstance(target, tuple) else (),
+        names.TARGET: target if isinstance(target, float) else math.nan,
+        names.TEXT: target.encode() if isinstance(target, str) else b"",
+    }
+
+
+def _column_values(item: Item, columns: tuple[str, ...]) -> dict[str, bytes | float]:
+    pairs = zip(columns, item.columns, strict=True)
+    return {name: v.encode() if isinstance(v, str) else v for name, v in pairs}

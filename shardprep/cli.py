@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shardprep import options as o  # noqa: TC001 - typer reads the annotations
 from shardprep.errors import DatasetError, RecipeError, ShardprepError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from shardprep.recipe import Recipe
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
-
-_IMAGES, _TARGETS, _OUTPUT, _RUN = "Images", "Labels and splits", "Output", "This run"
 
 app = typer.Typer(
     name="shardprep",
@@ -87,6 +86,7 @@ def _options(
     "shardprep build dog-breed.zip --labels csv:labels.csv:id:breed"
 )
 def build(
+    context: typer.Context,
     source: Annotated[
         str | None,
         typer.Argument(
@@ -95,173 +95,48 @@ def build(
             show_default=False,
         ),
     ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(help="Folder of datasets.", show_default="tfrecords", rich_help_panel=_OUTPUT),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="Of the dataset.", show_default="from the source's name", rich_help_panel=_OUTPUT
-        ),
-    ] = None,
-    version: Annotated[
-        str | None,
-        typer.Option(help="Of the dataset.", show_default="1.0.0", rich_help_panel=_OUTPUT),
-    ] = None,
-    shards: Annotated[
-        int | None,
-        typer.Option(
-            help="Of the largest split; the others get as many as keep shards equal.",
-            show_default="by size, about 128 MiB each",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WxH",
-            help="Of stored images in pixels, or none.",
-            show_default="224x224",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None,
-    fit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOW",
-            help="crop, pad, stretch, within (only shrinks) or none.",
-            show_default="crop",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None,
-    format_: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="jpeg, png, raw (uint8) or keep, which stores the original bytes where "
-            "they are a plain RGB JPEG or PNG of that size already.",
-            show_default="jpeg",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None,
-    quality: Annotated[
-        int | None,
-        typer.Option(help="Of JPEG, 1 to 100.", show_default="90", rich_help_panel=_IMAGES),
-    ] = None,
-    background: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLOUR",
-            help="Behind transparency and beside padded images: white, black, grey, #RRGGBB or "
-            "R,G,B.",
-            show_default="white",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None,
-    max_pixels: Annotated[
-        int | None,
-        typer.Option(
-            help="Reject images with more, before decoding.",
-            show_default="100000000",
-            rich_help_panel=_IMAGES,
-        ),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RULE",
-            help="auto, folder, folder:N (Nth above the image), prefix (cat.12.jpg), "
-            "regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none.",
-            show_default="auto",
-            rich_help_panel=_TARGETS,
-        ),
-    ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,…",
-            help="Class names in label order.",
-            show_default="those found, in natural order",
-            rich_help_panel=_TARGETS,
-        ),
-    ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=RATIO,…",
-            help="Cut splits anew, the same share of every class in each: "
-            "train=0.8,validation=0.1,test=0.1.",
-            show_default="what folders named train, val, test say, else train",
-            rich_help_panel=_TARGETS,
-        ),
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Features of each example.",
-            show_default="classification, or unlabelled",
-            rich_help_panel=_TARGETS,
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Of the shuffle and the split.", show_default="0", rich_help_panel=_TARGETS
-        ),
-    ] = None,
-    max_rejected: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Fail if more images than this are bad.",
-            show_default="5%",
-            rich_help_panel=_RUN,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Processes that encode.", show_default="usable cores", rich_help_panel=_RUN
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what is there.", rich_help_panel=_RUN)
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show the plan, write nothing.", rich_help_panel=_RUN),
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_RUN)
-    ] = False,
+    out: o.Out = None,
+    name: o.Name = None,
+    version: o.Version = None,
+    shards: o.Shards = None,
+    schema: o.SchemaFile = None,
+    size: o.Size = None,
+    fit: o.Fit = None,
+    format_: o.Format = None,
+    quality: o.Quality = None,
+    background: o.Background = None,
+    max_pixels: o.MaxPixels = None,
+    labels: o.Labels = None,
+    target: o.Target = None,
+    separator: o.Separator = None,
+    classes: o.Classes = None,
+    class_map: o.ClassMap = None,
+    join: o.Join = None,
+    columns: o.Columns = None,
+    header: o.Header = None,
+    null: o.Null = None,
+    split: o.Split = None,
+    group: o.Group = None,
+    dedup: o.Dedup = None,
+    seed: o.Seed = None,
+    root: o.Root = None,
+    include: o.Include = None,
+    exclude: o.Exclude = None,
+    exclude_list: o.ExcludeList = None,
+    zip_encoding: o.ZipEncoding = None,
+    max_rejected: o.MaxRejected = None,
+    workers: o.Workers = None,
+    overwrite: o.Overwrite = False,
+    dry_run: o.DryRun = False,
+    as_json: o.Json = False,
 ) -> None:
     """Turn raw images into TFRecord shards.
 
     A build that was interrupted goes on where it stopped when the same command runs again.
     """
-    flags = {
-        "source": source,
-        "out": out,
-        "name": name,
-        "version": version,
-        "shards": shards,
-        "size": size,
-        "fit": fit,
-        "format": format_,
-        "quality": quality,
-        "background": background,
-        "max_pixels": max_pixels,
-        "labels": labels,
-        "classes": classes,
-        "split": split,
-        "schema": schema,
-        "seed": seed,
-        "max_rejected": max_rejected,
-    }
-    recipe = _recipe({key: value for key, value in flags.items() if value is not None})
+    not_recipe = {"workers", "overwrite", "dry_run", "as_json"}
+    given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
+    recipe = _recipe({key: value for key, value in given.items() if key not in not_recipe})
     if dry_run:
         _show_plan(recipe, as_json=as_json)
     else:

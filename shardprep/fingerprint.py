@@ -15,7 +15,7 @@ from PIL import features
 from shardprep.errors import SourceError
 from shardprep.manifest import Fingerprint
 from shardprep.schema import shipped_schemas
-from shardprep.source.labels import parse_label_rule, split_csv_argument
+from shardprep.source.documents import named_files
 
 if TYPE_CHECKING:
     from shardprep.recipe import Recipe
@@ -35,11 +35,9 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     """
     source = Path(recipe.source)
     inputs = {"source": source_signature(source)}
-    rule = parse_label_rule(recipe.labels)
-    if rule.kind == "csv":
-        table = Path(split_csv_argument(rule.argument)[0])
-        if table.is_file():
-            inputs["labels"] = _sha256(table.read_bytes())
+    for file in named_files(recipe):
+        if Path(file).is_file():
+            inputs[file] = _sha256(Path(file).read_bytes())
     if recipe.schema_ != "auto" and recipe.schema_ not in shipped_schemas():
         schema = Path(recipe.schema_)
         inputs["schema"] = _sha256(schema.read_bytes()) if schema.is_file() else "missing"

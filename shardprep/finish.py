@@ -44,6 +44,7 @@ _SHOWN_ROWS = 10
 class _SplitTally:
     shards: list[Shard] = field(default_factory=list)
     labels: Counter[int] = field(default_factory=Counter)
+    num_unlabelled: int = 0
 
 
 @dataclass(slots=True)
@@ -60,7 +61,11 @@ class _Tally:
         split.shards.append(shard)
         self.rejected.update(kind for kind in table["kind"].to_pylist() if kind is not None)
         written = table.filter(pc.equal(table["status"].cast("string"), items.WRITTEN))
-        split.labels.update(written["label"].to_pylist())
+        split.labels.update(written["label"].drop_null().to_pylist())
+        split.labels.update(pc.list_flatten(written["labels"]).to_pylist())
+        split.num_unlabelled += len(written) - sum(
+            pc.count(written[name]).as_py() for name in ("label", "labels", "target", "text")
+        )
         self.original_bytes += pc.sum(written["original_bytes"]).as_py() or 0
         if build.spec.fixed_size is not None:
             sizes = zip(
@@ -159,6 +164,6 @@ def _split(tally: _SplitTally, plan: BuildPlan) -> Split:
         num_records=sum(shard.num_records for shard in tally.shards),
         num_bytes=sum(shard.num_bytes for shard in tally.shards),
         label_counts={name: tally.labels[i] for i, name in enumerate(plan.schema.labels)},
-        num_unlabelled=tally.labels[-1],
+        num_unlabelled=tally.num_unlabelled,
         shards=tuple(tally.shards),
     )

@@ -34,6 +34,10 @@ COLUMNS = pa.schema(
         pa.field("offset", pa.int64()),
         pa.field("length", pa.int64()),
         pa.field("label", pa.int64()),
+        pa.field("labels", pa.list_(pa.int64())),
+        pa.field("target", pa.float64()),
+        pa.field("text", pa.string()),
+        pa.field("group", pa.string()),
         pa.field("original_width", pa.int64()),
         pa.field("original_height", pa.int64()),
         pa.field("original_format", _WORD),
@@ -44,7 +48,8 @@ COLUMNS = pa.schema(
 """Rows stand in the order of splits, shards and plan; skipped inputs last, by key.
 
 `record`, `offset` and `length` (bytes, framing included) say where a written item lies in its
-shard; they are null for others. `label` is an index into the class names, −1 for none.
+shard; they are null for others. Of `label` (an index into the class names), `labels`, `target` and
+`text`, the one that the dataset's schema has is filled; all are null where there is no target.
 """
 
 _FACTS = b"shardprep"
@@ -68,7 +73,11 @@ def shard_table(shard: str, plan: ShardPlan, outcomes: Sequence[Outcome]) -> pa.
             for end, outcome, ok in zip(ends, outcomes, written, strict=True)
         ],
         "length": [outcome.length or None for outcome in outcomes],
-        "label": [item.label for item in plan.items],
+        "label": _targets(plan, int),
+        "labels": _targets(plan, tuple),
+        "target": _targets(plan, float),
+        "text": _targets(plan, str),
+        "group": [item.group or None for item in plan.items],
         "original_width": [outcome.width or None for outcome in outcomes],
         "original_height": [outcome.height or None for outcome in outcomes],
         "original_format": [outcome.format or None for outcome in outcomes],
@@ -76,6 +85,10 @@ def shard_table(shard: str, plan: ShardPlan, outcomes: Sequence[Outcome]) -> pa.
         "original_sha256": [outcome.sha256 or None for outcome in outcomes],
     }
     return pa.Table.from_pydict(columns, schema=COLUMNS)
+
+
+def _targets(plan: ShardPlan, kind: type) -> list[Any]:
+    return [item.target if isinstance(item.target, kind) else None for item in plan.items]
 
 
 def skipped_table(skipped: Sequence[Skipped]) -> pa.Table:

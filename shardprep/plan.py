@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardprep.errors import RecipeError
+from shardprep.stratify import cut_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,25 +55,18 @@ def shard_name(dataset: str, split: str, index: int, count: int) -> str:
 def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) -> Cut:
     """Return the items with splits cut anew by ratio, the same share of every class in each.
 
-    Per class and split, the count is the exact share rounded down or up. Where there are labels,
-    an unlabelled test set is not cut: it stays `test`, or is left out where the cut makes a
-    `test` of labelled items, which it would spoil.
+    Per class and split, the count is the exact share rounded down or up; images of one group are
+    not parted, and come as near to it as their groups allow. Where there are labels, an
+    unlabelled test set is not cut: it stays `test`, or is left out where the cut makes a `test` of
+    labelled items, which it would spoil.
     """
-    labelled = [item for item in items if item.label >= 0]
-    pool = labelled or items
-    rest = [item for item in items if item.label < 0] if labelled else []
-    by_label: dict[int, list[Item]] = defaultdict(list)
-    for item in sorted(pool, key=lambda item: _rank(item.key, seed, b"split")):
-        by_label[item.label].append(item)
-    cut: list[Item] = []
-    debts = dict.fromkeys(ratios, 0.0)
-    for label in sorted(by_label):
-        members = by_label[label]
-        counts = _shares(len(members), ratios, debts)
-        at = 0
-        for split, count in counts.items():
-            cut.extend(replace(item, split=split) for item in members[at : at + count])
-            at += count
+    labelled = [item for item in items if item.target is not None]
+    pool = sorted(labelled or items, key=lambda item: _rank(item.key, seed, b"split"))
+    rest = [item for item in items if item.target is None] if labelled else []
+    if any(item.group or len(item.strata) > 1 for item in pool):
+        cut = cut_together(pool, ratios)
+    else:
+        cut = _cut_apart(pool, ratios)
     if "test" not in ratios:
         cut.extend(rest)
         rest = []
@@ -131,6 +125,22 @@ def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[tuple
     size = max(1, min(size, -(-num_items // _CHUNKS_A_BUILD)))
     for start in range(0, len(plan.items), size):
         yield plan.items[start : start + size]
+
+
+def _cut_apart(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item]:
+    """Cut items of one class each, that may go anywhere, class by class."""
+    by_stratum: dict[tuple[int, ...], list[Item]] = defaultdict(list)
+    for item in pool:
+        by_stratum[item.strata].append(item)
+    cut: list[Item] = []
+    debts = dict.fromkeys(ratios, 0.0)
+    for stratum in sorted(by_stratum):
+        members = by_stratum[stratum]
+        at = 0
+        for split, count in _shares(len(members), ratios, debts).items():
+            cut.extend(replace(item, split=split) for item in members[at : at + count])
+            at += count
+    return cut
 
 
 def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from shardprep.errors import RecipeError, SchemaError
 from shardprep.image import Fit, Format, ImageSpec, estimated_bytes
 from shardprep.plan import ShardPlan, cut_splits, plan_shards, shard_name
-from shardprep.schema import LABEL, Schema, load_schema
+from shardprep.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.source.archive import Skipped
 from shardprep.source.catalog import Catalog, make_catalog
-from shardprep.source.labels import parse_label_rule
+from shardprep.source.splits import parse_split_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from shardprep.recipe import Recipe
     from shardprep.source.catalog import Item
@@ -35,6 +35,9 @@ class BuildPlan:
     schema: Schema
     labels_from: str
     rows_without_image: tuple[str, ...]
+    columns: tuple[str, ...]
+    """Features that `Item.columns` holds."""
+    findings: list[str]
     estimated_bytes: int
     """Of all shards together."""
 
@@ -72,9 +75,8 @@ def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> 
         ShardprepError: the source, its labels, the schema or the options do not allow it.
 
     """
-    rule = parse_label_rule(recipe.labels)
     spec = image_spec(recipe)
-    catalog = make_catalog(Path(recipe.source), rule, recipe.classes, work_dir, notice)
+    catalog = make_catalog(recipe, work_dir, notice)
     items, skipped = _final_splits(catalog, recipe)
     estimate = sum(_record_bytes(item, spec) for item in items)
     return BuildPlan(
@@ -85,6 +87,8 @@ def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> 
         schema=_schema(recipe, catalog, spec),
         labels_from=catalog.labels_from,
         rows_without_image=catalog.rows_without_image,
+        columns=tuple(column.name for column in catalog.columns),
+        findings=catalog.findings,
         estimated_bytes=estimate,
     )
 
@@ -94,14 +98,15 @@ def _record_bytes(item: Item, spec: ImageSpec) -> int:
 
 
 def _final_splits(catalog: Catalog, recipe: Recipe) -> tuple[list[Item], list[Skipped]]:
-    if recipe.split is None:
+    ratios = parse_split_rule(recipe.split).ratios if recipe.split else {}
+    if not ratios:
         return catalog.items, catalog.skipped
-    cut = cut_splits(catalog.items, recipe.split, recipe.seed)
-    empty = [split for split in recipe.split if all(item.split != split for item in cut.items)]
+    cut = cut_splits(catalog.items, ratios, recipe.seed)
+    empty = [split for split in ratios if all(item.split != split for item in cut.items)]
     if empty:
         raise RecipeError(
             "--split",
-            f"{empty[0]}={recipe.split[empty[0]]:g} of {len(cut.items):,} images leaves none",
+            f"{empty[0]}={ratios[empty[0]]:g} of {len(cut.items):,} images leaves none",
             "give it a larger share, or leave it out",
         )
     reason = "no label, and --split makes its own test of labelled images"
@@ -111,14 +116,17 @@ def _final_splits(catalog: Catalog, recipe: Recipe) -> tuple[list[Item], list[Sk
 
 def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     name = recipe.schema_
+    kind = catalog.target_kind
     if name == "auto":
-        name = "classification" if catalog.label_names else "unlabelled"
+        name = {"class": "classification", "none": "unlabelled"}.get(kind, kind)
     schema = load_schema(name)
-    if LABEL in schema.features and not catalog.label_names:
+    if schema.target not in (None, TARGET_FEATURES.get(kind)):
+        found = "no labels are found" if kind == "none" else f"the targets are of kind {kind}"
         raise SchemaError(
             f"--schema {name}",
-            "asks for a label, and no labels are found",
-            "say where they are with --labels, or use --schema unlabelled",
+            f"asks for {schema.target!r}, and {found}",
+            "say where they are with --labels, or leave --schema out",
         )
-    labels = catalog.label_names if LABEL in schema.features else ()
-    return schema.filled(spec.fixed_size, spec.encoding, labels)
+    labels = catalog.label_names if schema.target else ()
+    columns = {column.name: column.dtype for column in catalog.columns}
+    return schema.filled(spec.fixed_size, spec.encoding, labels, columns)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import codecs
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from shardprep.errors import RecipeError
+from shardprep.source.targets import TargetKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,6 @@ RECIPE_FILE = "shardprep.toml"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _SIZE = re.compile(r"(\d+)\s*[xX\u00d7]\s*(\d+)")
-_SPLIT_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128)}
 _SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|gz|bz2|xz)$", re.IGNORECASE)
 _MAX_SIDE = 65_500
@@ -44,24 +44,10 @@ def _size(value: object) -> object:
 
 
 def _split(value: object) -> object:
-    """Turn "train=0.8,test=0.2" into a table of ratios."""
-    if not isinstance(value, str):
-        return value
-    ratios: dict[str, float] = {}
-    for part in value.split(","):
-        name, sign, number = (piece.strip() for piece in part.partition("="))
-        try:
-            ratio = float(number)
-        except ValueError:
-            ratio = math.nan
-        if not sign or math.isnan(ratio):
-            message = f"{part.strip()!r} is not NAME=RATIO, as in train=0.8,validation=0.1,test=0.1"
-            raise ValueError(message)
-        if name in ratios:
-            message = f"{name!r} is named twice"
-            raise ValueError(message)
-        ratios[name] = ratio
-    return ratios
+    """Turn a table of ratios into the text of the flag."""
+    if isinstance(value, dict):
+        return ",".join(f"{name}={share}" for name, share in value.items())
+    return value
 
 
 def _share(value: object) -> object:
@@ -97,6 +83,15 @@ def _names(value: object) -> object:
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
 
+def _one_or_more(value: object) -> object:
+    """Turn "a" into ("a",)."""
+    return (value,) if isinstance(value, str) else value
+
+
+_Several = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
+_List = Annotated[tuple[str, ...], BeforeValidator(_names)]
+
+
 class Recipe(BaseModel):
     """What to build, in the form in which it is stored; strings are accepted as the flags are."""
 
@@ -116,8 +111,27 @@ class Recipe(BaseModel):
     quality: int = Field(90, ge=1, le=100)
     background: Annotated[tuple[int, int, int], BeforeValidator(_colour)] = (255, 255, 255)
     labels: str = "auto"
-    classes: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
-    split: Annotated[dict[str, float] | None, BeforeValidator(_split)] = None
+    target: TargetKind | Literal["auto"] = "auto"
+    separator: str = ""
+    """Between several class names in one cell; "" to find it."""
+    classes: _List = ()
+    class_map: str = ""
+    """A JSON or CSV file of names, or "old=new,…"."""
+    join: _Several = ()
+    """Further tables, "FILE" or "FILE:KEY"."""
+    columns: _List = ()
+    """Of the tables, to be features of their own."""
+    header: bool = True
+    null: _List = ("nan", "NaN", "<NA>")
+    """Cells that mean nothing, beside empty ones."""
+    split: Annotated[str, BeforeValidator(_split)] = ""
+    group: str = ""
+    dedup: bool = False
+    root: str = ""
+    include: _Several = ()
+    exclude: _Several = ()
+    exclude_list: str = ""
+    zip_encoding: str = ""
     schema_: str = Field("auto", alias="schema")
     seed: int = Field(0, ge=0, lt=2**63)
     max_pixels: int = Field(100_000_000, ge=1)
@@ -147,23 +161,15 @@ class Recipe(BaseModel):
             raise ValueError(message)
         return classes
 
-    @field_validator("split")
+    @field_validator("zip_encoding")
     @classmethod
-    def _check_split(cls, ratios: dict[str, float] | None) -> dict[str, float] | None:
-        if ratios is None:
-            return None
-        for name, ratio in ratios.items():
-            if not _SPLIT_NAME.fullmatch(name):
-                message = f"{name!r} is no name for a split"
-                raise ValueError(message)
-            if not 0 < ratio <= 1:
-                message = f"{name}={ratio:g}: a ratio must be above 0 and at most 1"
-                raise ValueError(message)
-        total = sum(ratios.values())
-        if abs(total - 1) > 1e-6:
-            message = f"the ratios add up to {total:g}, they must add up to 1"
-            raise ValueError(message)
-        return ratios
+    def _check_encoding(cls, name: str) -> str:
+        try:
+            codecs.lookup(name or "utf-8")
+        except LookupError as error:
+            message = f"{name!r} is no encoding that Python knows, such as cp932 or gbk"
+            raise ValueError(message) from error
+        return name
 
     @property
     def dataset_name(self) -> str:
@@ -240,6 +246,8 @@ def _problem(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         known = ", ".join(sorted(name.rstrip("_") for name in Recipe.model_fields))
         return f"{key}: unknown key; the keys are {known}"
+    if problem["type"] == "literal_error":
+        return f"{key}: {problem['input']!r} is not one of {problem['ctx']['expected']}"
     if problem["type"] == "missing":
         return f"{key}: is needed"
     message = str(problem["msg"]).removeprefix("Value error, ")

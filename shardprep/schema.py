@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,15 +23,21 @@ if TYPE_CHECKING:
 Encoding = Literal["jpeg", "png", "raw", "any"]
 """How an image feature holds its pixels: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
 
-IMAGE, LABEL, FILENAME, HEIGHT, WIDTH = (
-    "image",
-    "label",
-    "image/filename",
-    "image/height",
-    "image/width",
-)
-PROVIDED = frozenset((IMAGE, LABEL, FILENAME, HEIGHT, WIDTH))
-"""The features that a build has values for; a schema picks from them."""
+IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
+LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
+TARGET_FEATURES = {"class": LABEL, "multilabel": LABELS, "regression": TARGET, "text": TEXT}
+"""Kind of target → the feature that holds it."""
+PROVIDED = {
+    IMAGE: ("image", "bytes"),
+    LABEL: ("label", "int64"),
+    LABELS: ("labels", "int64"),
+    TARGET: ("scalar", "float32"),
+    TEXT: ("text", "bytes"),
+    FILENAME: ("text", "bytes"),
+    HEIGHT: ("scalar", "int64"),
+    WIDTH: ("scalar", "int64"),
+}
+"""Kind and dtype of the features that a build has values for; a schema picks from them."""
 
 
 class Feature(BaseModel):
@@ -38,8 +45,8 @@ class Feature(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["image", "label", "text", "scalar"]
-    """What it means: encoded pixels, a class index, UTF-8 text, or a number."""
+    kind: Literal["image", "label", "labels", "text", "scalar"]
+    """What it means: encoded pixels, one or any number of class indices, UTF-8 text, a number."""
     dtype: Literal["bytes", "int64", "float32"]
     """How `tf.train.Example` stores it."""
     shape: tuple[int | None, ...] = ()
@@ -72,20 +79,37 @@ class Schema(BaseModel):
         height, width = self.image.shape[:2]
         return None if height is None or width is None else (height, width)
 
+    @property
+    def target(self) -> str | None:
+        """The name of the feature that a model learns to give, None where there is none."""
+        return next((name for name in TARGET_FEATURES.values() if name in self.features), None)
+
     def filled(
-        self, size: tuple[int, int] | None, encoding: Encoding, labels: tuple[str, ...]
+        self,
+        size: tuple[int, int] | None,
+        encoding: Encoding,
+        labels: tuple[str, ...],
+        columns: Mapping[str, str] = MappingProxyType({}),
     ) -> Schema:
-        """Return this schema for one dataset: `size` is height, width, or None where it varies."""
+        """Return this schema for one dataset.
+
+        `size` is height, width, or None where it varies; `columns` are further features by dtype.
+        """
         height, width = size or (None, None)
         image = self.image.model_copy(
             update={"shape": (height, width, 3), "encoding": encoding},
         )
-        features = {**self.features, IMAGE: image}
+        further = {
+            name: Feature(kind="text" if dtype == "bytes" else "scalar", dtype=dtype)  # type: ignore[arg-type]
+            for name, dtype in columns.items()
+        }
+        features = {**self.features, IMAGE: image, **further}
         return self.model_copy(update={"features": features, "labels": labels})
 
-    def encode(self, values: Mapping[str, bytes | int]) -> bytes:
+    def encode(self, values: Mapping[str, bytes | float | tuple[int, ...]]) -> bytes:
         """Return the serialized Example of one item; `values` may hold more than the schema."""
-        return example.encode({name: (values[name],) for name in self.features})  # type: ignore[misc]
+        picked = {name: values[name] for name in self.features}
+        return example.encode({n: v if isinstance(v, tuple) else (v,) for n, v in picked.items()})  # type: ignore[misc]
 
     def dumps(self) -> str:
         """Return the schema as the text of a JSON file."""
@@ -134,22 +158,15 @@ def parse_schema(text: str, where: str) -> Schema:
 
 
 def _check_features(schema: Schema, where: str) -> None:
-    expected = {
-        IMAGE: ("image", "bytes"),
-        LABEL: ("label", "int64"),
-        FILENAME: ("text", "bytes"),
-        HEIGHT: ("scalar", "int64"),
-        WIDTH: ("scalar", "int64"),
-    }
     if IMAGE not in schema.features:
         raise SchemaError(where, f"has no feature {IMAGE!r}")
     for name, feature in schema.features.items():
-        if name not in expected:
+        if name not in PROVIDED:
             raise SchemaError(
                 where,
                 f"asks for a feature {name!r} that a build has no values for",
                 f"it has {', '.join(sorted(PROVIDED))}",
             )
-        if (feature.kind, feature.dtype) != expected[name]:
-            kind, dtype = expected[name]
+        if (feature.kind, feature.dtype) != PROVIDED[name]:
+            kind, dtype = PROVIDED[name]
             raise SchemaError(where, f"features.{name}: must be of kind {kind!r}, dtype {dtype!r}")

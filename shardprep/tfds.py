@@ -25,7 +25,7 @@ def tfds_files(manifest: Manifest, schema: Schema) -> dict[str, str]:
         "features.json": _dumps(_features(schema)),
     }
     for name, feature in schema.features.items():
-        if feature.kind == "label":
+        if feature.kind in ("label", "labels"):
             labels = "".join(f"{label}\n" for label in schema.labels)
             files[f"{name.replace('/', '.')}.labels.txt"] = labels
     return files
@@ -50,8 +50,8 @@ def _dataset_info(manifest: Manifest, schema: Schema) -> dict[str, Any]:
             for name, split in manifest.splits.items()
         ],
     }
-    if "label" in schema.features:
-        items = [{"featureKey": "image"}, {"featureKey": "label"}]
+    if schema.target:
+        items = [{"featureKey": "image"}, {"featureKey": schema.target}]
         info["supervisedKeys"] = {"tuple": {"items": items}}
     return info
 
@@ -67,10 +67,16 @@ def _features(schema: Schema) -> dict[str, Any]:
 def _feature(feature: Feature, schema: Schema) -> dict[str, Any]:
     if feature.kind == "image":
         return _image(feature)
+    class_label = {
+        "pythonClassName": f"{_FEATURES}.class_label_feature.ClassLabel",
+        "classLabel": {"numClasses": str(len(schema.labels))},
+    }
     if feature.kind == "label":
+        return class_label
+    if feature.kind == "labels":
         return {
-            "pythonClassName": f"{_FEATURES}.class_label_feature.ClassLabel",
-            "classLabel": {"numClasses": str(len(schema.labels))},
+            "pythonClassName": f"{_FEATURES}.sequence_feature.Sequence",
+            "sequence": {"feature": class_label, "length": "-1"},
         }
     if feature.kind == "text":
         return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}

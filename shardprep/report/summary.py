@@ -46,7 +46,7 @@ def print_plan(console: Console, plan: BuildPlan) -> None:
     for split in dict.fromkeys(shard.split for shard in plan.shards):
         shards = [shard for shard in plan.shards if shard.split == split]
         members = [item for shard in shards for item in shard.items]
-        labelled = sum(item.label >= 0 for item in members)
+        labelled = sum(item.target is not None for item in members)
         table.add_row(split, f"{len(members):,}", f"{len(shards):,}", f"{labelled:,}")
     console.print(table)
     _print_labels(console, plan.schema.labels, plan.labels_from)

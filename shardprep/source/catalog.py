@@ -1,4 +1,4 @@
-"""The catalog: every image found in a source, with the label and the split that the source gives.
+"""The catalog: every image found in a source, with the target and the split that the source gives.
 
 Nothing of a source is dropped here without a `Skipped` that says why.
 """
@@ -6,31 +6,44 @@ Nothing of a source is dropped here without a `Skipped` that says why.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
-from shardprep.source.archive import Skipped, list_source
-from shardprep.source.extent import MemberError
-from shardprep.source.labels import (
-    Labelling,
-    LabelRule,
-    label_keys,
-    natural_order,
-    split_csv_argument,
+from shardprep.source.archive import Member, Skipped, list_source
+from shardprep.source.columns import Column, Value, make_columns
+from shardprep.source.dedup import drop_duplicates
+from shardprep.source.documents import Documents
+from shardprep.source.groups import group_keys
+from shardprep.source.labels import label_keys, match_table, parse_label_rule
+from shardprep.source.select import leave_out, select
+from shardprep.source.splits import (
+    SplitRule,
+    column_split,
+    given_split,
+    parse_split_rule,
+    root_split,
 )
-from shardprep.source.splits import given_split
-from shardprep.source.table import Table, parse_table
+from shardprep.source.targets import (
+    Target,
+    TargetKind,
+    Targets,
+    TargetSpec,
+    make_targets,
+    parse_class_map,
+    parse_inline_map,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from shardprep.source.archive import Listing, Member
+    from shardprep.recipe import Recipe
+    from shardprep.source.archive import Listing
     from shardprep.source.extent import Extent
+    from shardprep.source.labels import Labelling, TableMatch
 
 UNLABELLED = -1
-_TABLE_SUFFIXES = (".csv", ".tsv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +54,19 @@ class Item:
     """Its unique POSIX path in the source."""
     extent: Extent
     split: str
-    label: int
-    """Index into the label names, −1 where it has none."""
+    target: Target = None
+    """Class index, several of them, a number or a text; None where the source says nothing."""
+    strata: tuple[int, ...] = ()
+    """What a split must spread evenly: its classes."""
+    group: str = ""
+    """Images of one group belong in one split; "" for an image on its own."""
+    columns: tuple[Value, ...] = ()
+    """Further values of the label table, in the order of `Catalog.columns`."""
+
+    @property
+    def label(self) -> int:
+        """The class index, −1 where there is none or the target is of another kind."""
+        return self.target if isinstance(self.target, int) else UNLABELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,47 +80,77 @@ class Catalog:
     """Where the labels come from, in one line for the user."""
     rows_without_image: tuple[str, ...]
     """Ids in the label table for which the source has no image."""
+    target_kind: TargetKind = "none"
+    columns: tuple[Column, ...] = ()
+    findings: list[str] = field(default_factory=list)
+    """What else is worth knowing, a line each."""
 
 
-def make_catalog(
-    source: Path,
-    rule: LabelRule,
-    classes: Sequence[str],
-    work_dir: Path,
-    notice: Callable[[str], None],
-) -> Catalog:
-    """Return the catalog of a folder or an archive.
+def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> Catalog:
+    """Return the catalog of the recipe's source.
 
     Args:
-        source: a folder or an archive.
-        rule: where labels come from.
-        classes: class names in the wished order; empty for those found, in natural order.
-        work_dir: where compressed inner archives are unpacked; must live as long as the items.
+        recipe: names the source, the rules for labels and splits, and what is wanted of it.
+        work_dir: where what must be unpacked is put; must live as long as the items.
         notice: told, in one line, of work that takes long.
 
     Raises:
-        SourceError: the source cannot be read, holds no image, or its labels contradict the rule.
+        SourceError: the source cannot be read, holds no image, or contradicts the rules.
 
     """
-    listing = list_source(source, work_dir, notice)
-    if not listing.images:
-        raise SourceError(
-            str(source), f"holds no image ({_what_instead(listing)})", "is it the right archive?"
-        )
-    keys = [member.key for member in listing.images]
-    labelling = label_keys(keys, rule, _tables(listing, rule))
-    names = _label_names(keys, labelling, classes, rule)
-    items, unlabelled = _items(listing.images, labelling, names)
+    source = Path(recipe.source)
+    listing = list_source(source, work_dir, notice, recipe.zip_encoding or None)
+    documents = Documents(listing.others, recipe)
+    members, skipped = _wanted(source, listing, recipe, documents)
+    keys = [member.key for member in members]
+    labelling = label_keys(keys, parse_label_rule(recipe.labels), documents.label_tables())
+    match = _table_match(keys, labelling, documents)
+    targets = _targets(keys, labelling, recipe, documents)
+    rule = parse_split_rule(recipe.split) if recipe.split else None
+    splits = _given_splits(keys, rule, match, documents)
+    groups = group_keys(keys, recipe.group, match) if recipe.group else [""] * len(keys)
+    columns, values = make_columns(recipe.columns, match, len(keys))
+    items, unlabelled = _join(members, targets, splits, groups, values)
     others = [
         Skipped(member.key, "not an image", member.extent.num_bytes) for member in listing.others
     ]
     return Catalog(
         items,
-        listing.skipped + others + unlabelled,
-        names,
+        listing.skipped + others + skipped + unlabelled,
+        targets.names,
         labelling.how,
         labelling.rows_without_image,
+        targets.kind,
+        columns,
+        _findings(items, recipe, rule),
     )
+
+
+def _wanted(
+    source: Path, listing: Listing, recipe: Recipe, documents: Documents
+) -> tuple[list[Member], list[Skipped]]:
+    if not listing.images:
+        raise SourceError(
+            str(source), f"holds no image ({_what_instead(listing)})", "is it the right archive?"
+        )
+    members, skipped = select(
+        listing.images, root=recipe.root, include=recipe.include, exclude=recipe.exclude
+    )
+    if recipe.exclude_list:
+        members, listed = leave_out(members, documents.ids(recipe.exclude_list))
+        skipped += listed
+    if recipe.dedup:
+        members, doubles = drop_duplicates(members)
+        skipped += doubles
+    if not members:
+        reasons = Counter(one.reason for one in skipped)
+        counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+        raise SourceError(
+            str(source),
+            f"none of its {len(listing.images):,} images is wanted ({counted})",
+            f"a key looks like {listing.images[0].key}",
+        )
+    return members, skipped
 
 
 def _what_instead(listing: Listing) -> str:
@@ -105,87 +159,112 @@ def _what_instead(listing: Listing) -> str:
     return found or "it is empty"
 
 
-def _tables(listing: Listing, rule: LabelRule) -> list[Table]:
-    if rule.kind == "auto":
-        tables = []
-        for member in listing.others:
-            if member.key.lower().endswith(_TABLE_SUFFIXES):
-                try:
-                    tables.append(parse_table(_read(member), member.key))
-                except SourceError:
-                    continue  # not a table after all: it stays listed as skipped
-        return tables
-    if rule.kind != "csv":
-        return []
-    file, _, _ = split_csv_argument(rule.argument)
-    found = [m for m in listing.others if ("/" + m.key).endswith("/" + file)]
-    if len(found) == 1:
-        return [parse_table(_read(found[0]), found[0].key)]
-    if found:
-        raise SourceError(
-            file,
-            f"the source has several: {', '.join(member.key for member in found[:3])}",
-            "give the whole path",
-        )
-    try:
-        return [parse_table(Path(file).read_bytes(), file)]
-    except OSError as error:
-        there = [m.key for m in listing.others if m.key.lower().endswith(_TABLE_SUFFIXES)]
-        raise SourceError(
-            file,
-            "no such label table, neither in the source nor on disk",
-            f"the source has {', '.join(there[:5])}" if there else "the source has no CSV",
-        ) from error
+def _table_match(
+    keys: Sequence[str], labelling: Labelling, documents: Documents
+) -> TableMatch | None:
+    """Return the table that columns, groups and splits are read from: the labels' or a joined."""
+    if labelling.match is not None:
+        return labelling.match
+    table = documents.joined_table()
+    return None if table is None else match_table(keys, table)
 
 
-def _read(member: Member) -> bytes:
-    try:
-        return member.extent.read()
-    except MemberError as error:
-        raise SourceError(member.key, str(error), "download or pack it again") from error
-
-
-def _label_names(
-    keys: Sequence[str], labelling: Labelling, classes: Sequence[str], rule: LabelRule
-) -> tuple[str, ...]:
-    counts = Counter(name for name in labelling.names if name is not None)
-    if not counts and rule.kind not in ("auto", "none"):
+def _targets(
+    keys: Sequence[str], labelling: Labelling, recipe: Recipe, documents: Documents
+) -> Targets:
+    rule = parse_label_rule(recipe.labels)
+    if rule.kind not in ("auto", "none") and all(name is None for name in labelling.names):
         raise SourceError(
             f"--labels {rule.kind}",
             f"finds no label for any of {len(keys):,} images, such as {keys[0]}",
             "try --labels auto",
         )
-    if not classes:
-        return tuple(sorted(counts.keys() | labelling.table_names, key=natural_order))
-    unknown = [name for name in counts if name not in classes]
-    if unknown:
-        example = keys[labelling.names.index(unknown[0])]
+    class_map: Mapping[str, str] = {}
+    if recipe.class_map:
+        inline = parse_inline_map(recipe.class_map)
+        class_map = inline or parse_class_map(documents.read(recipe.class_map), recipe.class_map)
+    spec = TargetSpec(
+        kind=recipe.target,
+        separator=recipe.separator,
+        classes=recipe.classes,
+        class_map=class_map,
+    )
+    return make_targets(keys, labelling.names, spec, labelling.table_names)
+
+
+def _given_splits(
+    keys: Sequence[str],
+    rule: SplitRule | None,
+    match: TableMatch | None,
+    documents: Documents,
+) -> list[str | None]:
+    """Return the split that folders give each key, or the rule; None: it is left out."""
+    by_folder = [given_split(key.split("/")[:-1]) or "train" for key in keys]
+    if rule is None or rule.kind == "ratio":
+        return list(by_folder)
+    if rule.kind == "roots":
+        return [root_split(key, rule) for key in keys]
+    if rule.kind == "list":
+        return documents.listed_splits(keys, rule)
+    if match is None:
         raise SourceError(
-            example,
-            f"label {unknown[0]!r} ({counts[unknown[0]]:,} images) is not among --classes",
-            f"known are {', '.join(list(classes)[:10])}",
+            f"--split {rule.kind}",
+            "needs a label table, and there is none",
+            "use --labels csv:FILE or --join FILE",
         )
-    return tuple(classes)
+    if rule.kind == "tables":
+        return documents.table_splits(match, by_folder)
+    cells = match.cells(rule.column)
+    return [
+        column_split(cell, rule) if cell else folder
+        for cell, folder in zip(cells, by_folder, strict=True)
+    ]
 
 
-def _items(
-    members: Sequence[Member], labelling: Labelling, names: Sequence[str]
+def _join(
+    members: Sequence[Member],
+    targets: Targets,
+    splits: Sequence[str | None],
+    groups: Sequence[str],
+    values: Sequence[tuple[Value, ...]],
 ) -> tuple[list[Item], list[Skipped]]:
-    """Join members and labels. A split without a single label is kept, as unlabelled.
+    """Join what is known of each image. A split without a single target is kept, unlabelled.
 
-    Where a split has labels, an image without one would be a wrong answer in training: skipped.
+    Where a split has targets, an image without one would be a wrong answer in training: skipped.
     """
-    number = {name: i for i, name in enumerate(names)}
-    splits = [given_split(member.key.split("/")[:-1]) or "train" for member in members]
     labelled = {
-        split for split, name in zip(splits, labelling.names, strict=True) if name is not None
+        split for split, target in zip(splits, targets.values, strict=True) if target is not None
     }
     items: list[Item] = []
     skipped: list[Skipped] = []
-    for member, split, name in zip(members, splits, labelling.names, strict=True):
-        if name is None and split in labelled:
+    rows = zip(members, splits, targets.values, targets.strata(), groups, values, strict=True)
+    for member, split, target, strata, group, cells in rows:
+        if split is None:
+            skipped.append(Skipped(member.key, "in no split", member.extent.num_bytes))
+        elif target is None and split in labelled:
             skipped.append(Skipped(member.key, "no label", member.extent.num_bytes))
         else:
-            label = UNLABELLED if name is None else number[name]
-            items.append(Item(member.key, member.extent, split, label))
+            items.append(Item(member.key, member.extent, split, target, strata, group, cells))
     return items, skipped
+
+
+def _findings(items: Sequence[Item], recipe: Recipe, rule: SplitRule | None) -> list[str]:
+    if not recipe.group:
+        return []
+    groups: dict[str, set[str]] = {}
+    alone = 0
+    for item in items:
+        if item.group:
+            groups.setdefault(item.group, set()).add(item.split)
+        else:
+            alone += 1
+    found = [f"{len(groups):,} groups by {recipe.group}"]
+    if alone:
+        found.append(f"{alone:,} images belong to no group: each stands for itself")
+    if rule is None or rule.kind != "ratio":
+        mixed = sum(len(splits) > 1 for splits in groups.values())
+        if mixed:
+            found.append(
+                f"{mixed:,} groups are in several of the given splits: --split RATIOS cuts anew"
+            )
+    return found

@@ -1,33 +1,36 @@
-"""From keys to class names. One function per rule; a rule sees paths and tables, never pixels."""
+"""From keys to cells: what the source says of each image, by paths and tables, never pixels."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal, get_args
 
 from shardprep.errors import RecipeError, SourceError
+from shardprep.source.lookup import KeyIndex, row_ids
 from shardprep.source.splits import given_split, without_archive_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shardprep.source.table import Table
+    from shardprep.source.targets import Cell
 
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "none"]
 
 _LABEL_COLUMNS = (
     "label", "class", "target", "category", "breed", "diagnosis", "species", "classname",
-    "class_name", "label_name", "category_name", "variety", "labels", "class_id", "classid",
-    "category_id", "label_id", "dx", "level",
+    "class_name", "label_name", "category_name", "variety", "labels", "tags", "class_id",
+    "classid", "category_id", "label_id", "dx", "level",
 )  # fmt: skip
 _NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
 _PREFIX = re.compile(r"(?P<label>.*?)[\s._-]*\(?\d+\)?$")
 _WORDS = re.compile(r"[^\W\d_][^\d]*$")
 _ENOUGH = 0.9
 _SAMPLE_ROWS = 500
+_SET = frozenset(("1", "1.0", "true", "yes"))
+_NOT_SET = frozenset(("0", "0.0", "-1", "-1.0", "false", "no", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +42,44 @@ class LabelRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelling:
-    """A class name for each key, or None, in the order of the keys."""
+class CsvRule:
+    """The parts of "csv:FILE,FILE…:ID:LABEL"."""
 
-    names: list[str | None]
+    files: tuple[str, ...]
+    id_column: str = ""
+    """A column, or a path template over all of them; "" to find it."""
+    label_columns: tuple[str, ...] = ()
+    """One column, several that are set or not, ("*",) for all but the id; () to find it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableMatch:
+    """Which rows of a table belong to which image."""
+
+    table: Table
+    row_of: list[int | None]
+    """For each key, its first row."""
+
+    def cells(self, column: str) -> list[str]:
+        """Return a column's cell for each key, "" where it has no row."""
+        place = self.table.column(column)
+        rows = self.table.rows
+        return ["" if row is None else rows[row][place] for row in self.row_of]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """What the source says of each image, in the order of the keys."""
+
+    names: list[Cell | None]
+    """A class name, the names of the columns that are set, or None."""
     how: str
     """What was done, in one line for the user."""
     rows_without_image: tuple[str, ...] = ()
     """Ids of table rows that fit no key."""
-    table_names: frozenset[str] = frozenset()
-    """All class names of the table: the map must not depend on which images are there."""
+    table_names: frozenset[Cell] = frozenset()
+    """All that the table says: the map must not depend on which images are there."""
+    match: TableMatch | None = None
 
 
 def parse_label_rule(text: str) -> LabelRule:
@@ -73,19 +104,33 @@ def parse_label_rule(text: str) -> LabelRule:
     if kind in ("auto", "prefix", "none") and argument:
         raise RecipeError("--labels", f"{kind} takes no argument, it has {argument!r}")
     if kind == "regex":
-        try:
-            groups = re.compile(argument).groupindex
-        except re.error as error:
-            raise RecipeError("--labels", f"regex:{argument} is not valid ({error})") from error
-        if "label" not in groups:
-            raise RecipeError(
-                "--labels", f"regex:{argument} has no group named label", "write (?P<label>…)"
-            )
+        check_regex(argument, "label", "--labels")
     return rule
 
 
+def check_regex(pattern: str, group: str, where: str) -> None:
+    """Raise a RecipeError unless the pattern is valid and has the named group, if one is asked."""
+    try:
+        groups = re.compile(pattern).groupindex
+    except re.error as error:
+        raise RecipeError(where, f"regex:{pattern} is not valid ({error})") from error
+    if group and group not in groups:
+        raise RecipeError(
+            where, f"regex:{pattern} has no group named {group}", f"write (?P<{group}>…)"
+        )
+
+
+def parse_csv_rule(argument: str) -> CsvRule:
+    """Return the parts of what follows "csv:"."""
+    parts = argument.rsplit(":", 2)
+    files = tuple(parts[0].split(",")) if len(parts) == 3 else tuple(argument.split(","))
+    if len(parts) < 3:
+        return CsvRule(files)
+    return CsvRule(files, parts[1], tuple(name.strip() for name in parts[2].split(",")))
+
+
 def label_keys(keys: Sequence[str], rule: LabelRule, tables: Sequence[Table]) -> Labelling:
-    """Return the class names that the rule finds; `tables` are those it may use.
+    """Return what the rule finds; of `tables`, a csv rule uses the first, auto any that fits.
 
     Raises:
         SourceError: a table lacks a column, gives one image two labels, or an id of it fits
@@ -100,61 +145,29 @@ def label_keys(keys: Sequence[str], rule: LabelRule, tables: Sequence[Table]) ->
     if rule.kind == "regex":
         return Labelling(_by_regex(keys, rule.argument), f"regex {rule.argument}")
     if rule.kind == "csv":
-        _, id_column, label_column = split_csv_argument(rule.argument)
-        return _by_table(keys, tables[0], id_column, label_column)
+        return _by_table(keys, tables[0], parse_csv_rule(rule.argument))
     if rule.kind == "none":
         return Labelling([None] * len(keys), "none asked for")
-    return _auto(keys, tables)
+    return auto_labels(keys, tables)
 
 
-def split_csv_argument(argument: str) -> tuple[str, str, str]:
-    """Return file, id column and label column of "FILE[:ID:LABEL]"; columns may be ""."""
-    parts = argument.rsplit(":", 2)
-    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else (argument, "", "")
-
-
-def natural_order(name: str) -> tuple[tuple[int, int | str], ...]:
-    """Return a sort key under which 2 stands before 10 and case matters last."""
-    parts = re.split(r"(\d+)", name)
-    folded = [(0, int(part)) if part.isdigit() else (1, part.casefold()) for part in parts if part]
-    return (*folded, (2, name))
-
-
-def _by_folder(keys: Sequence[str], depth: int) -> list[str | None]:
-    names: list[str | None] = []
-    for key in keys:
-        folders = key.split("/")[:-1]
-        name = without_archive_suffix(folders[-depth]) if len(folders) >= depth else None
-        names.append(None if name is None or given_split([name]) else name)
-    return names
-
-
-def _by_prefix(keys: Sequence[str]) -> list[str | None]:
-    matches = (_PREFIX.match(PurePosixPath(key).stem) for key in keys)
-    return [match["label"] or None if match else None for match in matches]
-
-
-def _by_regex(keys: Sequence[str], pattern: str) -> list[str | None]:
-    search = re.compile(pattern).search
-    return [match["label"] or None if (match := search(key)) else None for key in keys]
-
-
-def _auto(keys: Sequence[str], tables: Sequence[Table]) -> Labelling:
+def auto_labels(keys: Sequence[str], tables: Sequence[Table]) -> Labelling:
     """Try table, folder, prefix, in the order of how seldom they fit by accident."""
     considered = [i for i, key in enumerate(keys) if given_split(key.split("/")[:-1]) != "test"]
     considered = considered or list(range(len(keys)))
     for table in tables:
         try:
-            labelling = _by_table(keys, table, "", "")
+            labelling = _by_table(keys, table, CsvRule((table.name,)))
         except SourceError:
             continue
         if _fits(labelling.names, considered):
             return labelling
-    depth = 1
-    names = _by_folder(keys, depth)
+    names = _by_folder(keys, 1)
     if _fits(names, considered):
         return Labelling(names, "name of the folder that holds the image")
-    names = [name if name and _WORDS.match(name) else None for name in _by_prefix(keys)]
+    names = [
+        name if isinstance(name, str) and _WORDS.match(name) else None for name in _by_prefix(keys)
+    ]
     if _fits(names, considered):
         example = PurePosixPath(keys[considered[0]]).name
         found = names[considered[0]]
@@ -162,72 +175,105 @@ def _auto(keys: Sequence[str], tables: Sequence[Table]) -> Labelling:
     return Labelling([None] * len(keys), "none found; say where they are with --labels")
 
 
-def _fits(names: list[str | None], considered: list[int]) -> bool:
+def match_table(keys: Sequence[str], table: Table, id_column: str = "") -> TableMatch:
+    """Return which rows of a table belong to which image.
+
+    Raises:
+        SourceError: no column holds ids of images, or an id fits several.
+
+    """
+    index = KeyIndex(keys)
+    _, id_of = row_ids(table, id_column or table.header[_id_column(table, index)])
+    row_of: list[int | None] = [None] * len(keys)
+    for number, row in enumerate(table.rows):
+        found = index.find_one(id_of(row), table.name)
+        if found is not None and row_of[found] is None:
+            row_of[found] = number
+    return TableMatch(table, row_of)
+
+
+def _by_folder(keys: Sequence[str], depth: int) -> list[Cell | None]:
+    names: list[Cell | None] = []
+    for key in keys:
+        folders = key.split("/")[:-1]
+        name = without_archive_suffix(folders[-depth]) if len(folders) >= depth else None
+        names.append(None if name is None or given_split([name]) else name)
+    return names
+
+
+def _by_prefix(keys: Sequence[str]) -> list[Cell | None]:
+    matches = (_PREFIX.match(PurePosixPath(key).stem) for key in keys)
+    return [match["label"] or None if match else None for match in matches]
+
+
+def _by_regex(keys: Sequence[str], pattern: str) -> list[Cell | None]:
+    search = re.compile(pattern).search
+    return [match["label"] or None if (match := search(key)) else None for key in keys]
+
+
+def _fits(names: Sequence[Cell | None], considered: list[int]) -> bool:
     found = [names[i] for i in considered if names[i] is not None]
     num_classes = len(set(found))
     return len(found) >= _ENOUGH * len(considered) and 2 <= num_classes <= max(2, len(found) // 2)
 
 
-class _KeyIndex:
-    """Finds the one key that an id of a table means."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self.keys = keys
-        self.by_name: dict[str, list[int]] = defaultdict(list)
-        self.by_stem: dict[str, list[int]] = defaultdict(list)
-        for i, key in enumerate(keys):
-            name = key.rpartition("/")[2]
-            self.by_name[name].append(i)
-            self.by_stem[name.rpartition(".")[0] or name].append(i)
-
-    def find(self, text: str) -> list[int]:
-        """Return the positions of all keys that the id fits: a name or path, extension or not."""
-        path = text.replace("\\", "/").removeprefix("./")
-        name = path.rpartition("/")[2]
-        found = self.by_name.get(name) or self.by_stem.get(name) or []
-        if "/" in path:
-            wanted = "/" + path
-            found = [
-                i
-                for i in found
-                if ("/" + self.keys[i]).endswith(wanted)
-                or ("/" + self.keys[i]).rpartition(".")[0].endswith(wanted)
-            ]
-        if len(found) > 1:  # an id list and a test set may count from 1 both
-            found = [i for i in found if given_split(self.keys[i].split("/")) != "test"] or found
-        return found
-
-
-def _by_table(keys: Sequence[str], table: Table, id_column: str, label_column: str) -> Labelling:
-    index = _KeyIndex(keys)
-    ids = table.column(id_column) if id_column else _id_column(table, index)
-    labels = table.column(label_column) if label_column else _label_column(table, ids)
-    names: list[str | None] = [None] * len(keys)
+def _by_table(keys: Sequence[str], table: Table, rule: CsvRule) -> Labelling:
+    index = KeyIndex(keys)
+    id_title, id_of = row_ids(table, rule.id_column or table.header[_id_column(table, index)])
+    titles, cell_of = _label_cells(table, rule, id_title)
+    names: list[Cell | None] = [None] * len(keys)
+    row_of: list[int | None] = [None] * len(keys)
     missing: list[str] = []
-    for row in table.rows:
-        found = index.find(row[ids])
-        if not found:
-            missing.append(row[ids])
+    for number, row in enumerate(table.rows):
+        text = id_of(row)
+        found = index.find_one(text, table.name)
+        if found is None:
+            missing.append(text)
             continue
-        if len(found) > 1:
-            one, two = keys[found[0]], keys[found[1]]
+        if row_of[found] is None:
+            row_of[found] = number
+            names[found] = cell_of(row)
+        elif names[found] != cell_of(row):
             raise SourceError(
                 table.name,
-                f"id {row[ids]!r} fits several images: {one} and {two}",
-                "write the path into the id column",
+                f"gives {keys[found]} two labels, {names[found]!r} and {cell_of(row)!r}",
+                "one row an image is needed",
             )
-        before = names[found[0]]
-        if before is not None and before != row[labels]:
-            raise SourceError(
-                table.name, f"gives {keys[found[0]]} two labels, {before!r} and {row[labels]!r}"
-            )
-        names[found[0]] = row[labels] or None
-    how = f"{table.name}, column {table.header[labels]!r} by {table.header[ids]!r}"
-    table_names = frozenset(row[labels] for row in table.rows if row[labels])
-    return Labelling(names, how, tuple(missing), table_names)
+    return Labelling(
+        names,
+        f"{table.name}, column {titles} by {id_title!r}",
+        tuple(missing),
+        frozenset(cell for row in table.rows if (cell := cell_of(row)) is not None),
+        TableMatch(table, row_of),
+    )
 
 
-def _id_column(table: Table, index: _KeyIndex) -> int:
+def _label_cells(
+    table: Table, rule: CsvRule, id_title: str
+) -> tuple[str, Callable[[list[str]], Cell | None]]:
+    """Return what the label columns are called, and how to get the cell of a row."""
+    columns = rule.label_columns or (_label_column(table, id_title),)
+    if columns == ("*",):
+        columns = tuple(title for title in table.header if title != id_title)
+    places = {title: table.column(title) for title in columns}
+    if len(places) == 1:
+        place = next(iter(places.values()))
+        return repr(table.header[place]), lambda row: row[place] or None
+
+    def names_set(row: list[str]) -> tuple[str, ...]:
+        for title, place in places.items():
+            if row[place].lower() not in _SET | _NOT_SET:
+                raise SourceError(
+                    table.name,
+                    f"column {title!r} has {row[place]!r}, which is neither 1 nor 0 nor -1",
+                    "several label columns must say which classes an image has",
+                )
+        return tuple(title for title, place in places.items() if row[place].lower() in _SET)
+
+    return f"{len(places)} columns", names_set
+
+
+def _id_column(table: Table, index: KeyIndex) -> int:
     step = max(1, len(table.rows) // _SAMPLE_ROWS)
     sample = table.rows[::step]
     hits = [sum(bool(index.find(row[i])) for row in sample) for i in range(len(table.header))]
@@ -240,16 +286,16 @@ def _id_column(table: Table, index: _KeyIndex) -> int:
     return hits.index(max(hits))
 
 
-def _label_column(table: Table, ids: int) -> int:
-    lowered = [title.lower() for title in table.header]
+def _label_column(table: Table, id_title: str) -> str:
+    lowered = {title.lower(): title for title in table.header if title != id_title}
     for name in _LABEL_COLUMNS:
-        if name in lowered and lowered.index(name) != ids:
-            return lowered.index(name)
-    others = [i for i in range(len(lowered)) if i != ids and lowered[i] not in _NO_LABEL_COLUMNS]
+        if name in lowered:
+            return lowered[name]
+    others = [title for name, title in lowered.items() if name not in _NO_LABEL_COLUMNS]
     if len(others) == 1:
         return others[0]
     raise SourceError(
         table.name,
         f"it is not clear which column is the label: {', '.join(table.header)}",
-        f"name the columns: --labels csv:{table.name}:{table.header[ids]}:LABEL",
+        f"name the columns: --labels csv:{table.name}:{id_title}:LABEL",
     )

@@ -1,22 +1,73 @@
-"""Which split the names of folders and inner archives give: train/, val/, test1.zip/."""
+"""Which split an image belongs to, as far as the source says: by folder, column, list or table."""
 
 from __future__ import annotations
 
+import fnmatch
+import math
 import re
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 _OF = r"([-_ ]?(set|data|images?|imgs?))?[-_]?\d*"
 _SPLITS = {
     "train": re.compile(rf"train(ing)?{_OF}", re.IGNORECASE),
-    "validation": re.compile(rf"val(id(ation)?)?{_OF}", re.IGNORECASE),
-    "test": re.compile(rf"test(ing)?{_OF}", re.IGNORECASE),
+    "validation": re.compile(rf"(val(id(ation)?)?|dev){_OF}", re.IGNORECASE),
+    "test": re.compile(rf"(test(ing)?|public_?test){_OF}", re.IGNORECASE),
 }
 _ARCHIVE_SUFFIX = re.compile(
-    r"\.(zip|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz)|gz|bz2|xz)$", re.IGNORECASE
+    r"\.(zip|7z|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|7z)|gz|bz2|xz)$", re.IGNORECASE
 )
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TABLE_NAME = re.compile(
+    r"(^|[_\-. ])(train|val|valid|validation|test)([_\-. ]|\d|$)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRule:
+    """Where splits come from, if not from folders."""
+
+    kind: Literal["ratio", "column", "list", "roots", "tables"]
+    ratios: Mapping[str, float]
+    """Of kind "ratio": split → share, adding up to 1."""
+    column: str = ""
+    """Of kind "column": its name."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Cell → split of a column; split → file of a list; split → glob of roots."""
+
+
+def parse_split_rule(text: str) -> SplitRule:
+    """Return the rule that a `--split` value asks for.
+
+    Raises:
+        RecipeError: it is none of the forms, or its ratios are not ratios.
+
+    """
+    kind, colon, rest = text.partition(":")
+    if not colon and text != "tables":
+        return SplitRule("ratio", _ratios(text))
+    if kind == "tables":
+        return SplitRule("tables", {})
+    if kind == "column":
+        column, _, values = rest.partition(":")
+        if not column:
+            raise RecipeError("--split", "column: names no column", "use column:NAME")
+        return SplitRule("column", {}, column, _pairs(values) if values else {})
+    if kind in ("list", "roots"):
+        places = _pairs(rest)
+        for split in places:
+            _check_name(split)
+        return SplitRule(kind, {}, places=places)  # type: ignore[arg-type]
+    raise RecipeError(
+        "--split",
+        f"{text!r} is not one of the ways to split",
+        "use train=0.8,test=0.2, column:NAME, list:train=FILE,…, roots:train=GLOB,… or tables",
+    )
 
 
 def without_archive_suffix(name: str) -> str:
@@ -35,3 +86,89 @@ def given_split(folders: Iterable[str]) -> str | None:
             if pattern.fullmatch(name):
                 return split
     return None
+
+
+def table_split(name: str) -> str:
+    """Return the split that the name of a label table gives: "train_labels.csv" → train."""
+    stem = name.rpartition("/")[2].rpartition(".")[0]
+    match = _TABLE_NAME.search(stem)
+    return (given_split([match[2]]) if match else None) or "train"
+
+
+def column_split(cell: str, rule: SplitRule) -> str:
+    """Return the split that a cell of the split column means.
+
+    Raises:
+        RecipeError: the cell is neither named in the rule nor a split by itself.
+
+    """
+    if cell in rule.places:
+        return rule.places[cell]
+    split = given_split([cell])
+    if split is None or rule.places:
+        raise RecipeError(
+            "--split",
+            f"column {rule.column!r} has a cell {cell!r}, which names no split",
+            f"say what it means: column:{rule.column}:{cell}=train,…",
+        )
+    return split
+
+
+def root_split(key: str, rule: SplitRule) -> str | None:
+    """Return the split whose glob the key lies below, None where there is none."""
+    plain = "/".join(without_archive_suffix(part) for part in key.split("/"))
+    for split, glob in rule.places.items():
+        pattern = f"{glob.rstrip('/')}/*"
+        if any(fnmatch.fnmatchcase(k, p) for k in (key, plain) for p in (pattern, f"*/{pattern}")):
+            return split
+    return None
+
+
+def natural_order(name: str) -> tuple[tuple[int, int | str], ...]:
+    """Return a sort key under which 2 stands before 10 and case matters last."""
+    parts = re.split(r"(\d+)", name)
+    folded = [(0, int(part)) if part.isdigit() else (1, part.casefold()) for part in parts if part]
+    return (*folded, (2, name))
+
+
+def _ratios(text: str) -> dict[str, float]:
+    ratios: dict[str, float] = {}
+    for part in text.split(","):
+        name, sign, number = (piece.strip() for piece in part.partition("="))
+        try:
+            ratio = float(number)
+        except ValueError:
+            ratio = math.nan
+        if not sign or math.isnan(ratio):
+            raise RecipeError(
+                "--split",
+                f"{part.strip()!r} is not NAME=RATIO",
+                "as in train=0.8,validation=0.1,test=0.1",
+            )
+        _check_name(name)
+        if name in ratios:
+            raise RecipeError("--split", f"{name!r} is named twice")
+        if not 0 < ratio <= 1:
+            raise RecipeError("--split", f"{name}={ratio:g}: must be above 0 and at most 1")
+        ratios[name] = ratio
+    total = sum(ratios.values())
+    if abs(total - 1) > 1e-6:
+        raise RecipeError("--split", f"the ratios add up to {total:g}", "they must add up to 1")
+    return ratios
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = {}
+    for part in text.split(","):
+        left, sign, right = (piece.strip() for piece in part.partition("="))
+        if not (left and sign and right):
+            raise RecipeError("--split", f"{part!r} is not A=B")
+        pairs[left] = right
+    return pairs
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise RecipeError(
+            "--split", f"{name!r} is no name for a split", "use train, validation, test"
+        )

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 _DELIMITERS = ",;\t|"
+_MAX_CELL = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +41,25 @@ class Table:
         )
 
 
-def parse_table(data: bytes, name: str) -> Table:
-    """Return the table in the bytes of a CSV file with a header line.
+def parse_table(
+    data: bytes, name: str, *, has_header: bool = True, null: Collection[str] = ()
+) -> Table:
+    """Return the table in the bytes of a CSV file.
 
     UTF-8 with or without a byte order mark, else Windows-1252; separated by comma, semicolon, tab
-    or bar, whichever the header has most of. Short rows are filled with "", long ones cut.
+    or bar, whichever the first line has most of. Short rows are filled with "", long ones cut.
+
+    Args:
+        data: the whole file.
+        name: what messages call it.
+        has_header: whether the first line names the columns; else they are called 1, 2, 3 …
+        null: cells that mean nothing; they are read as "".
 
     Raises:
-        SourceError: there is no header.
+        SourceError: it is empty or no CSV.
 
     """
+    csv.field_size_limit(_MAX_CELL)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -54,15 +68,62 @@ def parse_table(data: bytes, name: str) -> Table:
     delimiter = max(_DELIMITERS, key=first_line.count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     try:
-        header = tuple(cell.strip() for cell in next(lines, []))
-        width = len(header)
-        rows = [
-            [cell.strip() for cell in line[:width]] + [""] * (width - len(line))
-            for line in lines
-            if any(line)
-        ]
+        rows = [[cell.strip() for cell in line] for line in lines if any(line)]
     except csv.Error as error:
         raise SourceError(name, f"is no CSV that can be read ({error})") from error
-    if not any(header):
+    if not rows:
         raise SourceError(name, "is empty: a header line is needed")
+    header = tuple(rows.pop(0)) if has_header else tuple(str(i + 1) for i in range(len(rows[0])))
+    width = len(header)
+    for i, row in enumerate(rows):
+        if len(row) != width:
+            rows[i] = row[:width] + [""] * (width - len(row))
+    if null:
+        nothing = frozenset(null)
+        rows = [["" if cell in nothing else cell for cell in row] for row in rows]
     return Table(name, header, rows)
+
+
+def stacked(tables: list[Table]) -> Table:
+    """Return the rows of all tables below each other, with all their columns and "" in the gaps."""
+    if len(tables) == 1:
+        return tables[0]
+    header = tuple(dict.fromkeys(title for table in tables for title in table.header))
+    rows: list[list[str]] = []
+    for table in tables:
+        places = [table.header.index(title) if title in table.header else -1 for title in header]
+        rows.extend(["" if place < 0 else row[place] for place in places] for row in table.rows)
+    return Table(" + ".join(table.name for table in tables), header, rows)
+
+
+def joined(table: Table, other: Table, key: str) -> Table:
+    """Return the table with the columns of another, row by row where their `key` agrees.
+
+    `key` may be "" where they share just one column. Every row of `table` stays; where `other` has
+    several rows of a key, the first counts.
+
+    Raises:
+        SourceError: the key is not a column of both, or is not given and not clear.
+
+    """
+    if not key:
+        shared = [title for title in table.header if title in other.header]
+        if len(shared) != 1:
+            raise SourceError(
+                other.name,
+                f"shares {len(shared)} columns with {table.name}",
+                f"say which one joins them: --join {other.name}:COLUMN",
+            )
+        key = shared[0]
+    ours, theirs = table.column(key), other.column(key)
+    new = [i for i, title in enumerate(other.header) if title not in table.header]
+    first: dict[str, list[str]] = {}
+    for row in other.rows:
+        first.setdefault(row[theirs], row)
+    nothing = [""] * len(other.header)
+    rows: list[list[str]] = []
+    for row in table.rows:
+        match = first.get(row[ours], nothing)
+        rows.append(row + [match[i] for i in new])
+    header = (*table.header, *(other.header[i] for i in new))
+    return replace(table, header=header, rows=rows)

@@ -1,0 +1,298 @@
+"""The options of `shardprep build`, a type each. The defaults shown are those of `Recipe`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+_OUTPUT, _IMAGES, _LABELS = "Output", "Images", "Labels"
+_SPLITS, _CHOICE, _RUN = "Splits", "Which images", "This run"
+
+Out = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder of datasets.",
+        show_default="tfrecords",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        help="Of the dataset.",
+        show_default="from the source's name",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Version = Annotated[
+    str | None,
+    typer.Option(
+        metavar="X.Y.Z",
+        help="Of the dataset.",
+        show_default="1.0.0",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(
+        help="Of the largest split; the others get as many as keep shards equal.",
+        show_default="by size, about 128 MiB each",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+SchemaFile = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="NAME|FILE",
+        help="Features of each example: a shipped schema or a JSON file.",
+        show_default="the one that fits the labels",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+Size = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WxH",
+        help="Of stored images in pixels, or none.",
+        show_default="224x224",
+        rich_help_panel=_IMAGES,
+    ),
+]
+Fit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="crop, pad, stretch, within (only shrinks) or none.",
+        show_default="crop",
+        rich_help_panel=_IMAGES,
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="jpeg, png, raw (uint8) or keep, which stores the original bytes where they "
+        "are a plain RGB JPEG or PNG of that size already.",
+        show_default="jpeg",
+        rich_help_panel=_IMAGES,
+    ),
+]
+Quality = Annotated[
+    int | None,
+    typer.Option(
+        help="Of JPEG, 1 to 100.",
+        show_default="90",
+        rich_help_panel=_IMAGES,
+    ),
+]
+Background = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLOUR",
+        help="Behind transparency and beside padded images: white, black, grey, #RRGGBB or R,G,B.",
+        show_default="white",
+        rich_help_panel=_IMAGES,
+    ),
+]
+MaxPixels = Annotated[
+    int | None,
+    typer.Option(
+        help="Reject images with more, before decoding.",
+        show_default="100000000",
+        rich_help_panel=_IMAGES,
+    ),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE",
+        help="auto, folder, folder:N (Nth above the image), prefix (cat.12.jpg), "
+        "regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none. FILE "
+        "may be several, with commas; ID may be a path such as {folder}/{id}.jpg; "
+        "LABEL may be several columns, or *.",
+        show_default="auto",
+        rich_help_panel=_LABELS,
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="class, multilabel, regression, text or none.",
+        show_default="told from the labels",
+        rich_help_panel=_LABELS,
+    ),
+]
+Separator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Between several classes in one cell.",
+        show_default="found",
+        rich_help_panel=_LABELS,
+    ),
+]
+Classes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,…",
+        help="Class names in label order.",
+        show_default="those found, in natural order",
+        rich_help_panel=_LABELS,
+    ),
+]
+ClassMap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MAP",
+        help="Other names for classes: a JSON or CSV file, or OLD=NEW,…",
+        show_default=False,
+        rich_help_panel=_LABELS,
+    ),
+]
+Join = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE[:KEY]",
+        help="Add the columns of another table, by a column that both have. May be repeated.",
+        show_default=False,
+        rich_help_panel=_LABELS,
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,…",
+        help="Columns to keep as features of each example.",
+        show_default=False,
+        rich_help_panel=_LABELS,
+    ),
+]
+Header = Annotated[
+    bool | None,
+    typer.Option(
+        "--header/--no-header",
+        help="Whether tables have a first line of names; without, columns are called 1, 2, 3 …",
+        show_default="header",
+        rich_help_panel=_LABELS,
+    ),
+]
+Null = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,…",
+        help="Cells that mean nothing, beside empty ones.",
+        show_default="nan,NaN,<NA>",
+        rich_help_panel=_LABELS,
+    ),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE",
+        help="train=0.8,validation=0.1,test=0.1 cuts, the same share of every class in "
+        "each; column:NAME[:CELL=SPLIT,…]; list:SPLIT=FILE,…; roots:SPLIT=FOLDER,…; "
+        "or tables, by the CSV that lists the image.",
+        show_default="by folders named train, val, test, else train",
+        rich_help_panel=_SPLITS,
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE",
+        help="Never part images of one group: a column, folder:N, or regex:PATTERN whose "
+        "first group it is.",
+        show_default=False,
+        rich_help_panel=_SPLITS,
+    ),
+]
+Dedup = Annotated[
+    bool | None,
+    typer.Option(
+        "--dedup",
+        help="Leave out images that are there already, byte for byte.",
+        show_default=False,
+        rich_help_panel=_SPLITS,
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        help="Of the shuffle and the cut.",
+        show_default="0",
+        rich_help_panel=_SPLITS,
+    ),
+]
+Root = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Only what lies below this folder of the source.",
+        show_default=False,
+        rich_help_panel=_CHOICE,
+    ),
+]
+Include = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="GLOB",
+        help="Only what matches, such as *.png. May be repeated.",
+        show_default=False,
+        rich_help_panel=_CHOICE,
+    ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="GLOB",
+        help="Not what matches, such as masks/*. May be repeated.",
+        show_default=False,
+        rich_help_panel=_CHOICE,
+    ),
+]
+ExcludeList = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Not what this file names: a line each, or the first column of a CSV.",
+        show_default=False,
+        rich_help_panel=_CHOICE,
+    ),
+]
+ZipEncoding = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Of names in zips that do not say UTF-8, such as cp932.",
+        show_default="cp437",
+        rich_help_panel=_CHOICE,
+    ),
+]
+MaxRejected = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Fail if more images than this are bad.",
+        show_default="5%",
+        rich_help_panel=_RUN,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Processes that encode.", show_default="usable cores", rich_help_panel=_RUN
+    ),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what is there.", rich_help_panel=_RUN)
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show the plan, write nothing.", rich_help_panel=_RUN)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_RUN)]

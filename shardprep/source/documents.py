@@ -1,0 +1,170 @@
+"""The files beside the images: label tables, lists, class names; in the source or on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardprep.errors import SourceError
+from shardprep.source.extent import MemberError
+from shardprep.source.labels import parse_csv_rule, parse_label_rule
+from shardprep.source.lookup import KeyIndex
+from shardprep.source.splits import parse_split_rule, table_split
+from shardprep.source.table import Table, joined, parse_table, stacked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardprep.recipe import Recipe
+    from shardprep.source.archive import Member
+    from shardprep.source.labels import TableMatch
+    from shardprep.source.splits import SplitRule
+
+TABLE_SUFFIXES = (".csv", ".tsv")
+
+
+class Documents:
+    """Finds and reads what is not an image."""
+
+    def __init__(self, others: Sequence[Member], recipe: Recipe) -> None:
+        """`others` are the members of the source that are no images."""
+        self._others = others
+        self._recipe = recipe
+        self._bounds: list[tuple[int, str]] = []
+
+    def label_tables(self) -> list[Table]:
+        """Return the tables that the label rule may use: the one it names, or all for auto."""
+        rule = parse_label_rule(self._recipe.labels)
+        if rule.kind == "csv":
+            tables = [self._table(file) for file in parse_csv_rule(rule.argument).files]
+            self._bounds = []
+            end = 0
+            for table in tables:
+                end += len(table.rows)
+                self._bounds.append((end, table_split(table.name)))
+            return [self._joined(stacked(tables))]
+        return self.tables() if rule.kind == "auto" else []
+
+    def tables(self) -> list[Table]:
+        """Return every CSV of the source that can be read."""
+        found = []
+        for member in self._others:
+            if member.key.lower().endswith(TABLE_SUFFIXES):
+                try:
+                    found.append(self._parse(_read(member), member.key))
+                except SourceError:
+                    continue  # not a table after all: it stays listed as skipped
+        return found
+
+    def joined_table(self) -> Table | None:
+        """Return the first table of `--join`, with the others joined to it; None without."""
+        if not self._recipe.join:
+            return None
+        first, *others = self._recipe.join
+        table = self._table(_join_parts(first)[0])
+        for other in others:
+            file, key = _join_parts(other)
+            table = joined(table, self._table(file), key)
+        return table
+
+    def read(self, file: str) -> bytes:
+        """Return the bytes of a member of the source, or else of a file on disk.
+
+        Raises:
+            SourceError: there is none, or the source has several of that name.
+
+        """
+        return self._find(file)[1]
+
+    def ids(self, file: str) -> list[str]:
+        """Return the ids on a list: a line each, or the first column of a CSV."""
+        data = self.read(file)
+        if file.lower().endswith(TABLE_SUFFIXES):
+            return [row[0] for row in self._parse(data, file).rows]
+        text = data.decode("utf-8-sig", errors="replace")
+        return [line.split()[0] for line in text.splitlines() if line.split()]
+
+    def listed_splits(self, keys: Sequence[str], rule: SplitRule) -> list[str | None]:
+        """Return the split on whose list each key is, None where it is on none.
+
+        Raises:
+            SourceError: a key is on two lists.
+
+        """
+        index = KeyIndex(keys)
+        splits: list[str | None] = [None] * len(keys)
+        for split, file in rule.places.items():
+            for text in self.ids(file):
+                found = index.find_one(text, file)
+                if found is None:
+                    continue
+                if splits[found] not in (None, split):
+                    raise SourceError(
+                        file, f"{keys[found]} is in two splits, {splits[found]} and {split}"
+                    )
+                splits[found] = split
+        return splits
+
+    def table_splits(self, match: TableMatch, others: Sequence[str]) -> list[str | None]:
+        """Return the split of the label table that lists each key; else what `others` say."""
+        found: list[str | None] = []
+        for row, other in zip(match.row_of, others, strict=True):
+            split = next((s for end, s in self._bounds if row is not None and row < end), None)
+            found.append(split or other)
+        return found
+
+    def _joined(self, table: Table) -> Table:
+        for other in self._recipe.join:
+            file, key = _join_parts(other)
+            table = joined(table, self._table(file), key)
+        return table
+
+    def _table(self, file: str) -> Table:
+        name, data = self._find(file)
+        return self._parse(data, name)
+
+    def _parse(self, data: bytes, name: str) -> Table:
+        recipe = self._recipe
+        return parse_table(data, name, has_header=recipe.header, null=recipe.null)
+
+    def _find(self, file: str) -> tuple[str, bytes]:
+        found = [m for m in self._others if ("/" + m.key).endswith("/" + file)]
+        if len(found) == 1:
+            return found[0].key, _read(found[0])
+        if found:
+            keys = ", ".join(member.key for member in found[:3])
+            raise SourceError(file, f"the source has several: {keys}", "give the whole path")
+        try:
+            return file, Path(file).read_bytes()
+        except OSError as error:
+            there = [m.key for m in self._others if m.key.lower().endswith(TABLE_SUFFIXES)]
+            raise SourceError(
+                file,
+                "no such label table or list, neither in the source nor on disk",
+                f"the source has {', '.join(there[:5])}" if there else "the source has no CSV",
+            ) from error
+
+
+def named_files(recipe: Recipe) -> list[str]:
+    """Return the files that a recipe names beside its source; they may lie in it or on disk."""
+    files = [_join_parts(text)[0] for text in recipe.join]
+    files += [file for file in (recipe.class_map, recipe.exclude_list) if file]
+    rule = parse_label_rule(recipe.labels)
+    if rule.kind == "csv":
+        files += parse_csv_rule(rule.argument).files
+    if recipe.split:
+        split = parse_split_rule(recipe.split)
+        files += split.places.values() if split.kind == "list" else ()
+    return files
+
+
+def _join_parts(text: str) -> tuple[str, str]:
+    file, colon, key = text.rpartition(":")
+    return (file, key) if colon else (text, "")
+
+
+def _read(member: Member) -> bytes:
+    try:
+        return member.extent.read()
+    except MemberError as error:
+        raise SourceError(member.key, str(error), "download or pack it again") from error

@@ -1,0 +1,259 @@
+"""From cells to targets: class indices, several of them, numbers or texts. Pure.
+
+A target is what a model learns to give for an image; None where the source says nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from shardprep.errors import RecipeError, SourceError
+from shardprep.source.splits import natural_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
+Cell = str | tuple[str, ...]
+"""What a label rule finds for an image: one name, or the columns that are set."""
+Target = int | tuple[int, ...] | float | str | None
+
+_SEPARATORS = ("|", ",", ";", " ")
+_NUM_BINS = 10
+_MANY_VALUES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSpec:
+    """What targets are asked for."""
+
+    kind: TargetKind | Literal["auto"] = "auto"
+    """"auto" tells it from the cells."""
+    separator: str = ""
+    """Between the class names of one cell; "" for the one that fits, of kind "multilabel"."""
+    classes: Sequence[str] = ()
+    """Class names in the wished order; empty for those found, in natural order."""
+    class_map: Mapping[str, str] = field(default_factory=dict)
+    """New names for classes; one not named keeps its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The target of each image, and what it means."""
+
+    kind: TargetKind
+    values: list[Target]
+    names: tuple[str, ...]
+    """Class names; targets of classes are indices into them."""
+
+    def strata(self) -> list[tuple[int, ...]]:
+        """Return what a split must spread evenly: classes, or tenths of the range of numbers."""
+        if self.kind == "class":
+            return [(value,) if isinstance(value, int) else () for value in self.values]
+        if self.kind == "multilabel":
+            return [value if isinstance(value, tuple) else () for value in self.values]
+        if self.kind == "regression":
+            order = sorted(v for v in self.values if isinstance(v, float))
+            bounds = [order[len(order) * i // _NUM_BINS] for i in range(1, _NUM_BINS)]
+            return [
+                (sum(value >= bound for bound in bounds),) if isinstance(value, float) else ()
+                for value in self.values
+            ]
+        return [() for _ in self.values]
+
+
+def make_targets(
+    keys: Sequence[str],
+    cells: Sequence[Cell | None],
+    spec: TargetSpec,
+    all_cells: Iterable[Cell] = (),
+) -> Targets:
+    """Return the targets that the cells mean.
+
+    Args:
+        keys: of the images, for messages.
+        cells: what was found for each of them.
+        spec: what targets are asked for.
+        all_cells: whatever else the table says: its classes count though no image has them.
+
+    Raises:
+        SourceError: a cell does not fit the kind, or a name is not among the classes.
+
+    """
+    found = [cell for cell in cells if cell is not None]
+    kind, separator = spec.kind, spec.separator
+    if kind == "auto":
+        kind, separator = _guess(found, separator)
+    if not found or kind == "none":
+        return Targets("none", [None] * len(cells), ())
+    if kind == "text":
+        return Targets(kind, [None if cell is None else _text(cell) for cell in cells], ())
+    if kind == "regression":
+        pairs = zip(keys, cells, strict=True)
+        return Targets(kind, [None if c is None else _number(key, c) for key, c in pairs], ())
+    if kind == "multilabel" and not separator:
+        separator = _separator(found) or " "
+    split = [
+        None if cell is None else _several(key, cell, kind, separator)
+        for key, cell in zip(keys, cells, strict=True)
+    ]
+    extra = [name for cell in all_cells for name in _several("", cell, kind, separator)]
+    names = _names(
+        [name for several in split if several for name in several], extra, spec.class_map
+    )
+    if spec.classes:
+        _check_known(keys, split, names, spec.classes)
+        ordered = tuple(spec.classes)
+    else:
+        ordered = tuple(dict.fromkeys(names.values()))
+    place = {name: i for i, name in enumerate(ordered)}
+    number = {raw: place[name] for raw, name in names.items() if name in place}
+    if kind == "multilabel":
+        sets = [None if s is None else tuple(sorted({number[n] for n in s})) for s in split]
+        return Targets(kind, list(sets), ordered)
+    return Targets(kind, [number[several[0]] if several else None for several in split], ordered)
+
+
+def parse_class_map(data: bytes, name: str) -> dict[str, str]:
+    """Return the names in a JSON object, a JSON list (by position) or a CSV of two columns.
+
+    Raises:
+        SourceError: it is none of these.
+
+    """
+    text = data.decode("utf-8-sig", errors="replace")
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError:
+        rows = [row for row in csv.reader(io.StringIO(text)) if len(row) >= 2]
+        if not rows:
+            raise SourceError(name, "is neither JSON nor a CSV of two columns") from None
+        return {row[0].strip(): row[1].strip() for row in rows}
+    if isinstance(document, list):
+        return {str(i): str(value) for i, value in enumerate(document)}
+    if isinstance(document, dict) and not any(
+        isinstance(v, dict | list) for v in document.values()
+    ):
+        return {str(key): str(value) for key, value in document.items()}
+    raise SourceError(name, "is no JSON object of names", 'write {"0": "cat", "1": "dog"}')
+
+
+def parse_inline_map(text: str) -> dict[str, str] | None:
+    """Return the names in "cane=dog,gatto=cat", None where the text is not of this form."""
+    if "=" not in text:
+        return None
+    pairs = {}
+    for part in text.split(","):
+        old, sign, new = (piece.strip() for piece in part.partition("="))
+        if not (old and sign and new):
+            raise RecipeError("--class-map", f"{part!r} is not OLD=NEW")
+        pairs[old] = new
+    return pairs
+
+
+def _guess(found: Sequence[Cell], separator: str) -> tuple[TargetKind, str]:
+    if not found:
+        return "none", ""
+    if any(isinstance(cell, tuple) for cell in found) or separator:
+        return "multilabel", separator
+    texts = {cell for cell in found if isinstance(cell, str)}
+    if guessed := _separator(found):
+        return "multilabel", guessed
+    numbers = [_as_number(text) for text in texts]
+    fractions = any(number is not None and number != int(number) for number in numbers)
+    if len(texts) > _MANY_VALUES and None not in numbers and fractions:
+        return "regression", ""
+    return "class", ""
+
+
+def _separator(found: Sequence[Cell]) -> str:
+    """Return what stands between several names: then every name of a cell is in other cells too."""
+    texts = {cell for cell in found if isinstance(cell, str)}
+    for separator in _SEPARATORS:
+        split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
+        if not any(len(parts) > 1 for parts in split):
+            continue
+        uses = Counter(part for parts in split for part in parts)
+        several = {part for parts in split if len(parts) > 1 for part in parts}
+        if all(uses[part] > 1 for part in several) and len(uses) < len(texts):
+            return separator
+    return ""
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else " ".join(cell)
+
+
+def _number(key: str, cell: Cell) -> float:
+    number = _as_number(_text(cell))
+    if number is None:
+        raise SourceError(
+            key,
+            f"its target {_text(cell)!r} is not a number",
+            "name what stands for nothing with --null, or use --target class",
+        )
+    return number
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[str, ...]:
+    if isinstance(cell, tuple):
+        if kind == "class" and len(cell) != 1:
+            raise SourceError(
+                key,
+                f"has {len(cell)} classes set ({', '.join(cell) or 'none'}), not one",
+                "use --target multilabel",
+            )
+        return cell
+    if kind == "class":
+        return (cell,)
+    return tuple(part.strip() for part in cell.split(separator) if part.strip())
+
+
+def _names(
+    found: Iterable[str], extra: Iterable[str], renamed: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the name of every raw class, in class order.
+
+    Numbers keep their own order whatever they are renamed to; "1.0" is the class "1".
+    """
+    raw = set(found) | set(extra)
+    whole = {name: re.sub(r"\.0+$", "", name) for name in raw}
+    if not all(re.fullmatch(r"-?\d+", name) for name in whole.values()):
+        whole = {name: name for name in raw}
+        order = {name: renamed.get(name, name) for name in raw}
+    else:
+        order = whole
+    names = {name: renamed.get(name, renamed.get(whole[name], whole[name])) for name in raw}
+    return {name: names[name] for name in sorted(raw, key=lambda name: natural_order(order[name]))}
+
+
+def _check_known(
+    keys: Sequence[str],
+    split: Sequence[tuple[str, ...] | None],
+    names: Mapping[str, str],
+    classes: Sequence[str],
+) -> None:
+    counts = Counter(names[raw] for several in split if several for raw in several)
+    for key, several in zip(keys, split, strict=True):
+        for raw in several or ():
+            if names[raw] not in classes:
+                raise SourceError(
+                    key,
+                    f"label {names[raw]!r} ({counts[names[raw]]:,} images) is not among --classes",
+                    f"known are {', '.join(list(classes)[:10])}",
+                )

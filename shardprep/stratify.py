@@ -1,0 +1,59 @@
+"""Splits of items that belong together or have several classes. Pure; same in, same out.
+
+Iterative stratification (Sechidis, Tsoumakas, Vlahavas: On the Stratification of Multi-label Data,
+ECML PKDD 2011), with groups in place of single examples: the rarest class is dealt out first, its
+largest groups first, each to the split that still wants most of this class.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardprep.source.catalog import Item
+
+_ANY = -1
+"""The class of an item that has none, so that it is dealt out as well."""
+
+
+def cut_together(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item]:
+    """Return the items with splits near the ratios, in total and for every class.
+
+    No group is parted. The order of `pool` decides between what is otherwise equal.
+    """
+    groups: dict[str, list[Item]] = defaultdict(list)
+    for item in pool:
+        groups[(item.group and f"group {item.group}") or f"item {item.key}"].append(item)
+    counts = {name: _classes(members) for name, members in groups.items()}
+    by_class: dict[int, list[str]] = defaultdict(list)
+    for name, classes in counts.items():
+        for label in classes:
+            by_class[label].append(name)
+    left = sum(counts.values(), Counter[int]())
+    wanted = {
+        split: Counter({k: n * share for k, n in left.items()}) for split, share in ratios.items()
+    }
+    room = {split: len(pool) * share for split, share in ratios.items()}
+    split_of: dict[str, str] = {}
+    while left:
+        label = min(left, key=lambda label: (left[label], label))
+        waiting = [name for name in by_class[label] if name not in split_of]
+        for name in sorted(waiting, key=lambda name: -counts[name][label]):
+            split = max(ratios, key=lambda split: (wanted[split][label], room[split]))
+            split_of[name] = split
+            wanted[split].subtract(counts[name])
+            room[split] -= len(groups[name])
+            left.subtract(counts[name])
+        left = +left
+    return [
+        replace(item, split=split_of[name]) for name, members in groups.items() for item in members
+    ]
+
+
+def _classes(members: Sequence[Item]) -> Counter[int]:
+    """Count the items of a group by class."""
+    return Counter(label for item in members for label in item.strata or (_ANY,))
