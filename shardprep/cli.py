@@ -143,6 +143,42 @@ def build(
         _build(recipe, workers, overwrite=overwrite, as_json=as_json)
 
 
+@app.command(epilog="Example:\n\nshardprep init dogs-vs-cats.zip && shardprep build")
+def init(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="A folder or an archive. By default the one archive in this folder.",
+            show_default=False,
+        ),
+    ] = None,
+    overwrite: o.Overwrite = False,
+    as_json: o.Json = False,
+) -> None:
+    """Look into a source, say what it holds, and write a shardprep.toml for it."""
+    import tempfile
+
+    from shardprep.durable import write_durably
+    from shardprep.recipe import RECIPE_FILE
+    from shardprep.survey import recipe_text, survey_source
+
+    place = Path(RECIPE_FILE)
+    if place.exists() and not overwrite:
+        raise RecipeError(RECIPE_FILE, "is there already", "add --overwrite to replace it")
+    archive = source or _only_archive()
+    notices = _console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
+        survey = survey_source(Path(archive), Path(work), lambda line: _notice(notices, line))
+    write_durably(place, recipe_text(survey).encode())
+    if as_json:
+        typer.echo(json.dumps(survey.as_json(), indent=2, ensure_ascii=False))
+        return
+    from shardprep.report.survey import print_survey
+
+    print_survey(_console(), survey)
+    typer.echo(f"wrote {RECIPE_FILE}; next: shardprep build")
+
+
 @app.command(
     epilog="Examples:\n\nshardprep inspect\n\nshardprep inspect tfrecords/dogs_vs_cats --json"
 )
@@ -246,7 +282,7 @@ def _show_plan(recipe: Recipe, *, as_json: bool) -> None:
 
     console = _console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
-        plan = make_plan(recipe, Path(work), lambda line: console.print(line, highlight=False))
+        plan = make_plan(recipe, Path(work), lambda line: _notice(console, line))
     if as_json:
         from collections import Counter
 
@@ -282,6 +318,23 @@ def _find(dataset: Path | None) -> Path:
             "tfrecords", "no dataset is named, and there is no such folder here", "name a folder"
         )
     return find_dataset(Path("tfrecords"))
+
+
+def _only_archive() -> str:
+    """Return the one archive in this folder."""
+    found = sorted(
+        path.name
+        for path in Path().iterdir()
+        if path.is_file() and path.name.lower().endswith((".zip", ".tar", ".tgz", ".7z", ".tar.gz"))
+    )
+    if len(found) == 1:
+        return found[0]
+    what = f"several archives are here: {', '.join(found[:4])}" if found else "no archive is here"
+    raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
+
+
+def _notice(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _console(*, stderr: bool = False) -> Console:

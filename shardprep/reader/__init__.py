@@ -64,8 +64,10 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
 ) -> Any:
     """Return a `tf.data.Dataset` of (images, labels), ready for `keras.Model.fit`.
 
-    Images are uint8[batch, height, width, 3], RGB; labels int64[batch], −1 where there are none.
-    Without `batch_size` the batch axis is absent; a set without labels yields images alone.
+    Images are uint8[batch, height, width, 3], RGB. Labels are int64[batch], −1 where there are
+    none; of a multi-label set float32[batch, classes] of 0 and 1; of a regression set
+    float32[batch], NaN where there are none; of a set with texts string[batch]. Without
+    `batch_size` the batch axis is absent; a set without labels yields images alone.
 
     Args:
         path: the dataset's folder, or one above it (newest version).

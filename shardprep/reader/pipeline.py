@@ -15,7 +15,7 @@ from shardprep.dataset import SCHEMA_FILE, find_dataset
 from shardprep.errors import DatasetError
 from shardprep.manifest import Manifest, load_manifest
 from shardprep.reader.slices import ShardSlice, select
-from shardprep.schema import IMAGE, LABEL, Schema, parse_schema
+from shardprep.schema import IMAGE, LABELS, Schema, parse_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,9 +173,13 @@ class _Decoder:
         self.schema = schema
         self.request = request
         self.resize = None if config.image_size == schema.image_size else config.image_size
-        wanted = (IMAGE, LABEL) if request.as_supervised else tuple(schema.features)
+        wanted = (IMAGE, schema.target) if request.as_supervised else tuple(schema.features)
         self.features = {
-            name: tf.io.FixedLenFeature((), _DTYPES[feature.dtype])
+            name: (
+                tf.io.VarLenFeature(tf.int64)
+                if feature.kind == "labels"
+                else tf.io.FixedLenFeature((), _DTYPES[feature.dtype])
+            )
             for name, feature in schema.features.items()
             if name in wanted
         }
@@ -184,7 +188,7 @@ class _Decoder:
         """Parse one record and decode its image."""
         features = tf.io.parse_single_example(record, self.features)
         features[IMAGE] = self._resized(self._pixels(features[IMAGE]))
-        return self._as_asked(features)
+        return self._as_asked(self._multi_hot(features))
 
     def batch(self, records: Any) -> Any:
         """Parse a batch of records whose images are raw pixels."""
@@ -192,7 +196,7 @@ class _Decoder:
         height, width = self._size()
         flat = tf.io.decode_raw(features[IMAGE], tf.uint8, fixed_length=height * width * 3)
         features[IMAGE] = self._resized(tf.reshape(flat, (-1, height, width, 3)))
-        return self._as_asked(features)
+        return self._as_asked(self._multi_hot(features))
 
     def finished(self, *features: Any) -> Any:
         """Apply dtype and augmentation to the images of a batch."""
@@ -227,12 +231,18 @@ class _Decoder:
         resized = tf.image.resize(pixels, self.resize, antialias=True)
         return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, _WHITE), tf.uint8)
 
+    def _multi_hot(self, features: dict[str, Any]) -> dict[str, Any]:
+        """Turn the class indices of multi-label sets into float32[…, classes] of 0 and 1."""
+        if LABELS in features:
+            indicator = tf.sparse.to_indicator(features[LABELS], len(self.schema.labels))
+            features[LABELS] = tf.cast(indicator, tf.float32)
+        return features
+
     def _as_asked(self, features: dict[str, Any]) -> Any:
         if not self.request.as_supervised:
             return features
-        if LABEL not in features:
-            return features[IMAGE]
-        return features[IMAGE], features[LABEL]
+        target = self.schema.target
+        return features[IMAGE] if target is None else (features[IMAGE], features[target])
 
     def _augmented(self, images: Any) -> Any:
         if self.request.dtype == "float32":

@@ -74,6 +74,8 @@ class BuildProgress:
         """Say what is to be done and start counting."""
         shards = f"{len(plan.shards):,} {'shard' if len(plan.shards) == 1 else 'shards'}"
         self.notice(f"{plan.num_items:,} images to {shards}, labels by {plan.labels_from}")
+        for line in plan.findings:
+            self.notice(line)
         if num_done:
             self.notice(f"going on with an unfinished build: {num_done:,} images are done")
         self._total, self._num_done = plan.num_items, num_done

@@ -42,22 +42,24 @@ def megabytes(num_bytes: float) -> str:
 
 def print_plan(console: Console, plan: BuildPlan) -> None:
     """Show what a build would do."""
-    table = _table("split", "images", "shards", "labelled")
+    table = plain_table("split", "images", "shards", "labelled")
     for split in dict.fromkeys(shard.split for shard in plan.shards):
         shards = [shard for shard in plan.shards if shard.split == split]
         members = [item for shard in shards for item in shard.items]
         labelled = sum(item.target is not None for item in members)
         table.add_row(split, f"{len(members):,}", f"{len(shards):,}", f"{labelled:,}")
     console.print(table)
-    _print_labels(console, plan.schema.labels, plan.labels_from)
-    _print_line(console, "images", image_line(plan.schema))
+    _print_labels(console, plan.schema.labels, plan.labels_from, plan.schema.target)
+    for line in plan.findings:
+        print_line(console, "note", line)
+    print_line(console, "images", image_line(plan.schema))
     if plan.skipped:
         reasons: dict[str, int] = {}
         for one in plan.skipped:
             reasons[one.reason] = reasons.get(one.reason, 0) + 1
-        _print_line(console, "skipped", counts_line(reasons))
+        print_line(console, "skipped", counts_line(reasons))
     _print_missing(console, len(plan.rows_without_image), plan.rows_without_image)
-    _print_line(console, "size", f"about {megabytes(plan.estimated_bytes)}")
+    print_line(console, "size", f"about {megabytes(plan.estimated_bytes)}")
 
 
 def print_result(
@@ -73,18 +75,18 @@ def print_result(
     else:
         console.print(f"[bold]{result.path}[/bold]")
     console.print(_split_table(manifest))
-    _print_labels(console, manifest.labels.names, manifest.labels.found_by)
-    _print_line(console, "images", image_line(schema))
+    _print_labels(console, manifest.labels.names, manifest.labels.found_by, schema.target)
+    print_line(console, "images", image_line(schema))
     print_inputs(console, manifest, rejections)
     _print_sizes(console, manifest)
     if result.num_new_items:
         rate = result.num_new_items / result.elapsed_s
-        _print_line(
+        print_line(
             console,
             "time",
             f"{result.num_new_items:,} images in {result.elapsed_s:.1f} s, {rate:,.0f} images/s",
         )
-    _print_line(console, "next", f"shardprep inspect {result.path.parent}")
+    print_line(console, "next", f"shardprep inspect {result.path.parent}")
 
 
 def print_facts(console: Console, facts: Facts) -> None:
@@ -94,10 +96,10 @@ def print_facts(console: Console, facts: Facts) -> None:
     console.print(_split_table(manifest))
     if manifest.labels.names:
         console.print(_class_table(manifest))
-    _print_line(console, "images", image_line(facts.schema))
+    print_line(console, "images", image_line(facts.schema))
     if facts.original_width and facts.original_height:
         width, height = facts.original_width, facts.original_height
-        _print_line(
+        print_line(
             console,
             "originals",
             f"{width.smallest}x{height.smallest} to {width.largest}x{height.largest} pixels, "
@@ -105,7 +107,7 @@ def print_facts(console: Console, facts: Facts) -> None:
         )
     print_inputs(console, manifest, facts.rejections)
     _print_sizes(console, manifest)
-    _print_line(console, "labels by", manifest.labels.found_by)
+    print_line(console, "labels by", manifest.labels.found_by)
 
 
 def print_inputs(
@@ -116,14 +118,14 @@ def print_inputs(
     parts = [f"{totals.num_written:,} written"]
     parts += [f"{totals.num_rejected:,} rejected"] if totals.num_rejected else []
     parts += [f"{totals.num_skipped:,} skipped"] if totals.num_skipped else []
-    _print_line(console, "inputs", f"{totals.num_inputs:,} = {' + '.join(parts)}")
+    print_line(console, "inputs", f"{totals.num_inputs:,} = {' + '.join(parts)}")
     if totals.num_rejected:
-        _print_line(console, "rejected", counts_line(totals.rejected))
+        print_line(console, "rejected", counts_line(totals.rejected))
         for examples in rejections.values():
             for example in examples:
-                _print_line(console, "", f"{example.key}: {example.reason}", style="dim")
+                print_line(console, "", f"{example.key}: {example.reason}", style="dim")
     if totals.num_skipped:
-        _print_line(console, "skipped", counts_line(totals.skipped))
+        print_line(console, "skipped", counts_line(totals.skipped))
     labels = manifest.labels
     _print_missing(console, labels.num_rows_without_image, labels.rows_without_image)
 
@@ -142,7 +144,7 @@ def counts_line(counts: Mapping[str, int]) -> str:
 
 
 def _split_table(manifest: Manifest) -> Table:
-    table = _table("split", "records", "shards", "size", "records a shard")
+    table = plain_table("split", "records", "shards", "size", "records a shard")
     for name, split in manifest.splits.items():
         counts = [shard.num_records for shard in split.shards]
         low, high = min(counts), max(counts)
@@ -154,7 +156,7 @@ def _split_table(manifest: Manifest) -> Table:
 
 def _class_table(manifest: Manifest) -> Table:
     splits = list(manifest.splits)
-    table = _table("label", "class", *splits, "")
+    table = plain_table("label", "class", *splits, "")
     table.columns[1].justify = "left"
     table.columns[1].overflow = "ellipsis"
     counts = {
@@ -177,7 +179,8 @@ def _class_table(manifest: Manifest) -> Table:
     return table
 
 
-def _table(*titles: str) -> Table:
+def plain_table(*titles: str) -> Table:
+    """Return a table without lines: the first column to the left, the others to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for i, title in enumerate(titles):
         table.add_column(title, justify="left" if i == 0 else "right")
@@ -186,29 +189,33 @@ def _table(*titles: str) -> Table:
     return table
 
 
-def _print_labels(console: Console, names: Sequence[str], found_by: str) -> None:
+def _print_labels(
+    console: Console, names: Sequence[str], found_by: str, target: str | None
+) -> None:
     if not names:
-        _print_line(console, "labels", found_by)
+        kinds = {"target": "a number each, by ", "text": "a text each, by "}
+        print_line(console, "labels", kinds.get(target or "", "") + found_by)
         return
     shown = ", ".join(f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES]))
     if len(names) > _NAMED_CLASSES:
         shown += f", … {len(names):,} classes"
-    _print_line(console, "labels", f"{shown} (by {found_by})")
+    several = ", any number an image" if target == "labels" else ""
+    print_line(console, "labels", f"{shown}{several} (by {found_by})")
 
 
 def _print_missing(console: Console, number: int, ids: Sequence[str]) -> None:
     if number:
         shown = ", ".join(ids[:2])
-        _print_line(console, "no image", f"{number:,} rows of the label table, such as {shown}")
+        print_line(console, "no image", f"{number:,} rows of the label table, such as {shown}")
 
 
 def _print_sizes(console: Console, manifest: Manifest) -> None:
     totals = manifest.totals
     ratio = totals.num_bytes / totals.original_bytes if totals.original_bytes else 0.0
     sizes = f"{megabytes(totals.original_bytes)} of images → {megabytes(totals.num_bytes)}"
-    _print_line(console, "bytes", f"{sizes} of shards ({ratio:.2f}x)")
+    print_line(console, "bytes", f"{sizes} of shards ({ratio:.2f}x)")
     if totals.num_enlarged > totals.num_written // 2:
-        _print_line(
+        print_line(
             console,
             "note",
             f"{totals.num_enlarged:,} images are smaller than this and were enlarged; "
@@ -217,7 +224,7 @@ def _print_sizes(console: Console, manifest: Manifest) -> None:
         )
 
 
-def _print_line(console: Console, title: str, text: str, style: str = "") -> None:
+def print_line(console: Console, title: str, text: str, style: str = "") -> None:
     """Print a titled line, its continuation below its beginning."""
     lines = textwrap.wrap(text, max(20, console.width - _TITLE_CELLS), break_on_hyphens=False)
     for i, line in enumerate(lines or [""]):

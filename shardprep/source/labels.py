@@ -59,6 +59,8 @@ class TableMatch:
     table: Table
     row_of: list[int | None]
     """For each key, its first row."""
+    id_column: str
+    """The column, or the template over several, by which rows were found."""
 
     def cells(self, column: str) -> list[str]:
         """Return a column's cell for each key, "" where it has no row."""
@@ -80,6 +82,8 @@ class Labelling:
     table_names: frozenset[Cell] = frozenset()
     """All that the table says: the map must not depend on which images are there."""
     match: TableMatch | None = None
+    rule: str = "none"
+    """What `--labels` must say to get just this."""
 
 
 def parse_label_rule(text: str) -> LabelRule:
@@ -139,9 +143,11 @@ def label_keys(keys: Sequence[str], rule: LabelRule, tables: Sequence[Table]) ->
     """
     if rule.kind == "folder":
         depth = int(rule.argument or 1)
-        return Labelling(_by_folder(keys, depth), f"name of folder {depth} above the image")
+        how = f"name of folder {depth} above the image"
+        return Labelling(_by_folder(keys, depth), how, rule=f"folder:{depth}")
     if rule.kind == "prefix":
-        return Labelling(_by_prefix(keys), "start of the file name, before the number")
+        how = "start of the file name, before the number"
+        return Labelling(_by_prefix(keys), how, rule="prefix")
     if rule.kind == "regex":
         return Labelling(_by_regex(keys, rule.argument), f"regex {rule.argument}")
     if rule.kind == "csv":
@@ -164,14 +170,15 @@ def auto_labels(keys: Sequence[str], tables: Sequence[Table]) -> Labelling:
             return labelling
     names = _by_folder(keys, 1)
     if _fits(names, considered):
-        return Labelling(names, "name of the folder that holds the image")
+        return Labelling(names, "name of the folder that holds the image", rule="folder")
     names = [
         name if isinstance(name, str) and _WORDS.match(name) else None for name in _by_prefix(keys)
     ]
     if _fits(names, considered):
         example = PurePosixPath(keys[considered[0]]).name
         found = names[considered[0]]
-        return Labelling(names, f"start of the file name, before the number ({example} → {found})")
+        how = f"start of the file name, before the number ({example} → {found})"
+        return Labelling(names, how, rule="prefix")
     return Labelling([None] * len(keys), "none found; say where they are with --labels")
 
 
@@ -183,13 +190,13 @@ def match_table(keys: Sequence[str], table: Table, id_column: str = "") -> Table
 
     """
     index = KeyIndex(keys)
-    _, id_of = row_ids(table, id_column or table.header[_id_column(table, index)])
+    title, id_of = row_ids(table, id_column or table.header[_id_column(table, index)])
     row_of: list[int | None] = [None] * len(keys)
     for number, row in enumerate(table.rows):
         found = index.find_one(id_of(row), table.name)
         if found is not None and row_of[found] is None:
             row_of[found] = number
-    return TableMatch(table, row_of)
+    return TableMatch(table, row_of, title)
 
 
 def _by_folder(keys: Sequence[str], depth: int) -> list[Cell | None]:
@@ -220,7 +227,10 @@ def _fits(names: Sequence[Cell | None], considered: list[int]) -> bool:
 def _by_table(keys: Sequence[str], table: Table, rule: CsvRule) -> Labelling:
     index = KeyIndex(keys)
     id_title, id_of = row_ids(table, rule.id_column or table.header[_id_column(table, index)])
-    titles, cell_of = _label_cells(table, rule, id_title)
+    columns, cell_of = _label_cells(table, rule, id_title)
+    titles = (
+        f"column {columns!r}" if columns in table.header else f"{columns.count(',') + 1} columns"
+    )
     names: list[Cell | None] = [None] * len(keys)
     row_of: list[int | None] = [None] * len(keys)
     missing: list[str] = []
@@ -241,10 +251,11 @@ def _by_table(keys: Sequence[str], table: Table, rule: CsvRule) -> Labelling:
             )
     return Labelling(
         names,
-        f"{table.name}, column {titles} by {id_title!r}",
+        f"{table.name}, {titles} by {id_title!r}",
         tuple(missing),
         frozenset(cell for row in table.rows if (cell := cell_of(row)) is not None),
-        TableMatch(table, row_of),
+        TableMatch(table, row_of, id_title),
+        rule=f"csv:{table.name}:{id_title}:{columns}",
     )
 
 
@@ -258,7 +269,7 @@ def _label_cells(
     places = {title: table.column(title) for title in columns}
     if len(places) == 1:
         place = next(iter(places.values()))
-        return repr(table.header[place]), lambda row: row[place] or None
+        return table.header[place], lambda row: row[place] or None
 
     def names_set(row: list[str]) -> tuple[str, ...]:
         for title, place in places.items():
@@ -270,7 +281,7 @@ def _label_cells(
                 )
         return tuple(title for title, place in places.items() if row[place].lower() in _SET)
 
-    return f"{len(places)} columns", names_set
+    return ",".join(places), names_set
 
 
 def _id_column(table: Table, index: KeyIndex) -> int:
