@@ -145,7 +145,8 @@ def _cut_apart(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item]:
 
 def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:
     """Share out a class. What rounding leaves goes to the splits that are owed most so far."""
-    exact = {split: num_items * ratio for split, ratio in ratios.items()}
+    total = sum(ratios.values())  # 1 within a rounding error, which would cost items
+    exact = {split: num_items * ratio / total for split, ratio in ratios.items()}
     counts = {split: int(share + 1e-9) for split, share in exact.items()}
     for split in ratios:
         debts[split] += exact[split] - counts[split]

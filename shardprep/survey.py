@@ -93,7 +93,8 @@ def survey_source(source: Path, work_dir: Path, notice: Callable[[str], None]) -
     chosen = auto_labels(keys, tables)
     labellings = [label_keys(keys, parse_label_rule(rule), ()) for rule in _RULES]
     labellings += [found for table in tables if (found := _by_table(keys, table))]
-    targets = make_targets(keys, chosen.names, TargetSpec(), chosen.table_names)
+    spec = TargetSpec(kind="auto" if chosen.match else "class")
+    targets = make_targets(keys, chosen.names, spec, chosen.table_names)
     counts: Counter[int] = Counter()
     for value in targets.values:
         counts.update(value if isinstance(value, tuple) else [value] if type(value) is int else [])

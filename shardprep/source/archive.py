@@ -11,6 +11,7 @@ import lzma
 import os
 import re
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -23,7 +24,7 @@ from shardprep.errors import SourceError
 from shardprep.source.containers import sevenzip_entries, tar_entries, zip_entries
 from shardprep.source.extent import Extent, MemberError, PlainExtent
 from shardprep.source.sniff import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
-from shardprep.source.streams import buffered, decompressed
+from shardprep.source.streams import buffered, decompressed, stored_bytes
 from shardprep.source.unpack import Workshop
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ MAX_DEPTH = 8
 """Archives inside archives; real data has two or three."""
 
 _JUNK_NAMES = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
+_DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError,
+    NotImplementedError, ValueError, OverflowError, OSError, MemberError,
+)  # fmt: skip
+"""What the libraries raise for archives that are not whole."""
 _PART = re.compile(r"(?P<whole>.+)\.(?P<number>\d{3})")
 
 
@@ -133,7 +139,7 @@ class _Walk:
     def folder(self, root: Path) -> None:
         """Add the files below a folder; links to folders are followed, each folder once."""
         seen: set[tuple[int, int]] = set()
-        for place, folders, files in os.walk(root, followlinks=True):
+        for place, folders, files in os.walk(root, followlinks=True, onerror=_unreadable):
             here = os.stat(place)  # noqa: PTH116 - os.walk hands out strings
             if (here.st_dev, here.st_ino) in seen:
                 folders.clear()
@@ -159,19 +165,23 @@ class _Walk:
         elif _PART.fullmatch(path.name):
             self.part("", key, extent, depth)
         else:
-            try:
-                head = extent.read_head(HEAD_BYTES)
-            except MemberError as error:
-                self.skipped.append(Skipped(key, f"unreadable: {error}", extent.num_bytes))
-                return
-            if is_image(head):
-                self.images.append(Member(key, extent))
-            elif not self.archive(extent, key, prefix=f"{key}/", depth=depth + 1):
-                self.others.append(Member(key, extent))
+            self.unnamed(key, extent, depth)
+
+    def unnamed(self, key: str, extent: Extent, depth: int) -> None:
+        """Sort a member whose name does not say that it is an image, by its content."""
+        try:
+            head = extent.read_head(HEAD_BYTES)
+        except MemberError as error:
+            self.skipped.append(Skipped(key, f"unreadable: {error}", extent.num_bytes))
+            return
+        if is_image(head):
+            self.images.append(Member(key, extent))
+        elif not self.archive(extent, key, prefix=f"{key}/", depth=depth + 1):
+            self.others.append(Member(key, extent))
 
     def archive(self, extent: Extent, name: str, prefix: str, depth: int) -> bool:
         """Add the members of the archive that the extent holds; False where it holds none."""
-        kind = archive_type(extent.read_head(HEAD_BYTES))
+        kind = self._archive_type(extent, name, depth)
         if kind is None:
             return False
         if kind == "rar":
@@ -179,22 +189,34 @@ class _Walk:
         if depth > MAX_DEPTH:
             raise SourceError(name, f"archives are nested more than {MAX_DEPTH} deep")
         try:
-            place = self.workshop.in_place(extent, name)
             if kind in ("gz", "bz2", "xz"):
-                return self._compressed(place, name, prefix, depth, kind)
+                return self._compressed(extent, name, prefix, depth, kind)
+            place = self.workshop.in_place(extent, name)
             for entry in self._entries(place, name, kind):
-                key = prefix + entry.name
+                key = _clean(prefix + entry.name)
                 if entry.extent is None:
                     self.skipped.append(Skipped(key, entry.problem, entry.num_bytes))
                 else:
-                    self.member(_clean(key), entry.extent, depth)
-        except (zipfile.BadZipFile, tarfile.TarError, NotImplementedError, MemberError) as error:
-            raise SourceError(name, f"is damaged ({error})", "download or pack it again") from error
+                    self.member(key, entry.extent, depth)
         except UnicodeDecodeError as error:
             raise SourceError(
                 name, f"has a member name that is not {error.encoding}", "give --zip-encoding"
             ) from error
+        except _DAMAGE as error:
+            text = getattr(error, "strerror", None) or error
+            raise SourceError(name, f"is damaged ({text})", "download or pack it again") from error
         return True
+
+    def _archive_type(self, extent: Extent, name: str, depth: int) -> str | None:
+        try:
+            kind = archive_type(extent.read_head(HEAD_BYTES))
+        except MemberError as error:
+            raise SourceError(name, str(error)) from error
+        if kind is None and (depth == 1 or name.lower().endswith((".zip", ".exe"))):
+            # Something may stand before a zip, a self-extractor say: its directory is at its end.
+            with buffered(self.workshop.in_place(extent, name)) as whole:
+                kind = "zip" if zipfile.is_zipfile(whole) else None
+        return kind
 
     def _entries(self, place: PlainExtent, name: str, kind: str) -> Iterator[Entry]:
         if kind == "zip":
@@ -203,24 +225,14 @@ class _Walk:
             return tar_entries(place, name)
         return sevenzip_entries(place, name, self.workshop.new_file())
 
-    def _compressed(
-        self, place: PlainExtent, name: str, prefix: str, depth: int, kind: str
-    ) -> bool:
+    def _compressed(self, extent: Extent, name: str, prefix: str, depth: int, kind: str) -> bool:
         """Unpack what .gz, .bz2 or .xz holds and add its members, if it is an archive."""
-        with buffered(place) as packed:
-            try:
-                stream = decompressed(packed, kind)
-                if archive_type(stream.read(HEAD_BYTES)) is None:
-                    return False
-                stream.seek(0)
-                inner = self.workshop.unpack(stream, name)
-            except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise SourceError(name, f"cannot be unpacked ({error.strerror})") from error
-                raise SourceError(
-                    name, f"is damaged ({error})", "download or pack it again"
-                ) from error
-        return self.archive(inner, name, prefix, depth)
+        with stored_bytes(extent) as packed:
+            if archive_type(decompressed(packed, kind).read(HEAD_BYTES)) is None:
+                return False
+        with stored_bytes(extent) as packed:
+            inner = self.workshop.unpack(decompressed(packed, kind), name)
+        return self.archive(inner, name, prefix, depth + 1)
 
     def part(self, folder: str, name: str, extent: Extent, depth: int) -> None:
         """Keep one part of a split archive until all are known."""
@@ -231,18 +243,30 @@ class _Walk:
 
     def join_parts(self) -> None:
         """Join the parts of every split archive and add its members; what is none stays apart."""
-        for (name, depth), parts in sorted(self.parts.items()):
-            if archive_type(parts[min(parts)].read_head(HEAD_BYTES)) is None:
-                self.others.extend(
-                    Member(f"{name}.{number:03d}", extent) for number, extent in parts.items()
-                )
+        while self.parts:
+            name, depth = min(self.parts)
+            parts = self.parts.pop((name, depth))
+            try:
+                kind = archive_type(parts[min(parts)].read_head(HEAD_BYTES))
+            except MemberError as error:
+                raise SourceError(f"{name}.{min(parts):03d}", str(error)) from error
+            if kind is None:
+                for number, extent in parts.items():
+                    self.unnamed(f"{name}.{number:03d}", extent, depth)
                 continue
             missing = sorted(set(range(1, max(parts) + 1)) - parts.keys())
             if missing:
                 raise SourceError(f"{name}.{missing[0]:03d}", "is missing", "download all parts")
-            place = self.workshop.join([parts[number] for number in sorted(parts)], name)
+            try:
+                place = self.workshop.join([parts[number] for number in sorted(parts)], name)
+            except MemberError as error:
+                raise SourceError(name, f"a part of it {error}") from error
             prefix = f"{name}/" if depth else ""
             self.archive(place, name, prefix=prefix, depth=depth + 1)
+
+
+def _unreadable(error: OSError) -> None:
+    raise SourceError(str(error.filename), f"cannot be read ({error.strerror})")
 
 
 def _is_junk(path: PurePosixPath) -> bool:
@@ -251,5 +275,5 @@ def _is_junk(path: PurePosixPath) -> bool:
 
 def _clean(key: str) -> str:
     """Return the key as a POSIX path in valid Unicode: Windows separators turned, "./" dropped."""
-    text = key.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    return PurePosixPath(text.replace("\\", "/")).as_posix()
+    path = PurePosixPath(key.replace("\\", "/")).as_posix()
+    return path.encode(errors="surrogateescape").decode(errors="backslashreplace")

@@ -184,7 +184,7 @@ def _targets(
         inline = parse_inline_map(recipe.class_map)
         class_map = inline or parse_class_map(documents.read(recipe.class_map), recipe.class_map)
     spec = TargetSpec(
-        kind=recipe.target,
+        kind="class" if recipe.target == "auto" and labelling.match is None else recipe.target,
         separator=recipe.separator,
         classes=recipe.classes,
         class_map=class_map,

@@ -43,6 +43,9 @@ def zip_entries(place: PlainExtent, encoding: str | None) -> Iterator[Entry]:
     """
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
         for info in archive.infolist():
+            if not info.filename:
+                yield Entry("", info.file_size, None, "no name")
+                continue
             if info.is_dir():
                 continue
             kind = stat.S_IFMT(info.external_attr >> 16)
@@ -71,6 +74,8 @@ def tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
     """
     with tarfile.open(fileobj=buffered(place), mode="r:") as archive:
         for info in archive:
+            if info.size < 0:  # tarfile would go round in circles
+                raise SourceError(name, f"is damaged at {info.name!r} (negative size)")
             if info.isdir():
                 continue
             problem = unsafe_name(info.name)
@@ -82,6 +87,20 @@ def tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
                 )
             extent = PlainExtent(place.file, place.offset + info.offset_data, info.size)
             yield Entry(info.name, info.size, None if problem else extent, problem)
+        _check_end(archive, place, name)
+
+
+def _check_end(archive: tarfile.TarFile, place: PlainExtent, name: str) -> None:
+    """See that the tar ends as tars do: tarfile takes any damage for the end."""
+    left = place.num_bytes - archive.offset
+    block = b""
+    if left >= tarfile.BLOCKSIZE:
+        at = place.offset + archive.offset
+        block = PlainExtent(place.file, at, tarfile.BLOCKSIZE).read()
+    if block != bytes(tarfile.BLOCKSIZE):
+        raise SourceError(
+            name, f"is cut or damaged at offset {archive.offset:,}", "download or pack it again"
+        )
 
 
 def sevenzip_entries(place: PlainExtent, name: str, into: Path) -> Iterator[Entry]:
@@ -105,7 +124,7 @@ def sevenzip_entries(place: PlainExtent, name: str, into: Path) -> Iterator[Entr
         with into.open("wb") as out, py7zr.SevenZipFile(buffered(place)) as archive:
             factory = AppendFactory(out)
             archive.extractall(factory=factory)  # noqa: S202 - the factory ignores paths
-    except (py7zr.exceptions.ArchiveError, OSError, EOFError, ValueError) as error:
+    except Exception as error:  # py7zr lets whatever its decoders meet through
         raise SourceError(name, f"cannot be unpacked ({error})", "download it again") from error
     for part in factory.parts:
         problem = unsafe_name(part.name)

@@ -9,9 +9,9 @@ import bz2
 import lzma
 import os
 import struct
+import sys
 import zlib
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature … name length, extra length (APPNOTE 4.3.7)
 _ENCRYPTED = 0x1
 _METHODS = {9: "Deflate64", 95: "xz", 97: "WavPack", 98: "PPMd", 99: "AES", 93: "zstd"}
-_OPEN_FILES = 64
+
+
+_UNPACK_ERRORS = (
+    zlib.error, lzma.LZMAError, struct.error, OSError, EOFError, ValueError, OverflowError,
+    MemoryError,
+)  # fmt: skip
 
 
 class MemberError(Exception):
@@ -112,7 +117,7 @@ Extent = PlainExtent | ZipExtent
 
 def _inflate(stored: bytes, method: int, num_bytes: int, *, whole: bool = True) -> bytes:
     """Decompress at most one byte more than `num_bytes`: a bomb cannot grow past what it states."""
-    limit = num_bytes + 1
+    limit = min(num_bytes, sys.maxsize - 1) + 1
     if method == 0:
         return stored
     try:
@@ -122,7 +127,7 @@ def _inflate(stored: bytes, method: int, num_bytes: int, *, whole: bool = True) 
         unpack = _unpackers().get(method)
         if unpack is not None and whole:
             return unpack(stored, limit)
-    except (zlib.error, OSError, lzma.LZMAError, EOFError) as error:
+    except _UNPACK_ERRORS as error:
         message = f"is damaged ({error})"
         raise MemberError(message) from error
     message = f"is packed with {_METHODS.get(method, f'method {method}')}, which cannot be read"
@@ -149,27 +154,20 @@ def _unpack_lzma(data: bytes, limit: int) -> bytes:
     )
 
 
-@lru_cache(maxsize=_OPEN_FILES)
-def _open(file: str) -> _ReadOnly:
-    return _ReadOnly(file)
-
-
-class _ReadOnly:
-    """A file descriptor that closes when the cache drops it."""
-
-    def __init__(self, file: str) -> None:
-        self.descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
-
-
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
+    """Read through a descriptor of its own: a cached one would show a file that was replaced."""
     try:
-        data = os.pread(_open(file).descriptor, num_bytes, offset)
-    except OSError as error:
-        message = f"cannot be read ({error.strerror})"
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            left = max(0, os.fstat(descriptor).st_size - offset)
+            if left < num_bytes:
+                message = f"is cut: {left:,} of {num_bytes:,} bytes are there"
+                raise MemberError(message)
+            data = os.pread(descriptor, num_bytes, offset)
+        finally:
+            os.close(descriptor)
+    except (OSError, OverflowError) as error:
+        message = f"cannot be read ({getattr(error, 'strerror', None) or error})"
         raise MemberError(message) from error
     if len(data) < num_bytes:
         message = f"is cut: {len(data):,} of {num_bytes:,} bytes are there"

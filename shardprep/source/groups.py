@@ -29,7 +29,7 @@ def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> list
     if kind == "regex" and argument:
         groups = _by_regex(keys, argument)
     elif kind == "folder":
-        depth = int(argument) if argument.isdigit() and int(argument) else 1
+        depth = int(argument) if re.fullmatch("[1-9][0-9]*", argument) else 1
         groups = ["/".join(key.split("/")[:-depth]) for key in keys]
     elif match is None:
         raise SourceError(

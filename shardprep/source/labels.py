@@ -101,7 +101,7 @@ def parse_label_rule(text: str) -> LabelRule:
             f"{text!r} is not one of the ways to find labels",
             "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL] or none",
         )
-    if kind == "folder" and argument and not (argument.isdigit() and int(argument) > 0):
+    if kind == "folder" and argument and not re.fullmatch("[1-9][0-9]*", argument):
         raise RecipeError("--labels", f"folder:{argument} is not folder:N", "N counts from 1")
     if kind == "csv" and not argument:
         raise RecipeError("--labels", "csv: names no file", "use csv:FILE or csv:FILE:ID:LABEL")
@@ -130,7 +130,7 @@ def parse_csv_rule(argument: str) -> CsvRule:
     files = tuple(parts[0].split(",")) if len(parts) == 3 else tuple(argument.split(","))
     if len(parts) < 3:
         return CsvRule(files)
-    return CsvRule(files, parts[1], tuple(name.strip() for name in parts[2].split(",")))
+    return CsvRule(files, parts[1], tuple(n.strip() for n in parts[2].split(",") if n))
 
 
 def label_keys(keys: Sequence[str], rule: LabelRule, tables: Sequence[Table]) -> Labelling:
@@ -243,7 +243,9 @@ def _by_table(keys: Sequence[str], table: Table, rule: CsvRule) -> Labelling:
         if row_of[found] is None:
             row_of[found] = number
             names[found] = cell_of(row)
-        elif names[found] != cell_of(row):
+        elif names[found] is None:
+            names[found] = cell_of(row)
+        elif cell_of(row) not in (None, names[found]):
             raise SourceError(
                 table.name,
                 f"gives {keys[found]} two labels, {names[found]!r} and {cell_of(row)!r}",

@@ -124,11 +124,15 @@ def root_split(key: str, rule: SplitRule) -> str | None:
     return None
 
 
-def natural_order(name: str) -> tuple[tuple[int, int | str], ...]:
+def natural_order(name: str) -> tuple[tuple[tuple[int, int | str], ...], str]:
     """Return a sort key under which 2 stands before 10 and case matters last."""
-    parts = re.split(r"(\d+)", name)
-    folded = [(0, int(part)) if part.isdigit() else (1, part.casefold()) for part in parts if part]
-    return (*folded, (2, name))
+    parts = re.split("([0-9]+)", name)
+    folded = [
+        (0, int(part)) if part[0] in "0123456789" else (1, part.casefold())
+        for part in parts
+        if part
+    ]
+    return tuple(folded), name
 
 
 def _ratios(text: str) -> dict[str, float]:

@@ -74,8 +74,6 @@ class _Inflated(io.RawIOBase):
         view = memoryview(buffer)
         while not self._inflater.eof:
             packed = self._inflater.unconsumed_tail or self._stored.read(_BLOCK_BYTES)
-            if not packed:
-                break
             try:
                 block = self._inflater.decompress(packed, len(view))
             except zlib.error as error:
@@ -84,6 +82,8 @@ class _Inflated(io.RawIOBase):
             if block:
                 view[: len(block)] = block
                 return len(block)
+            if not packed:
+                break
         return 0
 
     def close(self) -> None:
@@ -94,6 +94,11 @@ class _Inflated(io.RawIOBase):
 def buffered(place: PlainExtent) -> BinaryIO:
     """Return the place as a seekable stream that reads ahead."""
     return io.BufferedReader(Window(place), _BLOCK_BYTES)
+
+
+def stored_bytes(extent: PlainExtent | ZipExtent) -> BinaryIO:
+    """Return the bytes of a member as a stream, uncompressed if its zip compresses it."""
+    return buffered(extent) if isinstance(extent, PlainExtent) else unpacked_member(extent)
 
 
 def unpacked_member(extent: ZipExtent) -> BinaryIO:
