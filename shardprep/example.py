@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Values = Sequence[bytes] | Sequence[int] | Sequence[float]
 """The values of one feature: all bytes, all int (int64), or all float (kept as float32)."""
@@ -97,6 +97,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, bytes | int]]:
     while at < len(data):
         tag, at = _read_varint(data, at)
         kind = tag & 7
+        if tag >> 3 == 0:
+            message = "field number 0"
+            raise ValueError(message)
         if kind == _VARINT:
             value, at = _read_varint(data, at)
             yield tag >> 3, kind, value
@@ -122,34 +125,50 @@ def _submessages(data: bytes, number: int) -> list[bytes]:
 
 
 def _values(feature: bytes) -> list[bytes] | list[int] | list[float]:
+    """Return the values of a Feature. Parts of one kind add up; another kind starts anew."""
+    last = 0
     values: list[bytes] | list[int] | list[float] = []
     for number, kind, block in _fields(feature):
-        if kind != _LENGTH or not isinstance(block, bytes):
+        if kind != _LENGTH or not isinstance(block, bytes) or number not in _READERS:
             continue
-        if number == _BYTES:
-            values = _submessages(block, 1)
-        elif number == _FLOAT:
-            values = _floats(block)
-        elif number == _INT64:
-            values = _ints(block)
+        found = _READERS[number](block)
+        values = [*values, *found] if number == last else found
+        last = number
     return values
 
 
+def _bytes(block: bytes) -> list[bytes]:
+    return _submessages(block, 1)
+
+
 def _floats(block: bytes) -> list[float]:
-    packed = b"".join(value for field, _, value in _fields(block) if field == 1)  # type: ignore[misc]
+    packed = b"".join(
+        value
+        for field, kind, value in _fields(block)
+        if field == 1 and kind in (_LENGTH, _FIXED32) and isinstance(value, bytes)
+    )
     return list(struct.unpack(f"<{len(packed) // 4}f", packed))
 
 
 def _ints(block: bytes) -> list[int]:
     numbers: list[int] = []
-    for field, _, value in _fields(block):
+    for field, kind, value in _fields(block):
         if field != 1:
             continue
         if isinstance(value, int):
             numbers.append(value)
+            continue
+        if kind != _LENGTH:
             continue
         at = 0
         while at < len(value):
             number, at = _read_varint(value, at)
             numbers.append(number)
     return [number - (1 << 64) if number >> 63 else number for number in numbers]
+
+
+_READERS: dict[int, Callable[[bytes], list[bytes] | list[int] | list[float]]] = {
+    _BYTES: _bytes,
+    _FLOAT: _floats,
+    _INT64: _ints,
+}

@@ -27,14 +27,16 @@ Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
 
 DECODERS: Final = (
     "JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "PPM",
-    "ICO", "TGA", "PCX", "PSD", "SGI", "DDS", "QOI", "ICNS", "XBM", "XPM",
+    "TGA", "PCX", "PSD", "SGI", "DDS", "QOI", "XBM", "XPM",
 )  # fmt: skip
-"""Pillow's decoders that may see the bytes. Others are left out: EPS starts Ghostscript, say."""
+"""Pillow's decoders that may see the bytes. Others are left out: EPS starts Ghostscript, and an
+icon holds images whose size its header does not tell."""
 
 Image.MAX_IMAGE_PIXELS = None  # the limit is ImageSpec.max_pixels, checked on the header
 
 _ORIENTATION_UPRIGHT = 1
 _MAX_UINT16 = 65535
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 _DCT_SCALES = (8, 4, 2)
 """1/8, 1/4 and 1/2 have fast paths in libjpeg-turbo; the sevenths between them are slower."""
 
@@ -137,8 +139,8 @@ def _reason(data: bytes, error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return f"the bytes are no image that Pillow knows (they start with {data[:16]!r})"
     text = " ".join(str(error).split())
-    if not isinstance(error, OSError | SyntaxError):  # Pillow's way to say that a file is broken
-        text = f"{type(error).__name__}: {text}"
+    if not text or not isinstance(error, OSError | SyntaxError):  # Pillow's own say what is broken
+        text = f"{type(error).__name__} {text}".strip()
     return text[:200]
 
 
@@ -149,11 +151,27 @@ def _process(
     pixels = _decode(data, image, turn, spec)
     fitted = _fit(pixels, spec)
     height, width = fitted.shape[:2]
-    if spec.format == "keep" and fitted is pixels and turn in (0, _ORIENTATION_UPRIGHT):
-        plain = image.mode == "RGB" and image.format in ("JPEG", "PNG")
-        if plain and "transparency" not in image.info:
-            return ProcessedImage(data, height, width, original)
+    untouched = fitted is pixels and (height, width) == (original.height, original.width)
+    if spec.format == "keep" and untouched and _is_plain(data, image, turn):
+        return ProcessedImage(data, height, width, original)
     return ProcessedImage(_encode(fitted, original, spec), height, width, original)
+
+
+def _is_plain(data: bytes, image: Image.Image, turn: int) -> bool:
+    """Tell whether any reader would see these pixels in the bytes as they are."""
+    if image.mode != "RGB" or "transparency" in image.info:
+        return False
+    if turn not in (0, _ORIENTATION_UPRIGHT):
+        return False
+    if image.format == "PNG":  # Pillow forgives a missing end and wrong checksums, TensorFlow not
+        if not data.endswith(_PNG_END):
+            return False
+        try:
+            Image.open(io.BytesIO(data), formats=("PNG",)).verify()
+        except Exception:
+            return False
+        return True
+    return image.format == "JPEG"
 
 
 def _decode(data: bytes, image: Image.Image, turn: int, spec: ImageSpec) -> Pixels:
@@ -238,7 +256,9 @@ def _scaled_to_8_bits(image: Image.Image) -> Image.Image:
     """Scale 16-bit grey by its range and float by its own, where Pillow would clip at 255."""
     values = np.asarray(image).astype(np.float64)
     if image.mode == "F":
-        low, high = float(values.min()), float(values.max())
+        finite = values[np.isfinite(values)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
         if low >= 0.0 and high <= 1.0:
             low, high = 0.0, 1.0
     else:

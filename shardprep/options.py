@@ -269,7 +269,7 @@ ZipEncoding = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Of names in zips that do not say UTF-8, such as cp932.",
+        help="Of names in zips that are not UTF-8, such as cp932.",
         show_default="cp437",
         rich_help_panel=_CHOICE,
     ),

@@ -139,34 +139,45 @@ def load_schema(name_or_path: str) -> Schema:
             "is neither a schema file that can be read nor a shipped schema",
             f"shipped are {', '.join(shipped)}",
         ) from error
-    return parse_schema(text, name_or_path)
+    schema = parse_schema(text, name_or_path)
+    _check_template(schema, name_or_path)
+    return schema
 
 
 def parse_schema(text: str, where: str) -> Schema:
-    """Return the schema in a JSON text; `where` is what an error calls it."""
+    """Return the schema in a JSON text; `where` is what an error calls it.
+
+    Raises:
+        SchemaError: it is no schema; every rule it breaks is named.
+
+    """
     try:
         schema = Schema.model_validate(json.loads(text))
     except ValidationError as error:
         problems = [
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
+            ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"])))
+            for problem in error.errors()
         ]
         raise SchemaError(where, "; ".join(problems)) from error
     except json.JSONDecodeError as error:
         raise SchemaError(where, f"is not JSON ({error})") from error
-    _check_features(schema, where)
+    if IMAGE not in schema.features:
+        raise SchemaError(where, f"has no feature {IMAGE!r}")
+    if schema.image.kind != "image" or len(schema.image.shape) != 3:
+        raise SchemaError(where, f"features.{IMAGE}: must be an image of three dimensions")
     return schema
 
 
-def _check_features(schema: Schema, where: str) -> None:
-    if IMAGE not in schema.features:
-        raise SchemaError(where, f"has no feature {IMAGE!r}")
+def _check_template(schema: Schema, where: str) -> None:
+    """See that a build has values for every feature; all that are wrong are named."""
+    problems = []
     for name, feature in schema.features.items():
         if name not in PROVIDED:
-            raise SchemaError(
-                where,
-                f"asks for a feature {name!r} that a build has no values for",
-                f"it has {', '.join(sorted(PROVIDED))}",
-            )
-        if (feature.kind, feature.dtype) != PROVIDED[name]:
+            problems.append(f"features.{name!r}: a build has no values for it")
+        elif (feature.kind, feature.dtype) != PROVIDED[name]:
             kind, dtype = PROVIDED[name]
-            raise SchemaError(where, f"features.{name}: must be of kind {kind!r}, dtype {dtype!r}")
+            problems.append(f"features.{name}: must be of kind {kind!r}, dtype {dtype!r}")
+    if problems:
+        raise SchemaError(
+            where, "; ".join(problems), f"there are values for {', '.join(sorted(PROVIDED))}"
+        )

@@ -26,7 +26,7 @@ def tfds_files(manifest: Manifest, schema: Schema) -> dict[str, str]:
     }
     for name, feature in schema.features.items():
         if feature.kind in ("label", "labels"):
-            labels = "".join(f"{label}\n" for label in schema.labels)
+            labels = "".join(f"{' '.join(label.split())}\n" for label in schema.labels)
             files[f"{name.replace('/', '.')}.labels.txt"] = labels
     return files
 

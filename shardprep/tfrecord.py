@@ -23,6 +23,7 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
 _MASK_DELTA = 0xA282EAD8
+_BLOCK_BYTES = 16 << 20
 
 
 class Record(NamedTuple):
@@ -67,7 +68,7 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
             raise _damaged(name, offset, f"cut inside a record header ({len(header)} of 12 bytes)")
         length, length_crc = struct.unpack("<QI", header)
         _check_crc(name, offset, "length", header[:8], length_crc)
-        body = stream.read(length + FOOTER_BYTES)
+        body = _read(stream, length + FOOTER_BYTES)
         if len(body) < length + FOOTER_BYTES:
             raise _damaged(
                 name, offset, f"cut inside a record ({len(body):,} of {length + 4:,} bytes)"
@@ -76,6 +77,17 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
         _check_crc(name, offset, "data", payload, struct.unpack("<I", body[-FOOTER_BYTES:])[0])
         yield Record(offset, length + FRAME_BYTES, payload)
         offset += length + FRAME_BYTES
+
+
+def _read(stream: BinaryIO, num_bytes: int) -> bytes:
+    """Read so many bytes, or those that are left: a length that lies allocates no more."""
+    if num_bytes <= _BLOCK_BYTES:
+        return stream.read(num_bytes)
+    blocks = []
+    while num_bytes and (block := stream.read(min(num_bytes, _BLOCK_BYTES))):
+        blocks.append(block)
+        num_bytes -= len(block)
+    return b"".join(blocks)
 
 
 def _check_crc(name: str, offset: int, part: str, data: bytes, stored: int) -> None:

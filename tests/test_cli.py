@@ -87,7 +87,7 @@ def test_every_key_of_the_recipe_is_a_flag_and_the_other_way_round(here: Path) -
     keys = {name.rstrip("_") for name in Recipe.model_fields}
     text = run("build", "--help", cwd=here).stdout
     flags = {word.strip("│ ,")[2:] for word in text.split() if word.startswith("--")}
-    only_for_a_run = {"workers", "overwrite", "dry-run", "json", "help"}
+    only_for_a_run = {"workers", "overwrite", "dry-run", "json", "help", "no-header"}
     assert {flag.replace("-", "_") for flag in flags - only_for_a_run} == keys - {"source"}
 
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_done_exits_1_with_one_line(here: Path, case: str) -> Non
 def test_an_unknown_key_in_the_recipe_lists_the_keys(here: Path) -> None:
     write(here / "shardprep.toml", b'source = "pets.zip"\nshard = 3\n')
     said = error_of(run("build", cwd=here), 2)
-    assert said.startswith("shardprep.toml: shard: unknown key; the keys are background, classes")
+    assert said.startswith("shardprep.toml: shard: unknown key; the keys are background, class_map")
 
 
 def test_a_recipe_that_is_no_toml_says_where(here: Path) -> None:

@@ -36,6 +36,7 @@ MAX_DEPTH = 8
 """Archives inside archives; real data has two or three."""
 
 _JUNK_NAMES = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
+_COMPRESSED = ("gz", "bz2", "xz")
 _DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError,
     NotImplementedError, ValueError, OverflowError, OSError, MemberError,
@@ -189,7 +190,7 @@ class _Walk:
         if depth > MAX_DEPTH:
             raise SourceError(name, f"archives are nested more than {MAX_DEPTH} deep")
         try:
-            if kind in ("gz", "bz2", "xz"):
+            if kind in _COMPRESSED:
                 return self._compressed(extent, name, prefix, depth, kind)
             place = self.workshop.in_place(extent, name)
             for entry in self._entries(place, name, kind):
@@ -228,11 +229,12 @@ class _Walk:
     def _compressed(self, extent: Extent, name: str, prefix: str, depth: int, kind: str) -> bool:
         """Unpack what .gz, .bz2 or .xz holds and add its members, if it is an archive."""
         with stored_bytes(extent) as packed:
-            if archive_type(decompressed(packed, kind).read(HEAD_BYTES)) is None:
-                return False
+            within = archive_type(decompressed(packed, kind).read(HEAD_BYTES))
+        if within is None:
+            return False
         with stored_bytes(extent) as packed:
             inner = self.workshop.unpack(decompressed(packed, kind), name)
-        return self.archive(inner, name, prefix, depth + 1)
+        return self.archive(inner, name, prefix, depth + (within in _COMPRESSED))
 
     def part(self, folder: str, name: str, extent: Extent, depth: int) -> None:
         """Keep one part of a split archive until all are known."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DRIVE = re.compile("[A-Za-z]:")
+_UTF8_FLAG = 0x800
 
 
 class Entry(NamedTuple):
@@ -49,7 +50,8 @@ def zip_entries(place: PlainExtent, encoding: str | None) -> Iterator[Entry]:
             if info.is_dir():
                 continue
             kind = stat.S_IFMT(info.external_attr >> 16)
-            problem = unsafe_name(info.filename)
+            name = info.filename if encoding else _true_name(info)
+            problem = unsafe_name(name)
             if kind not in (0, stat.S_IFREG):
                 problem = "a link or a device"
             extent = ZipExtent(
@@ -61,7 +63,17 @@ def zip_entries(place: PlainExtent, encoding: str | None) -> Iterator[Entry]:
                 info.compress_type,
                 info.flag_bits,
             )
-            yield Entry(info.filename, info.file_size, None if problem else extent, problem)
+            yield Entry(name, info.file_size, None if problem else extent, problem)
+
+
+def _true_name(info: zipfile.ZipInfo) -> str:
+    """Return a member's name as UTF-8 where that is what it is: many zips do not set the flag."""
+    if info.flag_bits & _UTF8_FLAG or info.filename.isascii():
+        return info.filename
+    try:
+        return info.filename.encode("cp437").decode()
+    except UnicodeError:
+        return info.filename
 
 
 def tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:

@@ -49,7 +49,8 @@ class CsvRule:
     id_column: str = ""
     """A column, or a path template over all of them; "" to find it."""
     label_columns: tuple[str, ...] = ()
-    """One column, several that are set or not, ("*",) for all but the id; () to find it."""
+    """One column, several that are set or not, ("*",) for all of these files but the id; () to
+    find it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +228,9 @@ def _fits(names: Sequence[Cell | None], considered: list[int]) -> bool:
 def _by_table(keys: Sequence[str], table: Table, rule: CsvRule) -> Labelling:
     index = KeyIndex(keys)
     id_title, id_of = row_ids(table, rule.id_column or table.header[_id_column(table, index)])
-    columns, cell_of = _label_cells(table, rule, id_title)
-    titles = (
-        f"column {columns!r}" if columns in table.header else f"{columns.count(',') + 1} columns"
-    )
+    titles, cell_of = _label_cells(table, rule, id_title)
+    classes = {(title,) for title in titles} if len(titles) > 1 else set()
+    how = f"column {titles[0]!r}" if len(titles) == 1 else f"{len(titles)} columns"
     names: list[Cell | None] = [None] * len(keys)
     row_of: list[int | None] = [None] * len(keys)
     missing: list[str] = []
@@ -253,27 +253,30 @@ def _by_table(keys: Sequence[str], table: Table, rule: CsvRule) -> Labelling:
             )
     return Labelling(
         names,
-        f"{table.name}, {titles} by {id_title!r}",
+        f"{table.name}, {how} by {id_title!r}",
         tuple(missing),
-        frozenset(cell for row in table.rows if (cell := cell_of(row)) is not None),
+        frozenset(cell for row in table.rows if (cell := cell_of(row)) is not None) | classes,
         TableMatch(table, row_of, id_title),
-        rule=f"csv:{table.name}:{id_title}:{columns}",
+        rule=f"csv:{table.name}:{id_title}:{','.join(titles)}",
     )
 
 
 def _label_cells(
     table: Table, rule: CsvRule, id_title: str
-) -> tuple[str, Callable[[list[str]], Cell | None]]:
+) -> tuple[tuple[str, ...], Callable[[list[str]], Cell | None]]:
     """Return what the label columns are called, and how to get the cell of a row."""
     columns = rule.label_columns or (_label_column(table, id_title),)
     if columns == ("*",):
-        columns = tuple(title for title in table.header if title != id_title)
+        own = table.header[: len(table.header) - table.num_joined]
+        columns = tuple(title for title in own if title != id_title)
     places = {title: table.column(title) for title in columns}
     if len(places) == 1:
         place = next(iter(places.values()))
-        return table.header[place], lambda row: row[place] or None
+        return (table.header[place],), lambda row: row[place] or None
 
-    def names_set(row: list[str]) -> tuple[str, ...]:
+    def names_set(row: list[str]) -> tuple[str, ...] | None:
+        if not any(row[place] for place in places.values()):
+            return None  # another table without these columns lists it
         for title, place in places.items():
             if row[place].lower() not in _SET | _NOT_SET:
                 raise SourceError(
@@ -283,7 +286,7 @@ def _label_cells(
                 )
         return tuple(title for title, place in places.items() if row[place].lower() in _SET)
 
-    return ",".join(places), names_set
+    return tuple(places), names_set
 
 
 def _id_column(table: Table, index: KeyIndex) -> int:

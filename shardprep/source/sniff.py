@@ -31,6 +31,7 @@ _ARCHIVE_STARTS = {
     b"7z\xbc\xaf\x27\x1c": "7z",
     b"Rar!\x1a\x07": "rar",
 }
+_TAR_MAGIC = slice(257, 262)
 _TAR_CHECKSUM = slice(148, 156)
 
 IMAGE_SUFFIXES = frozenset(
@@ -64,7 +65,9 @@ def archive_type(head: bytes) -> str | None:
 
 
 def _is_tar(head: bytes) -> bool:
-    """Tell a tar by its first header's checksum: the oldest form has no other mark."""
+    """Tell a tar by its mark, or by its first header's checksum: the oldest form has no mark."""
+    if head[_TAR_MAGIC] == b"ustar":
+        return True
     if len(head) < HEAD_BYTES or head[:1] == b"\0":
         return False
     try:

@@ -13,7 +13,7 @@ from shardprep.errors import RecipeError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_OF = r"([-_ ]?(set|data|images?|imgs?))?[-_]?\d*"
+_OF = r"([-_ ]?(set|data|images?|imgs?))?[-_]?v?\d*"
 _SPLITS = {
     "train": re.compile(rf"train(ing)?{_OF}", re.IGNORECASE),
     "validation": re.compile(rf"(val(id(ation)?)?|dev){_OF}", re.IGNORECASE),

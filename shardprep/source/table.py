@@ -23,6 +23,8 @@ class Table:
     name: str
     header: tuple[str, ...]
     rows: list[list[str]]
+    num_joined: int = 0
+    """Columns, the last ones, that another table has added."""
 
     def column(self, name: str) -> int:
         """Return the index of a column, by exact name first and else regardless of case.
@@ -126,4 +128,4 @@ def joined(table: Table, other: Table, key: str) -> Table:
         match = first.get(row[ours], nothing)
         rows.append(row + [match[i] for i in new])
     header = (*table.header, *(other.header[i] for i in new))
-    return replace(table, header=header, rows=rows)
+    return replace(table, header=header, rows=rows, num_joined=table.num_joined + len(new))

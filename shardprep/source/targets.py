@@ -128,7 +128,10 @@ def parse_class_map(data: bytes, name: str) -> dict[str, str]:
         SourceError: it is none of these.
 
     """
-    text = data.decode("utf-8-sig", errors="replace")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("cp1252", errors="replace")
     try:
         document = json.loads(text)
     except json.JSONDecodeError:

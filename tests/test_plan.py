@@ -1,0 +1,447 @@
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from fractions import Fraction
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardprep.errors import RecipeError
+from shardprep.plan import (
+    MAX_CHUNK_ITEMS,
+    SHARD_BYTES,
+    ShardPlan,
+    _shares,
+    chunks,
+    cut_splits,
+    plan_shards,
+    shard_name,
+)
+from shardprep.source.catalog import Item
+from shardprep.source.extent import PlainExtent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+QUICK = settings(max_examples=60, deadline=None, database=None)
+
+
+def item(key: str, split: str = "train", *labels: int, group: str = "") -> Item:
+    """Return an item whose bytes nobody reads."""
+    target = labels[0] if len(labels) == 1 else labels or None
+    return Item(key, PlainExtent("source", 0, 1), split, target, labels, group)
+
+
+def items_of(split: str, number: int) -> list[Item]:
+    """Return items of one split."""
+    return [item(f"{split}/{i}.jpg", split) for i in range(number)]
+
+
+def labelled(counts: Sequence[int]) -> list[Item]:
+    """Return as many items of each class as asked for."""
+    return [
+        item(f"{label}/{i}.jpg", "train", label) for label, n in enumerate(counts) for i in range(n)
+    ]
+
+
+def keys(items: Sequence[Item]) -> list[str]:
+    """Return the keys in their order."""
+    return [item.key for item in items]
+
+
+def shuffled(items: Sequence[Item], seed: int) -> list[Item]:
+    """Return the items in another order."""
+    return random.Random(seed).sample(items, len(items))
+
+
+_KEYS = st.lists(st.text("ab/é0", min_size=1), min_size=1, max_size=80, unique=True)
+_SPLIT_NAMES = st.sampled_from(["train", "validation", "test", "extra"])
+ITEMS = _KEYS.flatmap(
+    lambda names: st.lists(_SPLIT_NAMES, min_size=len(names), max_size=len(names)).map(
+        lambda splits: [item(key, split) for key, split in zip(names, splits, strict=True)]
+    )
+)
+SEEDS = st.integers(0, 2**63 - 1)
+
+
+def _largest(items: Sequence[Item]) -> int:
+    return max(Counter(item.split for item in items).values())
+
+
+# Shards
+
+
+@given(ITEMS, st.integers(1, 20), SEEDS)
+@QUICK
+def test_shards_are_a_partition_of_the_items(items: list[Item], num_shards: int, seed: int) -> None:
+    num_shards = min(num_shards, _largest(items))
+    shards = plan_shards(items, num_shards, 0, seed)
+    planned = [item for shard in shards for item in shard.items]
+    assert sorted(keys(planned)) == sorted(keys(items))
+    assert set(planned) == set(items)
+    assert all(item.split == shard.split for shard in shards for item in shard.items)
+
+
+@given(ITEMS, st.integers(1, 20), SEEDS, st.integers())
+@QUICK
+def test_the_plan_does_not_depend_on_the_order_of_the_items(
+    items: list[Item], num_shards: int, seed: int, order: int
+) -> None:
+    num_shards = min(num_shards, _largest(items))
+    plan = plan_shards(items, num_shards, 0, seed)
+    assert plan_shards(shuffled(items, order), num_shards, 0, seed) == plan
+
+
+@given(ITEMS, st.integers(1, 20), SEEDS)
+@QUICK
+def test_shards_of_a_split_differ_by_at_most_one_item(
+    items: list[Item], num_shards: int, seed: int
+) -> None:
+    num_shards = min(num_shards, _largest(items))
+    sizes: dict[str, list[int]] = {}
+    for shard in plan_shards(items, num_shards, 0, seed):
+        sizes.setdefault(shard.split, []).append(len(shard.items))
+    assert all(1 <= min(split) <= max(split) <= min(split) + 1 for split in sizes.values())
+
+
+@given(ITEMS, st.integers(1, 20), SEEDS)
+@QUICK
+def test_splits_get_as_many_shards_as_keep_them_of_equal_size(
+    items: list[Item], num_shards: int, seed: int
+) -> None:
+    largest = _largest(items)
+    num_shards = min(num_shards, largest)
+    counts = Counter(shard.split for shard in plan_shards(items, num_shards, 0, seed))
+    for split, size in Counter(item.split for item in items).items():
+        exact = Fraction(num_shards * size, largest)
+        assert counts[split] == 1 or abs(counts[split] - exact) <= Fraction(1, 2)
+        assert size != largest or counts[split] == num_shards
+
+
+@given(ITEMS, st.integers(1, 20), SEEDS)
+@QUICK
+def test_shards_are_numbered_from_0_and_know_their_count(
+    items: list[Item], num_shards: int, seed: int
+) -> None:
+    num_shards = min(num_shards, _largest(items))
+    for _, group in groupby(plan_shards(items, num_shards, 0, seed), lambda shard: shard.split):
+        shards = list(group)
+        assert [shard.index for shard in shards] == list(range(len(shards)))
+        assert {shard.count for shard in shards} == {len(shards)}
+
+
+def test_train_comes_first_and_other_splits_by_name() -> None:
+    names = ["zoo", "test", "extra", "train", "validation"]
+    shards = plan_shards([item(name, name) for name in names], 1, 0, 0)
+    assert [shard.split for shard in shards] == ["train", "validation", "test", "extra", "zoo"]
+
+
+def test_another_seed_gives_another_order() -> None:
+    items = items_of("train", 50)
+    orders = {tuple(keys(plan_shards(items, 1, 0, seed)[0].items)) for seed in range(5)}
+    assert len(orders) == 5
+
+
+def test_the_order_of_a_seed_never_changes() -> None:
+    (shard,) = plan_shards(items_of("train", 8), 1, 0, 7)
+    assert keys(shard.items) == [f"train/{i}.jpg" for i in (0, 6, 2, 3, 5, 4, 1, 7)]
+
+
+def test_one_more_item_does_not_reorder_the_others() -> None:
+    items = items_of("train", 50)
+    (before,) = plan_shards(items, 1, 0, 3)
+    (after,) = plan_shards([*items, item("new.jpg")], 1, 0, 3)
+    assert [key for key in keys(after.items) if key != "new.jpg"] == keys(before.items)
+
+
+def test_classes_are_mixed_in_every_shard() -> None:
+    shards = plan_shards(labelled([500, 500]), 4, 0, 0)
+    shares = [sum(item.label for item in shard.items) / len(shard.items) for shard in shards]
+    assert all(0.4 < share < 0.6 for share in shares)
+
+
+def test_more_shards_than_images_are_an_error_that_says_how_many_can_be() -> None:
+    items = items_of("train", 12) + items_of("test", 30)
+    with pytest.raises(RecipeError, match=r"^--shards: 31 .* has 30 images; use --shards 30 or"):
+        plan_shards(items, 31, 0, 0)
+    assert len(plan_shards(items, 30, 0, 0)) == 42
+
+
+@pytest.mark.parametrize(
+    ("estimated_bytes", "num_items", "num_shards"),
+    [
+        (0, 10, 1),
+        (SHARD_BYTES // 3, 10, 1),
+        (SHARD_BYTES, 10, 1),
+        (5 * SHARD_BYTES, 10, 5),
+        (500 * SHARD_BYTES, 10, 10),
+        (1, 1, 1),
+    ],
+)
+def test_shards_are_about_128_mib_where_no_number_is_asked_for(
+    estimated_bytes: int, num_items: int, num_shards: int
+) -> None:
+    assert len(plan_shards(items_of("train", num_items), None, estimated_bytes, 0)) == num_shards
+
+
+def test_the_size_of_shards_is_that_of_the_largest_split() -> None:
+    items = items_of("train", 80) + items_of("test", 20)
+    counts = Counter(shard.split for shard in plan_shards(items, None, 10 * SHARD_BYTES, 0))
+    assert counts == {"train": 8, "test": 2}
+
+
+# Chunks
+
+
+@given(st.integers(1, 700), st.integers(0, 10**6), st.integers(0, 1 << 32))
+@QUICK
+def test_chunks_are_the_items_of_the_shard_in_order(
+    size: int, more_items: int, record_bytes: int
+) -> None:
+    shard = ShardPlan("train", 0, 1, tuple(items_of("train", size)))
+    cut = list(chunks(shard, size + more_items, record_bytes))
+    assert tuple(item for chunk in cut for item in chunk) == shard.items
+    assert all(1 <= len(chunk) <= MAX_CHUNK_ITEMS == 256 for chunk in cut)
+
+
+def test_a_chunk_of_large_records_stays_small() -> None:
+    shard = ShardPlan("train", 0, 1, tuple(items_of("train", 300)))
+    for record_bytes in (1 << 20, 100 << 20, 4 << 30):
+        most = max(len(chunk) for chunk in chunks(shard, 10**6, record_bytes))
+        assert most == 1 or most * record_bytes <= 64 << 20
+
+
+def test_a_small_build_is_cut_into_chunks_for_many_workers() -> None:
+    shard = ShardPlan("train", 0, 1, tuple(items_of("train", 256)))
+    assert len(list(chunks(shard, 256, 10_000))) >= 32
+
+
+# Cutting splits
+
+_WEIGHTS = st.lists(st.integers(1, 20), min_size=1, max_size=4)
+_COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(any)
+
+
+def _ratios(weights: Sequence[int]) -> dict[str, Fraction]:
+    names = ("train", "validation", "test", "extra")
+    return {
+        name: Fraction(weight, sum(weights)) for name, weight in zip(names, weights, strict=False)
+    }
+
+
+def _floats(ratios: dict[str, Fraction]) -> dict[str, float]:
+    return {name: float(ratio) for name, ratio in ratios.items()}
+
+
+@given(_COUNTS, _WEIGHTS, SEEDS)
+@QUICK
+def test_a_cut_puts_every_item_into_exactly_one_split(
+    counts: list[int], weights: list[int], seed: int
+) -> None:
+    items = labelled(counts)
+    ratios = _ratios(weights)
+    cut = cut_splits(items, _floats(ratios), seed)
+    assert sorted(keys(cut.items)) == sorted(keys(items))
+    assert {item.split for item in cut.items} <= set(ratios)
+    assert {i.key: i.target for i in cut.items} == {i.key: i.target for i in items}
+    assert cut.left_out == []
+
+
+@given(_COUNTS, _WEIGHTS, SEEDS)
+@QUICK
+def test_a_cut_gives_every_split_its_share_of_every_class(
+    counts: list[int], weights: list[int], seed: int
+) -> None:
+    ratios = _ratios(weights)
+    cut = cut_splits(labelled(counts), _floats(ratios), seed)
+    found = Counter((item.label, item.split) for item in cut.items)
+    for label, number in enumerate(counts):
+        for split, ratio in ratios.items():
+            exact = number * ratio
+            assert math.floor(exact) <= found[label, split] <= math.ceil(exact)
+
+
+@given(_COUNTS, _WEIGHTS, SEEDS)
+@QUICK
+def test_a_cut_gives_every_split_its_share_of_all_items(
+    counts: list[int], weights: list[int], seed: int
+) -> None:
+    ratios = _ratios(weights)
+    cut = cut_splits(labelled(counts), _floats(ratios), seed)
+    found = Counter(item.split for item in cut.items)
+    bound = 1 if len(ratios) <= 2 else 2
+    assert all(abs(found[split] - sum(counts) * r) <= bound for split, r in ratios.items())
+
+
+@given(_COUNTS, _WEIGHTS, SEEDS, st.integers(), st.integers(0, 5))
+@QUICK
+def test_a_cut_does_not_depend_on_the_order_of_the_items(
+    counts: list[int], weights: list[int], seed: int, order: int, unlabelled: int
+) -> None:
+    items = labelled(counts) + items_of("test", unlabelled)
+    ratios = _floats(_ratios(weights))
+    one, two = (cut_splits(given, ratios, seed) for given in (items, shuffled(items, order)))
+    assert set(one.items) == set(two.items)
+    assert set(one.left_out) == set(two.left_out)
+
+
+def test_many_small_classes_do_not_add_up_to_a_wrong_share() -> None:
+    cut = cut_splits(labelled([3] * 120), {"train": 0.8, "validation": 0.1, "test": 0.1}, 0)
+    found = Counter(item.split for item in cut.items)
+    assert abs(found["train"] - 288) <= 2
+    assert abs(found["validation"] - 36) <= 2
+
+
+def test_shares_of_large_classes_are_exact() -> None:
+    cut = cut_splits(labelled([10_000, 5_000]), {"train": 0.8, "validation": 0.1, "test": 0.1}, 0)
+    assert Counter((item.label, item.split) for item in cut.items) == {
+        (0, "train"): 8_000,
+        (0, "validation"): 1_000,
+        (0, "test"): 1_000,
+        (1, "train"): 4_000,
+        (1, "validation"): 500,
+        (1, "test"): 500,
+    }
+
+
+@pytest.mark.parametrize("ratio", [0.1999991, 0.2000009])
+def test_ratios_that_add_up_to_almost_1_lose_no_item(ratio: float) -> None:
+    ratios = {"train": 0.8, "test": ratio}  # a recipe takes a sum within 1e-6 of 1
+    assert sum(_shares(2_000_000, ratios, dict.fromkeys(ratios, 0.0)).values()) == 2_000_000
+
+
+def test_another_seed_cuts_otherwise() -> None:
+    cuts = [cut_splits(labelled([40]), {"train": 0.5, "test": 0.5}, seed) for seed in range(5)]
+    assert len({frozenset(cut.items) for cut in cuts}) == 5
+
+
+def test_the_order_in_a_shard_does_not_tell_how_splits_were_cut() -> None:
+    items = labelled([1000])
+    test = {
+        i.key for i in cut_splits(items, {"train": 0.5, "test": 0.5}, 0).items if i.split == "test"
+    }
+    (shard,) = plan_shards(items, 1, 0, 0)
+    share = sum(key in test for key in keys(shard.items)[:500]) / 500
+    assert 0.4 < share < 0.6
+
+
+def test_an_unlabelled_test_set_stays_test_where_the_cut_makes_none() -> None:
+    cut = cut_splits(labelled([10, 10]) + items_of("test", 5), {"train": 0.5, "validation": 0.5}, 0)
+    assert Counter(item.split for item in cut.items) == {"train": 10, "validation": 10, "test": 5}
+    assert {item.key for item in cut.items if item.split == "test"} == set(
+        keys(items_of("test", 5))
+    )
+    assert cut.left_out == []
+
+
+def test_an_unlabelled_test_set_is_left_out_where_the_cut_makes_one() -> None:
+    given_test = items_of("test", 5)
+    cut = cut_splits(labelled([10, 10]) + given_test, {"train": 0.5, "test": 0.5}, 0)
+    assert Counter(item.split for item in cut.items) == {"train": 10, "test": 10}
+    assert set(cut.left_out) == set(given_test)
+
+
+def test_items_without_any_label_are_all_cut() -> None:
+    cut = cut_splits(items_of("train", 90) + items_of("test", 10), {"train": 0.5, "test": 0.5}, 0)
+    assert Counter(item.split for item in cut.items) == {"train": 50, "test": 50}
+    assert cut.left_out == []
+
+
+# Cutting splits of groups, and of items with several classes
+
+_GROUPED = st.lists(
+    st.tuples(st.sets(st.integers(0, 3), max_size=3), st.integers(0, 9)), min_size=1, max_size=60
+).map(
+    lambda rows: [
+        item(f"{i}.jpg", "train", *sorted(labels), group=f"g{group}" if group else "")
+        for i, (labels, group) in enumerate(rows)
+    ]
+)
+
+
+@given(_GROUPED, _WEIGHTS, SEEDS, st.integers())
+@QUICK
+def test_a_cut_of_groups_is_a_partition_in_any_order(
+    items: list[Item], weights: list[int], seed: int, order: int
+) -> None:
+    ratios = _floats(_ratios(weights))
+    cut = cut_splits(items, ratios, seed)
+    assert sorted(keys([*cut.items, *cut.left_out])) == sorted(keys(items))
+    again = cut_splits(shuffled(items, order), ratios, seed)
+    assert (set(again.items), set(again.left_out)) == (set(cut.items), set(cut.left_out))
+
+
+@given(_GROUPED, _WEIGHTS, SEEDS)
+@QUICK
+def test_a_cut_parts_no_group(items: list[Item], weights: list[int], seed: int) -> None:
+    cut = cut_splits(items, _floats(_ratios(weights)), seed)
+    labelled_keys = {i.key for i in items if i.target is not None}
+    splits: dict[str, set[str]] = {}
+    for one in cut.items:
+        if one.group and (one.key in labelled_keys or not labelled_keys):
+            splits.setdefault(one.group, set()).add(one.split)
+    assert all(len(split) == 1 for split in splits.values())
+
+
+def test_small_groups_come_near_to_the_ratios_in_every_class() -> None:
+    items = [
+        item(f"{label}/{i}.jpg", "train", label, group=f"{label} {i // 5}")
+        for label, number in enumerate((300, 200, 100))
+        for i in range(number)
+    ]
+    cut = cut_splits(items, {"train": 0.8, "validation": 0.1, "test": 0.1}, 0)
+    found = Counter((i.target, i.split) for i in cut.items)
+    for label, number in enumerate((300, 200, 100)):
+        assert abs(found[label, "train"] - 0.8 * number) <= 5
+        assert abs(found[label, "validation"] - 0.1 * number) <= 5
+
+
+def test_classes_of_images_with_several_come_near_to_the_ratios() -> None:
+    rng = random.Random(0)
+    shares = (0.5, 0.3, 0.1, 0.05)
+    items = [
+        item(f"{i}.jpg", "train", *(k for k, share in enumerate(shares) if rng.random() < share))
+        for i in range(1000)
+    ]
+    items = [one for one in items if one.strata]
+    cut = cut_splits(items, {"train": 0.8, "test": 0.2}, 0)
+    wanted = Counter(label for i in items for label in i.strata)
+    found = Counter(label for i in cut.items if i.split == "test" for label in i.strata)
+    assert all(abs(found[label] - 0.2 * wanted[label]) <= 3 for label in wanted)
+    assert abs(sum(i.split == "test" for i in cut.items) - 0.2 * len(items)) <= 8
+
+
+# Names of shards
+
+
+@given(
+    st.from_regex("[a-z][a-z0-9_]{0,20}", fullmatch=True),
+    st.sampled_from(["train", "validation", "test", "extra_1"]),
+    st.integers(0, 99_998),
+    st.integers(1, 99_999),
+)
+@settings(max_examples=60, deadline=None, database=None)
+def test_shards_are_named_as_tfds_names_them(
+    dataset: str, split: str, index: int, count: int
+) -> None:
+    index %= count
+    naming = pytest.importorskip("tensorflow_datasets.core.naming")
+    template = naming.ShardedFileTemplate(
+        data_dir="folder", dataset_name=dataset, split=split, filetype_suffix="tfrecord"
+    )
+    path = template.sharded_filepath(shard_index=index, num_shards=count)
+    assert shard_name(dataset, split, index, count) == path.name
+
+
+def test_a_glob_of_the_split_finds_its_shards_and_nothing_else(tmp_path: Path) -> None:
+    for split in ("train", "train_2", "test"):
+        for index in range(3):
+            (tmp_path / shard_name("cats", split, index, 3)).touch()
+    found = sorted(path.name for path in tmp_path.glob("cats-train.tfrecord*"))
+    assert found == [f"cats-train.tfrecord-0000{i}-of-00003" for i in range(3)]
