@@ -83,14 +83,15 @@ def _options(
     epilog="Examples:\n\n"
     "shardprep build dogs-vs-cats.zip --shards 20\n\n"
     "shardprep build photos/ --size 256x256 --fit pad --split train=0.9,validation=0.1\n\n"
-    "shardprep build dog-breed.zip --labels csv:labels.csv:id:breed"
+    "shardprep build kaggle:dog-breed-identification --labels csv:labels.csv:id:breed"
 )
 def build(
     context: typer.Context,
     source: Annotated[
         str | None,
         typer.Argument(
-            help="A folder or an archive: zip, tar, tar.gz/bz2/xz, nested as they come. "
+            help="A folder, an archive (zip, tar, tar.gz/bz2/xz, 7z, nested as they come), "
+            "kaggle:COMPETITION or kaggle:OWNER/DATASET. "
             "By default what ./shardprep.toml says.",
             show_default=False,
         ),
@@ -126,6 +127,7 @@ def build(
     zip_encoding: o.ZipEncoding = None,
     max_rejected: o.MaxRejected = None,
     workers: o.Workers = None,
+    refresh: o.Refresh = False,
     overwrite: o.Overwrite = False,
     dry_run: o.DryRun = False,
     as_json: o.Json = False,
@@ -134,9 +136,10 @@ def build(
 
     A build that was interrupted goes on where it stopped when the same command runs again.
     """
-    not_recipe = {"workers", "overwrite", "dry_run", "as_json"}
+    not_recipe = {"workers", "refresh", "overwrite", "dry_run", "as_json"}
     given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
     recipe = _recipe({key: value for key, value in given.items() if key not in not_recipe})
+    recipe = recipe.model_copy(update={"source": _local(recipe.source, refresh=refresh)})
     if dry_run:
         _show_plan(recipe, as_json=as_json)
     else:
@@ -148,15 +151,17 @@ def init(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="A folder or an archive. By default the one archive in this folder.",
+            help="A folder, an archive or kaggle:…. By default the one archive in this folder.",
             show_default=False,
         ),
     ] = None,
     overwrite: o.Overwrite = False,
+    refresh: o.Refresh = False,
     as_json: o.Json = False,
 ) -> None:
     """Look into a source, say what it holds, and write a shardprep.toml for it."""
     import tempfile
+    from dataclasses import replace
 
     from shardprep.durable import write_durably
     from shardprep.recipe import RECIPE_FILE
@@ -168,7 +173,9 @@ def init(
     archive = source or _only_archive()
     notices = _console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
-        survey = survey_source(Path(archive), Path(work), lambda line: _notice(notices, line))
+        local = Path(_local(archive, refresh=refresh))
+        survey = survey_source(local, Path(work), lambda line: _notice(notices, line))
+    survey = replace(survey, source=archive)
     write_durably(place, recipe_text(survey).encode())
     if as_json:
         typer.echo(json.dumps(survey.as_json(), indent=2, ensure_ascii=False))
@@ -221,6 +228,47 @@ def sample(
     typer.echo(f"next: {there}shardprep build --shards 20")
 
 
+@app.command(
+    epilog="Examples:\n\nshardprep download dogs-vs-cats\n\n"
+    "shardprep download kaggle:owner/dataset --to archives"
+)
+def download(
+    slug: Annotated[
+        str,
+        typer.Argument(
+            help="COMPETITION, OWNER/DATASET or OWNER/DATASET/VERSION, or its page's address."
+        ),
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the archive.", show_default="the cache", metavar="DIR"),
+    ] = None,
+    refresh: o.Refresh = False,
+    as_json: o.Json = False,
+) -> None:
+    """Download an archive from Kaggle, check every byte of it, and keep it."""
+    path = _download(slug, to, refresh=refresh)
+    if as_json:
+        typer.echo(json.dumps({"path": str(path), "num_bytes": path.stat().st_size}, indent=2))
+    else:
+        typer.echo(str(path))
+
+
+def _local(source: str, *, refresh: bool) -> str:
+    """Return a source that lies on this machine: itself, or the archive of a Kaggle slug."""
+    if not source.startswith(("kaggle:", "http:", "https:")):
+        return source
+    return str(_download(source, None, refresh=refresh))
+
+
+def _download(slug: str, to: Path | None, *, refresh: bool) -> Path:
+    from shardprep.report.download import DownloadProgress
+    from shardprep.source.kaggle import download, parse_ref
+
+    with DownloadProgress(_console(stderr=True)) as progress:
+        return download(parse_ref(slug), to=to, refresh=refresh, watcher=progress)
+
+
 def _recipe(flags: dict[str, Any]) -> Recipe:
     """Return the recipe of flags and of ./shardprep.toml, unless that is for another source."""
     from shardprep.recipe import RECIPE_FILE, make_recipe, read_recipe
@@ -267,11 +315,10 @@ def _build(recipe: Recipe, workers: int | None, *, overwrite: bool, as_json: boo
         }
         typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
         return
-    from shardprep.dataset import SCHEMA_FILE
+    from shardprep.dataset import read_schema
     from shardprep.report.summary import print_result
-    from shardprep.schema import parse_schema
 
-    schema = parse_schema((result.path / SCHEMA_FILE).read_text(), SCHEMA_FILE)
+    schema = read_schema(result.path)
     print_result(_console(), result, schema, read_rejections(result.path))
 
 

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError, DatasetError
 from shardprep.manifest import MANIFEST_FILE
+from shardprep.schema import parse_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from shardprep.schema import Schema
 
 ITEMS_FILE = "items.parquet"
 SCHEMA_FILE = "schema.json"
@@ -45,6 +48,22 @@ class DatasetFolder:
     def is_finished(self) -> bool:
         """Whether the final folder holds a manifest, which is written last."""
         return (self.final / MANIFEST_FILE).is_file()
+
+
+def read_schema(folder: Path) -> Schema:
+    """Return the schema of a dataset folder.
+
+    Raises:
+        DatasetError: it is missing.
+        SchemaError: it is no schema.
+
+    """
+    path = folder / SCHEMA_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(str(path), "is missing or damaged", "build the set again") from error
+    return parse_schema(text, str(path))
 
 
 def index_name(shard: str) -> str:

@@ -5,6 +5,7 @@ It reads one part at a time, so memory does not grow with the data.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -74,7 +75,8 @@ class _Tally:
                 strict=True,
             )
             self.num_enlarged += sum(
-                fitted_size(height, width, build.spec) > (height, width) for height, width in sizes
+                math.prod(fitted_size(height, width, build.spec)) > height * width
+                for height, width in sizes
             )
 
 

@@ -148,11 +148,11 @@ def _process(
     data: bytes, image: Image.Image, original: Original, spec: ImageSpec
 ) -> ProcessedImage:
     turn = image.getexif().get(ExifTags.Base.Orientation, _ORIENTATION_UPRIGHT)
-    pixels = _decode(data, image, turn, spec)
+    pixels, is_sound = _decode(data, image, turn, spec)
     fitted = _fit(pixels, spec)
     height, width = fitted.shape[:2]
     untouched = fitted is pixels and (height, width) == (original.height, original.width)
-    if spec.format == "keep" and untouched and _is_plain(data, image, turn):
+    if spec.format == "keep" and untouched and is_sound and _is_plain(data, image, turn):
         return ProcessedImage(data, height, width, original)
     return ProcessedImage(_encode(fitted, original, spec), height, width, original)
 
@@ -174,17 +174,21 @@ def _is_plain(data: bytes, image: Image.Image, turn: int) -> bool:
     return image.format == "JPEG"
 
 
-def _decode(data: bytes, image: Image.Image, turn: int, spec: ImageSpec) -> Pixels:
-    """Return the upright RGB pixels, at a reduced DCT scale where the result is smaller still."""
+def _decode(data: bytes, image: Image.Image, turn: int, spec: ImageSpec) -> tuple[Pixels, bool]:
+    """Return the upright RGB pixels, at a reduced DCT scale where the result is smaller still.
+
+    And whether the strictest decoder takes the bytes: of a JPEG, what it refuses others may too.
+    """
     if image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L"):
         scale = _dct_scale(image, turn, spec)
         pixels = _decode_jpeg(data, image, scale)
         if pixels is not None:
-            return pixels if turn in (0, _ORIENTATION_UPRIGHT) else _turned(pixels, turn)
+            upright = turn in (0, _ORIENTATION_UPRIGHT)
+            return (pixels if upright else _turned(pixels, turn)), True
     image.load()
     if turn not in (0, _ORIENTATION_UPRIGHT):
         image = ImageOps.exif_transpose(image)
-    return np.asarray(_to_rgb(image, spec.background))
+    return np.asarray(_to_rgb(image, spec.background)), image.format != "JPEG"
 
 
 def _decode_jpeg(data: bytes, image: Image.Image, scale: int) -> Pixels | None:

@@ -56,7 +56,7 @@ class Totals(_Model):
     skipped: dict[str, int]
     """By reason."""
     num_enlarged: int
-    """Written images that had fewer pixels on a side than they are stored with."""
+    """Written images that had fewer pixels than they were scaled to."""
     original_bytes: int
     """Of the written images, as they were."""
     num_bytes: int

@@ -289,6 +289,10 @@ Workers = Annotated[
         min=1, help="Processes that encode.", show_default="usable cores", rich_help_panel=_RUN
     ),
 ]
+Refresh = Annotated[
+    bool,
+    typer.Option("--refresh", help="Download again what is in the cache.", rich_help_panel=_RUN),
+]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace what is there.", rich_help_panel=_RUN)
 ]

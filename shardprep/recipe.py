@@ -176,7 +176,10 @@ class Recipe(BaseModel):
         """The name asked for, or one made from the source: "Dogs-vs-Cats.zip" → dogs_vs_cats."""
         if self.name:
             return self.name
-        stem = self.source.rstrip("/").rpartition("/")[2].rpartition(":")[2]
+        source = self.source.rstrip("/")
+        if source.startswith(("kaggle:", "https://")):
+            source = re.sub(r"(/versions)?/\d+$", "", source)  # a version is not a name
+        stem = source.rpartition("/")[2].rpartition(":")[2]
         if stem in ("", ".", ".."):
             stem = Path(self.source).resolve().name
         while _SUFFIXES.search(stem):

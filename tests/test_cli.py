@@ -87,7 +87,7 @@ def test_every_key_of_the_recipe_is_a_flag_and_the_other_way_round(here: Path) -
     keys = {name.rstrip("_") for name in Recipe.model_fields}
     text = run("build", "--help", cwd=here).stdout
     flags = {word.strip("│ ,")[2:] for word in text.split() if word.startswith("--")}
-    only_for_a_run = {"workers", "overwrite", "dry-run", "json", "help", "no-header"}
+    only_for_a_run = {"workers", "refresh", "overwrite", "dry-run", "json", "help", "no-header"}
     assert {flag.replace("-", "_") for flag in flags - only_for_a_run} == keys - {"source"}
 
 
@@ -198,7 +198,7 @@ def test_version_is_the_package_s(here: Path) -> None:
     assert run("--version", cwd=here).stdout == f"shardprep {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["build", "inspect", "sample"])
+@pytest.mark.parametrize("command", ["build", "init", "inspect", "download", "sample"])
 def test_help_shows_an_example_and_fits_80_columns(here: Path, command: str) -> None:
     done = run(command, "--help", cwd=here)
     assert done.returncode == 0

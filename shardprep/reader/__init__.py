@@ -79,7 +79,8 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
             name starts with "train" is shuffled.
         seed: makes the order, and the order of each further epoch, the same in every run.
         repeat: True for ever, a number that many epochs.
-        cache: "memory", or a file: keeps decoded images after the first epoch.
+        cache: "memory", or the beginning of a file's name: keeps decoded images after the first
+            epoch. What a file is made of is in the rest of its name, so it is never stale.
         augment: called with each batch of images, after `dtype`; a Keras layer is called with
             `training=True`.
         dtype: "float32" gives 0..1; "uint8" leaves casting to the accelerator, which is faster.

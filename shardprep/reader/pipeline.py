@@ -6,22 +6,25 @@ files → interleave → shuffle → repeat → parse and decode → batch → d
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from shardprep.dataset import SCHEMA_FILE, find_dataset
+from shardprep.dataset import find_dataset, read_schema
 from shardprep.errors import DatasetError
 from shardprep.manifest import Manifest, load_manifest
 from shardprep.reader.slices import ShardSlice, select
-from shardprep.schema import IMAGE, LABELS, Schema, parse_schema
+from shardprep.schema import IMAGE, LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from shardprep.reader import ReadConfig
+    from shardprep.schema import Schema
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _WHITE = 255.0
@@ -48,8 +51,8 @@ def make_dataset(path: Path, request: Request, config: ReadConfig) -> Any:
     """Return the `tf.data.Dataset` of a request. Raises as `reader.load` says."""
     folder = find_dataset(path)
     manifest = load_manifest(folder)
-    schema = parse_schema((folder / SCHEMA_FILE).read_text(), str(folder / SCHEMA_FILE))
-    _check_request(request, schema, config)
+    schema = read_schema(folder)
+    _check_request(folder, request, schema, config)
     slices = select(manifest, request.split)
     _check_shards(folder, manifest, slices)
     num_records = sum(one.take for one in slices)
@@ -65,7 +68,7 @@ def make_dataset(path: Path, request: Request, config: ReadConfig) -> Any:
         # Once decoded, never again. Raw pixels need no decoding: their records are cached.
         if not by_batch:
             dataset = dataset.map(decode.one, num_parallel_calls=_calls(config))
-        dataset = dataset.cache("" if request.cache == "memory" else request.cache)
+        dataset = dataset.cache(_cache_file(manifest, slices, request, config))
     if request.shuffle:
         # Without a cache this holds encoded bytes, a tenth of the pixels. Behind a cache it must
         # stand here: before it, the first epoch's order would be kept for ever.
@@ -76,10 +79,12 @@ def make_dataset(path: Path, request: Request, config: ReadConfig) -> Any:
             reshuffle_each_iteration=config.shuffle_reshuffle_each_iteration,
         )
     if request.repeat:
-        # After the shuffle: every record is seen once before any is seen again.
+        # After the shuffle: every record is seen once before any is seen again. What follows keeps
+        # the order, or the end of an epoch would mix with the start of the next.
         dataset = dataset.repeat(None if request.repeat is True else request.repeat)
     if not request.cache and not by_batch:
-        dataset = dataset.map(decode.one, num_parallel_calls=_calls(config))
+        in_order = True if request.repeat else None
+        dataset = dataset.map(decode.one, num_parallel_calls=_calls(config), deterministic=in_order)
     if request.batch_size is not None:
         dataset = dataset.batch(
             request.batch_size,
@@ -94,14 +99,20 @@ def make_dataset(path: Path, request: Request, config: ReadConfig) -> Any:
     return dataset.with_options(_options(request, config)).prefetch(tf.data.AUTOTUNE)
 
 
-def _check_request(request: Request, schema: Schema, config: ReadConfig) -> None:
+def _check_request(folder: Path, request: Request, schema: Schema, config: ReadConfig) -> None:
+    for name in ("batch_size", "shuffle", "repeat"):
+        value = getattr(request, name)
+        if value is not None and value is not False and value < 1:
+            raise DatasetError("reader.load", f"{name}={value!r} means nothing", "use 1 or more")
+    if request.cache == "True":
+        raise DatasetError("reader.load", "cache=True", "use 'memory' or the name of a file")
     if request.dtype not in ("uint8", "float32"):
         raise DatasetError(
             "reader.load", f"dtype={request.dtype!r} is neither 'uint8' nor 'float32'"
         )
     if schema.image_size is None and config.image_size is None and request.batch_size is not None:
         raise DatasetError(
-            schema.name,
+            str(folder),
             "its images differ in size, so they cannot be batched as they are",
             "pass read_config=ReadConfig(image_size=(height, width)), leave out batch_size, "
             "or build with --size",
@@ -140,12 +151,32 @@ def _records(folder: Path, slices: list[ShardSlice], request: Request, config: R
     if not request.shuffle:
         # File order is what was asked for: one shard after the other.
         return files.flat_map(_read_slice)
+    cycle = min(config.interleave_cycle_length, len(slices))
+    calls = config.num_parallel_calls_for_interleave_files
     return files.interleave(
         _read_slice,
-        cycle_length=min(config.interleave_cycle_length, len(slices)),
+        cycle_length=cycle,
         block_length=config.interleave_block_length,
-        num_parallel_calls=config.num_parallel_calls_for_interleave_files or tf.data.AUTOTUNE,
+        num_parallel_calls=min(calls, cycle) if calls else tf.data.AUTOTUNE,
     )
+
+
+def _cache_file(
+    manifest: Manifest, slices: list[ShardSlice], request: Request, config: ReadConfig
+) -> str:
+    """Return the name of a cache, "" for memory. What it is made of is in the name.
+
+    tf.data takes whatever it finds under a name, also what another dataset has left there.
+    """
+    if request.cache == "memory":
+        return ""
+    sha256 = {shard.name: shard.sha256 for s in manifest.splits.values() for shard in s.shards}
+    made_of = [(sha256[one.shard], one.skip, one.take) for one in slices]
+    options = (config.image_size, request.as_supervised)
+    digest = hashlib.sha256(repr((made_of, options)).encode()).hexdigest()
+    path = Path(f"{request.cache}-{digest[:12]}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return str(path)
 
 
 def _read_slice(file: Any, skip: Any, take: Any) -> Any:
@@ -160,7 +191,11 @@ def _calls(config: ReadConfig) -> int:
 def _options(request: Request, config: ReadConfig) -> Any:
     options = tf.data.Options()
     # Waiting for the slowest of the parallel reads buys an order that nobody asked for.
-    options.deterministic = not request.shuffle or request.seed is not None
+    options.deterministic = (
+        not request.shuffle
+        or request.seed is not None
+        or not config.shuffle_reshuffle_each_iteration
+    )
     # The map runs many images at once; threads inside one image's ops only get in their way.
     options.threading.max_intra_op_parallelism = 1
     return options.merge(config.options) if config.options is not None else options
@@ -216,7 +251,11 @@ class _Decoder:
         elif encoding == "png":
             pixels = tf.io.decode_png(data, channels=3)
         else:
-            pixels = tf.io.decode_image(data, channels=3, expand_animations=False)
+            pixels = tf.cond(
+                tf.io.is_jpeg(data),
+                lambda: tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE"),
+                lambda: tf.io.decode_png(data, channels=3),
+            )
         pixels.set_shape((*(self.schema.image_size or (None, None)), 3))
         return pixels
 
@@ -250,6 +289,6 @@ class _Decoder:
         augment = self.request.augment
         if augment is None:
             return images
-        if hasattr(augment, "trainable_variables"):  # a Keras layer is a pass-through in inference
+        if "training" in inspect.signature(getattr(augment, "call", augment)).parameters:
             return augment(images, training=True)  # type: ignore[call-arg]
         return augment(images)

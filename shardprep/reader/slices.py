@@ -60,9 +60,12 @@ def select(manifest: Manifest, text: str) -> list[ShardSlice]:
 def _position(text: str | None, default: int, num_records: int) -> int:
     if text is None:
         return default
-    number = round(num_records * int(text[:-1]) / 100) if text.endswith("%") else int(text)
-    if text.startswith("-"):
-        number += num_records
+    if text.endswith("%"):
+        percent = int(text[:-1])
+        number = round(num_records * (percent if percent >= 0 else 100 + percent) / 100)
+    else:
+        number = int(text)
+        number += num_records if number < 0 else 0
     return min(max(number, 0), num_records)
 
 

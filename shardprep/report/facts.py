@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep import items
-from shardprep.dataset import ITEMS_FILE, SCHEMA_FILE
+from shardprep.dataset import ITEMS_FILE, read_schema
 from shardprep.manifest import load_manifest
-from shardprep.schema import parse_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +77,7 @@ def read_facts(folder: Path) -> Facts:
 
     """
     manifest = load_manifest(folder)
-    schema = parse_schema((folder / SCHEMA_FILE).read_text(), str(folder / SCHEMA_FILE))
+    schema = read_schema(folder)
     columns = ("status", "original_width", "original_height", "original_format")
     table = items.read_items(folder / ITEMS_FILE, columns)
     written = table.filter(pc.equal(table["status"].cast("string"), items.WRITTEN))

@@ -1,0 +1,304 @@
+"""Examples agree with TensorFlow's protobuf both ways; bytes that are no example are an error."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardprep.errors import RecordError
+from shardprep.example import decode, encode
+
+if TYPE_CHECKING:
+    from shardprep.example import Values
+
+patiently = settings(deadline=None)  # a busy machine is no fault
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+FLOAT32 = st.floats(width=32, allow_nan=False)
+FEATURES = st.dictionaries(
+    st.text(max_size=12),
+    st.one_of(
+        st.lists(st.binary(max_size=40), max_size=4),
+        st.lists(INT64, max_size=4),
+        st.lists(FLOAT32, max_size=4),
+    ),
+    max_size=5,
+)
+
+ONE_OF_EACH: dict[str, Values] = {
+    "image": [b"\xff\xd8 pixels \x00", b""],
+    "label": [0, 1, -1, 127, 128, 2**63 - 1, -(2**63)],
+    "box": [0.0, -0.5, 1e-30, 3.0e38, float("inf")],
+    "größe/高さ": [480],
+    "nothing": [],
+}
+
+
+def field(number: int, kind: int, data: bytes) -> bytes:
+    """Return a field of a message on the wire; under 128 bytes."""
+    length = bytes((len(data),)) if kind == 2 else b""
+    return bytes((number << 3 | kind,)) + length + data
+
+
+def message(number: int, *fields: bytes) -> bytes:
+    return field(number, 2, b"".join(fields))
+
+
+def entry(name: bytes, *feature: bytes) -> bytes:
+    """Return a map entry of Features."""
+    return message(1, message(1, name), message(2, *feature))
+
+
+def an_example(*entries: bytes) -> bytes:
+    return message(1, *entries)
+
+
+BYTES_AB = message(1, message(1, b"ab"))
+INTS_1_2 = message(3, message(1, b"\x01\x02"))
+UNKNOWN = field(9, 0, b"\x07") + field(10, 1, bytes(8)) + message(11, b"?") + field(12, 5, bytes(4))
+HALF = struct.pack("<f", 0.5)
+
+WIRE = {
+    "empty": (b"", {}),
+    "no features": (message(1), {}),
+    "packed ints": (an_example(entry(b"x", INTS_1_2)), {"x": [1, 2]}),
+    "unpacked ints": (
+        an_example(entry(b"x", message(3, field(1, 0, b"\x01"), field(1, 0, b"\x02")))),
+        {"x": [1, 2]},
+    ),
+    "packed and unpacked ints": (
+        an_example(entry(b"x", message(3, field(1, 0, b"\x01"), message(1, b"\x02\x03")))),
+        {"x": [1, 2, 3]},
+    ),
+    "a number written longer than need be": (
+        an_example(entry(b"x", message(3, message(1, b"\x81\x80\x00")))),
+        {"x": [1]},
+    ),
+    "a negative number": (
+        an_example(entry(b"x", message(3, message(1, b"\xff" * 9 + b"\x01")))),
+        {"x": [-1]},
+    ),
+    "packed floats": (
+        an_example(entry(b"x", message(2, message(1, HALF, HALF)))),
+        {"x": [0.5] * 2},
+    ),
+    "unpacked floats": (
+        an_example(entry(b"x", message(2, field(1, 5, HALF), field(1, 5, HALF)))),
+        {"x": [0.5] * 2},
+    ),
+    "empty lists": (
+        an_example(
+            entry(b"a", message(1)),
+            entry(b"b", message(2)),
+            entry(b"c", message(3)),
+            entry(b"d", message(3, message(1))),
+        ),
+        {"a": [], "b": [], "c": [], "d": []},
+    ),
+    "no kind": (an_example(entry(b"x")), {"x": []}),
+    "no value": (an_example(message(1, message(1, b"x"))), {"x": []}),
+    "no name": (an_example(message(1, message(2, BYTES_AB))), {"": [b"ab"]}),
+    "value before name": (
+        an_example(message(1, message(2, BYTES_AB), message(1, b"x"))),
+        {"x": [b"ab"]},
+    ),
+    "a repeated name": (an_example(entry(b"x", INTS_1_2), entry(b"x", BYTES_AB)), {"x": [b"ab"]}),
+    "features in two parts": (
+        an_example(entry(b"x", BYTES_AB)) + an_example(entry(b"y", INTS_1_2)),
+        {"x": [b"ab"], "y": [1, 2]},
+    ),
+    "two kinds": (an_example(entry(b"x", BYTES_AB, INTS_1_2)), {"x": [1, 2]}),
+    "one kind in two parts": (an_example(entry(b"x", INTS_1_2, INTS_1_2)), {"x": [1, 2, 1, 2]}),
+    "unknown fields": (
+        UNKNOWN + an_example(UNKNOWN, entry(b"x", UNKNOWN, message(1, UNKNOWN, message(1, b"ab")))),
+        {"x": [b"ab"]},
+    ),
+    "a float list that holds an int": (
+        an_example(entry(b"x", message(2, field(1, 0, b"\x05")))),
+        {"x": []},
+    ),
+    "an int list that holds a float": (
+        an_example(entry(b"x", message(3, field(1, 5, HALF)))),
+        {"x": []},
+    ),
+}
+"""What is odd → bytes that protobuf accepts, and what they hold."""
+
+NO_EXAMPLES = {
+    "text": b"hello, world",
+    "JPEG": b"\xff\xd8\xff\xe0\x00\x10JFIF",
+    "zeros": bytes(32),
+    "a length beyond the end": b"\x0a\x7f",
+    "an endless number": b"\x0a" + b"\xff" * 20,
+    "a name that is not UTF-8": an_example(entry(b"\xff\xfe", BYTES_AB)),
+    "floats of three bytes": an_example(entry(b"x", message(2, message(1, b"abc")))),
+    "a cut int": an_example(entry(b"x", message(3, message(1, b"\x80")))),
+}
+
+
+@pytest.fixture(scope="module")
+def tf() -> Any:
+    import tensorflow as tf
+
+    return tf
+
+
+def as_tensorflow_reads(tf: Any, data: bytes) -> dict[str, list[Any]]:
+    features = tf.train.Example.FromString(data).features.feature
+    kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
+    return {
+        name: list(getattr(features[name], kind).value) if kind else []
+        for name, kind in kinds.items()
+    }
+
+
+def as_tensorflow_writes(tf: Any, features: dict[str, Values]) -> bytes:
+    proto = tf.train.Example()
+    for name, values in features.items():
+        feature = proto.features.feature[name]
+        if not values:
+            feature.int64_list.SetInParent()
+        elif isinstance(values[0], bytes):
+            feature.bytes_list.value.extend(values)
+        elif isinstance(values[0], float):
+            feature.float_list.value.extend(values)
+        else:
+            feature.int64_list.value.extend(values)
+    return bytes(proto.SerializeToString())
+
+
+def as_float32(features: dict[str, Values]) -> dict[str, Any]:
+    """Round floats to what a float32 keeps."""
+    return {
+        name: [
+            struct.unpack("<f", struct.pack("<f", v))[0] if isinstance(v, float) else v for v in vs
+        ]
+        for name, vs in features.items()
+    }
+
+
+def test_tensorflow_reads_what_is_encoded_here(tf: Any) -> None:
+    assert as_tensorflow_reads(tf, encode(ONE_OF_EACH)) == as_float32(ONE_OF_EACH)
+
+
+def test_what_tensorflow_encodes_is_read_here(tf: Any) -> None:
+    assert decode(as_tensorflow_writes(tf, ONE_OF_EACH)) == as_float32(ONE_OF_EACH)
+
+
+@patiently
+@given(FEATURES)
+def test_tensorflow_and_this_module_understand_each_other(
+    tf: Any, features: dict[str, Values]
+) -> None:
+    assert as_tensorflow_reads(tf, encode(features)) == features
+    assert decode(as_tensorflow_writes(tf, features)) == features
+
+
+def test_a_parsing_spec_reads_every_kind_of_feature(tf: Any) -> None:
+    data = encode({"image": [b"\x00pixels"], "label": [-1], "box": [0.25, 0.5], "tags": []})
+    parsed = tf.io.parse_single_example(
+        data,
+        {
+            "image": tf.io.FixedLenFeature([], tf.string),
+            "label": tf.io.FixedLenFeature([], tf.int64),
+            "box": tf.io.FixedLenFeature([2], tf.float32),
+            "tags": tf.io.RaggedFeature(tf.int64),
+        },
+    )
+    assert parsed["image"].numpy() == b"\x00pixels"
+    assert parsed["label"].numpy() == -1
+    assert parsed["box"].numpy().tolist() == [0.25, 0.5]
+    assert parsed["tags"].numpy().tolist() == []
+
+
+@patiently
+@given(FEATURES)
+def test_features_come_back_as_they_were(features: dict[str, Values]) -> None:
+    assert decode(encode(features)) == features
+
+
+def test_floats_keep_the_precision_of_float32() -> None:
+    assert decode(encode({"x": [0.1]})) == as_float32({"x": [0.1]})
+
+
+def test_not_a_number_comes_back_as_such() -> None:
+    (value,) = decode(encode({"x": [float("nan")]}))["x"]
+    assert value != value  # noqa: PLR0124 - only NaN differs from itself
+
+
+@patiently
+@given(FEATURES)
+def test_bytes_do_not_depend_on_the_order_of_the_features(features: dict[str, Values]) -> None:
+    backwards = dict(reversed(features.items()))
+    assert encode(backwards) == encode(features)
+
+
+@patiently
+@given(FEATURES)
+def test_names_are_written_in_sorted_order(features: dict[str, Values]) -> None:
+    assert list(decode(encode(features))) == sorted(features)
+
+
+@pytest.mark.parametrize("size", [0, 127, 128, 16_383, 16_384, 2_097_152])
+def test_lengths_of_every_number_of_bytes_come_back(tf: Any, size: int) -> None:
+    data = encode({"image": [bytes(size)]})
+    assert decode(data) == as_tensorflow_reads(tf, data) == {"image": [bytes(size)]}
+
+
+@pytest.mark.parametrize(("data", "expected"), WIRE.values(), ids=WIRE)
+def test_whatever_protobuf_accepts_is_read_as_protobuf_reads_it(
+    tf: Any, data: bytes, expected: dict[str, list[Any]]
+) -> None:
+    assert as_tensorflow_reads(tf, data) == expected
+    assert decode(data) == expected
+
+
+@pytest.mark.parametrize("data", NO_EXAMPLES.values(), ids=NO_EXAMPLES)
+def test_bytes_that_are_no_example_are_an_error_of_one_line(data: bytes) -> None:
+    with pytest.raises(RecordError, match=r"is not a serialized tf\.train\.Example") as caught:
+        decode(data)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_cut_of_an_example_is_an_error() -> None:
+    data = encode(ONE_OF_EACH)
+    for size in range(1, len(data)):
+        with pytest.raises(RecordError):
+            decode(data[:size])
+
+
+def decodes_or_reports(data: bytes) -> None:
+    """Decode, and let nothing but a RecordError stop it."""
+    try:
+        features = decode(data)
+    except RecordError as error:
+        assert str(error)  # noqa: PT017 - either outcome is right
+    else:
+        assert all(isinstance(values, list) for values in features.values())
+
+
+@patiently
+@given(st.binary(max_size=100))
+def test_random_bytes_decode_or_are_an_error(data: bytes) -> None:
+    decodes_or_reports(data)
+    decodes_or_reports(an_example(data))
+    decodes_or_reports(an_example(entry(b"x", data[:60])))
+
+
+@patiently
+@given(st.integers(0, 10_000), st.binary(min_size=1, max_size=4))
+def test_overwritten_examples_decode_or_are_an_error(at: int, patch: bytes) -> None:
+    data = encode(ONE_OF_EACH)
+    at %= len(data)
+    decodes_or_reports(data[:at] + patch + data[at + len(patch) :])
+
+
+def test_every_overwritten_byte_decodes_or_is_an_error() -> None:
+    data = encode({"a": [b"x"], "b": [300], "c": [0.5]})
+    for at in range(len(data)):
+        for value in range(256):
+            decodes_or_reports(data[:at] + bytes((value,)) + data[at + 1 :])
