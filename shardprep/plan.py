@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.errors import RecipeError
@@ -57,8 +57,8 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
 
     Per class and split, the count is the exact share rounded down or up; images of one group are
     not parted, and come as near to it as their groups allow. Where there are labels, an
-    unlabelled test set is not cut: it stays `test`, or is left out where the cut makes a `test` of
-    labelled items, which it would spoil.
+    unlabelled set is not cut: it keeps its split, or is left out where the cut makes a split of
+    that name of labelled items, which it would spoil.
     """
     labelled = [item for item in items if item.target is not None]
     pool = sorted(labelled or items, key=lambda item: _rank(item.key, seed, b"split"))
@@ -67,10 +67,8 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
         cut = cut_together(pool, ratios)
     else:
         cut = _cut_apart(pool, ratios)
-    if "test" not in ratios:
-        cut.extend(rest)
-        rest = []
-    return Cut(cut, rest)
+    cut.extend(item for item in rest if item.split not in ratios)
+    return Cut(cut, [item for item in rest if item.split in ratios])
 
 
 def plan_shards(
@@ -138,7 +136,7 @@ def _cut_apart(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item]:
         members = by_stratum[stratum]
         at = 0
         for split, count in _shares(len(members), ratios, debts).items():
-            cut.extend(replace(item, split=split) for item in members[at : at + count])
+            cut.extend(item.in_split(split) for item in members[at : at + count])
             at += count
     return cut
 

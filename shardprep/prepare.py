@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -14,7 +16,7 @@ from shardprep.source.catalog import Catalog, make_catalog
 from shardprep.source.splits import parse_split_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from shardprep.recipe import Recipe
@@ -75,6 +77,23 @@ def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> 
         ShardprepError: the source, its labels, the schema or the options do not allow it.
 
     """
+    with _no_collection():
+        return _make_plan(recipe, work_dir, notice)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python from searching millions of live objects for garbage again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> BuildPlan:
     spec = image_spec(recipe)
     catalog = make_catalog(recipe, work_dir, notice)
     items, skipped = _final_splits(catalog, recipe)
@@ -109,7 +128,7 @@ def _final_splits(catalog: Catalog, recipe: Recipe) -> tuple[list[Item], list[Sk
             f"{empty[0]}={ratios[empty[0]]:g} of {len(cut.items):,} images leaves none",
             "give it a larger share, or leave it out",
         )
-    reason = "no label, and --split makes its own test of labelled images"
+    reason = "no label, and --split makes this split of labelled images"
     left_out = [Skipped(item.key, reason, item.extent.num_bytes) for item in cut.left_out]
     return cut.items, catalog.skipped + left_out
 

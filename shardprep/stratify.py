@@ -8,7 +8,6 @@ largest groups first, each to the split that still wants most of this class.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,20 +37,22 @@ def cut_together(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item
         split: Counter({k: n * share for k, n in left.items()}) for split, share in ratios.items()
     }
     room = {split: len(pool) * share for split, share in ratios.items()}
+    owed = dict.fromkeys(ratios, 0.0)
+    """What rounding left, by the classes that are dealt out: many small classes add up."""
     split_of: dict[str, str] = {}
     while left:
         label = min(left, key=lambda label: (left[label], label))
         waiting = [name for name in by_class[label] if name not in split_of]
         for name in sorted(waiting, key=lambda name: -counts[name][label]):
-            split = max(ratios, key=lambda split: (wanted[split][label], room[split]))
+            split = max(ratios, key=lambda s: (wanted[s][label] + owed[s], room[s]))
             split_of[name] = split
             wanted[split].subtract(counts[name])
             room[split] -= len(groups[name])
             left.subtract(counts[name])
+        for split in ratios:
+            owed[split] += wanted[split][label]
         left = +left
-    return [
-        replace(item, split=split_of[name]) for name, members in groups.items() for item in members
-    ]
+    return [item.in_split(split_of[name]) for name, members in groups.items() for item in members]
 
 
 def _classes(members: Sequence[Item]) -> Counter[int]:

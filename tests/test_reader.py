@@ -205,8 +205,15 @@ def test_unsupervised_yields_every_feature_of_the_schema(
     assert set(np.atleast_1d(one["image/width"])) == {WIDTH}
 
 
-@pytest.mark.parametrize("form", ["png", "raw", "unlabelled"])
-@pytest.mark.parametrize("options", [{}, {"batch_size": 4}, {"as_supervised": False}])
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("png", {}),
+        ("png", {"batch_size": 4, "as_supervised": False}),
+        ("raw", {"batch_size": 4}),
+        ("unlabelled", {}),
+    ],
+)
 def test_float32_is_0_to_1(sets: dict[str, Path], form: str, options: dict[str, Any]) -> None:
     options = {**options, "split": "validation", "shuffle": False}
     floats = reader.load(sets[form], dtype="float32", **options).as_numpy_iterator()
@@ -355,9 +362,7 @@ def test_no_record_comes_again_before_all_have_come(sets: dict[str, Path]) -> No
     [
         ("keep", {}),
         ("png", {"cache": "memory"}),
-        ("raw", {"batch_size": 10}),
-        ("raw", {"batch_size": 10, "cache": "memory"}),
-        ("png", {"split": "train[3:40]"}),
+        ("raw", {"batch_size": 10, "split": "train[3:40]"}),
         ("png", {"split": "validation", "shuffle": 4}),
     ],
 )
@@ -599,16 +604,12 @@ def test_image_size_resizes(sets: dict[str, Path], form: str) -> None:
 @pytest.mark.parametrize(
     "split",
     [
-        "train",
         "train[:90%]",
-        "train[90%:]",
         "train[33%:66%]",
         "train[-25%:]",
-        "train[:2%]",
         "train[3:7]",
         "train[-2:]",
         "train[:-40]",
-        "train[9:10]",
         "validation+train",
         "train[:50%]+validation",
         "train[:3]+train[:3]",

@@ -42,6 +42,8 @@ _DAMAGE = (
     NotImplementedError, ValueError, OverflowError, OSError, MemberError,
 )  # fmt: skip
 """What the libraries raise for archives that are not whole."""
+_PLAIN_PATH = re.compile(r"(?!\.?/|.*//|.*/\.(/|$)).*[^/]", re.DOTALL)
+"""A path that is written as short as it can be; others are rare and may be slow."""
 _PART = re.compile(r"(?P<whole>.+)\.(?P<number>\d{3})")
 
 
@@ -158,12 +160,12 @@ class _Walk:
 
     def member(self, key: str, extent: Extent, depth: int) -> None:
         """Sort one member into images, archives (opened), junk, or others."""
-        path = PurePosixPath(key)
-        if _is_junk(path):
+        name = key.rpartition("/")[2]
+        if _is_junk(key, name):
             self.skipped.append(Skipped(key, "junk", extent.num_bytes))
-        elif path.suffix.lower() in IMAGE_SUFFIXES:
+        elif name[name.rfind(".") :].lower() in IMAGE_SUFFIXES:
             self.images.append(Member(key, extent))
-        elif _PART.fullmatch(path.name):
+        elif _PART.fullmatch(name):
             self.part("", key, extent, depth)
         else:
             self.unnamed(key, extent, depth)
@@ -271,11 +273,19 @@ def _unreadable(error: OSError) -> None:
     raise SourceError(str(error.filename), f"cannot be read ({error.strerror})")
 
 
-def _is_junk(path: PurePosixPath) -> bool:
-    return path.name in _JUNK_NAMES or path.name.startswith("._") or "__MACOSX" in path.parts
+def _is_junk(key: str, name: str) -> bool:
+    if name in _JUNK_NAMES or name.startswith("._"):
+        return True
+    return "__MACOSX" in key and "__MACOSX" in key.split("/")
 
 
 def _clean(key: str) -> str:
     """Return the key as a POSIX path in valid Unicode: Windows separators turned, "./" dropped."""
-    path = PurePosixPath(key.replace("\\", "/")).as_posix()
-    return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    path = key.replace("\\", "/")
+    if not _PLAIN_PATH.fullmatch(path):
+        path = PurePosixPath(path).as_posix()
+    return (
+        path
+        if path.isascii()
+        else path.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    )
