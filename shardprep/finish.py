@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow.compute as pc
 
 from shardprep import items, tfds
@@ -54,6 +55,8 @@ class _Tally:
 
     splits: dict[str, _SplitTally] = field(default_factory=dict)
     rejected: Counter[str] = field(default_factory=Counter)
+    marks: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = field(default_factory=list)
+    """The first 8 bytes of the SHA-256 of each written original, for each shard."""
     num_enlarged: int = 0
     original_bytes: int = 0
 
@@ -67,6 +70,8 @@ class _Tally:
         split.num_unlabelled += len(written) - sum(
             pc.count(written[name]).as_py() for name in ("label", "labels", "target", "text")
         )
+        hashes = written["original_sha256"].to_pylist()
+        self.marks.append(np.array([int(text[:16], 16) for text in hashes], np.uint64))
         self.original_bytes += pc.sum(written["original_bytes"]).as_py() or 0
         if build.spec.fixed_size is not None:
             sizes = zip(
@@ -78,6 +83,19 @@ class _Tally:
                 math.prod(fitted_size(height, width, build.spec)) > height * width
                 for height, width in sizes
             )
+
+    def copies(self, plan: BuildPlan) -> tuple[int, int]:
+        """Return how many originals are copies, and how many of these another split has too."""
+        splits = list(self.splits)
+        marks = np.concatenate(self.marks)
+        places = np.repeat(
+            [splits.index(shard.split) for shard in plan.shards],
+            [len(marks) for marks in self.marks],
+        )
+        order = np.lexsort((places, marks))
+        same = marks[order][1:] == marks[order][:-1]
+        apart = places[order][1:] != places[order][:-1]
+        return int(same.sum()), int((same & apart).sum())
 
 
 def write_skipped(folder: Path, plan: BuildPlan) -> None:
@@ -134,6 +152,7 @@ def _index(table: pa.Table) -> str:
 def _manifest(plan: BuildPlan, version: str, fingerprint: Fingerprint, tally: _Tally) -> Manifest:
     splits = {name: _split(split, plan) for name, split in tally.splits.items()}
     num_written = sum(split.num_records for split in splits.values())
+    num_copies, num_leaks = tally.copies(plan)
     skipped = Counter(one.reason for one in plan.skipped)
     return Manifest(
         name=plan.name,
@@ -153,6 +172,8 @@ def _manifest(plan: BuildPlan, version: str, fingerprint: Fingerprint, tally: _T
             num_skipped=len(plan.skipped),
             rejected=dict(sorted(tally.rejected.items())),
             skipped=dict(sorted(skipped.items())),
+            num_copies=num_copies,
+            num_leaks=num_leaks,
             num_enlarged=tally.num_enlarged,
             original_bytes=tally.original_bytes,
             num_bytes=sum(split.num_bytes for split in splits.values()),

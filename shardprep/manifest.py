@@ -55,6 +55,10 @@ class Totals(_Model):
     """By kind."""
     skipped: dict[str, int]
     """By reason."""
+    num_copies: int
+    """Written images with the very bytes of another one, not counting the first of each."""
+    num_leaks: int
+    """Of these, those that are in another split than an image they are equal to."""
     num_enlarged: int
     """Written images that had fewer pixels than they were scaled to."""
     original_bytes: int

@@ -255,6 +255,19 @@ def test_too_many_rejections_fail_and_keep_the_work(tmp_path: Path) -> None:
     assert result.manifest.totals.num_rejected == 2
 
 
+def test_copies_are_counted_and_dedup_leaves_them_out(tmp_path: Path) -> None:
+    twice = jpeg(seed=7)
+    members = {**animals(12), "train/cat.90.jpg": twice, "train/cat.91.jpg": twice}
+    members |= {"test/1.jpg": jpeg(seed=99), "test/2.jpg": twice}
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    totals = build(source, tmp_path / "out", labels="prefix", **KEYS).manifest.totals
+    assert (totals.num_copies, totals.num_leaks) == (2, 1)
+    result = build(source, tmp_path / "less", labels="prefix", dedup=True, **KEYS)
+    assert result.manifest.totals.num_copies == 0
+    assert result.manifest.totals.skipped == {"same bytes as test/2.jpg": 2}
+    assert result.manifest.splits["test"].num_records == 2
+
+
 def test_split_is_stratified_and_the_unlabelled_test_stays(tmp_path: Path) -> None:
     members = {**animals(40), **{f"test/{i}.jpg": jpeg(seed=i) for i in range(5)}}
     source = write(tmp_path / "pets.zip", zip_bytes(members))

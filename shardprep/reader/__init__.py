@@ -34,8 +34,8 @@ class ReadConfig:
     num_parallel_calls_for_decode: int | None = None
     """Images decoded at the same time; None lets tf.data decide."""
     shuffle_window: int = 2048
-    """Records that `shuffle=True` draws from; they are held encoded, so megabytes, not gigabytes.
-    The shards are shuffled already when they are written."""
+    """Records that `shuffle=True` draws from. They are held encoded, megabytes and not gigabytes,
+    unless a cache stands before. The shards are shuffled already when they are written."""
     shuffle_reshuffle_each_iteration: bool = True
     """Another order each epoch; with a seed, the same sequence of orders each run."""
     image_size: tuple[int, int] | None = None
@@ -77,12 +77,13 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
         shuffle: True draws from a window of `ReadConfig.shuffle_window` records, a number from
             one of that many, False keeps the order of the shards. By default, only a split whose
             name starts with "train" is shuffled.
-        seed: makes the order, and the order of each further epoch, the same in every run.
+        seed: makes the order, and the order of each further epoch, the same in every run, as long
+            as TensorFlow's own global seed is the same.
         repeat: True for ever, a number that many epochs.
         cache: "memory", or the beginning of a file's name: keeps decoded images after the first
             epoch. What a file is made of is in the rest of its name, so it is never stale.
-        augment: called with each batch of images, after `dtype`; a Keras layer is called with
-            `training=True`.
+        augment: called with each batch of images, or each image without `batch_size`, after
+            `dtype`; what takes an argument `training`, as Keras layers do, gets True.
         dtype: "float32" gives 0..1; "uint8" leaves casting to the accelerator, which is faster.
         as_supervised: False yields a dict of all features of the schema.
         drop_remainder: drop a last batch that is not full, so that every batch has one shape.

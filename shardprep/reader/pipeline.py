@@ -130,7 +130,9 @@ def _check_shards(folder: Path, manifest: Manifest, slices: list[ShardSlice]) ->
         if actual != sizes[name]:
             what = "is missing" if actual is None else f"has {actual:,} bytes"
             raise DatasetError(
-                str(path), f"{what}, the manifest says {sizes[name]:,}", "build the set again"
+                str(path),
+                f"{what}, the manifest says {sizes[name]:,}",
+                "copy it again, or build the set again",
             )
 
 
@@ -172,7 +174,7 @@ def _cache_file(
         return ""
     sha256 = {shard.name: shard.sha256 for s in manifest.splits.values() for shard in s.shards}
     made_of = [(sha256[one.shard], one.skip, one.take) for one in slices]
-    options = (config.image_size, request.as_supervised)
+    options = (config.image_size, request.as_supervised, request.batch_size is None)
     digest = hashlib.sha256(repr((made_of, options)).encode()).hexdigest()
     path = Path(f"{request.cache}-{digest[:12]}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -289,6 +291,13 @@ class _Decoder:
         augment = self.request.augment
         if augment is None:
             return images
-        if "training" in inspect.signature(getattr(augment, "call", augment)).parameters:
+        if _takes_training(augment):
             return augment(images, training=True)  # type: ignore[call-arg]
         return augment(images)
+
+
+def _takes_training(augment: Callable[[Any], Any]) -> bool:
+    try:
+        return "training" in inspect.signature(getattr(augment, "call", augment)).parameters
+    except ValueError:  # written in C
+        return False

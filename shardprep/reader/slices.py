@@ -28,8 +28,8 @@ class ShardSlice:
 def select(manifest: Manifest, text: str) -> list[ShardSlice]:
     """Return the records that a split expression means, in its order.
 
-    A percentage is rounded to the nearest record; negative positions count from the end, as in
-    Python and TFDS.
+    A percentage is rounded to the nearest record, so that [:P%] and [P%:] are the whole; negative
+    positions count from the end, and those beyond an end mean that end, as in Python.
 
     Raises:
         DatasetError: the expression is malformed, names an unknown split, or selects nothing.
@@ -53,7 +53,8 @@ def select(manifest: Manifest, text: str) -> list[ShardSlice]:
         stop = _position(match["stop"], split.num_records, split.num_records)
         found.extend(_cut(split, start, stop))
     if not found:
-        raise DatasetError(manifest.name, f"{text!r} selects no record")
+        counts = ", ".join(f"{name} {s.num_records:,}" for name, s in manifest.splits.items())
+        raise DatasetError(manifest.name, f"{text!r} selects no record", f"it has {counts}")
     return found
 
 

@@ -126,6 +126,10 @@ def print_inputs(
                 print_line(console, "", f"{example.key}: {example.reason}", style="dim")
     if totals.num_skipped:
         print_line(console, "skipped", counts_line(totals.skipped))
+    if totals.num_copies:
+        leaks = f", {totals.num_leaks:,} of them in another split" if totals.num_leaks else ""
+        text = f"{totals.num_copies:,} images are there already{leaks}; --dedup leaves them out"
+        print_line(console, "copies", text, style="yellow" if totals.num_leaks else "")
     labels = manifest.labels
     _print_missing(console, labels.num_rows_without_image, labels.rows_without_image)
 

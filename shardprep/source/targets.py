@@ -99,7 +99,7 @@ def make_targets(
         pairs = zip(keys, cells, strict=True)
         return Targets(kind, [None if c is None else _number(key, c) for key, c in pairs], ())
     if kind == "multilabel" and not separator:
-        separator = _separator(found) or " "
+        separator = _separator(found) or _commonest_separator(found)
     split = [
         None if cell is None else _several(key, cell, kind, separator)
         for key, cell in zip(keys, cells, strict=True)
@@ -188,6 +188,14 @@ def _separator(found: Sequence[Cell]) -> str:
         if all(uses[part] > 1 for part in several) and len(uses) < len(texts):
             return separator
     return ""
+
+
+def _commonest_separator(found: Sequence[Cell]) -> str:
+    """Return what stands in most cells; a space if nothing does."""
+    texts = [cell for cell in found if isinstance(cell, str)]
+    counts = {separator: sum(separator in text for text in texts) for separator in _SEPARATORS}
+    best = max(_SEPARATORS, key=lambda separator: counts[separator])
+    return best if counts[best] else " "
 
 
 def _text(cell: Cell) -> str:
