@@ -263,7 +263,8 @@ def _local(source: str, *, refresh: bool) -> str:
 
 def _download(slug: str, to: Path | None, *, refresh: bool) -> Path:
     from shardprep.report.download import DownloadProgress
-    from shardprep.source.kaggle import download, parse_ref
+    from shardprep.source.kaggle.download import download
+    from shardprep.source.kaggle.ref import parse_ref
 
     with DownloadProgress(_console(stderr=True)) as progress:
         return download(parse_ref(slug), to=to, refresh=refresh, watcher=progress)

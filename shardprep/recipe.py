@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from shardprep.errors import RecipeError
-from shardprep.source.targets import TargetKind
+from shardprep.schema import TargetKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

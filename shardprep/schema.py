@@ -25,6 +25,8 @@ Encoding = Literal["jpeg", "png", "raw", "any"]
 
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
+TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
+"""What a model learns to give for an image: one class, several, a number, a text, nothing."""
 TARGET_FEATURES = {"class": LABEL, "multilabel": LABELS, "regression": TARGET, "text": TEXT}
 """Kind of target → the feature that holds it."""
 PROVIDED = {

@@ -15,12 +15,13 @@ from shardprep.source.documents import TABLE_SUFFIXES, Documents
 from shardprep.source.extent import ZipExtent
 from shardprep.source.labels import auto_labels, label_keys, match_table, parse_label_rule
 from shardprep.source.splits import given_split
-from shardprep.source.targets import TargetKind, TargetSpec, make_targets
+from shardprep.source.targets import TargetSpec, make_targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from shardprep.schema import TargetKind
     from shardprep.source.labels import Labelling
     from shardprep.source.table import Table
 

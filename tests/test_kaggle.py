@@ -21,8 +21,11 @@ from rich.console import Console
 
 from shardprep.errors import RecipeError, SourceError
 from shardprep.report import download as report
-from shardprep.source import kaggle, kaggle_client
-from shardprep.source.kaggle import KaggleRef, Patience, cached_archive, is_ref, parse_ref
+from shardprep.source.kaggle.credentials import credentials
+from shardprep.source.kaggle.damage import damage
+from shardprep.source.kaggle.download import Patience, download
+from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
+from shardprep.source.kaggle.shelf import cache_folder, cached_archive
 from tests.builders import tar_bytes, write, zip_bytes
 from tests.kaggle_server import KEY, LAST_MODIFIED, RULES, Answer, Archive, Body, KaggleServer
 
@@ -84,7 +87,7 @@ def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 def fetch(
     world: World, ref: KaggleRef = PETS, patience: Patience = HASTY, *, refresh: bool = False
 ) -> Path:
-    return kaggle.download(ref, watcher=world.told, patience=patience, refresh=refresh)
+    return download(ref, watcher=world.told, patience=patience, refresh=refresh)
 
 
 def failure(world: World, ref: KaggleRef = PETS, patience: Patience = ONCE) -> str:
@@ -99,7 +102,7 @@ def failure(world: World, ref: KaggleRef = PETS, patience: Patience = ONCE) -> s
 
 
 def incoming(ref: KaggleRef = PETS) -> Path:
-    return kaggle.cache_folder(ref) / ".shardprep" / ref.cache_path / "incoming"
+    return cache_folder(ref) / ".shardprep" / ref.cache_path / "incoming"
 
 
 # What a ref is.
@@ -223,19 +226,19 @@ def test_a_folder_of_the_user_s_gets_the_archive_and_has_it_next_time(
     world: World, tmp_path: Path
 ) -> None:
     there = tmp_path / "my data"
-    archive = kaggle.download(PETS, to=there, watcher=world.told)
+    archive = download(PETS, to=there, watcher=world.told)
     assert archive == there / "pets.zip"
     assert archive.read_bytes() == ZIP
     assert not world.cache.exists()
     num_requests = len(world.server.requests)
-    assert kaggle.download(PETS, to=there, watcher=world.told) == archive
+    assert download(PETS, to=there, watcher=world.told) == archive
     assert len(world.server.requests) == num_requests
 
 
 def test_a_folder_of_the_user_s_is_served_from_the_cache(world: World, tmp_path: Path) -> None:
     fetch(world)
     num_requests = len(world.server.requests)
-    archive = kaggle.download(PETS, to=tmp_path / "here", watcher=world.told)
+    archive = download(PETS, to=tmp_path / "here", watcher=world.told)
     assert archive.read_bytes() == ZIP
     assert len(world.server.requests) == num_requests
     assert world.told.phases[-1] == ("copying", len(ZIP))
@@ -244,16 +247,16 @@ def test_a_folder_of_the_user_s_is_served_from_the_cache(world: World, tmp_path:
 def test_a_file_of_the_user_s_is_never_replaced_unasked(world: World, tmp_path: Path) -> None:
     mine = write(tmp_path / "pets.zip", b"mine")
     with pytest.raises(SourceError, match=r"is there already.*--refresh"):
-        kaggle.download(PETS, to=tmp_path, watcher=world.told)
+        download(PETS, to=tmp_path, watcher=world.told)
     assert mine.read_bytes() == b"mine"
-    kaggle.download(PETS, to=tmp_path, watcher=world.told, refresh=True)
+    download(PETS, to=tmp_path, watcher=world.told, refresh=True)
     assert mine.read_bytes() == ZIP
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(world: World, tmp_path: Path) -> None:
     write(tmp_path / "file", b"")
     with pytest.raises(SourceError, match="Not a directory; choose another --to"):
-        kaggle.download(PETS, to=tmp_path / "file" / "x", watcher=world.told)
+        download(PETS, to=tmp_path / "file" / "x", watcher=world.told)
 
 
 # Credentials.
@@ -314,7 +317,7 @@ def test_every_way_to_give_credentials_is_found(
         monkeypatch.setenv(name, value.replace("~", str(world.home)))
     for name, content in files.items():
         give(world, name, content)
-    assert [one.source for one in kaggle_client.credentials()] == [way]
+    assert [one.source for one in credentials()] == [way]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"username": "u"}', "\xff"])
@@ -324,7 +327,7 @@ def test_a_file_without_credentials_is_none(
     without_key(monkeypatch)
     write(world.home / ".kaggle/kaggle.json", content.encode("latin-1"))
     give(world, ".kaggle/access_token", " \n")
-    assert not kaggle_client.credentials()
+    assert not credentials()
 
 
 def test_a_kaggle_json_is_enough(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -620,12 +623,14 @@ def test_a_silent_server_is_given_up(world: World, hang: int) -> None:
 
 PROGRAM = """
 import sys
-from shardprep.source.kaggle import download, parse_ref
+from shardprep.source.kaggle.download import Patience, download
+from shardprep.source.kaggle.ref import parse_ref
 class Say:
     def notice(self, line): print(line, flush=True)
     def begin(self, what, num_bytes): print(what, flush=True)
     def progress(self, num_bytes): print(num_bytes, flush=True)
-print("at", download(parse_ref("pets"), watcher=Say()), flush=True)
+hasty = Patience(backoff_s=0.01)
+print("at", download(parse_ref("pets"), watcher=Say(), patience=hasty), flush=True)
 """
 
 
@@ -667,7 +672,7 @@ def test_a_second_refresh_takes_what_the_first_has_brought_though_it_is_the_same
     watchers = Told(), Told()
     runs = [
         threading.Thread(
-            target=kaggle.download,
+            target=download,
             args=(PETS,),
             kwargs={"refresh": True, "watcher": watcher, "patience": HASTY},
         )
@@ -705,7 +710,7 @@ def test_a_watcher_that_raises_ends_the_client(world: World) -> None:
 
     world.server.bodies = [Body(hang=0)]
     with pytest.raises(StoppedError):
-        kaggle.download(PETS, watcher=Stopping())
+        download(PETS, watcher=Stopping())
     assert fetch(world).read_bytes() == ZIP
 
 
@@ -749,12 +754,12 @@ DAMAGED = {
 
 @pytest.mark.parametrize("case", WHOLE)
 def test_a_whole_archive_is_found_whole(tmp_path: Path, case: str) -> None:
-    assert kaggle.damage(write(tmp_path / "x", WHOLE[case]), Told()) == ""
+    assert damage(write(tmp_path / "x", WHOLE[case]), Told()) == ""
 
 
 @pytest.mark.parametrize("case", DAMAGED)
 def test_a_damaged_archive_is_found_damaged(tmp_path: Path, case: str) -> None:
-    assert kaggle.damage(write(tmp_path / "x", DAMAGED[case]), Told())
+    assert damage(write(tmp_path / "x", DAMAGED[case]), Told())
 
 
 def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) -> None:
@@ -762,7 +767,7 @@ def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) ->
     for header, offset in ((b"PK\3\4", 8), (b"PK\1\2", 10)):
         data[data.index(header) + offset] = 9  # Deflate64
     told = Told()
-    assert kaggle.damage(write(tmp_path / "x", bytes(data)), told) == ""
+    assert damage(write(tmp_path / "x", bytes(data)), told) == ""
     assert told.lines[0].startswith("members not checked: 1, ")
 
 

@@ -27,7 +27,6 @@ from shardprep.source.splits import (
 )
 from shardprep.source.targets import (
     Target,
-    TargetKind,
     Targets,
     TargetSpec,
     make_targets,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from shardprep.recipe import Recipe
+    from shardprep.schema import TargetKind
     from shardprep.source.archive import Listing
     from shardprep.source.extent import Extent
     from shardprep.source.labels import Labelling, TableMatch

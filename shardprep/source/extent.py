@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature … name length, extra length (APPNOTE 4.3.7)
 _ENCRYPTED = 0x1
-_METHODS = {9: "Deflate64", 95: "xz", 97: "WavPack", 98: "PPMd", 99: "AES", 93: "zstd"}
+_METHODS = {
+    9: "Deflate64 (as Windows packs large zips; pack it again with 7-Zip)",
+    95: "xz",
+    97: "WavPack",
+    98: "PPMd",
+    99: "AES",
+    93: "zstd",
+}
 
 
 _UNPACK_ERRORS = (

@@ -20,7 +20,8 @@ from shardprep.source.splits import natural_order
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
+    from shardprep.schema import TargetKind
+
 Cell = str | tuple[str, ...]
 """What a label rule finds for an image: one name, or the columns that are set."""
 Target = int | tuple[int, ...] | float | str | None

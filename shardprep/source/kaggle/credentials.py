@@ -1,0 +1,101 @@
+"""The Kaggle credentials of this machine, found where the client finds them, and in its order.
+
+They are read to say which ones were sent and to mask them in messages; the client reads its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """One way in which Kaggle credentials are given on this machine."""
+
+    source: str
+    """What a person would change: a variable or a file."""
+    secrets: tuple[str, ...] = field(repr=False)
+
+
+def credentials() -> list[Credential]:
+    """Return the credentials in the order of the client, which takes the first and only that."""
+    return [*_tokens(), *_key_pairs(), *_logins()]
+
+
+def _tokens() -> Iterator[Credential]:
+    env = os.environ
+    if env.get("KAGGLE_KERNEL_RUN_TYPE") and env.get("KAGGLE_DATA_PROXY_URL"):
+        yield from _token_file(env.get("KAGGLE_API_V1_TOKEN", ""), "KAGGLE_API_V1_TOKEN")
+    if token := env.get("KAGGLE_API_TOKEN"):
+        if os.path.exists(token):  # noqa: PTH110 - Path.exists raises where a token is too long
+            yield from _token_file(token, "KAGGLE_API_TOKEN")
+        else:
+            yield Credential("KAGGLE_API_TOKEN", (token,))
+    for name in ("access_token", "access_token.txt"):
+        yield from _token_file(str(Path.home() / ".kaggle" / name), f"~/.kaggle/{name}")
+
+
+def _token_file(path: str, source: str) -> Iterator[Credential]:
+    token = _text(Path(path)).strip() if path else ""
+    if token:
+        yield Credential(source, (token,))
+
+
+def _key_pairs() -> Iterator[Credential]:
+    """The user name and the key can come from two places; variables win one by one."""
+    user, key = os.environ.get("KAGGLE_USERNAME"), os.environ.get("KAGGLE_KEY")
+    if user and key:
+        yield Credential("KAGGLE_USERNAME and KAGGLE_KEY", (key,))
+    path = config_folder() / "kaggle.json"
+    kept = _json(path)
+    if (user or kept.get("username")) and kept.get("key"):
+        yield Credential(_short(path), (str(kept["key"]),))
+    elif key and not user and kept.get("username"):
+        yield Credential(f"KAGGLE_KEY and {_short(path)}", (key,))
+
+
+def _logins() -> Iterator[Credential]:
+    path = Path.home() / ".kaggle" / "credentials.json"
+    kept = _json(path)
+    if kept.get("refresh_token"):
+        secrets = tuple(
+            str(kept[name]) for name in ("refresh_token", "access_token") if name in kept
+        )
+        yield Credential(_short(path), secrets)
+
+
+def config_folder() -> Path:
+    """Return the folder that the client takes for its own; it may not exist."""
+    if folder := os.environ.get("KAGGLE_CONFIG_DIR"):
+        return Path(folder)
+    old = Path.home() / ".kaggle"
+    if old.exists():
+        return old
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "kaggle")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        kept = json.loads(_text(path) or "{}")
+    except ValueError:
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _short(path: Path) -> str:
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)

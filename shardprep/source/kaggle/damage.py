@@ -1,0 +1,80 @@
+"""Whether an archive is whole: every checksum in it is read.
+
+Its size proves nothing, since kaggle 2.2.4 can leave a file of the right size with wrong bytes.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+from lzma import LZMAError
+from typing import TYPE_CHECKING
+
+from shardprep.source.sniff import HEAD_BYTES, archive_type
+from shardprep.source.streams import decompressed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import IO, BinaryIO
+
+    from shardprep.source.kaggle.watcher import DownloadWatcher
+
+_BLOCK_BYTES = 1 << 20
+_PAGE_STARTS = (b"<!doctype html", b"<html")
+_DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, OSError)
+
+
+def damage(path: Path, watcher: DownloadWatcher) -> str:
+    """Return what is wrong with an archive, "" for one whose every checksum holds.
+
+    A zip is read to the last member, .gz, .bz2 and .xz to their end; a tar holds checksums of its
+    headers alone, and of 7z and rar no more is looked at than how they start.
+    """
+    with path.open("rb") as file:
+        kind = archive_type(file.read(HEAD_BYTES))
+        file.seek(0)
+        watcher.begin("checking", path.stat().st_size)
+        try:
+            if kind == "zip":
+                _read_zip(file, watcher)
+            elif kind in ("gz", "bz2", "xz"):
+                _read_all(decompressed(file, kind), file, watcher)
+            elif kind == "tar":
+                with tarfile.open(fileobj=file, mode="r:") as archive:
+                    archive.getmembers()
+        except _DAMAGE as error:
+            if isinstance(error, OSError) and error.errno is not None:  # not the data, the disk
+                raise
+            return str(error)
+    return "" if kind else "it is no archive"
+
+
+def _read_zip(file: BinaryIO, watcher: DownloadWatcher) -> None:
+    num_unread = 0
+    with zipfile.ZipFile(file) as archive:
+        for info in archive.infolist():
+            try:
+                with archive.open(info) as member:
+                    _read_all(member, file, watcher)
+            except (NotImplementedError, RuntimeError):  # an unknown method; encrypted
+                num_unread += 1
+            except _DAMAGE as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                message = f"member {info.filename!r}: {error}"
+                raise zipfile.BadZipFile(message) from error
+    if num_unread:
+        why = "encrypted, or packed by a method that is not known here"
+        watcher.notice(f"members not checked: {num_unread:,}, {why}")
+
+
+def _read_all(stream: IO[bytes], file: BinaryIO, watcher: DownloadWatcher) -> None:
+    while stream.read(_BLOCK_BYTES):
+        watcher.progress(file.tell())
+
+
+def is_page(path: Path) -> bool:
+    """Tell whether a file is a web page, which Kaggle may send instead of an archive."""
+    with path.open("rb") as file:
+        return file.read(HEAD_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_PAGE_STARTS)

@@ -1,0 +1,138 @@
+"""How an attempt failed, and what a person is told: one line that says what to do next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from shardprep.errors import SourceError
+from shardprep.source.kaggle.credentials import credentials
+from shardprep.source.kaggle.ref import SITE
+
+if TYPE_CHECKING:
+    from shardprep.source.kaggle.credentials import Credential
+    from shardprep.source.kaggle.ref import KaggleRef
+
+_SETTINGS = f"{SITE}/settings"
+_AGAIN = "run the same command again: it goes on where it stopped"
+_LATER = "run the same command again later: it goes on where it stopped"
+
+FaultKind = Literal[
+    "http", "connection", "silent", "credentials", "import", "disk", "client", "died"
+]
+
+
+class ClientError(Exception):
+    """One attempt of the client came to nothing; `message` is one line and holds no secret."""
+
+    def __init__(
+        self,
+        kind: FaultKind,
+        message: str = "",
+        *,
+        status: int = 0,
+        retry_after_s: float | None = None,
+        in_body: bool = False,
+    ) -> None:
+        """`in_body`: the client had begun to write the file."""
+        super().__init__(kind, message)
+        self.kind = kind
+        self.message = message
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.in_body = in_body
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may well succeed a little later."""
+        if self.kind in ("connection", "silent"):
+            return True
+        if self.kind == "http" and not self.in_body:
+            return self.status in (408, 429) or self.status >= 500
+        return self.in_body and self.kind in ("http", "client")
+
+    @property
+    def spoils_file(self) -> bool:
+        """Whether what lies on the disk may be no longer what the server sent.
+
+        kaggle 2.2.4 writes the body of an error over the partial file, and keeps its note that the
+        file is good to go on with.
+        """
+        return self.in_body and self.kind in ("http", "client")
+
+
+def explained(ref: KaggleRef, fault: ClientError) -> SourceError:
+    """Say what a failed attempt means, and what a person can do."""
+    known = credentials()
+    if fault.kind == "credentials" or fault.status == 401:
+        return _not_accepted(ref, known) if known else no_credentials(ref)
+    if not known and fault.status in (403, 404):
+        return no_credentials(ref)
+    what, hint = _http_lines(ref, fault) if fault.kind == "http" else _other_lines(ref, fault)
+    return SourceError(str(ref), what, hint)
+
+
+def _http_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
+    status, said = fault.status, f"{fault.status}: {fault.message}"
+    rules = ref.kind == "competition" and "rules" in fault.message.lower()
+    if fault.in_body:
+        lines = f"the download broke off ({said})", _LATER
+    elif status == 403 and rules:
+        lines = (
+            "the competition's rules are not accepted yet (403)",
+            f"accept them at {ref.rules_page}",
+        )
+    elif status == 403:
+        why = "the account may have to join first, or to verify a phone number"
+        lines = f"Kaggle refuses access ({said})", f"open {ref.page} in a browser: {why}"
+    elif status == 404:
+        also = "a dataset is kaggle:OWNER/NAME" if ref.kind == "competition" else "is it private?"
+        lines = f"Kaggle has no such {ref.kind} (404)", f"check the name at {ref.page}; {also}"
+    elif status == 429:
+        wait = f"{fault.retry_after_s:,.0f} s" if fault.retry_after_s else "some minutes"
+        lines = "Kaggle limits how often it is asked (429)", f"wait {wait}, then {_AGAIN}"
+    elif status >= 500:
+        lines = f"Kaggle answers with an error of its own ({said})", _LATER
+    else:
+        lines = f"Kaggle cannot serve it ({said})", f"see {ref.page} in a browser"
+    return lines
+
+
+def _other_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
+    what, hint = {
+        "connection": (
+            "no connection to Kaggle",
+            f"check the network and HTTPS_PROXY, then {_AGAIN}",
+        ),
+        "silent": ("nothing has come from Kaggle", _LATER),
+        "import": ("the kaggle client cannot be loaded", "pip install 'kaggle>=2.2.4,<3' six"),
+        "disk": ("cannot be written", "free some space, or choose another --to or SHARDPREP_CACHE"),
+        "client": ("the kaggle client failed", f"download it from {ref.page} and give that file"),
+        "died": ("the kaggle client was ended from outside", f"free some memory, then {_AGAIN}"),
+    }[fault.kind]
+    if fault.in_body and fault.is_passing:
+        what, hint = "the download broke off", _LATER
+    return f"{what} ({fault.message})", hint
+
+
+def no_credentials(ref: KaggleRef) -> SourceError:
+    """List every way to give credentials."""
+    return SourceError(
+        str(ref),
+        "no Kaggle credentials are found",
+        f"make a token at {_SETTINGS} and set KAGGLE_API_TOKEN or save it as "
+        "~/.kaggle/access_token; or set KAGGLE_USERNAME and KAGGLE_KEY; or save kaggle.json in "
+        "~/.kaggle, ~/.config/kaggle or KAGGLE_CONFIG_DIR; or run kaggle auth login",
+    )
+
+
+def _not_accepted(ref: KaggleRef, known: list[Credential]) -> SourceError:
+    """Name the credentials that were sent, and the good ones that they may hide."""
+    first, *others = (credential.source for credential in known)
+    what = f"Kaggle does not accept the credentials of {first} (401)"
+    if not others:
+        return SourceError(str(ref), what, f"renew them at {_SETTINGS}, or run kaggle auth login")
+    return SourceError(
+        str(ref),
+        f"{what}, which are taken before those of {', '.join(others)}",
+        f"remove {first} to use {others[0]}, or renew it at {_SETTINGS}",
+    )

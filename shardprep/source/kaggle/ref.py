@@ -1,0 +1,116 @@
+"""What a person calls an archive of Kaggle, and how it is read. Nothing is asked or opened here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from shardprep.errors import RecipeError
+
+SCHEME = "kaggle:"
+SITE = "https://www.kaggle.com"
+
+_HOSTS = ("www.kaggle.com", "kaggle.com")
+_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_VERSION = re.compile("[1-9][0-9]{0,8}")
+
+
+@dataclass(frozen=True, slots=True)
+class KaggleRef:
+    """One archive that Kaggle offers; `str()` is how a person writes it."""
+
+    kind: Literal["competition", "dataset"]
+    owner: str
+    """Of a dataset; "" for a competition."""
+    name: str
+    version: int | None = None
+    """Of a dataset; None: the newest when it is downloaded."""
+
+    def __str__(self) -> str:
+        return SCHEME + self.slug
+
+    @property
+    def slug(self) -> str:
+        """What the client calls it: `name`, `owner/name` or `owner/name/3`."""
+        parts = (self.owner, self.name, str(self.version or ""))
+        return "/".join(part for part in parts if part)
+
+    @property
+    def cache_path(self) -> Path:
+        """Its own folder, relative to the cache."""
+        if self.kind == "competition":
+            return Path("kaggle", "competitions", self.name)
+        return Path("kaggle", "datasets", self.owner, self.name, str(self.version or "newest"))
+
+    @property
+    def page(self) -> str:
+        """The web page on which a person finds it."""
+        if self.kind == "competition":
+            return f"{SITE}/competitions/{self.name}"
+        return f"{SITE}/datasets/{self.owner}/{self.name}"
+
+    @property
+    def rules_page(self) -> str:
+        """Where the rules of a competition are accepted; nothing but a browser can do it."""
+        return f"{self.page}/rules"
+
+
+def is_ref(source: str) -> bool:
+    """Tell whether a source means Kaggle: `kaggle:…`, or an address of kaggle.com."""
+    return source.startswith(SCHEME) or _host(source) in _HOSTS
+
+
+def parse_ref(text: str) -> KaggleRef:
+    """Return what `text` names: `[kaggle:]NAME`, `[kaggle:]OWNER/NAME[/VERSION]`, or a page's URL.
+
+    Raises:
+        RecipeError: it names neither a competition nor a dataset.
+
+    """
+    path = text.removeprefix(SCHEME)
+    is_page = _host(path) in _HOSTS
+    parts = [part for part in (urlsplit(path).path if is_page else path).split("/") if part]
+    ref = _page_ref(parts) if is_page else _short_ref(parts)
+    if ref is None or not all(map(_SLUG.fullmatch, ref.slug.split("/"))):
+        raise RecipeError(
+            repr(text),
+            "names neither a competition nor a dataset of Kaggle",
+            "write kaggle:COMPETITION, kaggle:OWNER/DATASET, kaggle:OWNER/DATASET/VERSION, or "
+            f"paste its address ({SITE}/competitions/… or {SITE}/datasets/…)",
+        )
+    return ref
+
+
+def _host(text: str) -> str | None:
+    try:
+        return urlsplit(text).hostname
+    except ValueError:  # brackets that hold no address
+        return None
+
+
+def _page_ref(parts: list[str]) -> KaggleRef | None:
+    match parts:
+        case ["competitions" | "c", name, *_]:
+            return KaggleRef("competition", "", name)
+        case ["datasets", owner, name, "versions", version, *_] if _VERSION.fullmatch(version):
+            return KaggleRef("dataset", owner, name, int(version))
+        case ["datasets", owner, name, *_]:
+            return KaggleRef("dataset", owner, name)
+    return None
+
+
+def _short_ref(parts: list[str]) -> KaggleRef | None:
+    match parts:
+        case ["competitions" | "c" | "datasets", _, *_]:
+            return _page_ref(parts)
+        case [name]:
+            return KaggleRef("competition", "", name)
+        case [owner, name]:
+            return KaggleRef("dataset", owner, name)
+        case [owner, name, version] | [owner, name, "versions", version]:
+            if _VERSION.fullmatch(version):
+                return KaggleRef("dataset", owner, name, int(version))
+    return None

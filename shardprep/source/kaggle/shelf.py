@@ -1,0 +1,113 @@
+"""Where an archive lies: under its name only when checked, and a note says which file that was.
+
+Work is done in a hidden folder beside it, by one process at a time. The note is why later runs
+ask nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardprep.durable import sync_folder, write_durably
+from shardprep.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardprep.source.kaggle.ref import KaggleRef
+    from shardprep.source.kaggle.watcher import DownloadWatcher
+
+_STATE = ".shardprep"
+
+
+def cache_folder(ref: KaggleRef) -> Path:
+    """Return where the archive of a ref is kept: below SHARDPREP_CACHE or ~/.cache/shardprep."""
+    root = os.environ.get("SHARDPREP_CACHE") or Path.home() / ".cache" / "shardprep"
+    return Path(root).expanduser() / ref.cache_path
+
+
+def cached_archive(ref: KaggleRef) -> Path | None:
+    """Return the checked archive in the cache, None where there is none; asks nobody."""
+    return Shelf(cache_folder(ref), ref).checked()
+
+
+class Shelf:
+    """The folder that an archive is put into, and what is known of it in `.shardprep` there."""
+
+    def __init__(self, folder: Path, ref: KaggleRef) -> None:
+        self.folder = folder
+        self.ref = ref
+        self.state = folder / _STATE / ref.cache_path
+        self.incoming = self.state / "incoming"
+        self._note = self.state / "checked.json"
+        self._noted_at_start = self._noted_at()
+
+    def checked(self) -> Path | None:
+        """Return the archive if it is the one that was checked, told by size and time."""
+        note = self._read_note()
+        path = self.folder / str(note.get("file"))
+        return path if path.is_file() and self._describe(path) == note else None
+
+    def archive_since_start(self, *, refresh: bool) -> Path | None:
+        """Return what another process has brought while this one waited for the lock."""
+        is_news = self._noted_at() != self._noted_at_start
+        return self.checked() if is_news or not refresh else None
+
+    def refuse_to_replace(self) -> None:
+        """Never write over a file that may be the user's own."""
+        path = self.folder / f"{self.ref.name}.zip"
+        if path.exists():
+            raise SourceError(
+                str(path),
+                f"is there already, and is not a checked download of {self.ref}",
+                "use it as it is, move it away, or replace it with --refresh",
+            )
+
+    @contextlib.contextmanager
+    def locked(self, watcher: DownloadWatcher) -> Iterator[int]:
+        """Be the only one who writes here; yield the lock's descriptor."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        with (self.state / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                watcher.notice(f"another process is downloading {self.ref}: waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            self.incoming.mkdir(exist_ok=True)
+            yield lock.fileno()
+
+    def keep(self, archive: Path) -> Path:
+        """Give a checked archive its name. The note comes first: alone, it vouches for nothing."""
+        with archive.open("rb") as file:
+            os.fsync(file.fileno())
+        path = self.folder / archive.name
+        write_durably(self._note, json.dumps(self._describe(archive)).encode())
+        archive.replace(path)
+        sync_folder(self.folder)
+        shutil.rmtree(self.incoming, ignore_errors=True)
+        return path
+
+    def _describe(self, path: Path) -> dict[str, object]:
+        status = path.stat()
+        return {
+            "source": str(self.ref),
+            "file": path.name,
+            "num_bytes": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+        }
+
+    def _noted_at(self) -> int:
+        return self._note.stat().st_mtime_ns if self._note.exists() else 0
+
+    def _read_note(self) -> dict[str, object]:
+        try:
+            note = json.loads(self._note.read_text())
+        except (OSError, ValueError):
+            return {}
+        return note if isinstance(note, dict) else {}
