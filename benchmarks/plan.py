@@ -29,7 +29,7 @@ start = time.perf_counter()
 plan = make_plan(make_recipe(keys, "benchmark"), Path(sys.argv[3]), print)
 seconds = time.perf_counter() - start
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(f"{plan.num_items:,} items, {len(plan.shards):,} shards: {seconds:.1f} s, {peak / 1e9:.2f} GB")
+print(f"{plan.num_items:,} items: {seconds:.1f} s, {peak / 1e9:.2f} GB")
 """
 
 

@@ -3,7 +3,8 @@
 archives of raw images → a catalog of items → a plan of shards → chunks of encoded examples, in
 parallel → shards of records → a manifest; the reader needs nothing but the folder.
 
-    source/     bytes: members of folders and archives, their labels and splits (the catalog)
+    source/     bytes: members of folders and archives, to any depth; downloads from Kaggle
+    catalog/    what the images are: labels, splits, groups, by paths and tables
     prepare     recipe → plan; `plan` is pure and decides split, order and shard of every item
     chunk       items → framed records; what a worker does: `image`, `schema`, `example`, `tfrecord`
     engine/     who runs the chunks

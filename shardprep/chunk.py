@@ -16,8 +16,8 @@ from shardprep.image import ImageSpec, Rejection, process_image
 from shardprep.source.extent import MemberError
 
 if TYPE_CHECKING:
+    from shardprep.catalog.catalog import Item
     from shardprep.schema import Schema
-    from shardprep.source.catalog import Item
 
 
 class Outcome(NamedTuple):

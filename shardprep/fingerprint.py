@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from PIL import features
 
+from shardprep.catalog.documents import named_files
 from shardprep.errors import SourceError
 from shardprep.manifest import Fingerprint
 from shardprep.schema import shipped_schemas
-from shardprep.source.documents import named_files
 
 if TYPE_CHECKING:
     from shardprep.recipe import Recipe

@@ -17,7 +17,7 @@ from shardprep.stratify import cut_together
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shardprep.source.catalog import Item
+    from shardprep.catalog.catalog import Item
 
 SHARD_BYTES = 128 << 20
 """Size to aim at where no number of shards is asked for: large enough to stream, small enough

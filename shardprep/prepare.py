@@ -7,20 +7,20 @@ import gc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from shardprep.catalog.catalog import Catalog, make_catalog
+from shardprep.catalog.splits import parse_split_rule
 from shardprep.errors import RecipeError, SchemaError
 from shardprep.image import Fit, Format, ImageSpec, estimated_bytes
 from shardprep.plan import ShardPlan, cut_splits, plan_shards, shard_name
 from shardprep.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.source.archive import Skipped
-from shardprep.source.catalog import Catalog, make_catalog
-from shardprep.source.splits import parse_split_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from shardprep.catalog.catalog import Item
     from shardprep.recipe import Recipe
-    from shardprep.source.catalog import Item
 
 _RECORD_OVERHEAD_BYTES = 200
 """Framing, feature names and the key."""

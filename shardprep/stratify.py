@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shardprep.source.catalog import Item
+    from shardprep.catalog.catalog import Item
 
 _ANY = -1
 """The class of an item that has none, so that it is dealt out as well."""

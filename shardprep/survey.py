@@ -8,22 +8,22 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from shardprep.catalog.documents import TABLE_SUFFIXES, Documents
+from shardprep.catalog.labels import auto_labels, label_keys, match_table, parse_label_rule
+from shardprep.catalog.splits import given_split
+from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.errors import SourceError
 from shardprep.recipe import make_recipe
 from shardprep.source.archive import Member, list_source
-from shardprep.source.documents import TABLE_SUFFIXES, Documents
 from shardprep.source.extent import ZipExtent
-from shardprep.source.labels import auto_labels, label_keys, match_table, parse_label_rule
-from shardprep.source.splits import given_split
-from shardprep.source.targets import TargetSpec, make_targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from shardprep.catalog.labels import Labelling
+    from shardprep.catalog.table import Table
     from shardprep.schema import TargetKind
-    from shardprep.source.labels import Labelling
-    from shardprep.source.table import Table
 
 _RULES = ("folder:1", "folder:2", "prefix")
 _MOST_COLUMNS = 12

@@ -18,22 +18,22 @@ MODULES = {
 
 LAYERS = [
     ["errors"],
-    ["durable", "tfrecord", "example", "source.sniff", "source.splits", "source.extent"],
+    ["durable", "tfrecord", "example", "source.sniff", "catalog.splits", "source.extent"],
     ["source.kaggle.ref", "source.kaggle.credentials", "source.kaggle.watcher"],
     ["source.kaggle.client", "source.kaggle.faults"],
-    ["schema", "source.streams", "source.table", "source.targets", "source.sevenzip"],
-    ["options", "source.kaggle.attempt", "source.kaggle.damage", "source.kaggle.shelf"],
-    ["recipe", "image", "manifest", "source.containers", "source.unpack", "source.lookup"],
+    ["schema", "source.streams", "catalog.table", "catalog.targets", "source.sevenzip"],
+    ["options", "report.bar", "source.kaggle.attempt", "source.kaggle.damage", "source.kaggle.shelf"],
+    ["recipe", "image", "manifest", "source.containers", "source.unpack", "catalog.lookup"],
     [
         "source.archive",
-        "source.labels",
+        "catalog.labels",
         "source.sample",
         "tfds",
         "dataset",
         "source.kaggle.download",
     ],
-    ["source.select", "source.dedup", "source.columns", "source.groups", "source.documents"],
-    ["source.catalog", "fingerprint"],
+    ["catalog.select", "catalog.dedup", "catalog.columns", "catalog.groups", "catalog.documents"],
+    ["catalog.catalog", "fingerprint"],
     ["stratify", "chunk", "reader.slices"],
     ["plan"],
     ["items", "prepare", "engine.local"],
@@ -67,7 +67,7 @@ def imports(path: Path, *, typing: bool = False) -> set[str]:
 
 
 def test_every_module_has_its_layer() -> None:
-    packages = {"", "source", "source.kaggle", "engine", "report"}
+    packages = {"", "catalog", "source", "source.kaggle", "engine", "report"}
     named = {name for layer in LAYERS for name in layer}
     assert {m.removeprefix("shardprep").removeprefix(".") for m in MODULES} - packages == named
 

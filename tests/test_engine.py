@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from shardprep.catalog.catalog import Item
 from shardprep.chunk import ChunkTask, EncodedChunk
 from shardprep.engine.local import run_chunks, usable_cores
 from shardprep.errors import BuildError
-from shardprep.source.catalog import Item
 from shardprep.source.extent import PlainExtent
 
 

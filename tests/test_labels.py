@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardprep.catalog.catalog import UNLABELLED, Catalog, make_catalog
+from shardprep.catalog.labels import Labelling, label_keys, parse_label_rule
+from shardprep.catalog.splits import given_split, natural_order, without_archive_suffix
+from shardprep.catalog.table import Table, parse_table
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe import make_recipe
-from shardprep.source.catalog import UNLABELLED, Catalog, make_catalog
-from shardprep.source.labels import Labelling, label_keys, parse_label_rule
-from shardprep.source.splits import given_split, natural_order, without_archive_suffix
-from shardprep.source.table import Table, parse_table
 from tests.builders import animals, jpeg, tar_bytes, write, write_folder, zip_bytes
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardprep.catalog.catalog import Item
 from shardprep.errors import RecipeError
 from shardprep.plan import (
     MAX_CHUNK_ITEMS,
@@ -22,7 +23,6 @@ from shardprep.plan import (
     plan_shards,
     shard_name,
 )
-from shardprep.source.catalog import Item
 from shardprep.source.extent import PlainExtent
 
 if TYPE_CHECKING:

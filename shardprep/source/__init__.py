@@ -1,1 +1,1 @@
-"""Where images come from: archives and folders in, a catalog of labelled items out."""
+"""Where bytes come from: folders, archives in archives, Kaggle; members in, their bytes out."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.labels import parse_csv_rule, parse_label_rule
+from shardprep.catalog.lookup import KeyIndex
+from shardprep.catalog.splits import parse_split_rule, table_split
+from shardprep.catalog.table import Table, joined, parse_table, stacked
 from shardprep.errors import SourceError
 from shardprep.source.extent import MemberError
-from shardprep.source.labels import parse_csv_rule, parse_label_rule
-from shardprep.source.lookup import KeyIndex
-from shardprep.source.splits import parse_split_rule, table_split
-from shardprep.source.table import Table, joined, parse_table, stacked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shardprep.catalog.labels import TableMatch
+    from shardprep.catalog.splits import SplitRule
     from shardprep.recipe import Recipe
     from shardprep.source.archive import Member
-    from shardprep.source.labels import TableMatch
-    from shardprep.source.splits import SplitRule
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 

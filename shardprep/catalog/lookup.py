@@ -6,13 +6,13 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.splits import given_split
 from shardprep.errors import SourceError
-from shardprep.source.splits import given_split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardprep.source.table import Table
+    from shardprep.catalog.table import Table
 
 _FIELD = re.compile(
     r"\{(?P<column>[^{}\[\]]+)(\[(?P<start>-?\d*)(?P<colon>:)?(?P<stop>-?\d*)\])?\}"

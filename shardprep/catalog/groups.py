@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.labels import check_regex
 from shardprep.errors import RecipeError, SourceError
-from shardprep.source.labels import check_regex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.source.labels import TableMatch
+    from shardprep.catalog.labels import TableMatch
 
 
 def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> list[str]:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal, get_args
 
+from shardprep.catalog.lookup import KeyIndex, row_ids
+from shardprep.catalog.splits import given_split, without_archive_suffix
 from shardprep.errors import RecipeError, SourceError
-from shardprep.source.lookup import KeyIndex, row_ids
-from shardprep.source.splits import given_split, without_archive_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardprep.source.table import Table
-    from shardprep.source.targets import Cell
+    from shardprep.catalog.table import Table
+    from shardprep.catalog.targets import Cell
 
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "none"]
 

@@ -14,8 +14,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from shardprep.catalog.splits import natural_order
 from shardprep.errors import RecipeError, SourceError
-from shardprep.source.splits import natural_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -10,22 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
-from shardprep.source.archive import Member, Skipped, list_source
-from shardprep.source.columns import Column, Value, make_columns
-from shardprep.source.dedup import drop_duplicates
-from shardprep.source.documents import Documents
-from shardprep.source.groups import group_keys
-from shardprep.source.labels import label_keys, match_table, parse_label_rule
-from shardprep.source.select import leave_out, select
-from shardprep.source.splits import (
+from shardprep.catalog.columns import Column, Value, make_columns
+from shardprep.catalog.dedup import drop_duplicates
+from shardprep.catalog.documents import Documents
+from shardprep.catalog.groups import group_keys
+from shardprep.catalog.labels import label_keys, match_table, parse_label_rule
+from shardprep.catalog.select import leave_out, select
+from shardprep.catalog.splits import (
     SplitRule,
     column_split,
     given_split,
     parse_split_rule,
     root_split,
 )
-from shardprep.source.targets import (
+from shardprep.catalog.targets import (
     Target,
     Targets,
     TargetSpec,
@@ -33,15 +31,17 @@ from shardprep.source.targets import (
     parse_class_map,
     parse_inline_map,
 )
+from shardprep.errors import SourceError
+from shardprep.source.archive import Member, Skipped, list_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from shardprep.catalog.labels import Labelling, TableMatch
     from shardprep.recipe import Recipe
     from shardprep.schema import TargetKind
     from shardprep.source.archive import Listing
     from shardprep.source.extent import Extent
-    from shardprep.source.labels import Labelling, TableMatch
 
 UNLABELLED = -1
 

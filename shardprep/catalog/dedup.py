@@ -6,9 +6,9 @@ import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.splits import given_split
 from shardprep.source.archive import Member, Skipped
 from shardprep.source.extent import MemberError, ZipExtent
-from shardprep.source.splits import given_split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

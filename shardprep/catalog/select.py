@@ -6,9 +6,9 @@ import fnmatch
 import re
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.lookup import KeyIndex
+from shardprep.catalog.splits import without_archive_suffix
 from shardprep.source.archive import Member, Skipped
-from shardprep.source.lookup import KeyIndex
-from shardprep.source.splits import without_archive_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,0 +1,1 @@
+"""What the images of a source are: their labels, splits and groups, by paths and tables."""
