@@ -22,7 +22,13 @@ LAYERS = [
     ["source.kaggle.ref", "source.kaggle.credentials", "source.kaggle.watcher"],
     ["source.kaggle.client", "source.kaggle.faults"],
     ["schema", "source.streams", "catalog.table", "catalog.targets", "source.sevenzip"],
-    ["options", "report.bar", "source.kaggle.attempt", "source.kaggle.damage", "source.kaggle.shelf"],
+    [
+        "options",
+        "report.bar",
+        "source.kaggle.attempt",
+        "source.kaggle.damage",
+        "source.kaggle.shelf",
+    ],
     ["recipe", "image", "manifest", "source.containers", "source.unpack", "catalog.lookup"],
     [
         "source.archive",
