@@ -150,7 +150,10 @@ def _begun(work: Path) -> Fingerprint | None:
     if (work / MANIFEST_FILE).is_file():
         return load_manifest(work).fingerprint
     state = work / _BUILD_FILE
-    return Fingerprint.model_validate_json(state.read_bytes()) if state.is_file() else None
+    try:
+        return Fingerprint.model_validate_json(state.read_bytes()) if state.is_file() else None
+    except ValueError as error:
+        raise BuildError(str(state), "is damaged", f"remove {work} to start again") from error
 
 
 def _write_shards(

@@ -9,12 +9,12 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardprep import options as o  # noqa: TC001 - typer reads the annotations
-from shardprep.errors import DatasetError, RecipeError, ShardprepError
+from shardprep.errors import RecipeError, ShardprepError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +26,8 @@ EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 app = typer.Typer(
     name="shardprep",
     help="Raw Kaggle images in, training-ready TFRecord shards and a matching reader out.",
-    epilog="Try it: shardprep sample, then shardprep build --shards 20, then shardprep inspect.",
+    epilog="Try it: shardprep sample, then shardprep build --shards 20, then shardprep inspect.\n\n"
+    "With data of your own: shardprep init photos.zip, then shardprep build.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -51,6 +52,9 @@ def main() -> None:
         _fail(error, EXIT_USAGE)
     except ShardprepError as error:
         _fail(error, EXIT_ERROR)
+    except OSError as error:
+        where = str(error.filename or "shardprep")
+        _fail(ShardprepError(where, (error.strerror or str(error)).lower()), EXIT_ERROR)
     except _InterruptedError:
         sys.stderr.write("interrupted: run the same command again to go on where it stopped\n")
         sys.exit(EXIT_INTERRUPTED)
@@ -136,10 +140,13 @@ def build(
 
     A build that was interrupted goes on where it stopped when the same command runs again.
     """
+    from shardprep.arguments import local_source, recipe_of
+
     not_recipe = {"workers", "refresh", "overwrite", "dry_run", "as_json"}
     given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
-    recipe = _recipe({key: value for key, value in given.items() if key not in not_recipe})
-    recipe = recipe.model_copy(update={"source": _local(recipe.source, refresh=refresh)})
+    recipe = recipe_of({key: value for key, value in given.items() if key not in not_recipe})
+    source = local_source(recipe.source, _console(stderr=True), refresh=refresh)
+    recipe = recipe.model_copy(update={"source": source})
     if dry_run:
         _show_plan(recipe, as_json=as_json)
     else:
@@ -163,6 +170,7 @@ def init(
     import tempfile
     from dataclasses import replace
 
+    from shardprep.arguments import local_source, only_archive
     from shardprep.durable import write_durably
     from shardprep.recipe import RECIPE_FILE
     from shardprep.survey import recipe_text, survey_source
@@ -170,10 +178,10 @@ def init(
     place = Path(RECIPE_FILE)
     if place.exists() and not overwrite:
         raise RecipeError(RECIPE_FILE, "is there already", "add --overwrite to replace it")
-    archive = source or _only_archive()
+    archive = source or only_archive()
     notices = _console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
-        local = Path(_local(archive, refresh=refresh))
+        local = Path(local_source(archive, notices, refresh=refresh))
         survey = survey_source(local, Path(work), lambda line: _notice(notices, line))
     survey = replace(survey, source=archive)
     write_durably(place, recipe_text(survey).encode())
@@ -201,9 +209,10 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a dataset holds. Reads its manifest and item table, never the shards."""
+    from shardprep.arguments import dataset_folder
     from shardprep.report.facts import read_facts
 
-    facts = read_facts(_find(dataset))
+    facts = read_facts(dataset_folder(dataset))
     if as_json:
         typer.echo(json.dumps(facts.as_json(), indent=2, ensure_ascii=False))
         return
@@ -247,44 +256,13 @@ def download(
     as_json: o.Json = False,
 ) -> None:
     """Download an archive from Kaggle, check every byte of it, and keep it."""
-    path = _download(slug, to, refresh=refresh)
+    from shardprep.arguments import downloaded
+
+    path = downloaded(slug, to, _console(stderr=True), refresh=refresh)
     if as_json:
         typer.echo(json.dumps({"path": str(path), "num_bytes": path.stat().st_size}, indent=2))
     else:
         typer.echo(str(path))
-
-
-def _local(source: str, *, refresh: bool) -> str:
-    """Return a source that lies on this machine: itself, or the archive of a Kaggle slug."""
-    if not source.startswith(("kaggle:", "http:", "https:")):
-        return source
-    return str(_download(source, None, refresh=refresh))
-
-
-def _download(slug: str, to: Path | None, *, refresh: bool) -> Path:
-    from shardprep.report.download import DownloadProgress
-    from shardprep.source.kaggle.download import download
-    from shardprep.source.kaggle.ref import parse_ref
-
-    with DownloadProgress(_console(stderr=True)) as progress:
-        return download(parse_ref(slug), to=to, refresh=refresh, watcher=progress)
-
-
-def _recipe(flags: dict[str, Any]) -> Recipe:
-    """Return the recipe of flags and of ./shardprep.toml, unless that is for another source."""
-    from shardprep.recipe import RECIPE_FILE, make_recipe, read_recipe
-
-    keys = read_recipe(Path(RECIPE_FILE)) if Path(RECIPE_FILE).is_file() else {}
-    if "source" in flags and flags["source"] != keys.get("source"):
-        return make_recipe(flags, "shardprep build")
-    if "source" in keys:
-        return make_recipe({**keys, **flags}, RECIPE_FILE)
-    raise RecipeError(
-        "shardprep build",
-        "no source is given",
-        f"give a folder or an archive (shardprep build photos.zip), put source = … into "
-        f"./{RECIPE_FILE}, or write a sample with shardprep sample",
-    )
 
 
 def _build(recipe: Recipe, workers: int | None, *, overwrite: bool, as_json: bool) -> None:
@@ -349,36 +327,6 @@ def _show_plan(recipe: Recipe, *, as_json: bool) -> None:
     from shardprep.report.summary import print_plan
 
     print_plan(_console(), plan)
-
-
-def _find(dataset: Path | None) -> Path:
-    """Return the folder that a dataset argument means."""
-    from shardprep.dataset import find_dataset
-    from shardprep.recipe import RECIPE_FILE, make_recipe, read_recipe
-
-    if dataset is not None:
-        return find_dataset(dataset)
-    if Path(RECIPE_FILE).is_file():
-        recipe = make_recipe(read_recipe(Path(RECIPE_FILE)), RECIPE_FILE)
-        return find_dataset(Path(recipe.out, recipe.dataset_name))
-    if not Path("tfrecords").is_dir():
-        raise DatasetError(
-            "tfrecords", "no dataset is named, and there is no such folder here", "name a folder"
-        )
-    return find_dataset(Path("tfrecords"))
-
-
-def _only_archive() -> str:
-    """Return the one archive in this folder."""
-    found = sorted(
-        path.name
-        for path in Path().iterdir()
-        if path.is_file() and path.name.lower().endswith((".zip", ".tar", ".tgz", ".7z", ".tar.gz"))
-    )
-    if len(found) == 1:
-        return found[0]
-    what = f"several archives are here: {', '.join(found[:4])}" if found else "no archive is here"
-    raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
 
 
 def _notice(console: Console, line: str) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardprep.durable import DurableFile
+from shardprep.errors import DatasetError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -146,5 +147,15 @@ def write_items(path: Path, tables: Iterable[pa.Table]) -> None:
 
 
 def read_items(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Return some columns of `items.parquet`."""
-    return pq.read_table(path, columns=list(columns))
+    """Return some columns of `items.parquet`.
+
+    Raises:
+        DatasetError: it is missing or damaged.
+
+    """
+    try:
+        return pq.read_table(path, columns=list(columns))
+    except (OSError, pa.ArrowException) as error:
+        raise DatasetError(
+            str(path), "is missing or damaged", "copy it again, or build the set again"
+        ) from error

@@ -47,7 +47,7 @@ LAYERS = [
     ["finish", "reader"],
     ["build"],
     ["survey", "report.summary", "report.progress", "report.download"],
-    ["report.survey"],
+    ["report.survey", "arguments"],
     ["cli"],
     ["__main__"],
 ]

@@ -194,6 +194,17 @@ def test_an_output_that_cannot_be_written_is_one_line(here: Path) -> None:
     assert "cannot be made" in error_of(run("build", "pets.zip", "--out", "file", cwd=here), 1)
 
 
+def test_a_damaged_unfinished_build_is_one_line(here: Path) -> None:
+    write(here / "tfrecords/pets/1.0.0.incomplete/.build.json", b"{}")
+    assert ".build.json: is damaged" in error_of(run("build", "pets.zip", cwd=here), 1)
+
+
+def test_a_dataset_without_its_item_table_is_one_line(here: Path) -> None:
+    run("build", "pets.zip", cwd=here)
+    (here / "tfrecords/pets/1.0.0/items.parquet").unlink()
+    assert "items.parquet: is missing" in error_of(run("inspect", cwd=here), 1)
+
+
 def test_version_is_the_package_s(here: Path) -> None:
     assert run("--version", cwd=here).stdout == f"shardprep {__version__}\n"
 

@@ -1,0 +1,85 @@
+"""What the arguments of a command mean: a recipe, a source on this machine, a dataset's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardprep.dataset import find_dataset
+from shardprep.errors import DatasetError, RecipeError
+from shardprep.recipe import RECIPE_FILE, Recipe, make_recipe, read_recipe
+from shardprep.report.download import DownloadProgress
+from shardprep.source.kaggle.download import download
+from shardprep.source.kaggle.ref import is_ref, parse_ref
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_DATASETS = Path("tfrecords")
+_ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z")
+
+
+def recipe_of(flags: dict[str, Any]) -> Recipe:
+    """Return the recipe of flags and of ./shardprep.toml, unless that is for another source.
+
+    Raises:
+        RecipeError: neither names a source, or a key cannot be used.
+
+    """
+    keys = read_recipe(Path(RECIPE_FILE)) if Path(RECIPE_FILE).is_file() else {}
+    if "source" in flags and flags["source"] != keys.get("source"):
+        return make_recipe(flags, "shardprep build")
+    if "source" in keys:
+        return make_recipe({**keys, **flags}, RECIPE_FILE)
+    raise RecipeError(
+        "shardprep build",
+        "no source is given",
+        "give a folder, an archive or a slug (shardprep build kaggle:dogs-vs-cats), put "
+        f"source = … into ./{RECIPE_FILE} (shardprep init writes it), or write a sample with "
+        "shardprep sample",
+    )
+
+
+def local_source(source: str, console: Console, *, refresh: bool) -> str:
+    """Return a source that lies on this machine: itself, or the archive of a Kaggle slug."""
+    return str(downloaded(source, None, console, refresh=refresh)) if is_ref(source) else source
+
+
+def downloaded(slug: str, to: Path | None, console: Console, *, refresh: bool) -> Path:
+    """Return the archive of a slug, downloaded to a folder or the cache unless it is there."""
+    with DownloadProgress(console) as progress:
+        return download(parse_ref(slug), to=to, refresh=refresh, watcher=progress)
+
+
+def only_archive() -> str:
+    """Return the one archive in this folder.
+
+    Raises:
+        RecipeError: there is none, or several.
+
+    """
+    files = sorted(path.name for path in Path().iterdir() if path.is_file())
+    found = [name for name in files if name.lower().endswith(_ARCHIVE_SUFFIXES)]
+    if len(found) == 1:
+        return found[0]
+    what = f"several archives are here: {', '.join(found[:4])}" if found else "no archive is here"
+    raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
+
+
+def dataset_folder(dataset: Path | None) -> Path:
+    """Return the folder that a dataset argument means; None is what the recipe has written.
+
+    Raises:
+        DatasetError: there is no such dataset, or several.
+
+    """
+    if dataset is not None:
+        return find_dataset(dataset)
+    if Path(RECIPE_FILE).is_file():
+        recipe = make_recipe(read_recipe(Path(RECIPE_FILE)), RECIPE_FILE)
+        return find_dataset(Path(recipe.out, recipe.dataset_name))
+    if not _DATASETS.is_dir():
+        raise DatasetError(
+            str(_DATASETS), "no dataset is named, and there is no such folder here", "name a folder"
+        )
+    return find_dataset(_DATASETS)
