@@ -164,7 +164,7 @@ def parse_schema(text: str, where: str) -> Schema:
     except json.JSONDecodeError as error:
         raise SchemaError(where, f"is not JSON ({error})") from error
     if IMAGE not in schema.features:
-        raise SchemaError(where, f"features.{IMAGE}: is needed")
+        raise SchemaError(where, f"has no feature {IMAGE!r}")
     if schema.image.kind != "image" or len(schema.image.shape) != 3:
         raise SchemaError(where, f"features.{IMAGE}.shape: must be height, width, 3 of an image")
     return schema

@@ -20,6 +20,7 @@ import pytest
 from rich.console import Console
 
 from shardprep.errors import RecipeError, SourceError
+from shardprep.report import bar
 from shardprep.report import download as report
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.damage import damage
@@ -775,7 +776,7 @@ def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) ->
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool = False) -> str:
-    monkeypatch.setattr(report, "_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(bar, "_LINE_EVERY_S", 0.0)
     out = io.StringIO()
     with report.DownloadProgress(Console(file=out, force_terminal=terminal, width=90)) as progress:
         progress.notice("downloading [kaggle:pets]")
