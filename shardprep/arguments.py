@@ -26,8 +26,8 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
         RecipeError: neither names a source, or a key cannot be used.
 
     """
-    keys = read_recipe(Path(RECIPE_FILE)) if Path(RECIPE_FILE).is_file() else {}
-    if "source" in flags and flags["source"] != keys.get("source"):
+    keys = _keys_here()
+    if "source" in flags and not recipe_applies(flags["source"]):
         return make_recipe(flags, "shardprep build")
     if "source" in keys:
         return make_recipe({**keys, **flags}, RECIPE_FILE)
@@ -38,6 +38,15 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
         f"source = … into ./{RECIPE_FILE} (shardprep init writes it), or write a sample with "
         "shardprep sample",
     )
+
+
+def recipe_applies(source: str) -> bool:
+    """Tell whether ./shardprep.toml is for this source."""
+    return bool(_keys_here().get("source") == source)
+
+
+def _keys_here() -> dict[str, Any]:
+    return read_recipe(Path(RECIPE_FILE)) if Path(RECIPE_FILE).is_file() else {}
 
 
 def local_source(source: str, console: Console, *, refresh: bool) -> str:

@@ -140,13 +140,16 @@ def build(
 
     A build that was interrupted goes on where it stopped when the same command runs again.
     """
-    from shardprep.arguments import local_source, recipe_of
+    from shardprep.arguments import local_source, recipe_applies, recipe_of
+    from shardprep.recipe import RECIPE_FILE
 
     not_recipe = {"workers", "refresh", "overwrite", "dry_run", "as_json"}
     given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
     recipe = recipe_of({key: value for key, value in given.items() if key not in not_recipe})
-    source = local_source(recipe.source, _console(stderr=True), refresh=refresh)
-    recipe = recipe.model_copy(update={"source": source})
+    if source is not None and recipe_applies(source):
+        _notice(_console(stderr=True), f"the options of {RECIPE_FILE} apply: it is for this source")
+    local = local_source(recipe.source, _console(stderr=True), refresh=refresh)
+    recipe = recipe.model_copy(update={"source": local})
     if dry_run:
         _show_plan(recipe, as_json=as_json)
     else:

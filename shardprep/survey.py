@@ -9,7 +9,13 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from shardprep.catalog.documents import TABLE_SUFFIXES, Documents
-from shardprep.catalog.labels import auto_labels, label_keys, match_table, parse_label_rule
+from shardprep.catalog.labels import (
+    auto_labels,
+    flag_columns,
+    label_keys,
+    match_table,
+    parse_label_rule,
+)
 from shardprep.catalog.splits import given_split
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.errors import SourceError
@@ -52,6 +58,8 @@ class TableSurvey:
     """The column that holds names of images, "" where none does."""
     num_matched: int
     """Images that have a row."""
+    problem: str = ""
+    """Why its rows cannot be told to images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +186,16 @@ def _quoted(text: str) -> str:
 
 
 def _by_table(keys: Sequence[str], table: Table) -> Labelling | None:
+    """Return what a table gives: by its label column, or by columns that are set or not."""
     try:
         return label_keys(keys, parse_label_rule(f"csv:{table.name}"), (table,))
+    except SourceError:
+        pass
+    try:
+        id_column = match_table(keys, table).id_column
+        flags = flag_columns(table, id_column)
+        rule = f"csv:{table.name}:{id_column}:{','.join(flags)}"
+        return label_keys(keys, parse_label_rule(rule), (table,)) if len(flags) > 1 else None
     except SourceError:
         return None
 
@@ -187,8 +203,9 @@ def _by_table(keys: Sequence[str], table: Table) -> Labelling | None:
 def _table(keys: Sequence[str], table: Table) -> TableSurvey:
     try:
         match = match_table(keys, table)
-    except SourceError:
-        return TableSurvey(table.name, len(table.rows), table.header[:_MOST_COLUMNS], "", 0)
+    except SourceError as error:
+        columns = table.header[:_MOST_COLUMNS]
+        return TableSurvey(table.name, len(table.rows), columns, "", 0, error.what)
     matched = sum(row is not None for row in match.row_of)
     return TableSurvey(
         table.name, len(table.rows), table.header[:_MOST_COLUMNS], match.id_column, matched

@@ -83,6 +83,14 @@ def test_it_tells_tables_odd_files_and_what_each_rule_would_label(tmp_path: Path
     assert "dedup" in recipe_text(seen)
 
 
+def test_columns_that_are_set_or_not_are_shown_as_a_way(tmp_path: Path) -> None:
+    rows = "".join(f"{i:03d},{i % 2},{-1 if i % 3 else 1},{i}\n" for i in range(12))
+    seen = survey(tmp_path, numbered("id,scab,rust,patient\n" + rows))
+    assert seen.chosen == "none"
+    assert [rule.rule for rule in seen.rules] == ["csv:train.csv:id:scab,rust"]
+    assert "# csv:train.csv:id:scab,rust would label 12 images" in recipe_text(seen)
+
+
 def test_a_source_without_images_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="holds no image"):
         survey(tmp_path, {"notes.txt": b"x"})

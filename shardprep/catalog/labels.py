@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal, get_args
 
-from shardprep.catalog.lookup import KeyIndex, row_ids
+from shardprep.catalog.lookup import AmbiguousIdError, KeyIndex, row_ids
 from shardprep.catalog.splits import given_split, without_archive_suffix
 from shardprep.errors import RecipeError, SourceError
 
@@ -162,25 +162,42 @@ def auto_labels(keys: Sequence[str], tables: Sequence[Table]) -> Labelling:
     """Try table, folder, prefix, in the order of how seldom they fit by accident."""
     considered = [i for i, key in enumerate(keys) if given_split(key.split("/")[:-1]) != "test"]
     considered = considered or list(range(len(keys)))
+    passed_over = ""
     for table in tables:
         try:
             labelling = _by_table(keys, table, CsvRule((table.name,)))
+        except AmbiguousIdError:
+            passed_over = f"; {table.name} is passed over: its ids fit several images each"
+            continue
         except SourceError:
             continue
         if _fits(labelling.names, considered):
             return labelling
     names = _by_folder(keys, 1)
     if _fits(names, considered):
-        return Labelling(names, "name of the folder that holds the image", rule="folder")
+        how = f"name of the folder that holds the image{passed_over}"
+        return Labelling(names, how, rule="folder")
     names = [
         name if isinstance(name, str) and _WORDS.match(name) else None for name in _by_prefix(keys)
     ]
     if _fits(names, considered):
         example = PurePosixPath(keys[considered[0]]).name
         found = names[considered[0]]
-        how = f"start of the file name, before the number ({example} → {found})"
+        how = f"start of the file name, before the number ({example} → {found}){passed_over}"
         return Labelling(names, how, rule="prefix")
-    return Labelling([None] * len(keys), "none found; say where they are with --labels")
+    return Labelling(
+        [None] * len(keys), f"none found{passed_over}; say where they are with --labels"
+    )
+
+
+def flag_columns(table: Table, id_column: str) -> tuple[str, ...]:
+    """Return the columns that hold nothing but 1 and 0 (or −1), as one-hot labels do."""
+    found = []
+    for place, title in enumerate(table.header):
+        cells = {row[place].lower() for row in table.rows}
+        if title != id_column and cells & _SET and cells <= _SET | _NOT_SET:
+            found.append(title)
+    return tuple(found)
 
 
 def match_table(keys: Sequence[str], table: Table, id_column: str = "") -> TableMatch:

@@ -19,6 +19,10 @@ _FIELD = re.compile(
 )
 
 
+class AmbiguousIdError(SourceError):
+    """An id of a table fits several images."""
+
+
 class KeyIndex:
     """Finds the keys that an id of a table fits."""
 
@@ -56,10 +60,11 @@ class KeyIndex:
         found = self.find(text)
         if len(found) > 1:
             one, two = self.keys[found[0]], self.keys[found[1]]
-            raise SourceError(
+            raise AmbiguousIdError(
                 where,
                 f"id {text!r} fits several images: {one} and {two}",
-                "say which with a path, as in csv:FILE:{folder}/{id}.jpg:LABEL, or with --root",
+                "say which with a path, as in csv:FILE:{folder}/{id}.jpg:LABEL, or with --root, or "
+                "leave copies out with --dedup",
             )
         return found[0] if found else None
 

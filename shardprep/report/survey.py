@@ -32,7 +32,7 @@ def print_survey(console: Console, survey: Survey) -> None:
         fits = (
             f"column {table.id_column!r} names {table.num_matched:,} images"
             if table.id_column
-            else "no column names images"
+            else table.problem
         )
         columns = ", ".join(table.columns)
         print_line(console, "table", f"{table.name}: {table.num_rows:,} rows, {fits} ({columns})")

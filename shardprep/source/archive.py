@@ -62,7 +62,10 @@ class Skipped:
 
     key: str
     reason: str
+    """One of few; they are counted by it."""
     num_bytes: int
+    detail: str = ""
+    """What there is to say of this one alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,7 @@ class _Walk:
         try:
             head = extent.read_head(HEAD_BYTES)
         except MemberError as error:
-            self.skipped.append(Skipped(key, f"unreadable: {error}", extent.num_bytes))
+            self.skipped.append(Skipped(key, "unreadable", extent.num_bytes, str(error)))
             return
         if is_image(head):
             self.images.append(Member(key, extent))
