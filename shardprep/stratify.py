@@ -32,13 +32,14 @@ def cut_together(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item
     for name, classes in counts.items():
         for label in classes:
             by_class[label].append(name)
-    left = sum(counts.values(), Counter[int]())
+    left: Counter[int] = Counter()
+    for classes in counts.values():
+        left.update(classes)
     wanted = {
         split: Counter({k: n * share for k, n in left.items()}) for split, share in ratios.items()
     }
     room = {split: len(pool) * share for split, share in ratios.items()}
     owed = dict.fromkeys(ratios, 0.0)
-    """What rounding left, by the classes that are dealt out: many small classes add up."""
     split_of: dict[str, str] = {}
     while left:
         label = min(left, key=lambda label: (left[label], label))
@@ -49,7 +50,7 @@ def cut_together(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item
             wanted[split].subtract(counts[name])
             room[split] -= len(groups[name])
             left.subtract(counts[name])
-        for split in ratios:
+        for split in ratios:  # what rounding left: over many small classes it adds up
             owed[split] += wanted[split][label]
         left = +left
     return [item.in_split(split_of[name]) for name, members in groups.items() for item in members]

@@ -14,6 +14,7 @@ import pytest
 from shardprep.image import RejectionKind
 from shardprep.items import COLUMNS
 from shardprep.schema import PROVIDED, shipped_schemas
+from tests.layouts import LAYOUTS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -64,6 +65,14 @@ def test_every_build_command_of_the_readme_is_understood(tmp_path: Path) -> None
         )  # fmt: skip
         expected = "no Kaggle credentials" if "kaggle:" in command else "no such file"
         assert (done.returncode, expected in done.stderr) == (1, True), done.stderr
+
+
+def test_readme_counts_the_kaggle_sets_that_are_tried() -> None:
+    tried = (ROOT / "docs" / "kaggle.md").read_text().split("## Data sets that are tried")[1]
+    rows = set(re.findall(r"^\| (\d+) \|", tried.split("\n## ")[0], re.MULTILINE))
+    working = {layout.row for layout in LAYOUTS}
+    assert {str(row) for row in working} <= rows
+    assert f"the flags for {len(working)} well-known Kaggle sets" in " ".join(README.split())
 
 
 def test_every_option_of_the_documents_exists() -> None:
