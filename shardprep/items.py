@@ -99,7 +99,7 @@ def skipped_table(skipped: Sequence[Skipped]) -> pa.Table:
         **dict.fromkeys(COLUMNS.names, nothing),
         "key": [one.key for one in skipped],
         "status": [SKIPPED] * len(skipped),
-        "reason": [f"{one.reason} {one.detail}".strip() for one in skipped],
+        "reason": [f"{one.reason}: {one.detail}" if one.detail else one.reason for one in skipped],
         "original_bytes": [one.num_bytes for one in skipped],
     }
     return pa.Table.from_pydict(columns, schema=COLUMNS)

@@ -1084,7 +1084,7 @@ LAYOUTS = (
             "train_images/1000015157.jpg": "Cassava Bacterial Blight (CBB)",
             "train_images/1000201771.jpg": "Healthy",
         },
-        skipped={"not an image": 4, "a copy": 1},
+        skipped={"not an image": 4, "a copy of another": 1},
         rows_without_image=1,
     ),
     Layout(
@@ -1464,7 +1464,7 @@ LAYOUTS = (
             "HAM10000_images_part_1/ISIC_0024306.jpg": "nv",
             "HAM10000_images_part_2/ISIC_0024321.jpg": "mel",
         },
-        skipped={"not an image": 2, "a copy": 16},
+        skipped={"not an image": 2, "a copy of another": 16},
     ),
     Layout(
         row=52,

@@ -96,7 +96,8 @@ class Listed(NamedTuple):
     @property
     def reasons(self) -> dict[str, str]:
         """Why members are skipped, by key."""
-        return {skipped.key: skipped.reason for skipped in self.listing.skipped}
+        skipped = self.listing.skipped
+        return {one.key: ": ".join(filter(None, (one.reason, one.detail))) for one in skipped}
 
 
 def _members(listing: Listing) -> list[Member]:

@@ -264,7 +264,7 @@ def test_copies_are_counted_and_dedup_leaves_them_out(tmp_path: Path) -> None:
     assert (totals.num_copies, totals.num_leaks) == (2, 1)
     result = build(source, tmp_path / "less", labels="prefix", dedup=True, **KEYS)
     assert result.manifest.totals.num_copies == 0
-    assert result.manifest.totals.skipped == {"a copy": 2}
+    assert result.manifest.totals.skipped == {"a copy of another": 2}
     assert result.manifest.splits["test"].num_records == 2
 
 

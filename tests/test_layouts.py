@@ -124,7 +124,7 @@ def test_flags_alone_take_a_layout_in(
     assert result.manifest.labels.num_rows_without_image == layout.rows_without_image
     assert totals.rejected == layout.rejected
     skipped = [row["reason"] for row in result.items if row["status"] == "skipped"]
-    assert Counter(reason.partition(" of ")[0] for reason in skipped) == layout.skipped
+    assert Counter(reason.partition(": ")[0] for reason in skipped) == layout.skipped
     assert totals.num_inputs == totals.num_written + totals.num_rejected + totals.num_skipped
     # What the dry run has foretold is what was tried.
     tried = Counter(row["split"] for row in result.items if row["status"] != "skipped")

@@ -37,7 +37,7 @@ def drop_duplicates(members: Sequence[Member]) -> tuple[list[Member], list[Skipp
             copies.update(_copies(members, group))
     kept = [member for i, member in enumerate(members) if i not in copies]
     dropped = [
-        Skipped(members[i].key, "a copy", members[i].extent.num_bytes, f"of {members[j].key}")
+        Skipped(members[i].key, "a copy of another", members[i].extent.num_bytes, members[j].key)
         for i, j in sorted(copies.items())
     ]
     return kept, dropped
