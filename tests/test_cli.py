@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep import __version__
-from tests.builders import animals, write, zip_bytes
+from tests.builders import animals, jpeg, write, zip_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +70,17 @@ def test_inspect_json_holds_the_manifest(here: Path) -> None:
     assert facts["manifest"] == manifest
     assert facts["formats"] == {"jpeg": 20}
     assert facts["original_width"] == {"smallest": 64, "median": 64, "largest": 64}
+
+
+def test_inspect_shows_numbers_to_learn_and_kept_columns(here: Path) -> None:
+    rows = "".join(f"{i},{i / 4},{i}\n" for i in range(8))
+    images = {f"train/{i}.jpg": jpeg(seed=i) for i in range(8)} | {"test/99.jpg": jpeg()}
+    write(here / "ages.zip", zip_bytes({**images, "train.csv": b"id,age,rank\n" + rows.encode()}))
+    rule = ("--labels", "csv:train.csv:id:age", "--target", "regression", "--columns", "rank")
+    assert run("build", "ages.zip", *rule, cwd=here).returncode == 0
+    seen = run("inspect", cwd=here).stdout
+    assert "target    a number each, 0 to 1.75, median 1; none: 1 in test" in seen
+    assert "columns   rank" in seen
 
 
 def test_the_recipe_in_this_folder_is_used_and_a_flag_wins(here: Path) -> None:

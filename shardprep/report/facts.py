@@ -25,9 +25,9 @@ _EXAMPLES = 3
 class Range:
     """Smallest, median and largest of a number."""
 
-    smallest: int
-    median: int
-    largest: int
+    smallest: float
+    median: float
+    largest: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class Facts:
     original_width: Range | None
     original_height: Range | None
     """Pixels, of the written images; None where there are none."""
+    target: Range | None
+    """Of the numbers to learn, in a regression set."""
     rejections: dict[str, tuple[Example, ...]]
     """A few examples for each kind of rejection."""
 
@@ -62,6 +64,7 @@ class Facts:
             "formats": self.formats,
             "original_width": self.original_width and asdict(self.original_width),
             "original_height": self.original_height and asdict(self.original_height),
+            "target": self.target and asdict(self.target),
             "rejections": {
                 kind: [asdict(example) for example in examples]
                 for kind, examples in self.rejections.items()
@@ -78,7 +81,7 @@ def read_facts(folder: Path) -> Facts:
     """
     manifest = load_manifest(folder)
     schema = read_schema(folder)
-    columns = ("status", "original_width", "original_height", "original_format")
+    columns = ("status", "original_width", "original_height", "original_format", "target")
     table = items.read_items(folder / ITEMS_FILE, columns)
     written = table.filter(pc.equal(table["status"].cast("string"), items.WRITTEN))
     return Facts(
@@ -88,6 +91,7 @@ def read_facts(folder: Path) -> Facts:
         formats=_counts(written["original_format"]),
         original_width=_range(written["original_width"]),
         original_height=_range(written["original_height"]),
+        target=_range(written["target"].drop_null()),
         rejections=read_rejections(folder),
     )
 
@@ -116,4 +120,4 @@ def _range(column: pa.ChunkedArray) -> Range | None:
         return None
     low_high = pc.min_max(column).as_py()
     median = pc.quantile(column, 0.5, interpolation="nearest")[0].as_py()
-    return Range(low_high["min"], int(median), low_high["max"])
+    return Range(low_high["min"], median, low_high["max"])

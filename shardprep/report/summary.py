@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from shardprep.schema import LABEL, PROVIDED
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -95,7 +97,12 @@ def print_facts(console: Console, facts: Facts) -> None:
     console.print(f"[bold]{manifest.name} {manifest.version}[/bold]  {facts.path}")
     console.print(_split_table(manifest))
     if manifest.labels.names:
-        console.print(_class_table(manifest))
+        console.print(_class_table(manifest, one_label=facts.schema.target == LABEL))
+    elif facts.schema.target:
+        _print_target(console, facts)
+    columns = [name for name in facts.schema.features if name not in PROVIDED]
+    if columns:
+        print_line(console, "columns", ", ".join(columns))
     print_line(console, "images", image_line(facts.schema))
     if facts.original_width and facts.original_height:
         width, height = facts.original_width, facts.original_height
@@ -158,7 +165,17 @@ def _split_table(manifest: Manifest) -> Table:
     return table
 
 
-def _class_table(manifest: Manifest) -> Table:
+def _print_target(console: Console, facts: Facts) -> None:
+    text = "a text each"
+    if facts.target:
+        low, high = facts.target.smallest, facts.target.largest
+        text = f"a number each, {low:g} to {high:g}, median {facts.target.median:g}"
+    without = {name: split.num_unlabelled for name, split in facts.manifest.splits.items()}
+    missing = ", ".join(f"{count:,} in {name}" for name, count in without.items() if count)
+    print_line(console, "target", f"{text}; none: {missing}" if missing else text)
+
+
+def _class_table(manifest: Manifest, *, one_label: bool) -> Table:
     splits = list(manifest.splits)
     table = plain_table("label", "class", *splits, "")
     table.columns[1].justify = "left"
@@ -179,7 +196,7 @@ def _class_table(manifest: Manifest) -> Table:
         table.add_row("", note, *("" for _ in splits), "")
     unlabelled = [manifest.splits[split].num_unlabelled for split in splits]
     if any(unlabelled):
-        table.add_row("-1", "(no label)", *(f"{n:,}" for n in unlabelled), "")
+        table.add_row("-1" if one_label else "", "(no label)", *(f"{n:,}" for n in unlabelled), "")
     return table
 
 
