@@ -123,10 +123,23 @@ def in_process(
         yield encode(task)
 
 
-def build(source: Path, out: Path, **keys: Any) -> BuildResult:
+def build(
+    source: Path,
+    out: Path,
+    *,
+    watcher: Quiet | None = None,
+    replace: bool = False,
+    **keys: Any,
+) -> BuildResult:
     """Build a dataset from a source, in this process."""
     recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
-    return build_dataset(recipe, num_workers=1, watcher=Quiet(), engine=in_process)  # type: ignore[arg-type]
+    return build_dataset(
+        recipe,
+        num_workers=1,
+        watcher=watcher or Quiet(),
+        engine=in_process,  # type: ignore[arg-type]
+        overwrite=replace,
+    )
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -37,7 +37,7 @@ from tests.builders import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-KEYS = {"shards": 4, "size": "32x32", "format": "png"}
+KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 
 
 @pytest.fixture(name="source")
@@ -154,13 +154,7 @@ def test_another_recipe_for_a_finished_dataset_is_an_error(
     with pytest.raises(BuildError, match="--overwrite") as error:
         build(source, tmp_path / "out", **{**KEYS, **change})
     assert said in str(error.value)
-    result = build_dataset(
-        recipe(source, tmp_path / "out", **change),
-        num_workers=1,
-        watcher=Quiet(),
-        engine=in_process,  # type: ignore[arg-type]
-        overwrite=True,
-    )
+    result = build(source, tmp_path / "out", replace=True, **{**KEYS, **change})
     assert result.manifest.fingerprint.options != {}
     assert not result.was_there
     assert sorted(path.name for path in result.path.parent.iterdir()) == ["1.0.0"]
@@ -197,20 +191,10 @@ def test_an_interrupted_build_goes_on_and_ends_with_the_same_bytes(
 ) -> None:
     whole = build(source, tmp_path / "whole", **KEYS)
     with pytest.raises(StoppedError):
-        build_dataset(
-            recipe(source, tmp_path / "out"),
-            num_workers=1,
-            watcher=StopAfter(num_items),
-            engine=in_process,  # type: ignore[arg-type]
-        )
+        build(source, tmp_path / "out", watcher=StopAfter(num_items), **KEYS)
     assert not (tmp_path / "out" / "pets" / "1.0.0").exists()
     watcher = Quiet()
-    result = build_dataset(
-        recipe(source, tmp_path / "out"),
-        num_workers=1,
-        watcher=watcher,
-        engine=in_process,  # type: ignore[arg-type]
-    )
+    result = build(source, tmp_path / "out", watcher=watcher, **KEYS)
     done = [bound for bound in (0, 7, 15, 22) if bound < num_items][-1]
     assert watcher.num_done == done
     assert tree(result.path) == tree(whole.path)
@@ -219,12 +203,7 @@ def test_an_interrupted_build_goes_on_and_ends_with_the_same_bytes(
 def test_a_shard_damaged_after_it_was_finished_is_built_again(source: Path, tmp_path: Path) -> None:
     whole = build(source, tmp_path / "whole", **KEYS)
     with pytest.raises(StoppedError):
-        build_dataset(
-            recipe(source, tmp_path / "out"),
-            num_workers=1,
-            watcher=StopAfter(29),
-            engine=in_process,  # type: ignore[arg-type]
-        )
+        build(source, tmp_path / "out", watcher=StopAfter(29), **KEYS)
     work = tmp_path / "out" / "pets" / "1.0.0.incomplete"
     shard = min(work.glob("pets-train*"))
     shard.write_bytes(shard.read_bytes()[:-1] + b"!")
@@ -234,12 +213,7 @@ def test_a_shard_damaged_after_it_was_finished_is_built_again(source: Path, tmp_
 
 def test_an_unfinished_build_of_other_options_is_an_error(source: Path, tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
-        build_dataset(
-            recipe(source, tmp_path / "out"),
-            num_workers=1,
-            watcher=StopAfter(9),
-            engine=in_process,  # type: ignore[arg-type]
-        )
+        build(source, tmp_path / "out", watcher=StopAfter(9), **KEYS)
     with pytest.raises(BuildError, match=r"unfinished build .*size \(32x32, now 16x16\)"):
         build(source, tmp_path / "out", **{**KEYS, "size": "16x16"})
 
@@ -353,12 +327,7 @@ def test_find_dataset_takes_the_newest_version(source: Path, tmp_path: Path) -> 
 
 def test_an_unfinished_dataset_is_not_found(source: Path, tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
-        build_dataset(
-            recipe(source, tmp_path / "out"),
-            num_workers=1,
-            watcher=StopAfter(9),
-            engine=in_process,  # type: ignore[arg-type]
-        )
+        build(source, tmp_path / "out", watcher=StopAfter(9), **KEYS)
     with pytest.raises(DatasetError, match="not finished"):
         find_dataset(tmp_path / "out")
 

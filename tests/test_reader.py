@@ -55,9 +55,9 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return a dataset of each form, all of one source; train has 5 shards, others have 1."""
     root = tmp_path_factory.mktemp("sets")
     source = write(root / "pets.zip", zip_bytes(MEMBERS))
+    common: dict[str, Any] = {"labels": "prefix", "shards": 5}
     return {
-        form: build(source, root / form, **{"labels": "prefix", "shards": 5, **keys}).path
-        for form, keys in FORMS.items()
+        form: build(source, root / form, **{**common, **keys}).path for form, keys in FORMS.items()
     }
 
 
@@ -263,7 +263,12 @@ def test_targets_are_those_of_the_table(
         return {"tags": several, "weight": weight, "caption": caption.encode()}[column]
 
     rule = f"csv:train.csv:id:{column}"
-    keys_ = {"size": "16x12", "format": form, "columns": "weight,caption", "separator": "|"}
+    keys_: dict[str, Any] = {
+        "size": "16x12",
+        "format": form,
+        "columns": "weight,caption",
+        "separator": "|",
+    }
     folder = build(table, tmp_path / "out", labels=rule, target=target, **keys_).path
     train = reader.load(folder, batch_size=5, shuffle=False)
     assert train.element_spec[1] == spec

@@ -57,9 +57,9 @@ def parse_split_rule(text: str) -> SplitRule:
         column, _, values = rest.partition(":")
         if not column:
             raise RecipeError("--split", "column: names no column", "use column:NAME")
-        return SplitRule("column", {}, column, _pairs(values) if values else {})
+        return SplitRule("column", {}, column, parse_pairs(values, "--split") if values else {})
     if kind in ("list", "roots"):
-        places = _pairs(rest)
+        places = parse_pairs(rest, "--split")
         for split in places:
             _check_name(split)
         return SplitRule(kind, {}, places=places)  # type: ignore[arg-type]
@@ -161,12 +161,18 @@ def _ratios(text: str) -> dict[str, float]:
     return ratios
 
 
-def _pairs(text: str) -> dict[str, str]:
+def parse_pairs(text: str, option: str) -> dict[str, str]:
+    """Return what "a=b,c=d" says; `option` is what an error calls it.
+
+    Raises:
+        RecipeError: a part is not of this form.
+
+    """
     pairs = {}
     for part in text.split(","):
         left, sign, right = (piece.strip() for piece in part.partition("="))
         if not (left and sign and right):
-            raise RecipeError("--split", f"{part!r} is not A=B")
+            raise RecipeError(option, f"{part.strip()!r} is not A=B")
         pairs[left] = right
     return pairs
 

@@ -14,8 +14,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from shardprep.catalog.splits import natural_order
-from shardprep.errors import RecipeError, SourceError
+from shardprep.catalog.splits import natural_order, parse_pairs
+from shardprep.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -151,15 +151,7 @@ def parse_class_map(data: bytes, name: str) -> dict[str, str]:
 
 def parse_inline_map(text: str) -> dict[str, str] | None:
     """Return the names in "cane=dog,gatto=cat", None where the text is not of this form."""
-    if "=" not in text:
-        return None
-    pairs = {}
-    for part in text.split(","):
-        old, sign, new = (piece.strip() for piece in part.partition("="))
-        if not (old and sign and new):
-            raise RecipeError("--class-map", f"{part!r} is not OLD=NEW")
-        pairs[old] = new
-    return pairs
+    return parse_pairs(text, "--class-map") if "=" in text else None
 
 
 def _guess(found: Sequence[Cell], separator: str) -> tuple[TargetKind, str]:
