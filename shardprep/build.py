@@ -6,6 +6,7 @@ what is done; the same command finds it, checks it and goes on.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from contextlib import closing
@@ -108,6 +109,8 @@ def build_dataset(
                 seal(work, manifest)
         finally:
             shutil.rmtree(work / WORK_DIR, ignore_errors=True)
+            if not _has_work(work):
+                _remove(folder)
         manifest = load_manifest(work)
         _publish(folder)
     elapsed = time.monotonic() - start
@@ -134,7 +137,7 @@ def _begin(work: Path, fingerprint: Fingerprint, *, overwrite: bool) -> None:
         changes = differences(begun, fingerprint)
         if not changes:
             return
-        if not overwrite:
+        if _has_work(work) and not overwrite:
             raise BuildError(
                 str(work),
                 f"an unfinished build is here, begun with other {', '.join(changes)}",
@@ -143,6 +146,19 @@ def _begin(work: Path, fingerprint: Fingerprint, *, overwrite: bool) -> None:
     for path in work.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     write_durably(work / _BUILD_FILE, fingerprint.model_dump_json(indent=2).encode())
+
+
+def _has_work(work: Path) -> bool:
+    """Tell whether a run has left anything here that another need not do again."""
+    return (work / MANIFEST_FILE).is_file() or any(work.glob(f"{PARTS_DIR}/*.tfrecord-*"))
+
+
+def _remove(folder: DatasetFolder) -> None:
+    """Take back the folders of a build that came to nothing."""
+    shutil.rmtree(folder.incomplete, ignore_errors=True)
+    with contextlib.suppress(OSError):  # others are in there, or it is not ours
+        folder.incomplete.parent.rmdir()
+        folder.out.rmdir()
 
 
 def _begun(work: Path) -> Fingerprint | None:

@@ -19,6 +19,7 @@ from shardprep.build import TooManyRejectedError, build_dataset
 from shardprep.dataset import find_dataset, locked
 from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
+from shardprep.fingerprint import make_fingerprint
 from shardprep.manifest import load_manifest
 from shardprep.recipe import make_recipe
 from shardprep.tfrecord import read_records
@@ -285,6 +286,20 @@ def test_a_source_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no such file or folder"):
         build(tmp_path / "nothing.zip", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_build_that_came_to_nothing_leaves_nothing(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError):
+        build(source, tmp_path / "out", labels="csv:none.csv", **KEYS)
+    assert not (tmp_path / "out").exists()
+    assert build(source, tmp_path / "out", **KEYS).manifest.totals.num_written == 30
+
+
+def test_options_may_change_as_long_as_nothing_is_done(source: Path, tmp_path: Path) -> None:
+    work = tmp_path / "out" / "pets" / "1.0.0.incomplete"
+    other = make_fingerprint(recipe(source, tmp_path / "out", seed=9))
+    write(work / ".build.json", other.model_dump_json().encode())
+    assert build(source, tmp_path / "out", **KEYS).manifest.seed == 0
 
 
 def test_a_full_disk_is_found_before_starting(
