@@ -270,7 +270,7 @@ ZipEncoding = Annotated[
     typer.Option(
         metavar="NAME",
         help="Of names in zips that are not UTF-8, such as cp932.",
-        show_default="cp437",
+        show_default="UTF-8 where that fits, else cp437",
         rich_help_panel=_CHOICE,
     ),
 ]

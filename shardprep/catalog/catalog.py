@@ -22,6 +22,7 @@ from shardprep.catalog.splits import (
     given_split,
     parse_split_rule,
     root_split,
+    table_split,
 )
 from shardprep.catalog.targets import (
     Target,
@@ -221,7 +222,11 @@ def _given_splits(
             "use --labels csv:FILE or --join FILE",
         )
     if rule.kind == "tables":
-        return documents.table_splits(match, by_folder)
+        table = match.table
+        return [
+            folder if row is None else table_split(table.part_of(row))
+            for row, folder in zip(match.row_of, by_folder, strict=True)
+        ]
     cells = match.cells(rule.column)
     return [
         column_split(cell, rule) if cell else folder

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.catalog.labels import parse_csv_rule, parse_label_rule
 from shardprep.catalog.lookup import KeyIndex
-from shardprep.catalog.splits import parse_split_rule, table_split
+from shardprep.catalog.splits import parse_split_rule
 from shardprep.catalog.table import Table, joined, parse_table, stacked
 from shardprep.errors import SourceError
 from shardprep.source.extent import MemberError
@@ -15,7 +15,6 @@ from shardprep.source.extent import MemberError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.catalog.labels import TableMatch
     from shardprep.catalog.splits import SplitRule
     from shardprep.recipe import Recipe
     from shardprep.source.archive import Member
@@ -30,19 +29,13 @@ class Documents:
         """`others` are the members of the source that are no images."""
         self._others = others
         self._recipe = recipe
-        self._bounds: list[tuple[int, str]] = []
 
     def label_tables(self) -> list[Table]:
         """Return the tables that the label rule may use: the one it names, or all for auto."""
         rule = parse_label_rule(self._recipe.labels)
         if rule.kind == "csv":
             tables = [self._table(file) for file in parse_csv_rule(rule.argument).files]
-            self._bounds = []
-            end = 0
-            for table in tables:
-                end += len(table.rows)
-                self._bounds.append((end, table_split(table.name)))
-            return [self._joined(stacked(tables))]
+            return [self._with(stacked(tables), self._recipe.join)]
         return self.tables() if rule.kind == "auto" else []
 
     def tables(self) -> list[Table]:
@@ -61,11 +54,7 @@ class Documents:
         if not self._recipe.join:
             return None
         first, *others = self._recipe.join
-        table = self._table(_join_parts(first)[0])
-        for other in others:
-            file, key = _join_parts(other)
-            table = joined(table, self._table(file), key)
-        return table
+        return self._with(self._table(_join_parts(first)[0]), others)
 
     def read(self, file: str) -> bytes:
         """Return the bytes of a member of the source, or else of a file on disk.
@@ -105,16 +94,9 @@ class Documents:
                 splits[found] = split
         return splits
 
-    def table_splits(self, match: TableMatch, others: Sequence[str]) -> list[str | None]:
-        """Return the split of the label table that lists each key; else what `others` say."""
-        found: list[str | None] = []
-        for row, other in zip(match.row_of, others, strict=True):
-            split = next((s for end, s in self._bounds if row is not None and row < end), None)
-            found.append(split or other)
-        return found
-
-    def _joined(self, table: Table) -> Table:
-        for other in self._recipe.join:
+    def _with(self, table: Table, others: Sequence[str]) -> Table:
+        """Join the other tables, "FILE" or "FILE:KEY" each, to a table."""
+        for other in others:
             file, key = _join_parts(other)
             table = joined(table, self._table(file), key)
         return table

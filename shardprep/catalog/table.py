@@ -25,6 +25,17 @@ class Table:
     rows: list[list[str]]
     num_joined: int = 0
     """Columns, the last ones, that another table has added."""
+    parts: tuple[tuple[str, int], ...] = ()
+    """Name and number of rows of the tables that were stacked to this one; () for one alone."""
+
+    def part_of(self, row: int) -> str:
+        """Return the name of the table that a row comes from."""
+        end = 0
+        for name, num_rows in self.parts:
+            end += num_rows
+            if row < end:
+                return name
+        return self.name
 
     def column(self, name: str) -> int:
         """Return the index of a column, by exact name first and else regardless of case.
@@ -95,7 +106,8 @@ def stacked(tables: list[Table]) -> Table:
     for table in tables:
         places = [table.header.index(title) if title in table.header else -1 for title in header]
         rows.extend(["" if place < 0 else row[place] for place in places] for row in table.rows)
-    return Table(" + ".join(table.name for table in tables), header, rows)
+    parts = tuple((table.name, len(table.rows)) for table in tables)
+    return Table(" + ".join(table.name for table in tables), header, rows, parts=parts)
 
 
 def joined(table: Table, other: Table, key: str) -> Table:

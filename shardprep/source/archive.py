@@ -90,7 +90,7 @@ def list_source(
         source: a folder or an archive, told by content, or the first part of a split one.
         work_dir: where what must be unpacked is put; the caller removes it.
         notice: told, in one line, of work that takes long.
-        zip_encoding: of member names in zips that do not say UTF-8; None is the zip default, cp437.
+        zip_encoding: of member names in zips; None is UTF-8 where that fits, else cp437.
 
     Raises:
         SourceError: the source is missing, is no archive, is damaged or too deeply nested, or two
