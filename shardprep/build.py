@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 from shardprep.chunk import ChunkEncoder, ChunkTask
 from shardprep.dataset import DatasetFolder, locked
 from shardprep.durable import sync_folder, write_durably
+from shardprep.engine.limits import Limits
 from shardprep.engine.local import run_chunks
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, SourceError
 from shardprep.fingerprint import differences, make_fingerprint
 from shardprep.finish import finish, seal, write_skipped
 from shardprep.manifest import MANIFEST_FILE, Fingerprint, Manifest, load_manifest
@@ -33,11 +34,14 @@ if TYPE_CHECKING:
     from shardprep.plan import ShardPlan
     from shardprep.recipe import Recipe
 
-    Engine = Callable[[ChunkEncoder, Iterable[ChunkTask], int], Generator[EncodedChunk]]
+    Engine = Callable[[ChunkEncoder, Iterable[ChunkTask], int, Limits], Generator[EncodedChunk]]
 
 WORK_DIR = ".work"
 _BUILD_FILE = ".build.json"
 _SPARE_BYTES = 64 << 20
+_WORKER_BYTES = 1 << 30
+_PIXEL_BYTES = 16
+"""What decoding may take for each pixel that an image may have, copies on the way included."""
 
 
 class Watcher(Protocol):
@@ -103,18 +107,37 @@ def build_dataset(
         try:
             if not (work / MANIFEST_FILE).is_file():
                 plan = make_plan(recipe, work / WORK_DIR, watcher.notice)
-                num_new = _write_shards(work, plan, num_workers, watcher, engine)
-                manifest = finish(work, plan, recipe.version, fingerprint)
-                _check_rejections(work, manifest, recipe.max_rejected)
-                seal(work, manifest)
+                with _writing(work):
+                    num_new = _write_shards(
+                        work, plan, num_workers, _limits(recipe), watcher, engine
+                    )
+                _check_source(work, recipe, fingerprint)
+                with _writing(work):
+                    manifest = finish(work, plan, recipe.version, fingerprint)
+                    _check_rejections(work, manifest, recipe.max_rejected)
+                    seal(work, manifest)
         finally:
             shutil.rmtree(work / WORK_DIR, ignore_errors=True)
             if not _has_work(work):
                 _remove(folder)
         manifest = load_manifest(work)
-        _publish(folder)
+        with _writing(work):
+            _publish(folder)
     elapsed = time.monotonic() - start
     return BuildResult(folder.final, manifest, num_new_items=num_new, elapsed_s=elapsed)
+
+
+@contextlib.contextmanager
+def _writing(work: Path) -> Iterator[None]:
+    """Say in our words what the disk has to say."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            str(error.filename or work),
+            f"cannot be written ({error.strerror or error})",
+            "what is done is kept: free some space and run the same command again",
+        ) from error
 
 
 def _same(folder: DatasetFolder, fingerprint: Fingerprint) -> Manifest:
@@ -143,9 +166,10 @@ def _begin(work: Path, fingerprint: Fingerprint, *, overwrite: bool) -> None:
                 f"an unfinished build is here, begun with other {', '.join(changes)}",
                 "add --overwrite to start again, or give the former options to go on with it",
             )
-    for path in work.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    write_durably(work / _BUILD_FILE, fingerprint.model_dump_json(indent=2).encode())
+    with _writing(work):
+        for path in work.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        write_durably(work / _BUILD_FILE, fingerprint.model_dump_json(indent=2).encode())
 
 
 def _has_work(work: Path) -> bool:
@@ -172,8 +196,32 @@ def _begun(work: Path) -> Fingerprint | None:
         raise BuildError(str(state), "is damaged", f"remove {work} to start again") from error
 
 
+def _limits(recipe: Recipe) -> Limits:
+    return Limits(
+        item_s=recipe.timeout, worker_bytes=_WORKER_BYTES + _PIXEL_BYTES * recipe.max_pixels
+    )
+
+
+def _check_source(work: Path, recipe: Recipe, fingerprint: Fingerprint) -> None:
+    """See that what was read is what was planned; of a source that changed nothing is kept."""
+    with contextlib.suppress(SourceError):
+        if make_fingerprint(recipe).inputs == fingerprint.inputs:
+            return
+    shutil.rmtree(work / PARTS_DIR)
+    raise BuildError(
+        recipe.source,
+        "has changed or gone while it was read",
+        "nothing is kept of this build: run it again when the source is at rest",
+    )
+
+
 def _write_shards(
-    work: Path, plan: BuildPlan, num_workers: int, watcher: Watcher, engine: Engine
+    work: Path,
+    plan: BuildPlan,
+    num_workers: int,
+    limits: Limits,
+    watcher: Watcher,
+    engine: Engine,
 ) -> int:
     """Write the shards that are not done; return how many items that took."""
     write_skipped(work, plan)
@@ -186,7 +234,7 @@ def _write_shards(
     tasks = _tasks(plan, todo)
     num_workers = max(1, min(num_workers, sum(1 for _ in _tasks(plan, todo))))
     encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns)
-    with closing(engine(encoder, tasks, num_workers)) as encoded:
+    with closing(engine(encoder, tasks, num_workers, limits)) as encoded:
         for shard in todo:
             writer = ShardWriter(work, plan.shard_name(shard), shard)
             try:
@@ -195,12 +243,6 @@ def _write_shards(
                     writer.append(chunk)
                     watcher.encoded(chunk.outcomes)
                 writer.commit()
-            except OSError as error:
-                raise BuildError(
-                    str(work / writer.name),
-                    f"cannot be written ({error.strerror})",
-                    "what is done is kept: free some space and run the same command again",
-                ) from error
             finally:
                 writer.abandon()
     return num_todo

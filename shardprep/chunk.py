@@ -16,7 +16,10 @@ from shardprep.image import ImageSpec, Rejection, process_image
 from shardprep.source.extent import MemberError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from shardprep.catalog.catalog import Item
+    from shardprep.image import RejectionKind
     from shardprep.schema import Schema
 
 
@@ -51,6 +54,11 @@ class ChunkTask:
         last = self.start + len(self.items) - 1
         return f"{self.shard}, items {self.start}-{last} (from {self.items[0].key})"
 
+    def apart(self) -> Iterator[ChunkTask]:
+        """Yield a task for each item alone, in order."""
+        for i, item in enumerate(self.items, self.start):
+            yield ChunkTask(self.shard, i, (item,))
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedChunk:
@@ -60,6 +68,19 @@ class EncodedChunk:
     """The framed records of the written items, in plan order, back to back."""
     outcomes: tuple[Outcome, ...]
     """One for each item, in plan order."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[EncodedChunk]) -> EncodedChunk:
+        """Return the parts of one chunk, in plan order, as the whole."""
+        if len(parts) == 1:
+            return parts[0]
+        outcomes = tuple(outcome for part in parts for outcome in part.outcomes)
+        return cls(b"".join(part.data for part in parts), outcomes)
+
+    @classmethod
+    def lost(cls, item: Item, kind: RejectionKind, reason: str) -> EncodedChunk:
+        """Return the chunk of an item alone that no worker could finish."""
+        return cls(b"", (_unread(item, kind, reason),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +92,23 @@ class ChunkEncoder:
     columns: tuple[str, ...] = ()
     """Names of the features that `Item.columns` holds."""
 
-    def __call__(self, task: ChunkTask) -> EncodedChunk:
-        """Return the records of the task's items; a bad image is an outcome, never an error."""
-        return encode_chunk(task.items, self)
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        """Return the records of the task's items; a bad image is an outcome, never an error.
+
+        `before_item` is called before each of them: an engine that gives an item only so much
+        time starts its clock anew.
+        """
+        return encode_chunk(task.items, self, before_item)
 
 
-def encode_chunk(items: tuple[Item, ...], encoder: ChunkEncoder) -> EncodedChunk:
+def encode_chunk(
+    items: tuple[Item, ...], encoder: ChunkEncoder, before_item: Callable[[], None]
+) -> EncodedChunk:
     """Read, process, encode and frame the items, in order."""
     records: list[bytes] = []
     outcomes: list[Outcome] = []
     for item in items:
+        before_item()
         record, outcome = _encode_item(item, encoder)
         records.append(record)
         outcomes.append(outcome)
@@ -91,8 +119,9 @@ def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
     try:
         data = item.extent.read()
     except MemberError as error:
-        size = item.extent.num_bytes
-        return b"", Outcome("unreadable", str(error), 0, 0, 0, "", size, "")
+        return b"", _unread(item, "unreadable", str(error))
+    except MemoryError:
+        return b"", _unread(item, "crashed", "is larger than the memory a worker may use")
     image = process_image(data, encoder.spec)
     original = image.original
     facts = (original.height, original.width, original.format, len(data))
@@ -112,6 +141,11 @@ def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
         ),
     )
     return record, Outcome("", "", len(record), *facts, sha256)
+
+
+def _unread(item: Item, kind: RejectionKind, reason: str) -> Outcome:
+    """Return the rejection of an item whose bytes nobody has seen."""
+    return Outcome(kind, reason, 0, 0, 0, "", item.extent.num_bytes, "")
 
 
 def _target_values(item: Item) -> dict[str, bytes | float | tuple[int, ...]]:

@@ -130,6 +130,8 @@ def build(
     exclude_list: o.ExcludeList = None,
     zip_encoding: o.ZipEncoding = None,
     max_rejected: o.MaxRejected = None,
+    timeout: o.Timeout = None,
+    save_rejected: o.SaveRejected = None,
     workers: o.Workers = None,
     refresh: o.Refresh = False,
     overwrite: o.Overwrite = False,
@@ -143,7 +145,7 @@ def build(
     from shardprep.arguments import local_source, recipe_applies, recipe_of
     from shardprep.recipe import RECIPE_FILE
 
-    not_recipe = {"workers", "refresh", "overwrite", "dry_run", "as_json"}
+    not_recipe = {"workers", "save_rejected", "refresh", "overwrite", "dry_run", "as_json"}
     given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
     recipe = recipe_of({key: value for key, value in given.items() if key not in not_recipe})
     if source is not None and recipe_applies(source):
@@ -153,7 +155,7 @@ def build(
     if dry_run:
         _show_plan(recipe, as_json=as_json)
     else:
-        _build(recipe, workers, overwrite=overwrite, as_json=as_json)
+        _build(recipe, workers, save_rejected, overwrite=overwrite, as_json=as_json)
 
 
 @app.command(epilog="Example:\n\nshardprep init dogs-vs-cats.zip && shardprep build")
@@ -268,7 +270,14 @@ def download(
         typer.echo(str(path))
 
 
-def _build(recipe: Recipe, workers: int | None, *, overwrite: bool, as_json: bool) -> None:
+def _build(
+    recipe: Recipe,
+    workers: int | None,
+    save_rejected: Path | None,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
     from shardprep.build import TooManyRejectedError, build_dataset
     from shardprep.engine.local import usable_cores
     from shardprep.report.facts import read_rejections
@@ -286,7 +295,11 @@ def _build(recipe: Recipe, workers: int | None, *, overwrite: bool, as_json: boo
     except TooManyRejectedError as error:
         rejections = read_rejections(Path(error.where))
         print_inputs(_console(stderr=True), error.manifest, rejections)
+        if save_rejected is not None:
+            _save_rejected(Path(error.where), recipe, save_rejected)
         raise
+    if save_rejected is not None:
+        _save_rejected(result.path, recipe, save_rejected)
     if as_json:
         summary = {
             "path": str(result.path),
@@ -302,6 +315,20 @@ def _build(recipe: Recipe, workers: int | None, *, overwrite: bool, as_json: boo
 
     schema = read_schema(result.path)
     print_result(_console(), result, schema, read_rejections(result.path))
+
+
+def _save_rejected(folder: Path, recipe: Recipe, into: Path) -> None:
+    from shardprep.rejected import LIST_FILE, save_rejected
+
+    console = _console(stderr=True)
+    num_files, num_rejected = save_rejected(
+        folder, recipe, into, lambda line: _notice(console, line)
+    )
+    _notice(
+        console,
+        f"{num_files:,} of {num_rejected:,} rejected images copied to {into}, "
+        f"with their reasons in {into / LIST_FILE}",
+    )
 
 
 def _show_plan(recipe: Recipe, *, as_json: bool) -> None:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 Fit = Literal["crop", "pad", "stretch", "within", "none"]
 Format = Literal["jpeg", "png", "raw", "keep"]
-RejectionKind = Literal["not_an_image", "undecodable", "too_many_pixels", "unreadable"]
+RejectionKind = Literal[
+    "not_an_image", "undecodable", "too_many_pixels", "unreadable", "crashed", "timeout"
+]
 
 Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
 """uint8[height, width, 3], RGB, row-major."""

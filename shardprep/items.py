@@ -134,6 +134,12 @@ def read_part(path: Path) -> pa.Table:
     return pq.read_table(path, schema=COLUMNS)
 
 
+def has_kinds(path: Path, kinds: Sequence[str]) -> bool:
+    """Tell whether a part holds a rejection of one of the kinds."""
+    found = pq.read_table(path, columns=["kind"])["kind"].cast("string")
+    return not set(found.to_pylist()).isdisjoint(kinds)
+
+
 def write_items(path: Path, tables: Iterable[pa.Table]) -> None:
     """Write the tables one after the other into one parquet file; memory holds one at a time."""
     file = DurableFile(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -280,6 +281,24 @@ MaxRejected = Annotated[
         metavar="SHARE",
         help="Fail if more images than this are bad.",
         show_default="5%",
+        rich_help_panel=_RUN,
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Reject an image that takes longer; 0 waits for ever.",
+        show_default="60",
+        rich_help_panel=_RUN,
+    ),
+]
+SaveRejected = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Copy rejected images there, with a list of the reasons.",
+        show_default=False,
         rich_help_panel=_RUN,
     ),
 ]

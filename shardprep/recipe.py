@@ -135,6 +135,8 @@ class Recipe(BaseModel):
     schema_: str = Field("auto", alias="schema")
     seed: int = Field(0, ge=0, lt=2**63)
     max_pixels: int = Field(100_000_000, ge=1)
+    timeout: float = Field(60.0, ge=0)
+    """Seconds that one image may take; 0: no limit."""
     max_rejected: Annotated[float, BeforeValidator(_share), Field(ge=0, le=1)] = 0.05
 
     @field_validator("name")

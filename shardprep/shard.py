@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from shardprep.plan import ShardPlan
 
 PARTS_DIR = ".parts"
+_UNSETTLED = ("unreadable", "crashed", "timeout")
+"""Rejections that may be the fault of the run, a disk that was away say, and not of the image."""
 _READ_BYTES = 1 << 20
 
 
@@ -82,10 +84,15 @@ def read_seal(folder: Path, shard: str) -> ShardSeal | None:
 
 
 def is_done(folder: Path, shard: str) -> bool:
-    """Tell whether a shard of an unfinished build is there and is what its part says."""
+    """Tell whether a shard of an unfinished build is there and is what its part says.
+
+    One with rejections that another run may find unfounded is not done.
+    """
     seal = read_seal(folder, shard)
     path = folder / shard
     if seal is None or not path.is_file() or path.stat().st_size != seal.num_bytes:
+        return False
+    if items.has_kinds(part_path(folder, shard), _UNSETTLED):
         return False
     digest = hashlib.sha256()
     with path.open("rb") as file:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from shardprep.chunk import ChunkTask, EncodedChunk, Outcome
+    from shardprep.engine.limits import Limits
     from shardprep.prepare import BuildPlan
+
+    Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 """Real photographs and hostile files; tests that use them are skipped where it is absent."""
@@ -115,12 +118,12 @@ class Quiet:
 
 
 def in_process(
-    encode: Callable[[ChunkTask], EncodedChunk], tasks: Iterable[ChunkTask], num_workers: int
+    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: Limits
 ) -> Iterator[EncodedChunk]:
     """Encode in this process: an engine for tests that are not about processes."""
-    del num_workers
+    del num_workers, limits
     for task in tasks:
-        yield encode(task)
+        yield encode(task, lambda: None)
 
 
 def build(
@@ -128,6 +131,7 @@ def build(
     out: Path,
     *,
     watcher: Quiet | None = None,
+    engine: Any = in_process,
     replace: bool = False,
     **keys: Any,
 ) -> BuildResult:
@@ -137,7 +141,7 @@ def build(
         recipe,
         num_workers=1,
         watcher=watcher or Quiet(),
-        engine=in_process,  # type: ignore[arg-type]
+        engine=engine,
         overwrite=replace,
     )
 

@@ -17,7 +17,7 @@ MODULES = {
 }
 
 LAYERS = [
-    ["errors"],
+    ["errors", "engine.limits"],
     ["durable", "tfrecord", "example", "source.sniff", "catalog.splits", "source.extent"],
     ["source.kaggle.ref", "source.kaggle.credentials", "source.kaggle.watcher"],
     ["source.kaggle.client", "source.kaggle.faults"],
@@ -44,7 +44,7 @@ LAYERS = [
     ["plan"],
     ["items", "prepare", "engine.local"],
     ["shard", "report.facts", "reader.pipeline"],
-    ["finish", "reader"],
+    ["finish", "reader", "rejected"],
     ["build"],
     ["survey", "report.summary", "report.progress", "report.download"],
     ["report.survey", "arguments"],

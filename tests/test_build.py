@@ -2,13 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -345,74 +339,6 @@ def test_an_unfinished_dataset_is_not_found(source: Path, tmp_path: Path) -> Non
         build(source, tmp_path / "out", watcher=StopAfter(9), **KEYS)
     with pytest.raises(DatasetError, match="not finished"):
         find_dataset(tmp_path / "out")
-
-
-def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    inner = zip_bytes({f"train/{n}": d for n, d in animals(240, folder="").items()})
-    source = write(tmp_path / "pets.zip", zip_bytes({"train.zip": inner}))
-    command = [sys.executable, "-m", "shardprep", "build", str(source), "--workers", "2"]
-    command += ["--size", "300x300", "--format", "png", "--shards", "12"]
-    start = time.monotonic()
-    subprocess.run([*command, "--out", tmp_path / "whole"], check=True, capture_output=True)
-    duration = time.monotonic() - start
-    moments = random.Random(20261120)
-    kills = 0
-    for _ in range(60):
-        if kills == 10:
-            break
-        with subprocess.Popen(
-            [*command, "--out", tmp_path / "out"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process:
-            try:
-                process.wait(timeout=moments.uniform(0.2, 0.75) * duration)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                kills += 1
-        if (tmp_path / "out" / "pets" / "1.0.0").exists():
-            shutil.rmtree(tmp_path / "out")
-    assert kills == 10
-    subprocess.run([*command, "--out", tmp_path / "out"], check=True, capture_output=True)
-    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
-
-
-def test_interrupted_from_the_keyboard_it_exits_130_and_leaves_no_worker(tmp_path: Path) -> None:
-    source = write(tmp_path / "pets.zip", zip_bytes(animals(200)))
-    command = [
-        sys.executable,
-        "-m",
-        "shardprep",
-        "build",
-        str(source),
-        "--out",
-        str(tmp_path / "o"),
-    ]
-    command += ["--size", "900x900", "--format", "png", "--workers", "2", "--shards", "20"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    work = tmp_path / "o" / "pets" / "1.0.0.incomplete"
-    until = time.monotonic() + 60
-    while not list(work.glob("pets-train*")) and time.monotonic() < until:
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert said.splitlines()[-1].startswith("interrupted: run the same command again")
-    assert "Traceback" not in said
-    until = time.monotonic() + 10
-    while is_alive(process.pid) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not is_alive(process.pid)
-
-
-def is_alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_the_manifest_is_json_without_time_or_place(source: Path, tmp_path: Path) -> None:

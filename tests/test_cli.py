@@ -98,7 +98,9 @@ def test_every_key_of_the_recipe_is_a_flag_and_the_other_way_round(here: Path) -
     keys = {name.rstrip("_") for name in Recipe.model_fields}
     text = run("build", "--help", cwd=here).stdout
     flags = {word.strip("│ ,")[2:] for word in text.split() if word.startswith("--")}
-    only_for_a_run = {"workers", "refresh", "overwrite", "dry-run", "json", "help", "no-header"}
+    only_for_a_run = {
+        "workers", "save-rejected", "refresh", "overwrite", "dry-run", "json", "help", "no-header",
+    }  # fmt: skip
     assert {flag.replace("-", "_") for flag in flags - only_for_a_run} == keys - {"source"}
 
 

@@ -1,47 +1,84 @@
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from shardprep.catalog.catalog import Item
-from shardprep.chunk import ChunkTask, EncodedChunk
+from shardprep.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.engine.limits import Limits
 from shardprep.engine.local import run_chunks, usable_cores
 from shardprep.errors import BuildError
 from shardprep.source.extent import PlainExtent
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
 
-def task(number: int) -> ChunkTask:
-    item = Item(f"images/{number}.jpg", PlainExtent("none", 0, 0), "train", 0)
-    return ChunkTask("set-train.tfrecord-00000-of-00001", number, (item,))
+NO_LIMITS = Limits()
+WRITTEN = Outcome("", "", 1, 1, 1, "jpeg", 7, "00")
+
+
+def task(number: int, num_items: int = 1) -> ChunkTask:
+    items = tuple(
+        Item(f"images/{i}.jpg", PlainExtent("none", 0, 7), "train", 0)
+        for i in range(number, number + num_items)
+    )
+    return ChunkTask("set-train.tfrecord-00000-of-00001", number, items)
 
 
 @dataclass(frozen=True)
 class Encode:
-    """Answers with the number of the task; does something else for one of them."""
+    """Answers with the numbers of the items; does something else at one of them."""
 
     at: int = -1
     fault: str = ""
+    mark: str = ""
+    """A file; where it is given, the fault strikes only once."""
 
-    def __call__(self, task: ChunkTask) -> EncodedChunk:
-        if task.start == self.at:
-            if self.fault == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.fault == "exit":
-                os._exit(7)
-            if self.fault == "raises":
-                raise ZeroDivisionError("by construction")
-            time.sleep(0.2)
-        return EncodedChunk(f"{task.start};".encode(), ())
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        data = b""
+        for number in range(task.start, task.start + len(task.items)):
+            before_item()
+            if number == self.at and not (self.mark and Path(self.mark).exists()):
+                Path(self.mark or os.devnull).touch()
+                self._strike()
+            data += f"{number};".encode()
+        return EncodedChunk(data, (WRITTEN,) * len(task.items))
+
+    def _strike(self) -> None:
+        if self.fault == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "segfault":
+            ctypes.string_at(0)
+        if self.fault == "exit":
+            os._exit(7)
+        if self.fault == "raises":
+            raise ZeroDivisionError("by construction")
+        if self.fault == "hang":
+            hang = ctypes.CDLL(None).pause  # in C, where no exception of Python's gets in
+            while True:
+                hang()
+        if self.fault == "memory":
+            bytearray(8 << 30)
+        time.sleep(0.2)
+
+
+def encoded(
+    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int = 2, limits: Limits = NO_LIMITS
+) -> tuple[str, list[Outcome]]:
+    chunks = list(run_chunks(encode, tasks, num_workers, limits))
+    data = b"".join(chunk.data for chunk in chunks).decode()
+    return data, [outcome for chunk in chunks for outcome in chunk.outcomes]
 
 
 def numbers(encode: Encode, count: int, num_workers: int) -> str:
-    chunks = run_chunks(encode, (task(i) for i in range(count)), num_workers)
-    return b"".join(chunk.data for chunk in chunks).decode()
+    return encoded(encode, (task(i) for i in range(count)), num_workers)[0]
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
@@ -57,12 +94,12 @@ def test_no_tasks_give_no_results() -> None:
 def test_tasks_are_taken_only_as_fast_as_results_are() -> None:
     taken = []
 
-    def tasks() -> object:
+    def tasks() -> Iterator[ChunkTask]:
         for i in range(100):
             taken.append(i)
             yield task(i)
 
-    chunks = run_chunks(Encode(), tasks(), 2)  # type: ignore[arg-type]
+    chunks = run_chunks(Encode(), tasks(), 2, NO_LIMITS)
     next(chunks)
     time.sleep(0.2)
     assert len(taken) <= 6
@@ -70,13 +107,97 @@ def test_tasks_are_taken_only_as_fast_as_results_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
-    [("killed", "SIGKILL"), ("exit", "exit code 7"), ("raises", "by construction")],
+    ("fault", "kind", "said"),
+    [
+        ("killed", "crashed", "SIGKILL"),
+        ("segfault", "crashed", "SIGSEGV"),
+        ("exit", "crashed", "exit code 7"),
+        ("hang", "timeout", "longer than 0.3 s"),
+    ],
 )
-def test_a_worker_that_dies_is_an_error_that_names_the_chunk(fault: str, said: str) -> None:
-    with pytest.raises(BuildError, match=said) as error:
-        numbers(Encode(at=3, fault=fault), 10, 2)
+@pytest.mark.parametrize("num_items", [1, 10])
+def test_an_item_that_ends_its_worker_costs_that_item(
+    fault: str, kind: str, said: str, num_items: int
+) -> None:
+    tasks = [task(i, num_items) for i in range(0, 30, num_items)]
+    data, outcomes = encoded(Encode(at=13, fault=fault), tasks, limits=Limits(item_s=0.3))
+    assert data == "".join(f"{i};" for i in range(30) if i != 13)
+    assert [i for i, outcome in enumerate(outcomes) if outcome != WRITTEN] == [13]
+    lost = outcomes[13]
+    assert (lost.kind, lost.length, lost.num_bytes) == (kind, 0, 7)
+    assert said in lost.reason
+
+
+@pytest.mark.parametrize("fault", ["killed", "segfault", "hang"])
+def test_a_worker_that_dies_of_something_else_costs_nothing(fault: str, tmp_path: Path) -> None:
+    encode = Encode(at=13, fault=fault, mark=str(tmp_path / "struck"))
+    tasks = [task(i, 10) for i in range(0, 30, 10)]
+    data, outcomes = encoded(encode, tasks, limits=Limits(item_s=0.3))
+    assert data == "".join(f"{i};" for i in range(30))
+    assert outcomes == [WRITTEN] * 30
+
+
+def test_the_clock_is_that_of_one_item_and_not_of_a_chunk() -> None:
+    data, _ = encoded(SlowEncode(), [task(0, 8)], num_workers=1, limits=Limits(item_s=0.4))
+    assert data == "01234567"
+
+
+@dataclass(frozen=True)
+class SlowEncode(Encode):
+    """Takes longer for all than one item may take, and waits between tasks."""
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        for _ in task.items:
+            before_item()
+            time.sleep(0.1)
+        data = "".join(str(task.start + i) for i in range(len(task.items)))
+        return EncodedChunk(data.encode(), (WRITTEN,) * len(task.items))
+
+
+def test_a_worker_may_wait_for_work_longer_than_an_item_may_take() -> None:
+    chunks = run_chunks(Encode(), (task(i) for i in range(8)), 1, Limits(item_s=0.2))
+    first = next(chunks)
+    time.sleep(0.5)
+    assert b"".join(chunk.data for chunk in [first, *chunks]) == b"0;1;2;3;4;5;6;7;"
+
+
+def test_memory_beyond_the_limit_cannot_be_had() -> None:
+    limits = Limits(worker_bytes=1 << 30)
+    with pytest.raises(BuildError, match="MemoryError"):
+        encoded(Encode(at=3, fault="memory"), [task(0, 8)], limits=limits)
+
+
+def test_a_fault_of_ours_is_an_error_that_names_the_chunk() -> None:
+    with pytest.raises(BuildError, match="by construction") as error:
+        numbers(Encode(at=3, fault="raises"), 10, 2)
     assert "set-train.tfrecord-00000-of-00001, items 3-3 (from images/3.jpg)" in str(error.value)
+
+
+@dataclass(frozen=True)
+class AlwaysDies(Encode):
+    """No image can be encoded here."""
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        del task, before_item
+        os._exit(9)
+
+
+def test_workers_that_die_at_every_image_end_the_build() -> None:
+    with pytest.raises(BuildError, match="one image after the other"):
+        encoded(AlwaysDies(), [task(0, 100)], num_workers=1)
+
+
+@dataclass(frozen=True)
+class CannotStart(Encode):
+    """Fails when a worker receives it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os._exit, (11,)
+
+
+def test_workers_that_cannot_start_end_the_build() -> None:
+    with pytest.raises(BuildError, match=r"could not be started, 3 times \(exit code 11\)"):
+        encoded(CannotStart(), [task(0)], num_workers=1)
 
 
 def children() -> set[int]:
@@ -96,7 +217,7 @@ def children() -> set[int]:
 @pytest.mark.parametrize("how", ["finished", "closed early", "failed"])
 def test_no_worker_outlives_the_run(how: str) -> None:
     before = children()
-    chunks = run_chunks(Encode(at=5, fault="raises"), (task(i) for i in range(20)), 2)
+    chunks = run_chunks(Encode(at=5, fault="raises"), (task(i) for i in range(20)), 2, NO_LIMITS)
     next(chunks)
     assert children() > before
     if how == "closed early":

@@ -1,7 +1,7 @@
 """Chunks on the cores of this machine: spawned processes, one pipe each, one task at a time.
 
-The parent always knows which worker holds which task, so a worker that dies is an error that
-names its chunk, and nothing waits for it.
+The parent always knows which worker holds which task. When a worker dies, its items are tried
+again, each alone in a new process: what kills a second time is rejected, and the build goes on.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING
 
 from shardprep.chunk import EncodedChunk
+from shardprep.engine.limits import (
+    Limits,
+    cause_of_death,
+    die_with_parent,
+    hold_memory,
+    start_clock,
+)
 from shardprep.errors import BuildError
 
 if TYPE_CHECKING:
@@ -26,12 +33,15 @@ if TYPE_CHECKING:
 
     from shardprep.chunk import ChunkTask
 
-    Encode = Callable[[ChunkTask], EncodedChunk]
+    Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 
 _WINDOW = 2
 """Chunks begun and not yet taken, per worker: bounds memory, hides uneven chunks."""
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(512 << 20), "MALLOC_MMAP_THRESHOLD_": str(512 << 20)}
 """Keeps glibc from mapping and unmapping the decode buffers anew for every image."""
+_MOST_LOST_IN_A_ROW = 16
+"""Items lost with none done between them: not the images are at fault then, but the machine."""
+_MOST_FAILED_STARTS = 3
 
 
 def usable_cores() -> int:
@@ -40,20 +50,20 @@ def usable_cores() -> int:
 
 
 def run_chunks(
-    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int
+    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: Limits
 ) -> Generator[EncodedChunk]:
     """Yield the result of each task, in the order of the tasks.
 
-    Closing the iterator ends the workers.
+    An item that ends its worker twice, the second time alone, is rejected: as `timeout` where it
+    took longer than the limits allow, else as `crashed`. Closing the iterator ends the workers.
 
     Raises:
-        BuildError: a worker died or failed; names its chunk.
+        BuildError: a worker failed, cannot be started, or many die one after the other.
 
     """
     workers: list[_Worker] = []
     try:
-        with _environment(_MALLOC):
-            workers.extend(_Worker(encode) for _ in range(num_workers))
+        workers.extend(_Worker(encode, limits) for _ in range(num_workers))
         yield from _in_order(workers, iter(tasks))
     finally:
         for worker in workers:
@@ -82,76 +92,142 @@ def _in_order(workers: list[_Worker], tasks: Iterator[ChunkTask]) -> Iterator[En
         busy = {worker.pipe: worker for worker in workers if worker not in idle}
         for pipe in connection.wait(list(busy)) if busy else ():
             worker = busy[pipe]  # type: ignore[index]
-            done[worker.number] = worker.result()
-            idle.append(worker)
+            chunk = worker.advance()
+            if chunk is not None:
+                done[worker.number] = chunk
+                idle.append(worker)
 
 
 class _Worker:
-    """One process and the task it holds."""
+    """One process at a time, and the task it holds."""
 
-    def __init__(self, encode: Encode) -> None:
+    def __init__(self, encode: Encode, limits: Limits) -> None:
+        self._encode = encode
+        self._limits = limits
+        self._num_lost = 0
+        self._num_failed_starts = 0
+        self.number = -1
+        self._start()
+
+    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.number = -1
-        self.task: ChunkTask | None = None
-        self.process: SpawnProcess = context.Process(
-            target=_serve, args=(theirs, encode), name="shardprep worker", daemon=True
+        self._is_up = False
+        self._process: SpawnProcess = context.Process(
+            target=_serve,
+            args=(theirs, self._encode, self._limits),
+            name="shardprep worker",
+            daemon=True,
         )
-        self.process.start()
+        with _environment(_MALLOC):
+            self._process.start()
         theirs.close()
 
     def begin(self, number: int, task: ChunkTask) -> None:
-        self.number, self.task = number, task
-        try:
-            self.pipe.send(task)
-        except OSError as error:
-            raise self._died() from error
+        """Start with a task; `number` is its place among all."""
+        self.number = number
+        self._todo = deque([task])
+        self._parts: list[EncodedChunk] = []
+        self._is_suspect = False
+        self._send()
 
-    def result(self) -> EncodedChunk:
+    def advance(self) -> EncodedChunk | None:
+        """Take what the process has to say; return the chunk when its task is done."""
         try:
-            outcomes = pickle.loads(self.pipe.recv_bytes())  # noqa: S301 - from our own child
-            data = self.pipe.recv_bytes()
-        except (EOFError, OSError) as error:
-            raise self._died() from error
+            if not self._is_up:
+                self._is_up = self.pipe.recv_bytes() == b""
+                return None
+            part = self._receive()
+            self._num_lost = self._num_failed_starts = 0
+        except (EOFError, OSError):
+            self._replace()
+        else:
+            self._todo.popleft()
+            self._parts.append(part)
+        if self._todo:
+            self._send()
+            return None
+        return EncodedChunk.joined(self._parts)
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self.pipe.close()
+        self._process.kill()
+        self._process.join()
+
+    def _send(self) -> None:
+        with contextlib.suppress(OSError):  # it died: `advance` will hear of it
+            self.pipe.send(self._todo[0])
+
+    def _receive(self) -> EncodedChunk:
+        outcomes = pickle.loads(self.pipe.recv_bytes())  # noqa: S301 - from our own child
+        data = self.pipe.recv_bytes()
         if isinstance(outcomes, str):
             raise BuildError(
-                str(self.task), f"a worker failed: {outcomes}", "this is a fault of shardprep"
+                str(self._todo[0]), f"a worker failed: {outcomes}", "this is a fault of shardprep"
             )
         return EncodedChunk(data, outcomes)
 
-    def end(self) -> None:
+    def _replace(self) -> None:
+        """Start a new process for what the dead one held, one item at a time from now on."""
+        self._process.join()
+        code = self._process.exitcode
+        how = cause_of_death(code)
         self.pipe.close()
-        self.process.terminate()
-        self.process.join()
+        if not self._is_up:
+            self._num_failed_starts += 1
+            if self._num_failed_starts == _MOST_FAILED_STARTS:
+                raise BuildError(
+                    "shardprep build",
+                    f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})",
+                    "is there memory left for another process?",
+                )
+        elif not self._is_suspect:
+            self._is_suspect = True
+            self._todo = deque(self._todo[0].apart())
+        else:
+            self._num_lost += 1
+            task = self._todo.popleft()
+            if self._num_lost > _MOST_LOST_IN_A_ROW:
+                raise BuildError(
+                    str(task),
+                    f"workers die at one image after the other ({how})",
+                    "what is done is kept: free some memory and run the same command again",
+                )
+            self._parts.append(self._lost(task, code, how))
+        self._start()
 
-    def _died(self) -> BuildError:
-        self.process.join(timeout=5)
-        code = self.process.exitcode
-        how = f"exit code {code}"
-        if code is not None and code < 0:
-            how = f"killed by {signal.Signals(-code).name}"
-        return BuildError(
-            str(self.task),
-            f"a worker died ({how})",
-            "what is done is kept: free some memory and run the same command again",
-        )
+    def _lost(self, task: ChunkTask, code: int | None, how: str) -> EncodedChunk:
+        item = task.items[0]
+        if code == -signal.SIGALRM:
+            reason = f"took longer than {self._limits.item_s:g} s, twice (--timeout)"
+            return EncodedChunk.lost(item, "timeout", reason)
+        return EncodedChunk.lost(item, "crashed", f"its decoder ended the process, twice ({how})")
 
 
-def _serve(pipe: Connection, encode: Encode) -> None:
+def _serve(pipe: Connection, encode: Encode, limits: Limits) -> None:
     """Encode task after task until the parent hangs up. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    die_with_parent()
+    hold_memory(limits.worker_bytes)
     _silence_stderr()
+
+    def before_item() -> None:
+        start_clock(limits.item_s)
+
     with contextlib.suppress(EOFError, OSError):
+        pipe.send_bytes(b"")
         while True:
             task = pipe.recv()
             try:
-                chunk = encode(task)
+                chunk = encode(task, before_item)
+                answer = pickle.dumps(chunk.outcomes), chunk.data
             except Exception:
-                pipe.send_bytes(pickle.dumps(traceback.format_exc(limit=-3)))
-                pipe.send_bytes(b"")
-            else:
-                pipe.send_bytes(pickle.dumps(chunk.outcomes))
-                pipe.send_bytes(chunk.data)
+                answer = pickle.dumps(traceback.format_exc(limit=-3)), b""
+            start_clock(0)
+            for part in answer:
+                pipe.send_bytes(part)
 
 
 def _silence_stderr() -> None:

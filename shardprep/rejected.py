@@ -1,0 +1,81 @@
+"""Copies of rejected images, for people to look at. Names are ours: no key becomes a path."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from shardprep import items
+from shardprep.dataset import ITEMS_FILE
+from shardprep.durable import write_durably
+from shardprep.source.archive import list_source
+from shardprep.source.extent import MemberError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardprep.recipe import Recipe
+
+LIST_FILE = "rejected.csv"
+_ODD = re.compile(r"[^A-Za-z0-9._-]+")
+_MOST_NAME = 80
+
+
+def save_rejected(
+    folder: Path, recipe: Recipe, into: Path, notice: Callable[[str], None]
+) -> tuple[int, int]:
+    """Copy the bytes of every rejected item of a dataset to `into`/<kind>/, as they were.
+
+    Beside them, `rejected.csv` has a row for each: key, kind, reason, and its file, which is ""
+    where the source no longer gives its bytes.
+
+    Args:
+        folder: the dataset, finished or not; its `items.parquet` says what is rejected.
+        recipe: names the source.
+        into: made if need be; files of an earlier copy are replaced.
+        notice: told, in one line, of work that takes long.
+
+    Returns:
+        How many files were written, and how many rejected items there are.
+
+    """
+    table = items.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
+    table = table.filter(pc.equal(table["status"].cast("string"), items.REJECTED))
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(("key", "kind", "reason", "file"))
+    num_files = 0
+    with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
+        extents = {}
+        if len(table):
+            listing = list_source(
+                Path(recipe.source), Path(work), notice, recipe.zip_encoding or None
+            )
+            extents = {member.key: member.extent for member in listing.images}
+        for row in table.to_pylist():
+            file = f"{row['kind']}/{_file_name(row['key'])}"
+            try:
+                data = extents[row["key"]].read()
+            except (KeyError, MemberError):
+                file = ""
+            else:
+                (into / file).parent.mkdir(parents=True, exist_ok=True)
+                (into / file).write_bytes(data)
+                num_files += 1
+            rows.writerow((row["key"], row["kind"], row["reason"], file))
+    into.mkdir(parents=True, exist_ok=True)
+    write_durably(into / LIST_FILE, out.getvalue().encode())
+    return num_files, len(table)
+
+
+def _file_name(key: str) -> str:
+    """Return a name for a copy: told apart by the hash of its key, told by the end of it."""
+    mark = hashlib.sha256(key.encode()).hexdigest()[:8]
+    return f"{mark}-{_ODD.sub('_', key.rpartition('/')[2])[-_MOST_NAME:]}"
