@@ -279,7 +279,7 @@ def _build(
     as_json: bool,
 ) -> None:
     from shardprep.build import TooManyRejectedError, build_dataset
-    from shardprep.engine.local import usable_cores
+    from shardprep.engine.cores import usable_cores
     from shardprep.report.facts import read_rejections
     from shardprep.report.progress import BuildProgress
     from shardprep.report.summary import print_inputs

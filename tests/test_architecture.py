@@ -17,7 +17,7 @@ MODULES = {
 }
 
 LAYERS = [
-    ["errors", "engine.limits"],
+    ["errors", "engine.limits", "engine.cores"],
     ["durable", "tfrecord", "example", "source.sniff", "catalog.splits", "source.extent"],
     ["source.kaggle.ref", "source.kaggle.credentials", "source.kaggle.watcher"],
     ["source.kaggle.client", "source.kaggle.faults"],

@@ -13,7 +13,7 @@ import pytest
 from shardprep.catalog.catalog import Item
 from shardprep.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.engine.limits import Limits
-from shardprep.engine.local import run_chunks, usable_cores
+from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError
 from shardprep.source.extent import PlainExtent
 
@@ -229,12 +229,3 @@ def test_no_worker_outlives_the_run(how: str) -> None:
         chunks.close()
         assert numbers(Encode(), 3, 2) == "0;1;2;"
     assert children() == before
-
-
-def test_usable_cores_respects_affinity() -> None:
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(before)})
-        assert usable_cores() == 1
-    finally:
-        os.sched_setaffinity(0, before)

@@ -44,11 +44,6 @@ _MOST_LOST_IN_A_ROW = 16
 _MOST_FAILED_STARTS = 3
 
 
-def usable_cores() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def run_chunks(
     encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: Limits
 ) -> Generator[EncodedChunk]:
