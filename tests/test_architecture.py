@@ -18,7 +18,15 @@ MODULES = {
 
 LAYERS = [
     ["errors"],
-    ["durable", "tfrecord", "example", "source.sniff", "catalog.splits", "source.extent"],
+    [
+        "durable",
+        "tfrecord",
+        "example",
+        "resample",
+        "source.sniff",
+        "catalog.splits",
+        "source.extent",
+    ],
     ["source.kaggle.ref", "source.kaggle.credentials", "source.kaggle.watcher"],
     ["source.kaggle.client", "source.kaggle.faults"],
     ["schema", "source.streams", "catalog.table", "catalog.targets", "source.sevenzip"],
