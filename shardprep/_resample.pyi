@@ -1,7 +1,5 @@
-from typing_extensions import Buffer
-
-from shardprep.resample import Box
+from shardprep.resample import Box, Pixels
 
 def resize(
-    pixels: Buffer, out: Buffer, box: Box, down_first: bool, simd: bool = True, /
+    pixels: Pixels, out: Pixels, box: Box, down_first: bool, simd: bool = True, /
 ) -> None: ...

@@ -6,15 +6,21 @@ found at installation; elsewhere Pillow does the work, so no dataset depends on 
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from PIL import Image
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_fill: Callable[..., None] | None
 try:
     from shardprep import _resample
+
+    _fill = _resample.resize
 except ImportError:  # no compiler at installation, or its result does not load here
-    _resample = None  # type: ignore[assignment]  # a module has no optional type
+    _fill = None
 
 Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
 """uint8[height, width, channels], row-major."""
@@ -22,7 +28,7 @@ Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom in pixels; edges between whole pixels are meant as they stand."""
 
-BACKEND: Final[Literal["c", "pillow"]] = "pillow" if _resample is None else "c"
+BACKEND: Final[Literal["c", "pillow"]] = "pillow" if _fill is None else "c"
 """What `resize` runs on here."""
 
 
@@ -46,10 +52,10 @@ def resize(pixels: Pixels, size: tuple[int, int], box: Box | None = None) -> Pix
     left, top, right, bottom = np.array(box, np.float32).tolist()  # as Pillow reads it
     if not (0.0 <= left <= right <= width and 0.0 <= top <= bottom <= height):
         raise ValueError(f"the box {box} is not within {height}x{width} pixels")
-    if _resample is None:
+    if _fill is None:
         return resize_by_pillow(pixels, size, box)
     out = np.empty((*size, channels), np.uint8)
-    _resample.resize(np.ascontiguousarray(pixels), out, box, down_first(pixels, size))
+    _fill(np.ascontiguousarray(pixels), out, box, down_first(pixels, size))
     return out
 
 
@@ -59,8 +65,9 @@ def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
     if pixels.shape[2] == 3:
         return np.array(_by_pillow(Image.fromarray(pixels), size, box, down=down))
     # Pillow would take the last of two or four channels for alpha and weigh the others by it.
-    channels = [Image.fromarray(pixels[:, :, i]) for i in range(pixels.shape[2])]
-    return np.stack([_by_pillow(image, size, box, down=down) for image in channels], axis=2)
+    images = [Image.fromarray(pixels[:, :, i]) for i in range(pixels.shape[2])]
+    channels = [np.asarray(_by_pillow(image, size, box, down=down)) for image in images]
+    return np.stack(channels, axis=2)
 
 
 def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
