@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import shutil
 import subprocess
 import sys
@@ -278,13 +280,32 @@ def test_memory_is_given_back() -> None:
     def resident_pages() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1])
 
-    pixels = noise(1000, 1000, 3)  # 2 MB between the passes
+    pixels = noise(64, 20_000, 1)  # wide: what is kept for each column is 240 kB and more
     for _ in range(5):
-        resize(pixels, (700, 700))
+        resize(pixels, (48, 15_000))
     before = resident_pages()
-    for _ in range(50):
-        resize(pixels, (700, 700))
-    assert (resident_pages() - before) * 4096 < 30_000_000
+    for _ in range(100):
+        resize(pixels, (48, 15_000))
+    assert (resident_pages() - before) * mmap.PAGESIZE < 10_000_000
+
+
+@built
+@pytest.mark.skipif(sys.platform != "linux", reason="the guard is Linux's")
+def test_not_a_byte_behind_the_image_is_read() -> None:
+    """The page that follows the pixels kills whoever reads it."""
+    memory = mmap.mmap(-1, 3 * mmap.PAGESIZE)
+    page = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + 2 * mmap.PAGESIZE
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), mmap.PAGESIZE, 0) == 0
+    try:
+        for shape in ((40, 40, 3), (33, 20, 4), (17, 5, 1), (7, 31, 1), (1, 1, 1)):
+            count = shape[0] * shape[1] * shape[2]
+            pixels = np.frombuffer(memory, np.uint8, count, 2 * mmap.PAGESIZE - count)
+            pixels = pixels.reshape(shape)
+            for size in ((11, shape[1]), (shape[0], 11), (9, 13), (60, 70)):
+                for way in (with_vectors, portably):
+                    assert not way(pixels, size, whole(pixels)).any()
+    finally:
+        ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), mmap.PAGESIZE, mmap.PROT_READ)
 
 
 @built
