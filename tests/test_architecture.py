@@ -17,8 +17,9 @@ MODULES = {
 }
 
 LAYERS = [
-    ["errors", "engine.limits", "engine.cores"],
-    ["durable", "tfrecord", "example", "source.sniff", "catalog.splits", "source.extent"],
+    ["errors", "engine.limits", "engine.cores", "stages"],
+    ["durable", "tfrecord", "example", "resample"],
+    ["source.sniff", "catalog.splits", "source.extent"],
     ["source.kaggle.ref", "source.kaggle.credentials", "source.kaggle.watcher"],
     ["source.kaggle.client", "source.kaggle.faults"],
     ["schema", "source.streams", "catalog.table", "catalog.targets", "source.sevenzip"],
