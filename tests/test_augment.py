@@ -68,9 +68,9 @@ def test_the_same_seed_gives_the_same_pixels_and_another_gives_others(op: Any) -
 
 @pytest.mark.parametrize("op", IMAGE_OPS, ids=name)
 def test_each_image_of_a_batch_has_draws_of_its_own(op: Any) -> None:
-    out = op(alike(), seed=SEED).numpy()
+    out = op(alike(64), seed=SEED).numpy()
     kinds = {one.tobytes() for one in out}
-    assert len(kinds) == (4 if isinstance(op, augment.Flip) else NUM)
+    assert len(kinds) == (4 if isinstance(op, augment.Flip) else 64)
 
 
 @pytest.mark.parametrize("op", IMAGE_OPS, ids=name)
@@ -104,7 +104,9 @@ def test_xla_compiles_every_op_to_the_same_result(op: Any) -> None:
     """Within one of 255: a sum in another order may round another way."""
     given = (batch(),) if op in IMAGE_OPS else (batch(), np.arange(NUM) % 3)
     plain = tf.nest.flatten(op(*given, seed=SEED))
-    compiled = tf.function(lambda *given: op(*given, seed=SEED), jit_compile=True)(*given)
+    # The seed is an argument: a constant one would be drawn from before XLA sees it.
+    program = tf.function(lambda given, seed: op(*given, seed=seed), jit_compile=True)
+    compiled = program(given, tf.constant(SEED))
     for one, other in zip(plain, tf.nest.flatten(compiled), strict=True):
         difference = np.abs(one.numpy().astype(float) - other.numpy().astype(float))
         assert difference.max() <= (1 if one.dtype == "uint8" else 1e-6)
@@ -118,8 +120,8 @@ def test_a_half_known_shape_is_augmented_as_well() -> None:
     one = tf.function(lambda image: recipe(image, seed=SEED), input_signature=[spec])
     for height, width in ((24, 32), (60, 50)):
         image = pixels(height, width)
-        known = augment.Compose(recipe.ops, jit_compile=False)(image, seed=SEED).numpy()
-        assert np.array_equal(one(image).numpy(), known)
+        known = recipe(image, seed=SEED).numpy().astype(int)
+        assert np.abs(one(image).numpy() - known).max() <= 1
 
 
 # Flips
@@ -131,8 +133,8 @@ def test_flips_mirror_exactly_those_images_that_are_drawn(flips: list[tuple[bool
     images = batch(len(flips), 5, 6)
     down, across = (tf.constant([flip[i] for flip in flips]) for i in (0, 1))
     out = geometry.mirror(geometry.mirror(images, down, axis=1), across, axis=2).numpy()
-    for image, given, (vertical, horizontal) in zip(out, images, flips, strict=True):
-        expected = given[:: -1 if vertical else 1, :: -1 if horizontal else 1]
+    for image, source, (vertical, horizontal) in zip(out, images, flips, strict=True):
+        expected = source[:: -1 if vertical else 1, :: -1 if horizontal else 1]
         assert np.array_equal(image, expected)
 
 
@@ -157,9 +159,9 @@ def test_a_box_is_resampled_as_pillow_does(size: tuple[int, int]) -> None:
         np.float32,
     )
     out = geometry.resample(images, tf.constant(boxes), size).numpy()
-    for image, given, (top, left, bottom, right) in zip(out, images, boxes, strict=True):
+    for image, source, (top, left, bottom, right) in zip(out, images, boxes, strict=True):
         box = (left * WIDTH, top * HEIGHT, right * WIDTH, bottom * HEIGHT)
-        expected = Image.fromarray(given).resize(size[::-1], Image.Resampling.BILINEAR, box)
+        expected = Image.fromarray(source).resize(size[::-1], Image.Resampling.BILINEAR, box)
         assert np.abs(image.astype(int) - np.asarray(expected).astype(int)).max() <= 1
 
 
@@ -175,7 +177,8 @@ def test_a_box_that_does_not_get_smaller_is_resampled_as_tensorflow_does() -> No
     ]
     aligned = np.concatenate(corners, axis=1).astype(np.float32)
     expected = tf.image.crop_and_resize(images, aligned, range(3), size).numpy()
-    assert np.abs(geometry.resample(images, tf.constant(boxes), size) - expected).max() < 0.51
+    out = geometry.resample(images, tf.constant(boxes), size).numpy()
+    assert np.abs(out - expected).max() < 0.51
 
 
 def test_the_whole_image_in_its_own_size_is_itself() -> None:
@@ -237,8 +240,8 @@ def test_a_factor_enhances_as_pillow_does(
     images = batch(3)
     factors = [row(factor if i == place else 1.0, 3) for i in range(3)]
     out = color.adjust(images, *factors, row(0.0, 3)).numpy().astype(int)
-    for image, given in zip(out, images, strict=True):
-        expected = np.asarray(enhance(Image.fromarray(given)).enhance(factor)).astype(int)
+    for image, source in zip(out, images, strict=True):
+        expected = np.asarray(enhance(Image.fromarray(source)).enhance(factor)).astype(int)
         assert np.abs(image - expected).max() <= tolerance
 
 
@@ -253,8 +256,8 @@ def test_hue_turns_colours_in_yiq(hue: float) -> None:
     )
     yiq = tf.image.rgb_to_yiq(images).numpy() @ turn.T
     assert np.abs(tf.image.yiq_to_rgb(yiq.astype(np.float32)).numpy() - out).max() < 0.001
-    for given, got in zip(images.numpy().reshape(-1, 3), out.reshape(-1, 3), strict=True):
-        expected = colorsys.yiq_to_rgb(*(turn @ colorsys.rgb_to_yiq(*given.tolist())))
+    for source, got in zip(images.numpy().reshape(-1, 3), out.reshape(-1, 3), strict=True):
+        expected = colorsys.yiq_to_rgb(*(turn @ colorsys.rgb_to_yiq(*source.tolist())))
         assert np.abs(np.array(expected) - got).max() < 0.01
 
 
@@ -268,6 +271,19 @@ def test_hue_turns_about_as_far_as_in_hsv(hue: float) -> None:
     turned = (after - before + 0.5) % 1 - 0.5
     assert abs(turned.mean() - hue) < 0.01
     assert np.abs(turned - hue).max() < 0.05
+
+
+@pytest.mark.parametrize("left_out", range(4))
+def test_a_change_that_is_left_out_changes_nothing(left_out: int) -> None:
+    images, factors = batch(2), [row(f, 2) for f in (0.9, 1.2, 0.7, 0.1)]
+    neutral = [row(0.0 if i == 3 else 1.0, 2) for i in range(4)]
+    some = [neutral[i] if i == left_out else factor for i, factor in enumerate(factors)]
+    none = [None if i == left_out else factor for i, factor in enumerate(factors)]
+    one = [None if i != left_out else factor for i, factor in enumerate(factors)]
+    alone = [neutral[i] if i != left_out else factor for i, factor in enumerate(factors)]
+    for given_none, given_neutral in ((none, some), (one, alone)):
+        out = color.adjust(images, *given_none).numpy().astype(int)
+        assert np.abs(out - color.adjust(images, *given_neutral).numpy()).max() <= 1
 
 
 def test_the_four_changes_of_colour_commute() -> None:
@@ -391,7 +407,7 @@ def test_ops_run_in_their_order_each_with_a_seed_of_its_own() -> None:
     recipe = augment.Compose((look, look, invert, darken), jit_compile=False)
     out, labels = recipe(images, np.arange(NUM), seed=SEED)
     assert len(set(seeds)) == 2
-    assert labels.numpy().tolist() == list(range(1, NUM + 1))
+    assert labels.tolist() == list(range(1, NUM + 1))
     last = tf.random.experimental.stateless_fold_in(tf.constant(SEED), 3, alg="philox")
     assert np.array_equal(out.numpy(), darken(255 - images, seed=last).numpy())
 
@@ -457,8 +473,8 @@ def test_in_inference_a_layer_with_a_crop_resizes_the_whole_image() -> None:
     images = batch()
     layers = model(augment.RandomResizedCrop((12, 10)))
     assert layers.output_shape == (None, 12, 10, 3)
-    for out, given in zip(layers.predict(images, verbose=0), images, strict=True):
-        expected = Image.fromarray(given).resize((10, 12), Image.Resampling.BILINEAR)
+    for out, source in zip(layers.predict(images, verbose=0), images, strict=True):
+        expected = Image.fromarray(source).resize((10, 12), Image.Resampling.BILINEAR)
         assert np.abs(out.astype(int) - np.asarray(expected).astype(int)).max() <= 1
 
 
@@ -484,7 +500,7 @@ def test_a_layer_mixes_labels_that_it_is_given() -> None:
     images, labels = tf.constant(batch()), tf.range(NUM) % 3
     out, soft = layer(images, labels, training=True)
     assert (out.shape, soft.shape) == ((NUM, 20, 28, 3), (NUM, 3))
-    with pytest.raises(DatasetError, match="there are no labels to mix"):
+    with pytest.raises(ValueError, match="MixUp: there are no labels to mix; leave it out"):
         layer(images, training=True)
 
 
@@ -530,7 +546,7 @@ def test_a_recipe_augments_what_load_yields(tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda: augment.Flip(1.5), "augment.Flip: horizontal=1.5; give a number from 0 to 1"),
-        (lambda: augment.Flip(True), "augment.Flip: horizontal=True; "),
+        (lambda: augment.Flip("yes"), "augment.Flip: horizontal='yes'; "),
         (lambda: augment.Color(hue=0.6), "augment.Color: hue=0.6; give a number from 0 to 0.5"),
         (lambda: augment.Color(-0.1), "augment.Color: brightness=-0.1; give a number of 0 or more"),
         (lambda: augment.RandomResizedCrop(224), "augment.RandomResizedCrop: size=224; give a "),
@@ -562,7 +578,9 @@ def test_the_document_s_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
         write(tmp_path / "raw" / "ab"[i % 2] / f"{i}.jpg", jpeg(256, 256, i))
     build(tmp_path / "raw", tmp_path / "tfrecords", name="pets", shards=1, split="train=1")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "augment.md").read_text(), re.S)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "augment.md").read_text(), re.DOTALL
+    )
     assert len(blocks) >= 4
     names: dict[str, Any] = {}
     for block in blocks:

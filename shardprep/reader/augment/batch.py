@@ -1,7 +1,8 @@
 """What every op keeps: a batch or one image in, the same dtype out, draws by place in the batch.
 
-Image `i` of a batch draws from (seed, i) alone, by Philox, whose numbers are the same on every
-device, compiled by XLA or not: neither the size of the batch nor the machine changes them.
+Image `i` of a batch draws from (seed, i) alone, by Philox, whose integers are the same on every
+device, compiled by XLA or not: neither the size of the batch nor the machine changes them. (Its
+floats are not: XLA makes them of other bits.)
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ def on_batch(change: Callable[[Any], Any], images: Any) -> Any:
 
 
 def draw(images: Any, seed: Any, num: int) -> list[Any]:
-    """Return `num` draws from 0 to 1 for each image, each float32[batch]."""
-    shape = (tf.shape(images)[0], num)
-    drawn = tf.random.stateless_uniform(shape, as_seed(seed), alg="philox")
+    """Return `num` draws for each image, 0 to below 1, each float32[batch]."""
+    bits = tf.random.stateless_uniform(
+        (tf.shape(images)[0], num), as_seed(seed), None, None, tf.uint32, alg="philox"
+    )
+    drawn = tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2**-24
     return list(tf.unstack(drawn, axis=1))
 
 

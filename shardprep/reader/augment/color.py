@@ -62,16 +62,17 @@ class Color:
             *drawn, turn = draw(images, seed, 4)
             strengths = (self.brightness, self.contrast, self.saturation)
             factors = [
-                between(max(0.0, 1 - strength), 1 + strength, one)
+                between(max(0.0, 1 - strength), 1 + strength, one) if strength else None
                 for strength, one in zip(strengths, drawn, strict=True)
             ]
-            return adjust(images, *factors, between(-self.hue, self.hue, turn))
+            hue = between(-self.hue, self.hue, turn) if self.hue else None
+            return adjust(images, *factors, hue)
 
         return on_batch(change, images)
 
 
 def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: Any) -> Any:
-    """Return the images with these changes, each a float32[batch].
+    """Return the images with these changes, each a float32[batch], or None for no change.
 
     Args:
         images: uint8, or floats of 0..1, [batch, height, width, 3].
@@ -82,15 +83,28 @@ def adjust(images: Any, brightness: Any, contrast: Any, saturation: Any, hue: An
 
     """
     pixels = tf.cast(images, tf.float32)
-    angle = 2 * math.pi * each(hue)[..., 0]
-    chroma = tf.cos(angle) * _CHROMA + tf.sin(angle) * _TURNED
-    matrix = each(brightness * contrast)[..., 0] * (_GREY + each(saturation)[..., 0] * chroma)
-    # One axis at a time: XLA on a CPU is twice as fast as with both.
-    mean = tf.reduce_mean(tf.reduce_mean(pixels, axis=1), axis=1)
-    changed = each(brightness * (1.0 - contrast) * tf.linalg.matvec(mean, _LUMA))
-    for channel in range(3):
-        # Not a matrix product: XLA fuses this with what stands before and after.
-        changed += (
-            pixels[..., channel : channel + 1] * matrix[:, tf.newaxis, tf.newaxis, :, channel]
-        )
+    ones, zeros = tf.ones(tf.shape(images)[:1]), tf.zeros(tf.shape(images)[:1])
+    brightness = ones if brightness is None else brightness
+    factor = brightness if contrast is None else brightness * contrast
+    if saturation is None and hue is None:
+        changed = pixels * each(factor)
+    else:
+        chroma = _chroma(ones if saturation is None else saturation, zeros if hue is None else hue)
+        changed = _product(each(factor)[..., 0] * (_GREY + chroma), pixels)
+    if contrast is not None:
+        # One axis at a time: XLA on a CPU is twice as fast as with both.
+        mean = tf.reduce_mean(tf.reduce_mean(pixels, axis=1), axis=1)
+        changed += each((brightness - factor) * tf.linalg.matvec(mean, _LUMA))
     return like(images, tf.clip_by_value(changed, 0.0, white(images)))
+
+
+def _chroma(saturation: Any, hue: Any) -> Any:
+    angle = 2 * math.pi * each(hue)[..., 0]
+    return each(saturation)[..., 0] * (tf.cos(angle) * _CHROMA + tf.sin(angle) * _TURNED)
+
+
+def _product(matrix: Any, pixels: Any) -> Any:
+    """Multiply by a matrix for each image; as a sum, which XLA fuses with what stands about it."""
+    columns = tf.unstack(matrix[:, tf.newaxis, tf.newaxis], axis=-1)
+    channels = tf.split(pixels, 3, axis=-1)
+    return tf.add_n([one * column for one, column in zip(channels, columns, strict=True)])

@@ -55,7 +55,10 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
         if training:
             given = (images,) if labels is None else (images, labels)
             seed = tf.cast(self.seed_generator.next(), tf.int32)
-            return self.recipe(*given, seed=seed)
+            try:
+                return self.recipe(*given, seed=seed)
+            except DatasetError as error:  # of its arguments Keras would show the first alone
+                raise ValueError(str(error)) from error
         size = _size(self.recipe)
         if size is not None and tuple(images.shape[-3:-1]) != size:
             images = on_batch(lambda batch: _resized(batch, size), images)
