@@ -28,13 +28,14 @@ ROOT = Path(__file__).parents[1]
 NUM = 8
 HEIGHT, WIDTH = 24, 32
 SEED = (1, 2)
+WRONG: Any = "no"
 
-IMAGE_OPS = [
+IMAGE_OPS: list[Any] = [
     augment.Flip(0.5, 0.5),
     augment.RandomResizedCrop((20, 28)),
     augment.Color(0.4, 0.4, 0.4, 0.2),
 ]
-MIXES = [augment.MixUp(0.4, num_classes=3), augment.CutMix(1.0, num_classes=3)]
+MIXES: list[Any] = [augment.MixUp(0.4, num_classes=3), augment.CutMix(1.0, num_classes=3)]
 
 
 def name(op: Any) -> str:
@@ -238,8 +239,8 @@ def test_a_factor_enhances_as_pillow_does(
     place: int, enhance: Callable[[Any], Any], tolerance: int, factor: float
 ) -> None:
     images = batch(3)
-    factors = [row(factor if i == place else 1.0, 3) for i in range(3)]
-    out = color.adjust(images, *factors, row(0.0, 3)).numpy().astype(int)
+    changes: list[Any] = [row(factor, 3) if i == place else None for i in range(4)]
+    out = color.adjust(images, *changes).numpy().astype(int)
     for image, source in zip(out, images, strict=True):
         expected = np.asarray(enhance(Image.fromarray(source)).enhance(factor)).astype(int)
         assert np.abs(image - expected).max() <= tolerance
@@ -546,10 +547,10 @@ def test_a_recipe_augments_what_load_yields(tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda: augment.Flip(1.5), "augment.Flip: horizontal=1.5; give a number from 0 to 1"),
-        (lambda: augment.Flip("yes"), "augment.Flip: horizontal='yes'; "),
+        (lambda: augment.Flip(WRONG), "augment.Flip: horizontal='no'; "),
         (lambda: augment.Color(hue=0.6), "augment.Color: hue=0.6; give a number from 0 to 0.5"),
         (lambda: augment.Color(-0.1), "augment.Color: brightness=-0.1; give a number of 0 or more"),
-        (lambda: augment.RandomResizedCrop(224), "augment.RandomResizedCrop: size=224; give a "),
+        (lambda: augment.RandomResizedCrop(WRONG), "RandomResizedCrop: size='no'; give a pair"),
         (lambda: augment.RandomResizedCrop((0, 9)), "size=0; give a number of 1 or more"),
         (lambda: augment.RandomResizedCrop((9, 9), (0.9, 0.1)), "give the smaller one first"),
         (lambda: augment.RandomResizedCrop((9, 9), (0.9, 1.1)), "scale=1.1; give a number from 0"),

@@ -80,7 +80,7 @@ def like(images: Any, pixels: Any) -> Any:
     return tf.cast(pixels, images.dtype)
 
 
-def check(op: str, name: str, value: float, low: float, high: float = float("inf")) -> None:
+def check(op: str, name: str, value: Any, low: float, high: float = float("inf")) -> None:
     """Raise `DatasetError` unless the argument is a number from `low` to `high`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         wanted = f"from {low:g} to {high:g}" if high < float("inf") else f"of {low:g} or more"

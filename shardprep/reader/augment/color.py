@@ -61,12 +61,12 @@ class Color:
         def change(images: Any) -> Any:
             *drawn, turn = draw(images, seed, 4)
             strengths = (self.brightness, self.contrast, self.saturation)
-            factors = [
+            brightness, contrast, saturation = (
                 between(max(0.0, 1 - strength), 1 + strength, one) if strength else None
                 for strength, one in zip(strengths, drawn, strict=True)
-            ]
+            )
             hue = between(-self.hue, self.hue, turn) if self.hue else None
-            return adjust(images, *factors, hue)
+            return adjust(images, brightness, contrast, saturation, hue)
 
         return on_batch(change, images)
 

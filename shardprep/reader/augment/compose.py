@@ -16,7 +16,7 @@ from shardprep.reader.augment.geometry import Flip, RandomResizedCrop
 from shardprep.reader.augment.mix import CutMix, MixUp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Compose:
 
     """
 
-    ops: tuple[Callable[..., Any], ...]
+    ops: Sequence[Callable[..., Any]]
     jit_compile: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ops", tuple(self.ops))
         for op in self.ops:
-            if not callable(op) or "seed" not in inspect.signature(op).parameters:
+            if "seed" not in inspect.signature(op).parameters:
                 raise DatasetError(
                     "augment.Compose", f"{op!r} takes no seed", "give op(images, *, seed)"
                 )
@@ -79,7 +79,7 @@ def classic(size: tuple[int, int], num_classes: int | None = None) -> Compose:
     ]
     if num_classes is not None:
         ops += [MixUp(0.2, num_classes, 0.5), CutMix(1.0, num_classes, 0.5)]
-    return Compose(tuple(ops))
+    return Compose(ops)
 
 
 def _takes_labels(op: Callable[..., Any], labels: Any) -> bool:

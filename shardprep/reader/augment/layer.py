@@ -88,7 +88,9 @@ def to_config(op: Any) -> dict[str, Any]:
 
 def from_config(config: dict[str, Any]) -> Any:
     """Return the op of a `to_config`."""
-    values = {key: tuple(v) if isinstance(v, list) else v for key, v in config.items()}
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
+    }
     op = _OPS[values.pop("op")]
     if op is Compose:
         values["ops"] = tuple(from_config(part) for part in values["ops"])
