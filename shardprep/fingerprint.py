@@ -20,7 +20,9 @@ from shardprep.schema import shipped_schemas
 if TYPE_CHECKING:
     from shardprep.recipe import Recipe
 
-_NOT_IN_THE_BYTES = {"source", "out", "name", "version", "max_rejected"}
+_NOT_IN_THE_BYTES = {
+    "source", "out", "name", "version", "max_rejected", "max_members", "max_unpacked", "max_depth",
+}  # fmt: skip
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _END_OF_DIRECTORY = b"PK\5\6"
 _MAX_TAIL_BYTES = 1 << 16

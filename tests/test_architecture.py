@@ -18,10 +18,19 @@ MODULES = {
 
 LAYERS = [
     ["errors"],
-    ["durable", "tfrecord", "example", "source.sniff", "catalog.splits", "source.extent"],
+    [
+        "durable",
+        "tfrecord",
+        "example",
+        "source.sniff",
+        "source.names",
+        "catalog.splits",
+        "source.extent",
+    ],
     ["source.kaggle.ref", "source.kaggle.credentials", "source.kaggle.watcher"],
     ["source.kaggle.client", "source.kaggle.faults"],
     ["schema", "source.streams", "catalog.table", "catalog.targets", "source.sevenzip"],
+    ["source.limits", "source.directory"],
     [
         "options",
         "report.bar",

@@ -25,8 +25,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.errors import SourceError
-from shardprep.source.archive import MAX_DEPTH, Listing, Member, list_source
+from shardprep.source.archive import Listing, Member, list_source
 from shardprep.source.extent import MemberError, PlainExtent, ZipExtent
+from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.source.streams import unpacked_member
 from tests.builders import (
     encoded,
@@ -316,7 +317,7 @@ def _nested(depth: int, pack: Pack) -> bytes:
 
 @pytest.mark.parametrize("pack", [STORED_ZIP, zip_bytes, tar_bytes])
 def test_archives_are_opened_to_the_depth_limit(tmp_path: Path, pack: Pack) -> None:
-    found = listed_bytes(tmp_path, _nested(MAX_DEPTH, pack))
+    found = listed_bytes(tmp_path, _nested(DEFAULT_LIMITS.max_depth, pack))
     assert list(found.contents.values()) == [JPEG]
     assert found.image_keys == ["7.zip/6.zip/5.zip/4.zip/3.zip/2.zip/1.zip/a.jpg"]
 
@@ -324,7 +325,7 @@ def test_archives_are_opened_to_the_depth_limit(tmp_path: Path, pack: Pack) -> N
 @pytest.mark.parametrize("pack", [STORED_ZIP, zip_bytes, tar_bytes])
 def test_archives_below_the_depth_limit_are_an_error(tmp_path: Path, pack: Pack) -> None:
     with pytest.raises(SourceError, match=r"^8\.zip/.*/1\.zip: .*nested more than 8 deep"):
-        listed_bytes(tmp_path, _nested(MAX_DEPTH + 1, pack))
+        listed_bytes(tmp_path, _nested(DEFAULT_LIMITS.max_depth + 1, pack))
 
 
 @pytest.mark.parametrize("times", [40, 1200])
@@ -415,7 +416,6 @@ ODD_ZIPS: dict[str, Callable[[], bytes]] = {
     "entries for folders": _zip_with_folders,
     "junk before it": lambda: b"#!/bin/sh\nexit\n" * 150 + zip_bytes(MEMBERS),
     "junk after it": lambda: zip_bytes(MEMBERS) + b"\0" * 500,
-    "another zip before it": lambda: zip_bytes({"old.jpg": PNG}) + zip_bytes(MEMBERS),
 }
 
 
@@ -499,7 +499,6 @@ EVIL_NAMES = [
     "\\evil.jpg",
     "\\\\host\\share\\evil.jpg",
     "C:\\evil.jpg",
-    "a\nb.jpg",
     "../evil.zip",
 ]
 
@@ -535,6 +534,10 @@ def test_an_odd_name_that_leads_nowhere_is_kept(tmp_path: Path, pack: Pack, name
         ("train/./cat.0.jpg", "train/cat.0.jpg"),
         ("日本/写真.jpg", "日本/写真.jpg"),
         ("n" * 300 + ".jpg", "n" * 300 + ".jpg"),
+        ("line\nbreak.jpg", r"line\nbreak.jpg"),
+        ("tab\there.jpg", r"tab\there.jpg"),
+        ("\x1b[2J\x9b.jpg", r"\x1b[2J\x9b.jpg"),
+        ("a\u2028b.jpg", r"a\u2028b.jpg"),
     ],
 )
 @pytest.mark.parametrize("pack", [zip_bytes, tar_bytes], ids=["zip", "tar"])
@@ -963,13 +966,13 @@ def _bad_members() -> Iterable[tuple[str, bytes, str]]:
         yield f"{method}, unheard of", patched(good, method=77), "packed with method 77"
         yield f"{method}, no size", patched(good, size=0), "bytes, the archive says 0"
         yield f"{method}, size too small", patched(good, size=10), "bytes, the archive says 10$"
-        yield f"{method}, size too large", patched(good, size=2**32 - 2), "says 4,294,967,294"
+        yield f"{method}, size too large", patched(good, size=9**7), "says 4,782,969"
         yield f"{method}, cut short", patched(good, packed=9), "holds|damaged|cut"
         yield f"{method}, nothing stored", patched(good, packed=0), "holds|damaged|cut"
         yield (
             f"{method}, beyond the file",
-            patched(good, packed=2**31),
-            "is cut: .* of 2,147,483,648",
+            patched(good, packed=9**7),
+            "is cut: .* of 4,782,969",
         )
         yield f"{method}, no header", patched(good, header=1), "no local header at offset 1"
         yield f"{method}, header beyond the file", patched(good, header=2**32 - 2), "is cut"
