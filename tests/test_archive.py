@@ -40,6 +40,7 @@ from tests.builders import (
     write_folder,
     zip_bytes,
 )
+from tests.hostile import patched, tar_entry, tar_of, with_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -134,47 +135,6 @@ def by_tarfile(data: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         files = [info for info in archive if info.isreg()]
         return {info.name: archive.extractfile(info).read() for info in files}  # type: ignore[union-attr]
-
-
-def tar_of(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """Return a tar of entries made by hand; sizes are those of the bytes."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for info, data in entries:
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return out.getvalue()
-
-
-def tar_entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
-    """Return the header of a tar entry."""
-    info = tarfile.TarInfo(name)
-    info.type = kind
-    info.linkname = target
-    return info
-
-
-_CENTRAL = {"flags": "<8xH", "method": "<10xH", "crc": "<16xI", "packed": "<20xI", "size": "<24xI"}
-_CENTRAL |= {"header": "<42xI"}
-
-
-def patched(data: bytes, index: int = 0, **fields: int) -> bytes:
-    """Return a zip whose central directory says something else of one member (APPNOTE 4.3.12)."""
-    out = bytearray(data)
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        at = archive.start_dir
-    for _ in range(index):
-        at += 46 + sum(struct.unpack_from("<3H", out, at + 28))
-    for field, value in fields.items():
-        form = struct.Struct(_CENTRAL[field])
-        number = form.format[-1]
-        struct.pack_into(f"<{number}", out, at + form.size - struct.calcsize(number), value)
-    return bytes(out)
-
-
-def with_damage(data: bytes, at: int, damage: bytes) -> bytes:
-    """Return the bytes with some of them overwritten."""
-    return data[:at] + damage + data[at + len(damage) :]
 
 
 def data_offset(data: bytes, name: str) -> int:

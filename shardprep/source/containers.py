@@ -13,7 +13,7 @@ import zipfile
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError, shown
-from shardprep.source.directory import check_directory, read_end
+from shardprep.source.directory import check_directory, check_end, read_end
 from shardprep.source.extent import PlainExtent, StoredExtent, ZipExtent
 from shardprep.source.names import unsafe_name
 from shardprep.source.sniff import HEAD_BYTES, archive_type
@@ -57,13 +57,7 @@ def zip_entries(
         SourceError: it has too many members, or its directory does not fit its bytes.
 
     """
-    end = read_end(place)
-    if end is None:
-        raise SourceError(
-            name,
-            "is cut: the directory at the end of a zip is not there",
-            "download or pack it again",
-        )
+    end = check_end(read_end(place), name)
     budget.check_members(end.num_listed, name)
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
         check_directory(archive, place, end, name)

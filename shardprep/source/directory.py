@@ -31,20 +31,29 @@ _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4s28x2Q8x")
 _END64_LOCATOR_BYTES = 20
 _MAX_COMMENT_BYTES = 0xFFFF
+_ENTRY_BYTES = 46
+_ENTRY_LENGTHS = struct.Struct("<3H")
+"""Of name, extra field and comment, at 28 in an entry (APPNOTE 4.3.12)."""
+_MAX_EXTRA_BYTES = 1 << 14
 _SPARE_BYTES = 100
 """What may follow a member's data and header for good reasons; an image is larger."""
 _SCAN_BYTES = 1 << 20
+_PACK_IT_AGAIN = "download or pack it again"
 
 
 class End(NamedTuple):
     """What stands at the end of a zip."""
 
+    directory: int
+    """Where the directory starts."""
     stop: int
     """Where the zip ends, its comment included."""
     num_stated: int
     """Members, as it says itself."""
     num_listed: int
-    """Entries of the directory, told by their marks: a name can hold one too."""
+    """Entries of the directory, as far as it can be read."""
+    longest_extra: int
+    """Bytes of the longest extra field in it."""
 
 
 def read_end(place: PlainExtent) -> End | None:
@@ -65,14 +74,44 @@ def read_end(place: PlainExtent) -> End | None:
         if mark == b"PK\6\6":
             at, num_stated, directory_bytes = at64, count, size
     directory = max(0, start + at - directory_bytes)
-    return End(stop, num_stated, _count_entries(place, directory, start + at))
+    return End(directory, stop, num_stated, *_measure(place, directory, start + at))
 
 
-def _count_entries(place: PlainExtent, start: int, stop: int) -> int:
-    return sum(
-        place.part(at, min(_SCAN_BYTES, stop - at)).count(b"PK\1\2")
-        for at in range(start, stop, _SCAN_BYTES)
-    )
+def _measure(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
+    """Return the number of entries in a directory, and the length of the longest extra field."""
+    num_entries = longest = 0
+    while at < stop:
+        block = place.part(at, min(_SCAN_BYTES, stop - at))
+        reached = 0
+        while block.startswith(b"PK\1\2", reached) and reached + _ENTRY_BYTES <= len(block):
+            name_bytes, extra_bytes, comment_bytes = _ENTRY_LENGTHS.unpack_from(block, reached + 28)
+            reached += _ENTRY_BYTES + name_bytes + extra_bytes + comment_bytes
+            longest = max(longest, extra_bytes)
+            num_entries += 1
+        if reached == 0:
+            break
+        at += reached
+    return num_entries, longest
+
+
+def check_end(end: End | None, name: str) -> End:
+    """See that a zip has a directory, and one that can be read in time that its size bears.
+
+    Raises:
+        SourceError: it has not.
+
+    """
+    if end is None:
+        raise SourceError(
+            name, "is cut: the directory at the end of a zip is not there", _PACK_IT_AGAIN
+        )
+    if end.longest_extra > _MAX_EXTRA_BYTES:  # zipfile's time is the square of it
+        raise SourceError(
+            name,
+            f"is damaged, or a bomb: an extra field has {end.longest_extra:,} bytes",
+            _PACK_IT_AGAIN,
+        )
+    return end
 
 
 def check_directory(archive: zipfile.ZipFile, place: PlainExtent, end: End, name: str) -> None:
@@ -88,7 +127,7 @@ def check_directory(archive: zipfile.ZipFile, place: PlainExtent, end: End, name
         raise SourceError(
             name,
             f"is damaged: its directory names {len(infos):,} members, its end {end.num_stated:,}",
-            "download or pack it again",
+            _PACK_IT_AGAIN,
         )
     stop = archive.start_dir
     ordered = sorted(infos, key=_header_offset)
