@@ -1167,36 +1167,3 @@ def test_any_tree_in_any_containers_comes_back(container: Container) -> None:
         assert found.listing.skipped == []
         assert found.image_keys == sorted(found.image_keys)
         assert all(PurePosixPath(key).as_posix() == key for key in found.keys)
-
-
-_INNER = {
-    "train/0.jpg": JPEG,
-    "b.txt": b"x" * 100,
-    "in.zip": zip_bytes({"q.png": PNG, "t.csv": b"id,label\n"}, method=zipfile.ZIP_LZMA),
-    "in.tgz": tar_bytes({"q.png": PNG}, "gz"),
-}
-_DAMAGE = st.tuples(
-    st.floats(0, 1), st.sampled_from(["overwrite", "insert", "drop"]), st.binary(min_size=1)
-)
-
-
-@pytest.mark.parametrize("pack", _PACKERS.values(), ids=_PACKERS)
-@given(damages=st.lists(_DAMAGE, min_size=1, max_size=3))
-@settings(max_examples=40, deadline=None, database=None)
-def test_damage_is_told_in_our_words(pack: Pack, damages: list[tuple[float, str, bytes]]) -> None:
-    data = pack(_INNER)
-    for place, how, block in damages:
-        at = int(place * len(data))
-        kept = at if how == "insert" else at + len(block)
-        data = data[:at] + (b"" if how == "drop" else block) + data[kept:]
-    with tempfile.TemporaryDirectory() as folder:
-        source = write(Path(folder, "source"), data)
-        try:
-            found = listed(source)
-        except SourceError:
-            return
-        for member in _members(found.listing):
-            try:
-                member.extent.read()
-            except MemberError:
-                continue
