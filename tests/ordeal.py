@@ -68,7 +68,7 @@ def _try(source: Path) -> Ending:
     with open(reading, "rb") as pipe:  # noqa: PTH123 - a descriptor
         text = pipe.read()
     _, status, used = os.wait4(child, 0)
-    outcome = json.loads(text) if text else {"ended": f"died, wait status {status}"}
+    outcome: dict[str, Any] = json.loads(text) if text else {"ended": f"died, wait status {status}"}
     return Ending(
         name=source.name,
         ended=outcome["ended"],

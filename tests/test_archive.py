@@ -15,6 +15,7 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -368,6 +369,30 @@ def _zip_with_folders() -> bytes:
     return zip_bytes({"train/": b"", "a/": b"", "a/b/": b"", **MEMBERS})
 
 
+def _with_block_before_directory(block: bytes) -> bytes:
+    data = zip_bytes(MEMBERS)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        start = archive.start_dir
+    longer = bytearray(data[:start] + block + data[start:])
+    struct.pack_into("<I", longer, len(longer) - 6, start + len(block))
+    return bytes(longer)
+
+
+def _aligned_zip() -> bytes:
+    """Return a zip with padding in its local headers alone, as zipalign makes them."""
+    body = directory = b""
+    for name, data in MEMBERS.items():
+        stored = name.encode()
+        padding = bytes(-(len(body) + 30 + len(stored)) % 4096)
+        fields = (0x800, 0, 0, 33, zlib.crc32(data), len(data), len(data), len(stored))
+        local = struct.pack("<4s5H3L2H", b"PK\3\4", 20, *fields, len(padding))
+        rest = (0, 0, 0, 0, 0, len(body))
+        directory += struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, *fields, *rest) + stored
+        body += local + stored + padding + data
+    counts = (0, 0, len(MEMBERS), len(MEMBERS), len(directory), len(body), 0)
+    return body + directory + struct.pack("<4s4H2LH", b"PK\5\6", *counts)
+
+
 ODD_ZIPS: dict[str, Callable[[], bytes]] = {
     "data descriptors, deflated": partial(_streamed_zip, zipfile.ZIP_DEFLATED),
     "data descriptors, stored": partial(_streamed_zip, zipfile.ZIP_STORED),
@@ -376,6 +401,8 @@ ODD_ZIPS: dict[str, Callable[[], bytes]] = {
     "entries for folders": _zip_with_folders,
     "junk before it": lambda: b"#!/bin/sh\nexit\n" * 150 + zip_bytes(MEMBERS),
     "junk after it": lambda: zip_bytes(MEMBERS) + b"\0" * 500,
+    "a signature before its directory": lambda: _with_block_before_directory(b"PK signature" * 50),
+    "aligned members": _aligned_zip,
 }
 
 
@@ -391,6 +418,28 @@ def test_an_odd_zip_inside_an_archive_comes_back(tmp_path: Path, outer: Pack, od
     found = listed_bytes(tmp_path, outer({"pad": b"x" * 77, "in.zip": ODD_ZIPS[odd]()}))
     expected = {f"in.zip/{k}": v for k, v in MEMBERS.items()}
     assert found.contents == expected | {"pad": b"x" * 77}
+
+
+def test_a_zip_that_counts_in_16_bits_comes_back(tmp_path: Path) -> None:
+    names = [f"{i}.jpg" for i in range(2**16 + 3)]
+    data = zip_bytes(dict.fromkeys(names, b""), method=zipfile.ZIP_STORED)
+    end64, end = data.rindex(b"PK\6\6"), data.rindex(b"PK\5\6")
+    size, start = struct.unpack_from("<2Q", data, end64 + 40)
+    old_end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 3, 3, size, start, 0)
+    assert len(data) == end + len(old_end)
+    found = listed_bytes(tmp_path, data[:end64] + old_end)
+    assert found.image_keys == sorted(names)
+
+
+def test_a_tar_that_is_followed_by_blanks_comes_back(tmp_path: Path) -> None:
+    assert listed_bytes(tmp_path, tar_bytes(MEMBERS) + bytes(3 << 20)).contents == MEMBERS
+
+
+@pytest.mark.parametrize("pack", [zip_bytes, tar_bytes], ids=["zip", "tar"])
+def test_keys_that_only_look_alike_stay_apart(tmp_path: Path, pack: Pack) -> None:
+    names = ["a.jpg", "A.JPG", "caf\u00e9.jpg", "cafe\u0301.jpg", "a.jpg/b.jpg"]
+    members = {name: jpeg(8, 8, seed=i) for i, name in enumerate(names)}
+    assert listed_bytes(tmp_path, pack(members)).contents == members
 
 
 def test_an_empty_zip_holds_nothing(tmp_path: Path) -> None:

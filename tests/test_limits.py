@@ -76,12 +76,13 @@ def test_a_size_that_no_table_can_hold_is_a_counted_rejection(
 ) -> None:
     info = zipfile.ZipInfo(name)
     info.extra = struct.pack("<HHQ", 1, 8, stated)
-    out = io.BytesIO(zip_bytes(GOOD))
-    with zipfile.ZipFile(out, "a") as archive:
+    packed = io.BytesIO(zip_bytes(GOOD))
+    with zipfile.ZipFile(packed, "a") as archive:
         archive.writestr(info, b"evil")
-    source = write(tmp_path / "s.zip", patched(out.getvalue(), 2, size=2**32 - 1))
-    for keys in ({"size": "8x8"}, {"size": "none", "format": "png"}):
-        made = build(source, tmp_path / "out", replace=True, max_rejected="50%", **keys)
+    source = write(tmp_path / "s.zip", patched(packed.getvalue(), 2, size=2**32 - 1))
+    for size, fit in (("8x8", "crop"), ("none", "none")):
+        out = tmp_path / fit
+        made = build(source, out, size=size, fit=fit, format="png", max_rejected="50%")
         assert made.manifest.totals.num_written == 2
         assert made.manifest.totals.num_rejected + made.manifest.totals.num_skipped == 1
 

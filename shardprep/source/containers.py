@@ -121,7 +121,8 @@ def tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
         tarfile.open(fileobj=headers, mode="r:") as archive,
     ):
         for info in archive:
-            archive.members.clear()  # it would keep them all, each with all global headers
+            # It would keep them all, each with all global headers.
+            archive.members.clear()  # type: ignore[attr-defined] # typeshed has no fields
             if len(archive.pax_headers) > _MAX_GLOBAL_HEADERS:
                 raise SourceError(name, "is damaged, or a bomb: its global headers do not end")
             member = shown(info.name, _SHOWN_NAME)

@@ -167,9 +167,10 @@ def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
         return stored
     try:
         unpacker = new_unpacker(method, stored)
-        return unpacker.unpacker.decompress(stored[unpacker.header_bytes :], limit)
+        data: bytes = unpacker.unpacker.decompress(stored[unpacker.header_bytes :], limit)
     except UNPACK_ERRORS as error:
         raise damaged(error) from error
+    return data
 
 
 class Unpacker(NamedTuple):
