@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _MANY = int(os.environ.get("SHARDPREP_FUZZ", "0"))
 """Cases of each kind for whoever has more time: SHARDPREP_FUZZ=10000 pytest tests/test_fuzz.py."""
+in_time = pytest.mark.timeout(0 if _MANY else 120)
 fuzzed = partial(settings, deadline=None, database=None, derandomize=True)
 
 
@@ -127,7 +128,7 @@ def _none(error: ShardprepError) -> list[bytes]:
     return []
 
 
-@pytest.mark.timeout(0)
+@in_time
 @pytest.mark.parametrize("pack", _WITH_CHECKSUMS.values(), ids=_WITH_CHECKSUMS)
 @given(damages=_DAMAGES)
 @fuzzed(max_examples=_MANY or 60)
@@ -138,7 +139,7 @@ def test_a_damaged_archive_gives_what_was_packed_or_a_reason(
     assert _PACKED.issuperset(everything_in(data))
 
 
-@pytest.mark.timeout(0)
+@in_time
 @given(damages=_DAMAGES)
 @fuzzed(max_examples=_MANY or 100)
 def test_a_damaged_tar_is_read_or_an_error(damages: list[Damage]) -> None:
@@ -146,7 +147,7 @@ def test_a_damaged_tar_is_read_or_an_error(damages: list[Damage]) -> None:
     everything_in(damaged(tar, _ARCHIVES["in.tar"], damages))
 
 
-@pytest.mark.timeout(0)
+@in_time
 @given(damages=_DAMAGES)
 @fuzzed(max_examples=_MANY or 15)
 def test_the_totals_of_a_damaged_archive_add_up(damages: list[Damage]) -> None:
@@ -176,7 +177,7 @@ def _images(form: str) -> tuple[bytes, bytes]:
     return encoded(frames[0].resize((17, 9)), form), encoded(frames[0], form, **more)
 
 
-@pytest.mark.timeout(0)
+@in_time
 @pytest.mark.parametrize("form", _FORMS)
 @given(damages=_DAMAGES)
 @fuzzed(max_examples=_MANY or 80)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tarfile
 import tempfile
 from collections import Counter
@@ -11,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.builders import SHARED_DATA, tree
+from tests.builders import SHARED_DATA, tree, write, zip_bytes
 from tests.hostile import GOOD, HOSTILE
 from tests.ordeal import Ending, try_all
 
@@ -144,3 +146,18 @@ def test_the_rows_count_every_archive() -> None:
     assert sum(tried for _, tried, _ in rows) == len(HOSTILE)
     assert all(tried == sum(counts.values()) for _, tried, counts in rows)
     assert {key for _, _, counts in rows for key in counts} == {WHOLE, COUNTED, ERROR}
+
+
+def test_no_name_steers_the_terminal_it_is_shown_on(tmp_path: Path) -> None:
+    names = ["\x1b[2J.jpg", "\u202egpj.jpg", "a.jpg", "b.jpg"]
+    images = dict.fromkeys(names[:2], b"no image") | dict.fromkeys(names[2:], GOOD["cat/0.jpg"])
+    table = "id,label\na.jpg,\x1b]0;cat\x07\nb.jpg,\u202egod\n"
+    source = write(tmp_path / "s.zip", zip_bytes({**images, "labels.csv": table.encode()}))
+    for command in (f"build {source} --max-rejected 100%", "inspect", f"init {source}"):
+        done = subprocess.run(
+            [sys.executable, "-m", "shardprep", *command.split()],
+            cwd=tmp_path, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        assert all(line.isprintable() for line in lines), (command, lines)
+        assert r"\x1b" in done.stdout

@@ -17,7 +17,7 @@ from shardprep.source.archive import Listing, list_source
 from shardprep.source.extent import MemberError
 from shardprep.source.limits import Limits
 from tests.builders import build, jpeg, tar_bytes, write, write_folder, zip_bytes
-from tests.hostile import GOOD, patched
+from tests.hostile import GOOD, patched, sevenzip
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,6 +131,16 @@ def test_the_ratio_of_an_image_is_a_rejection(tmp_path: Path) -> None:
     one = listed(tmp_path, zip_bytes({"a.jpg": _PLENTY}), max_ratio=100).images[0]
     with pytest.raises(MemberError, match=r"bytes unpack to 65,000,000 or more, past --max-ratio"):
         one.extent.read()
+
+
+def test_a_7z_meets_the_same_limits(tmp_path: Path) -> None:
+    pytest.importorskip("py7zr")
+    data = sevenzip(size=100_000)
+    assert len(listed(tmp_path, data, max_members=3, max_unpacked=110_000).images) == 2
+    for limits in ({"max_members": 2}, {"max_unpacked": 90_000}):
+        flag = next(iter(limits)).replace("_", "-")
+        with pytest.raises(SourceError, match=rf"^source\.zip: .*; raise --{flag}"):
+            listed(tmp_path, data, **limits)
 
 
 def test_the_depth_is_limited(tmp_path: Path) -> None:
