@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from shardprep.chunk import ChunkEncoder, ChunkTask
 from shardprep.dataset import DatasetFolder, locked
 from shardprep.durable import sync_folder, write_durably
-from shardprep.engine.limits import Limits
+from shardprep.engine.limits import WorkerLimits
 from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError, SourceError
 from shardprep.fingerprint import differences, make_fingerprint
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from shardprep.plan import ShardPlan
     from shardprep.recipe import Recipe
 
-    Engine = Callable[[ChunkEncoder, Iterable[ChunkTask], int, Limits], Generator[EncodedChunk]]
+    Engine = Callable[
+        [ChunkEncoder, Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]
+    ]
 
 WORK_DIR = ".work"
 _BUILD_FILE = ".build.json"
@@ -196,8 +198,8 @@ def _begun(work: Path) -> Fingerprint | None:
         raise BuildError(str(state), "is damaged", f"remove {work} to start again") from error
 
 
-def _limits(recipe: Recipe) -> Limits:
-    return Limits(
+def _limits(recipe: Recipe) -> WorkerLimits:
+    return WorkerLimits(
         item_s=recipe.timeout, worker_bytes=_WORKER_BYTES + _PIXEL_BYTES * recipe.max_pixels
     )
 
@@ -219,7 +221,7 @@ def _write_shards(
     work: Path,
     plan: BuildPlan,
     num_workers: int,
-    limits: Limits,
+    limits: WorkerLimits,
     watcher: Watcher,
     engine: Engine,
 ) -> int:

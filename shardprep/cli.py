@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardprep import options as o  # noqa: TC001 - typer reads the annotations
-from shardprep.errors import RecipeError, ShardprepError
+from shardprep.errors import RecipeError, ShardprepError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -129,6 +129,11 @@ def build(
     exclude: o.Exclude = None,
     exclude_list: o.ExcludeList = None,
     zip_encoding: o.ZipEncoding = None,
+    max_members: o.MaxMembers = None,
+    max_member_size: o.MaxMemberSize = None,
+    max_unpacked: o.MaxUnpacked = None,
+    max_ratio: o.MaxRatio = None,
+    max_depth: o.MaxDepth = None,
     max_rejected: o.MaxRejected = None,
     timeout: o.Timeout = None,
     save_rejected: o.SaveRejected = None,
@@ -360,7 +365,7 @@ def _show_plan(recipe: Recipe, *, as_json: bool) -> None:
 
 
 def _notice(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
 
 def _console(*, stderr: bool = False) -> Console:

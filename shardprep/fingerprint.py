@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
-import zipfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,14 +14,19 @@ from shardprep.catalog.documents import named_files
 from shardprep.errors import SourceError
 from shardprep.manifest import Fingerprint
 from shardprep.schema import shipped_schemas
+from shardprep.source.directory import read_end
+from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.source.sniff import HEAD_BYTES, archive_type
 
 if TYPE_CHECKING:
     from shardprep.recipe import Recipe
 
-_NOT_IN_THE_BYTES = {"source", "out", "name", "version", "timeout", "max_rejected"}
+_NOT_IN_THE_BYTES = {
+    "source", "out", "name", "version", "timeout", "max_rejected", "max_members", "max_unpacked",
+    "max_depth",
+}  # fmt: skip
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
-_END_OF_DIRECTORY = b"PK\5\6"
-_MAX_TAIL_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
 
 
 def make_fingerprint(recipe: Recipe) -> Fingerprint:
@@ -68,10 +71,21 @@ def source_signature(source: Path) -> str:
             "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)",
         )
     status = source.stat()
-    directory = _zip_directory(source, status.st_size)
-    if directory is None:
-        return _sha256(b"%d %d" % (status.st_size, status.st_mtime_ns))
-    return _sha256(b"%d " % status.st_size + directory)
+    try:
+        return _file_signature(PlainExtent(str(source), 0, status.st_size), status.st_mtime_ns)
+    except MemberError as error:
+        raise SourceError(str(source), str(error)) from error
+
+
+def _file_signature(whole: PlainExtent, mtime_ns: int) -> str:
+    is_zip = archive_type(whole.read_head(HEAD_BYTES)) == "zip"
+    end = read_end(whole) if is_zip else None
+    if end is None:
+        return _sha256(b"%d %d" % (whole.num_bytes, mtime_ns))
+    digest = hashlib.sha256(b"%d " % whole.num_bytes)
+    for at in range(end.directory, whole.num_bytes, _BLOCK_BYTES):
+        digest.update(whole.part(at, _BLOCK_BYTES))
+    return digest.hexdigest()
 
 
 def versions() -> dict[str, str]:
@@ -113,27 +127,6 @@ def _listing(folder: Path) -> list[str]:
             relative = os.path.relpath(path, folder)
             lines.append(f"{relative} {status.st_size} {status.st_mtime_ns}")
     return lines
-
-
-def _zip_directory(path: Path, size: int) -> bytes | None:
-    """Return the bytes of a zip's central directory and what follows it, None for no zip."""
-    if not zipfile.is_zipfile(path):
-        return None
-    with path.open("rb") as file:
-        tail_bytes = min(size, _MAX_TAIL_BYTES + 22)
-        file.seek(size - tail_bytes)
-        tail = file.read()
-        at = tail.rfind(_END_OF_DIRECTORY)
-        if at < 0:
-            return None
-        (start,) = struct.unpack_from("<I", tail, at + 16)
-        # zip64 keeps the true start elsewhere; its directory lies before the tail all the same
-        (num_bytes,) = struct.unpack_from("<I", tail, at + 12)
-        if start == 0xFFFFFFFF or num_bytes == 0xFFFFFFFF:
-            with zipfile.ZipFile(path) as archive:
-                start = archive.start_dir
-        file.seek(min(start, size))
-        return file.read()
 
 
 def _sha256(data: bytes) -> str:

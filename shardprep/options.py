@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 _OUTPUT, _IMAGES, _LABELS = "Output", "Images", "Labels"
-_SPLITS, _CHOICE, _RUN = "Splits", "Which images", "This run"
+_SPLITS, _CHOICE, _LIMITS, _RUN = "Splits", "Which images", "Limits", "This run"
 
 Out = Annotated[
     str | None,
@@ -273,6 +273,48 @@ ZipEncoding = Annotated[
         help="Of names in zips that are not UTF-8, such as cp932.",
         show_default="UTF-8 where that fits, else cp437",
         rich_help_panel=_CHOICE,
+    ),
+]
+MaxMembers = Annotated[
+    int | None,
+    typer.Option(
+        help="Of all archives of the source together.",
+        show_default="10000000",
+        rich_help_panel=_LIMITS,
+    ),
+]
+MaxMemberSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Reject larger images, before reading them.",
+        show_default="2GB",
+        rich_help_panel=_LIMITS,
+    ),
+]
+MaxUnpacked = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Of all that is packed in the source together.",
+        show_default="10GB and 100 times the source",
+        rich_help_panel=_LIMITS,
+    ),
+]
+MaxRatio = Annotated[
+    int | None,
+    typer.Option(
+        help="Unpacked bytes to a packed one, in what unpacks to more than 64 MB.",
+        show_default="1000",
+        rich_help_panel=_LIMITS,
+    ),
+]
+MaxDepth = Annotated[
+    int | None,
+    typer.Option(
+        help="Of archives in archives.",
+        show_default="8",
+        rich_help_panel=_LIMITS,
     ),
 ]
 MaxRejected = Annotated[

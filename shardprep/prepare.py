@@ -14,6 +14,7 @@ from shardprep.image import Fit, Format, ImageSpec, estimated_bytes
 from shardprep.plan import ShardPlan, cut_splits, plan_shards, shard_name
 from shardprep.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.source.archive import Skipped
+from shardprep.source.extent import RefusedExtent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,6 +114,8 @@ def _make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) ->
 
 
 def _record_bytes(item: Item, spec: ImageSpec) -> int:
+    if isinstance(item.extent, RefusedExtent):
+        return _RECORD_OVERHEAD_BYTES
     return estimated_bytes(spec, item.extent.num_bytes) + _RECORD_OVERHEAD_BYTES + len(item.key)
 
 

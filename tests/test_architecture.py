@@ -24,10 +24,11 @@ LAYERS = [
     ["reader.augment.compose"],
     ["reader.augment.layer"],
     ["reader.augment"],
-    ["source.sniff", "catalog.splits", "source.extent"],
+    ["source.sniff", "source.names", "catalog.splits", "source.extent"],
     ["source.kaggle.ref", "source.kaggle.credentials", "source.kaggle.watcher"],
     ["source.kaggle.client", "source.kaggle.faults"],
     ["schema", "source.streams", "catalog.table", "catalog.targets", "source.sevenzip"],
+    ["source.limits", "source.directory"],
     [
         "options",
         "report.bar",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.chunk import EncodedChunk
 from shardprep.engine.limits import (
-    Limits,
+    WorkerLimits,
     cause_of_death,
     die_with_parent,
     hold_memory,
@@ -45,7 +45,7 @@ _MOST_FAILED_STARTS = 3
 
 
 def run_chunks(
-    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: Limits
+    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
 ) -> Generator[EncodedChunk]:
     """Yield the result of each task, in the order of the tasks.
 
@@ -96,7 +96,7 @@ def _in_order(workers: list[_Worker], tasks: Iterator[ChunkTask]) -> Iterator[En
 class _Worker:
     """One process at a time, and the task it holds."""
 
-    def __init__(self, encode: Encode, limits: Limits) -> None:
+    def __init__(self, encode: Encode, limits: WorkerLimits) -> None:
         self._encode = encode
         self._limits = limits
         self._num_lost = 0
@@ -200,7 +200,7 @@ class _Worker:
         return EncodedChunk.lost(item, "crashed", f"its decoder ended the process, twice ({how})")
 
 
-def _serve(pipe: Connection, encode: Encode, limits: Limits) -> None:
+def _serve(pipe: Connection, encode: Encode, limits: WorkerLimits) -> None:
     """Encode task after task until the parent hangs up. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
