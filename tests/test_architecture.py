@@ -17,7 +17,7 @@ MODULES = {
 }
 
 LAYERS = [
-    ["errors"],
+    ["errors", "verify.problem", "verify.layout"],
     ["durable", "tfrecord", "example", "source.sniff", "catalog.splits", "source.extent"],
     ["source.kaggle.ref", "source.kaggle.credentials", "source.kaggle.watcher"],
     ["source.kaggle.client", "source.kaggle.faults"],
@@ -29,7 +29,15 @@ LAYERS = [
         "source.kaggle.damage",
         "source.kaggle.shelf",
     ],
-    ["recipe", "image", "manifest", "source.containers", "source.unpack", "catalog.lookup"],
+    [
+        "recipe",
+        "image",
+        "manifest",
+        "source.containers",
+        "source.unpack",
+        "catalog.lookup",
+        "verify.pixels",
+    ],
     [
         "source.archive",
         "catalog.labels",
@@ -43,11 +51,13 @@ LAYERS = [
     ["stratify", "chunk", "reader.slices"],
     ["plan"],
     ["items", "prepare", "engine.local"],
-    ["shard", "report.facts", "reader.pipeline"],
-    ["finish", "reader"],
-    ["build"],
-    ["survey", "report.summary", "report.progress", "report.download"],
-    ["report.survey", "arguments"],
+    ["shard", "tally", "report.facts", "reader.pipeline", "verify.rows"],
+    ["finish", "reader", "verify.examples", "verify.documents"],
+    ["build", "verify.search", "verify.table"],
+    ["verify.shard", "verify.folder"],
+    ["verify.dataset"],
+    ["repair", "survey", "report.summary", "report.progress", "report.download"],
+    ["report.survey", "report.verification", "arguments"],
     ["cli"],
     ["__main__"],
 ]
@@ -73,7 +83,7 @@ def imports(path: Path, *, typing: bool = False) -> set[str]:
 
 
 def test_every_module_has_its_layer() -> None:
-    packages = {"", "catalog", "source", "source.kaggle", "engine", "report"}
+    packages = {"", "catalog", "source", "source.kaggle", "engine", "report", "verify"}
     named = {name for layer in LAYERS for name in layer}
     assert {m.removeprefix("shardprep").removeprefix(".") for m in MODULES} - packages == named
 
