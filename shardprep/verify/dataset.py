@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 import time
 from collections import deque
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Protocol
 
@@ -54,7 +54,7 @@ def verify_dataset(
     """
     start = time.monotonic()
     contents = read_contents(folder)
-    check = ExampleCheck(contents.schema, decode)
+    check = ExampleCheck(contents.schema, decode=decode)
     tasks = [_task(folder, name, name, contents, check) for name in contents.shards]
     watcher.begin("checking", sum(_size(task.path) for task in tasks))
     reports = dict(zip(contents.shards, _reports(tasks, num_workers, watcher), strict=True))
@@ -186,7 +186,7 @@ def _side_by_side(
     found: dict[int, ShardReport] = {}
     waiting = deque(enumerate(tasks))
     with ProcessPoolExecutor(num_workers, context, _begin, (done,)) as pool:
-        running = {}
+        running: dict[Future[ShardReport], int] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < 2 * num_workers:

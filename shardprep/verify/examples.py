@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep import example
@@ -31,14 +30,15 @@ class Fault(NamedTuple):
     what: str
 
 
-@dataclass(frozen=True, slots=True)
 class ExampleCheck:
     """How the records of a dataset are judged."""
 
-    schema: Schema | None
-    """None: each must be an Example, whatever it holds."""
-    decode: bool
-    """Whether to decode the images as well."""
+    def __init__(self, schema: Schema | None, *, decode: bool) -> None:
+        """Without a schema, each must be an Example, whatever it holds; `decode`: images too."""
+        self.target = schema.target if schema else None
+        self._decode = decode
+        self._features = dict(schema.features) if schema else {}
+        self._num_classes = len(schema.labels) if schema else 0
 
     def read(self, payload: bytes) -> Features | Fault:
         """Return the features of a record, or that it has none."""
@@ -52,32 +52,32 @@ class ExampleCheck:
 
     def faults(self, features: Features, rows: Rows | None, record: int | None) -> list[Fault]:
         """Return what is wrong with the features of the record of that number, all of it."""
-        if self.schema is None:
+        if not self._features:
             return []
         found: list[Fault] = []
         sound: dict[str, object] = {}
-        for name, feature in self.schema.features.items():
+        for name, feature in self._features.items():
             values = features.get(name)
             if values is None:
                 found.append(Fault("example", f"has no feature {name!r}"))
-            elif fault := _fault(values, feature, len(self.schema.labels)):
+            elif fault := _fault(values, feature, self._num_classes):
                 found.append(Fault(fault.kind, f"{name}: {fault.what}"))
             else:
                 sound[name] = values if feature.kind == "labels" else values[0]
-        if len(features) > len(self.schema.features):
+        if len(features) > len(self._features):
             found.extend(
                 Fault("example", f"has a feature {name!r} that the schema does not name")
                 for name in features
-                if name not in self.schema.features
+                if name not in self._features
             )
         found.extend(self._image_faults(sound))
         if rows is not None and record is not None and record < len(rows.keys):
-            found.extend(_row_faults(sound, self.schema.target, rows, record))
+            found.extend(_row_faults(sound, self.target, rows, record))
         return found
 
     def _image_faults(self, sound: Mapping[str, object]) -> list[Fault]:
         found: list[Fault] = []
-        image = self.schema.image  # type: ignore[union-attr] # asked only where there is one
+        image = self._features[IMAGE]
         height, width = sound.get(HEIGHT), sound.get(WIDTH)
         for name, side, wanted in (
             (HEIGHT, height, image.shape[0]),
@@ -91,7 +91,7 @@ class ExampleCheck:
         data = sound.get(IMAGE)
         if isinstance(data, bytes):
             what = fault_outside(data, image, size)
-            if not what and self.decode:
+            if not what and self._decode:
                 what = fault_inside(data, image, size)
             if what:
                 found.append(Fault("image", f"the image {what}"))
@@ -109,9 +109,10 @@ def key_of(features: Features) -> str:
 def _fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
     """Return what is wrong with the values of one feature."""
     kind = _TYPES[feature.dtype]
-    if any(type(value) is not kind for value in values):
-        what = f"holds {type(values[0]).__name__}, the schema says {feature.dtype}"
-        return Fault("example", what)
+    for value in values:
+        if type(value) is not kind:
+            what = f"holds {type(value).__name__}, the schema says {feature.dtype}"
+            return Fault("example", what)
     if feature.kind == "labels":
         if values != sorted(set(values)):
             return Fault("example", f"{values} is not ascending")
@@ -122,11 +123,11 @@ def _fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault |
             values[0].decode()
         except UnicodeDecodeError:
             return Fault("example", f"{values[0][:40]!r} is not UTF-8")
-    if feature.kind in ("label", "labels"):
+    elif feature.kind in ("label", "labels"):
         lowest = UNLABELLED if feature.kind == "label" else 0
-        wrong = [value for value in values if not lowest <= value < num_classes]
-        if wrong:
-            return Fault("label", f"{wrong[0]} is no class, there are {num_classes:,}")
+        for value in values:
+            if not lowest <= value < num_classes:
+                return Fault("label", f"{value} is no class, there are {num_classes:,}")
     return None
 
 
@@ -140,7 +141,7 @@ def _row_faults(
         found.append(
             Fault("items", f"is of {key.decode()!r}, items.parquet says {rows.keys[record]!r}")
         )
-    if target in sound and rows.targets:
+    if target is not None and target in sound and rows.targets:
         here, there = sound[target], rows.targets[record]
         if here != there and not (_is_nan(here) and _is_nan(there)):
             found.append(Fault("items", f"{target}: is {here!r}, items.parquet says {there!r}"))

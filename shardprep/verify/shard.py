@@ -50,7 +50,7 @@ class ShardTask:
         """Return what is known of its records."""
         if self.table is None:
             return self.index
-        return written_rows(self.table, self.check.schema.target if self.check.schema else None)
+        return written_rows(self.table, self.check.target)
 
 
 @dataclass(frozen=True, slots=True)
