@@ -57,8 +57,9 @@ def main() -> None:
         tool = [sys.executable, "-m", "shardprep"]
         build = ["build", str(images), "--out", str(out), "--name", "bench", "--format", "keep"]
         print(f"build: {seconds([*tool, *build, '--shards', str(arguments.shards)]):.0f} s")
-        shards = sorted(map(str, out.glob("bench/1.0.0/*.tfrecord-*")))
-        num_bytes = sum(os.path.getsize(shard) for shard in shards)
+        paths = sorted(out.glob("bench/1.0.0/*.tfrecord-*"))
+        shards = list(map(str, paths))
+        num_bytes = sum(path.stat().st_size for path in paths)
         print(f"{len(shards)} shards, {num_bytes / 1e9:.2f} GB, {os.cpu_count()} processors")
         ways = {
             "sha256sum": ["sha256sum", *shards],

@@ -64,12 +64,10 @@ class ExampleCheck:
                 found.append(Fault(fault.kind, f"{name}: {fault.what}"))
             else:
                 sound[name] = values if feature.kind == "labels" else values[0]
-        if len(features) > len(self._features):
-            found.extend(
-                Fault("example", f"has a feature {name!r} that the schema does not name")
-                for name in features
-                if name not in self._features
-            )
+        found.extend(
+            Fault("example", f"has a feature {name!r} that the schema does not name")
+            for name in sorted(features.keys() - self._features.keys())
+        )
         found.extend(self._image_faults(sound))
         if rows is not None and record is not None and record < len(rows.keys):
             found.extend(_row_faults(sound, self.target, rows, record))
@@ -124,10 +122,14 @@ def _fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault |
         except UnicodeDecodeError:
             return Fault("example", f"{values[0][:40]!r} is not UTF-8")
     elif feature.kind in ("label", "labels"):
-        lowest = UNLABELLED if feature.kind == "label" else 0
-        for value in values:
-            if not lowest <= value < num_classes:
-                return Fault("label", f"{value} is no class, there are {num_classes:,}")
+        return _label_fault(values, UNLABELLED if feature.kind == "label" else 0, num_classes)
+    return None
+
+
+def _label_fault(labels: Sequence[int], lowest: int, num_classes: int) -> Fault | None:
+    for label in labels:
+        if not lowest <= label < num_classes:
+            return Fault("label", f"{label} is no class, there are {num_classes:,}")
     return None
 
 
