@@ -64,8 +64,12 @@ def repaired(here: Path, source: str = "pets.zip") -> Quiet:
     return watcher
 
 
-def flip(path: Path) -> None:
-    path.write_bytes(flipped(path.read_bytes(), 9999 % (8 * path.stat().st_size)))
+def flip(path: Path) -> Path:
+    return write(path, flipped(path.read_bytes(), 9999 % (8 * path.stat().st_size)))
+
+
+def cut(path: Path) -> Path:
+    return write(path, path.read_bytes()[:1000])
 
 
 def swap(one: Path, two: Path) -> None:
@@ -76,8 +80,9 @@ def swap(one: Path, two: Path) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], int]] = {
     "a flipped bit": (lambda d: flip(d / FIRST), 1),
-    "two shards": (lambda d: (flip(d / FIRST), (d / THIRD).unlink()), 2),
-    "a cut": (lambda d: write(d / SECOND, (d / SECOND).read_bytes()[:1000]), 1),
+    "two shards": (lambda d: [flip(d / FIRST), cut(d / THIRD)], 2),
+    "a cut": (lambda d: cut(d / SECOND), 1),
+    "no shard": (lambda d: (d / THIRD).unlink(), 1),
     "an empty shard": (lambda d: write(d / SECOND, b""), 1),
     "swapped shards": (lambda d: swap(d / FIRST, d / SECOND), 0),
     "a renamed shard": (lambda d: (d / FIRST).rename(d / f"{FIRST}.bak"), 0),
@@ -88,7 +93,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], int]] = {
     "the class names": (lambda d: write(d / "label.labels.txt", b"dog\ncat\n"), 0),
     "dataset_info": (lambda d: (d / "dataset_info.json").unlink(), 0),
     "items": (lambda d: flip(d / "items.parquet"), 5),
-    "items gone, and a shard": (lambda d: ((d / "items.parquet").unlink(), flip(d / FIRST)), 5),
+    "items cut, and a shard": (lambda d: [cut(d / "items.parquet"), flip(d / FIRST)], 5),
 }
 
 

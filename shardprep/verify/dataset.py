@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from shardprep.dataset import index_name
 from shardprep.errors import DatasetError
-from shardprep.verify.documents import index_problem
+from shardprep.verify.documents import index_problem, read_document
 from shardprep.verify.examples import ExampleCheck
 from shardprep.verify.folder import read_contents
 from shardprep.verify.problem import Problem, Verification
@@ -90,8 +90,8 @@ def _task(
         table = table.select(_ROW_COLUMNS).take(list(range(len(table))))  # what pickles small
     index = None
     if table is None:
-        path = folder / index_name(shard)
-        index = index_rows(path.read_text(errors="replace")) if path.is_file() else None
+        text = read_document(folder, index_name(shard), None, [])
+        index = None if text is None else index_rows(text)
     return ShardTask(folder / file, expected, table, index, check)
 
 

@@ -11,6 +11,7 @@ from shardprep.dataset import SCHEMA_FILE, index_name, read_schema
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.plan import shard_name
+from shardprep.tfds import DOCUMENTS as TFDS_FILES
 from shardprep.tfds import tfds_files
 from shardprep.verify.problem import Problem
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from shardprep.verify.rows import Rows
 
 
-def read_manifest(folder: Path, problems: list[Problem]) -> Manifest | None:
+def checked_manifest(folder: Path, problems: list[Problem]) -> Manifest | None:
     """Return the manifest, None where there is none to read; what is wrong joins the problems."""
     path = folder / MANIFEST_FILE
     if not path.is_file():
@@ -41,14 +42,36 @@ def read_manifest(folder: Path, problems: list[Problem]) -> Manifest | None:
     return manifest
 
 
-def read_the_schema(
+def read_document(
+    folder: Path, name: str, manifest: Manifest | None, problems: list[Problem]
+) -> bytes | None:
+    """Return the bytes of a file, None where there are none to read.
+
+    That, and bytes other than those of which the manifest has the hash, join the problems.
+    """
+    path = folder / name
+    if not path.is_file():
+        problems.append(Problem("missing", name, "is not there"))
+        return None
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        problems.append(Problem("unreadable", name, f"cannot be read ({error.strerror})"))
+        return None
+    expected = manifest.files.get(name) if manifest else None
+    digest = hashlib.sha256(data).hexdigest()
+    if expected not in (None, digest):
+        what = f"has SHA-256 {digest[:12]}…, the manifest says {str(expected)[:12]}…"
+        problems.append(Problem("hash", name, what))
+    return data
+
+
+def checked_schema(
     folder: Path, manifest: Manifest | None, problems: list[Problem]
 ) -> Schema | None:
     """Return the schema, None where there is none to read; what is wrong joins the problems."""
-    if not (folder / SCHEMA_FILE).is_file():
-        problems.append(Problem("missing", SCHEMA_FILE, "is not there"))
+    if read_document(folder, SCHEMA_FILE, manifest, problems) is None:
         return None
-    check_hash(folder, SCHEMA_FILE, manifest, problems)
     try:
         schema = read_schema(folder)
     except ShardprepError as error:
@@ -60,32 +83,21 @@ def read_the_schema(
     return schema
 
 
-def check_hash(folder: Path, name: str, manifest: Manifest | None, problems: list[Problem]) -> None:
-    """See that a file has the bytes of which the manifest knows the hash."""
-    expected = manifest.files.get(name) if manifest else None
-    if expected is None:
-        return
-    with (folder / name).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != expected:
-        what = f"has SHA-256 {digest[:12]}…, the manifest says {expected[:12]}…"
-        problems.append(Problem("hash", name, what))
-
-
-def tfds_problems(folder: Path, manifest: Manifest, schema: Schema) -> Iterator[Problem]:
-    """Yield where the files of TensorFlow Datasets are not those of this dataset."""
-    for name, text in tfds_files(manifest, schema).items():
-        path = folder / name
-        if not path.is_file():
-            yield Problem("missing", name, "is not there")
+def check_tfds(
+    folder: Path, manifest: Manifest | None, schema: Schema | None, problems: list[Problem]
+) -> None:
+    """See that the files of TensorFlow Datasets are those of this dataset, or at least JSON."""
+    expected = dict.fromkeys(TFDS_FILES, "")
+    if manifest is not None and schema is not None:
+        expected = tfds_files(manifest, schema)
+    for name, text in expected.items():
+        data = read_document(folder, name, manifest, problems)
+        if data is None or data == text.encode():
             continue
-        data = path.read_bytes()
-        if data != text.encode():
-            faults = (
-                _json_faults(data, text) if name.endswith(".json") else _line_faults(data, text)
-            )
-            for what in list(faults) or ["is not the text that the build wrote"]:
-                yield Problem("tfds", name, what)
+        faults = list(_json_faults(data, text) if name.endswith(".json") else _lines(data, text))
+        if text and not faults:
+            faults.append("is not the text that the build wrote")
+        problems += [Problem("tfds", name, what) for what in faults]
 
 
 def index_problem(
@@ -93,11 +105,11 @@ def index_problem(
 ) -> Problem | None:
     """Return where the index of a shard is wrong about the places of its records."""
     name = index_name(shard)
-    path = folder / name
-    if not path.is_file():
-        return Problem("missing", name, "is not there")
+    problems: list[Problem] = []
+    data = read_document(folder, name, None, problems)
+    if data is None:
+        return problems[0]
     expected = "".join(f"{offset} {length}\n" for offset, length in places)
-    data = path.read_bytes()
     if data == expected.encode():
         return None
     here = data.decode(errors="replace").splitlines(keepends=True)
@@ -140,10 +152,11 @@ def _json_faults(data: bytes, text: str) -> Iterator[str]:
     except ValueError as error:
         yield f"is not JSON ({error}): TensorFlow Datasets cannot open the folder"
         return
-    yield from differences(here, json.loads(text))
+    if text:
+        yield from differences(here, json.loads(text))
 
 
-def _line_faults(data: bytes, text: str) -> Iterator[str]:
+def _lines(data: bytes, text: str) -> Iterator[str]:
     here = data.decode(errors="replace").split("\n")
     for number, (line, wanted) in enumerate(zip_longest(here, text.split("\n")), 1):
         if line != wanted:

@@ -10,9 +10,10 @@ from shardprep.dataset import INCOMPLETE_SUFFIX, INDEX_DIR, ITEMS_FILE, SCHEMA_F
 from shardprep.errors import DatasetError
 from shardprep.manifest import MANIFEST_FILE
 from shardprep.plan import shard_name
-from shardprep.verify.documents import read_manifest, read_the_schema, tfds_problems
+from shardprep.tfds import DOCUMENTS
+from shardprep.verify.documents import check_tfds, checked_manifest, checked_schema
 from shardprep.verify.problem import Problem
-from shardprep.verify.table import read_table, rows_by_shard, table_problems
+from shardprep.verify.table import checked_table, rows_by_shard, table_problems
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,14 +58,13 @@ def read_contents(folder: Path) -> Contents:
             "run the same `shardprep build` again: it goes on where it stopped",
         )
     problems: list[Problem] = []
-    manifest = read_manifest(folder, problems)
-    schema = read_the_schema(folder, manifest, problems)
-    table = read_table(folder, manifest, problems)
+    manifest = checked_manifest(folder, problems)
+    schema = checked_schema(folder, manifest, problems)
+    table = checked_table(folder, manifest, problems)
     rows = rows_by_shard(table) if table is not None else {}
     if manifest is not None and table is not None:
         problems += table_problems(manifest, table, rows)
-    if manifest is not None and schema is not None:
-        problems += tfds_problems(folder, manifest, schema)
+    check_tfds(folder, manifest, schema, problems)
     files = _files(folder)
     shards = tuple(
         name for name in files if ".tfrecord" in name and name[0] != "." and "/" not in name
@@ -96,7 +96,7 @@ def _gone(shards: tuple[str, ...], manifest: Manifest | None) -> list[str]:
 
 def _unknown(folder: Path, files: list[str], shards: set[str]) -> tuple[str, ...]:
     indexes = {index_name(shard) for shard in shards}
-    own = {MANIFEST_FILE, SCHEMA_FILE, ITEMS_FILE, "dataset_info.json", "features.json"}
+    own = {MANIFEST_FILE, SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS}
     known = {*own, *shards, *indexes}
     unknown = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
     beside = [f"{folder.name}.old", f"{folder.name}{INCOMPLETE_SUFFIX}"]

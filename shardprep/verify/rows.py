@@ -49,10 +49,10 @@ def written_rows(table: pa.Table, target: str | None) -> Rows:
     )
 
 
-def index_rows(text: str) -> Rows | None:
+def index_rows(text: bytes) -> Rows | None:
     """Return the places that an index says, None where it is no index."""
     try:
-        places = [tuple(map(int, line.split(" "))) for line in text.splitlines()]
+        places = [tuple(map(int, line.split(b" "))) for line in text.splitlines()]
         return Rows([offset for offset, _ in places], [length for _, length in places])
     except ValueError:
         return None

@@ -16,7 +16,7 @@ from shardprep.items import COLUMNS, REJECTED, SKIPPED, WRITTEN
 from shardprep.manifest import Shard
 from shardprep.prepare import image_spec
 from shardprep.tally import Tally
-from shardprep.verify.documents import check_hash, differences
+from shardprep.verify.documents import differences, read_document
 from shardprep.verify.problem import Problem
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from shardprep.manifest import Manifest
 
 
-def read_table(folder: Path, manifest: Manifest | None, problems: list[Problem]) -> pa.Table | None:
+def checked_table(
+    folder: Path, manifest: Manifest | None, problems: list[Problem]
+) -> pa.Table | None:
     """Return all rows, None where they cannot be read; what is wrong joins the problems."""
     path = folder / ITEMS_FILE
-    if not path.is_file():
-        problems.append(Problem("missing", ITEMS_FILE, "is not there"))
+    if read_document(folder, ITEMS_FILE, manifest, problems) is None:
         return None
-    check_hash(folder, ITEMS_FILE, manifest, problems)
     try:
         if not pq.read_schema(path).remove_metadata().equals(COLUMNS):
             problems.append(Problem("items", ITEMS_FILE, "has other columns than a build writes"))
