@@ -69,6 +69,16 @@ class TooManyRejectedError(BuildError):
 
 
 @dataclass(frozen=True, slots=True)
+class Remains:
+    """What there is of a dataset that is to be built once more, bit for bit."""
+
+    manifest: Manifest
+    """What must come out."""
+    restore: Callable[[Path], None]
+    """Puts what is whole of it into the folder of the unfinished build."""
+
+
+@dataclass(frozen=True, slots=True)
 class BuildResult:
     """What a build has come to."""
 
@@ -89,8 +99,11 @@ def build_dataset(
     watcher: Watcher,
     overwrite: bool = False,
     engine: Engine = run_chunks,
+    remains: Remains | None = None,
 ) -> BuildResult:
     """Build the dataset of a recipe, or finish a build that was begun.
+
+    With `remains` it replaces a damaged dataset, and only by one that is as its manifest says.
 
     Raises:
         ShardprepError: it cannot be built as asked, or too many items are rejected; what is done
@@ -100,7 +113,7 @@ def build_dataset(
     start = time.monotonic()
     folder = DatasetFolder(Path(recipe.out), recipe.dataset_name, recipe.version)
     fingerprint = make_fingerprint(recipe)
-    if folder.is_finished and not overwrite:
+    if folder.is_finished and not overwrite and remains is None:
         return BuildResult(folder.final, _same(folder, fingerprint), was_there=True)
     num_new = 0
     with locked(folder.incomplete):
@@ -108,6 +121,8 @@ def build_dataset(
         _begin(work, fingerprint, overwrite=overwrite)
         try:
             if not (work / MANIFEST_FILE).is_file():
+                if remains is not None:
+                    remains.restore(work)
                 plan = make_plan(recipe, work / WORK_DIR, watcher.notice)
                 with _writing(work):
                     num_new = _write_shards(
@@ -117,6 +132,8 @@ def build_dataset(
                 with _writing(work):
                     manifest = finish(work, plan, recipe.version, fingerprint)
                     _check_rejections(work, manifest, recipe.max_rejected)
+                    if remains is not None:
+                        _check_same(work, manifest, remains.manifest)
                     seal(work, manifest)
         finally:
             shutil.rmtree(work / WORK_DIR, ignore_errors=True)
@@ -153,6 +170,20 @@ def _same(folder: DatasetFolder, fingerprint: Fingerprint) -> Manifest:
             "add --overwrite to replace it, or give another --version or --name",
         )
     return manifest
+
+
+def _check_same(work: Path, manifest: Manifest, expected: Manifest) -> None:
+    """See that what came out is what the manifest of the damaged dataset says."""
+    if manifest.dumps() == expected.dumps():
+        return
+    hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
+    other = [name for name, s in expected.shards.items() if hashes.get(name) != s.sha256]
+    shutil.rmtree(work / PARTS_DIR)  # nothing here is worth going on with
+    raise BuildError(
+        str(work),
+        f"came out other than the manifest says ({', '.join(other) or 'its documents'})",
+        "the dataset is left as it is: build it again with --overwrite",
+    )
 
 
 def _begin(work: Path, fingerprint: Fingerprint, *, overwrite: bool) -> None:

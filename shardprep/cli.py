@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from shardprep.recipe import Recipe
+    from shardprep.verify.problem import Verification
 
-EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_ERROR, EXIT_USAGE, EXIT_PROBLEMS, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 app = typer.Typer(
     name="shardprep",
@@ -231,6 +232,68 @@ def inspect(
     print_facts(_console(), facts)
 
 
+@app.command(
+    epilog="Examples:\n\nshardprep verify\n\n"
+    "shardprep verify tfrecords/dogs_vs_cats --decode\n\n"
+    "shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip"
+)
+def verify(
+    dataset: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The dataset's folder, or one above it. By default what ./shardprep.toml "
+            "builds, else the one dataset under ./tfrecords.",
+            show_default=False,
+        ),
+    ] = None,
+    decode: Annotated[bool, typer.Option("--decode", help="Decode every image as well.")] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Build what is damaged again from the source, with the same bytes."
+        ),
+    ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="What the dataset was built from, for --repair.",
+            show_default="what ./shardprep.toml says",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that read.", show_default="usable cores"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check that a dataset is what was built: every byte, record, label and document.
+
+    Exits with 3 where problems are found, and remain.
+    """
+    from shardprep.arguments import dataset_folder
+    from shardprep.dataset import find_damaged
+    from shardprep.report.verification import print_verification
+
+    folder = dataset_folder(dataset, find_damaged)
+    found = _verify(folder, workers, decode=decode)
+    if not as_json:
+        print_verification(_console(), found, decode=decode, repair=repair)
+    was_repaired = bool(repair and found.problems)
+    before = found
+    if was_repaired:
+        _repair(found, source, workers)
+        found = _verify(folder, workers, decode=decode)
+        if not as_json:
+            print_verification(_console(), found, decode=decode, repair=repair)
+    if as_json:
+        facts = found.as_json() | (
+            {"repaired": before.as_json()["problems"]} if was_repaired else {}
+        )
+        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+    if found.problems:
+        raise typer.Exit(EXIT_PROBLEMS)
+
+
 @app.command(epilog="Example:\n\nshardprep sample demo && cd demo && shardprep build --shards 20")
 def sample(
     directory: Annotated[
@@ -334,6 +397,29 @@ def _save_rejected(folder: Path, recipe: Recipe, into: Path) -> None:
         f"{num_files:,} of {num_rejected:,} rejected images copied to {into}, "
         f"with their reasons in {into / LIST_FILE}",
     )
+
+
+def _verify(folder: Path, workers: int | None, *, decode: bool) -> Verification:
+    from shardprep.engine.cores import usable_cores
+    from shardprep.report.download import DownloadProgress
+    from shardprep.verify.dataset import verify_dataset
+
+    with DownloadProgress(_console(stderr=True)) as progress:
+        return verify_dataset(
+            folder, decode=decode, num_workers=workers or usable_cores(), watcher=progress
+        )
+
+
+def _repair(found: Verification, source: str | None, workers: int | None) -> None:
+    from shardprep.arguments import repair_source
+    from shardprep.engine.cores import usable_cores
+    from shardprep.repair import repair_dataset
+    from shardprep.report.progress import BuildProgress
+
+    console = _console(stderr=True)
+    local = repair_source(found.path, source, console)
+    with BuildProgress(console) as progress:
+        repair_dataset(found, local, num_workers=workers or usable_cores(), watcher=progress)
 
 
 def _show_plan(recipe: Recipe, *, as_json: bool) -> None:

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import features
+from pydantic import ValidationError
 
 from shardprep.catalog.documents import named_files
-from shardprep.errors import SourceError
+from shardprep.errors import DatasetError, SourceError
 from shardprep.manifest import Fingerprint
+from shardprep.recipe import Recipe
 from shardprep.schema import shipped_schemas
 from shardprep.source.directory import read_end
 from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.sniff import HEAD_BYTES, archive_type
 
 if TYPE_CHECKING:
-    from shardprep.recipe import Recipe
+    from shardprep.manifest import Manifest
 
 _NOT_IN_THE_BYTES = {
     "source", "out", "name", "version", "timeout", "max_rejected", "max_members", "max_unpacked",
@@ -49,6 +51,22 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
         options=recipe.model_dump(mode="json", by_alias=True, exclude=_NOT_IN_THE_BYTES),
         versions=versions(),
     )
+
+
+def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
+    """Return the recipe by which a dataset was built, for a source and a folder of today.
+
+    Raises:
+        DatasetError: this version does not know all of its keys.
+
+    """
+    keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
+    try:
+        return Recipe.model_validate({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})
+    except ValidationError as error:
+        raise DatasetError(
+            manifest.name, "was built by another version, with other options", "build it again"
+        ) from error
 
 
 def source_signature(source: Path) -> str:

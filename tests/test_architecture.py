@@ -17,7 +17,7 @@ MODULES = {
 }
 
 LAYERS = [
-    ["errors", "engine.limits", "engine.cores", "stages"],
+    ["errors", "engine.limits", "engine.cores", "stages", "verify.problem", "verify.layout"],
     ["durable", "tfrecord", "example", "resample"],
     ["reader.augment.batch"],
     ["reader.augment.color", "reader.augment.geometry", "reader.augment.mix"],
@@ -36,7 +36,15 @@ LAYERS = [
         "source.kaggle.damage",
         "source.kaggle.shelf",
     ],
-    ["recipe", "image", "manifest", "source.containers", "source.unpack", "catalog.lookup"],
+    [
+        "recipe",
+        "image",
+        "manifest",
+        "source.containers",
+        "source.unpack",
+        "catalog.lookup",
+        "verify.pixels",
+    ],
     [
         "source.archive",
         "catalog.labels",
@@ -50,11 +58,21 @@ LAYERS = [
     ["stratify", "chunk", "reader.slices"],
     ["plan"],
     ["items", "prepare", "engine.local"],
+<<<<<<< HEAD
     ["shard", "report.facts", "reader.pipeline"],
     ["finish", "reader", "rejected"],
     ["build"],
     ["survey", "report.summary", "report.progress", "report.download"],
     ["report.survey", "arguments"],
+=======
+    ["shard", "tally", "report.facts", "reader.pipeline", "verify.rows"],
+    ["finish", "reader", "verify.examples", "verify.documents"],
+    ["build", "verify.search", "verify.table"],
+    ["verify.shard", "verify.folder"],
+    ["verify.dataset"],
+    ["repair", "survey", "report.summary", "report.progress", "report.download"],
+    ["report.survey", "report.verification", "arguments"],
+>>>>>>> 611f8119286fd82eb71a059f1e8bbb543e8ab103
     ["cli"],
     ["__main__"],
 ]
@@ -80,7 +98,7 @@ def imports(path: Path, *, typing: bool = False) -> set[str]:
 
 
 def test_every_module_has_its_layer() -> None:
-    packages = {"", "catalog", "source", "source.kaggle", "engine", "report"}
+    packages = {"", "catalog", "source", "source.kaggle", "engine", "report", "verify"}
     named = {name for layer in LAYERS for name in layer}
     assert {m.removeprefix("shardprep").removeprefix(".") for m in MODULES} - packages == named
 
