@@ -58,21 +58,13 @@ LAYERS = [
     ["stratify", "chunk", "reader.slices"],
     ["plan"],
     ["items", "prepare", "engine.local"],
-<<<<<<< HEAD
-    ["shard", "report.facts", "reader.pipeline"],
-    ["finish", "reader", "rejected"],
-    ["build"],
-    ["survey", "report.summary", "report.progress", "report.download"],
-    ["report.survey", "arguments"],
-=======
     ["shard", "tally", "report.facts", "reader.pipeline", "verify.rows"],
-    ["finish", "reader", "verify.examples", "verify.documents"],
+    ["finish", "reader", "rejected", "verify.examples", "verify.documents"],
     ["build", "verify.search", "verify.table"],
     ["verify.shard", "verify.folder"],
     ["verify.dataset"],
     ["repair", "survey", "report.summary", "report.progress", "report.download"],
     ["report.survey", "report.verification", "arguments"],
->>>>>>> 611f8119286fd82eb71a059f1e8bbb543e8ab103
     ["cli"],
     ["__main__"],
 ]

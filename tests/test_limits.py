@@ -172,7 +172,7 @@ def test_the_limits_of_a_recipe_are_those_of_the_build(tmp_path: Path) -> None:
 )
 def test_sizes_are_read_as_people_write_them(text: str, num_bytes: int) -> None:
     assert recipe(max_unpacked=text).max_unpacked == num_bytes
-    assert recipe(max_member_size=text).limits.max_member_size == num_bytes
+    assert recipe(max_member_size=text).source_limits.max_member_size == num_bytes
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1", "5XB", "1,000", "0", "99999999TB"])
