@@ -237,8 +237,8 @@ as_image(Image *image, const Py_buffer *view, const char *name)
         }
     }
     *image = (Image){
-        view->buf, (size_t)view->strides[0], (size_t)view->shape[0], (size_t)view->shape[1],
-        (size_t)view->shape[2]};
+        view->buf, (size_t)(view->shape[1] * view->shape[2]), (size_t)view->shape[0],
+        (size_t)view->shape[1], (size_t)view->shape[2]};
     return 1;
 }
 
