@@ -557,6 +557,7 @@ def test_a_recipe_augments_what_load_yields(tmp_path: Path) -> None:
         (lambda: augment.MixUp(0), "augment.MixUp: alpha=0; give a number from 0.01 to 100"),
         (lambda: augment.CutMix(probability=2), "augment.CutMix: probability=2; give a number "),
         (lambda: augment.Compose([abs]), "augment.Compose: <built-in function abs> takes no seed"),
+        (lambda: augment.Compose([WRONG]), "augment.Compose: 'no' takes no seed; give op(images"),
         (lambda: augment.Flip()(batch(), seed=1), "a seed is a pair of integers; give seed="),
         (lambda: augment.Flip()(batch()[..., :1], seed=SEED), "are no images; give [batch, "),
         (lambda: augment.Flip()(batch().astype(int), seed=SEED), "images are int64; give uint8 or"),

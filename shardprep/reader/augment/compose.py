@@ -16,7 +16,7 @@ from shardprep.reader.augment.geometry import Flip, RandomResizedCrop
 from shardprep.reader.augment.mix import CutMix, MixUp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Compose:
     def __post_init__(self) -> None:
         object.__setattr__(self, "ops", tuple(self.ops))
         for op in self.ops:
-            if "seed" not in inspect.signature(op).parameters:
+            if "seed" not in _parameters(op):
                 raise DatasetError(
                     "augment.Compose", f"{op!r} takes no seed", "give op(images, *, seed)"
                 )
@@ -84,8 +84,15 @@ def classic(size: tuple[int, int], num_classes: int | None = None) -> Compose:
 
 def _takes_labels(op: Callable[..., Any], labels: Any) -> bool:
     """Tell whether an op is called with labels: it mixes them, and can it do without, there are."""
-    parameter = inspect.signature(op).parameters.get("labels")
+    parameter = _parameters(op).get("labels")
     return parameter is not None and (parameter.default is parameter.empty or labels is not None)
+
+
+def _parameters(op: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(op).parameters
+    except (TypeError, ValueError):  # no function, or one that is written in C
+        return {}
 
 
 @functools.cache
