@@ -77,7 +77,7 @@ def source_signature(source: Path) -> str:
 def versions() -> dict[str, str]:
     """Return the versions of everything that shapes the bytes of a dataset."""
     found = {name: version(name) for name in _PACKAGES}
-    for library in ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff"):
+    for library in ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2"):
         found[library] = str(features.version(library))
     return found
 

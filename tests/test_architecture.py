@@ -29,6 +29,8 @@ LAYERS = [
         "source.kaggle.damage",
         "source.kaggle.shelf",
     ],
+    ["colour", "truncation", "nonimage"],
+    ["decode"],
     ["recipe", "image", "manifest", "source.containers", "source.unpack", "catalog.lookup"],
     [
         "source.archive",
