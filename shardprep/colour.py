@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageCms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
 """uint8[height, width, 3], RGB, row-major."""
@@ -27,7 +27,17 @@ _MODES = {
 """Colour space of a profile → the mode it is applied in, and those of images it may belong to."""
 _SRGB_TOLERANCE = 2
 """Levels by which a profile may move a colour and still count as sRGB: makers round its curve."""
-_BITS_PER_SAMPLE, _SAMPLE_FORMAT = 258, 339
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
+"""TIFF tags."""
+_WHITE_IS_ZERO = 0
+
+
+class SrgbTransform(NamedTuple):
+    """What turns colours of a profile into sRGB."""
+
+    mode: str
+    """Of images that it takes: RGB, L or CMYK; it gives RGB."""
+    apply: Callable[[Image.Image], Image.Image]
 
 
 class _Levels(NamedTuple):
@@ -42,7 +52,7 @@ class _Levels(NamedTuple):
 def rgb_pixels(
     image: Image.Image,
     background: tuple[int, int, int],
-    transform: ImageCms.ImageCmsTransform | None,
+    transform: SrgbTransform | None,
 ) -> Pixels:
     """Return the colours of a loaded image of any mode, what is transparent over the background.
 
@@ -66,14 +76,14 @@ def rgb_pixels(
     return pixels
 
 
-def convert_in_place(pixels: Pixels, transform: ImageCms.ImageCmsTransform) -> None:
+def convert_in_place(pixels: Pixels, transform: SrgbTransform) -> None:
     """Turn pixels of a profile's RGB or grey into sRGB."""
     for rows, columns in _tiles(*pixels.shape[:2]):
         tile = Image.fromarray(np.ascontiguousarray(pixels[rows, columns]))
         pixels[rows, columns] = np.asarray(_in_srgb(tile, transform))
 
 
-def srgb_transform(image: Image.Image) -> ImageCms.ImageCmsTransform | None:
+def srgb_transform(image: Image.Image) -> SrgbTransform | None:
     """Return what turns an image's colours into sRGB, None where they are sRGB.
 
     That is where its ICC profile is sRGB, and where there is none, it is broken, or it is for
@@ -86,40 +96,53 @@ def srgb_transform(image: Image.Image) -> ImageCms.ImageCmsTransform | None:
 
 
 @lru_cache(maxsize=16)
-def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
+def _transform(profile: bytes, mode: str) -> SrgbTransform | None:
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         applied_in, modes = _MODES.get(source.profile.xcolor_space.strip(), ("", ()))
         if mode not in modes:
             return None
-        transform = ImageCms.ImageCmsTransform(
+        flags = ImageCms.Flags.BLACKPOINTCOMPENSATION
+        if applied_in == "L":
+            flags |= ImageCms.Flags.NOOPTIMIZE  # what it would do costs grey 9 levels in the dark
+        apply = ImageCms.ImageCmsTransform(
             source,
             ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")),
             applied_in,
             "RGB",
             ImageCms.Intent.PERCEPTUAL,
-            flags=ImageCms.Flags.BLACKPOINTCOMPENSATION,
-        )
+            flags=flags,
+        ).apply
     except (OSError, ValueError, TypeError, ImageCms.PyCMSError):
         return None
-    return None if applied_in != "CMYK" and _changes_nothing(transform) else transform
+    if applied_in == "L":
+        colours = np.asarray(apply(Image.fromarray(np.arange(256, dtype=np.uint8)[None])))[0]
+        return _of_grey(colours)
+    transform = SrgbTransform(applied_in, apply)
+    return None if applied_in == "RGB" and _changes_nothing(transform) else transform
 
 
-def _changes_nothing(transform: ImageCms.ImageCmsTransform) -> bool:
+def _of_grey(colours: np.ndarray[Any, np.dtype[np.uint8]]) -> SrgbTransform | None:
+    """Return the transform of 256 greys into RGB."""
+    moved = colours.astype(np.int16) - np.arange(256)[:, None]
+    if np.abs(moved).max() <= _SRGB_TOLERANCE:
+        return None
+    return SrgbTransform("L", lambda image: Image.fromarray(colours[np.asarray(image)]))
+
+
+def _changes_nothing(transform: SrgbTransform) -> bool:
     """Tell whether a profile is sRGB by what it does to a grid of colours: names vary too much."""
     steps = np.arange(0, 256, 15, np.uint8)
     grid = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(1, -1, 3)
-    if transform.input_mode == "L":
-        grid = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=2)
-    moved = np.asarray(_in_srgb(Image.fromarray(grid), transform)).astype(np.int16) - grid
+    moved = np.asarray(transform.apply(Image.fromarray(grid))).astype(np.int16) - grid
     return bool(np.abs(moved).max() <= _SRGB_TOLERANCE)
 
 
-def _in_srgb(image: Image.Image, transform: ImageCms.ImageCmsTransform | None) -> Image.Image:
+def _in_srgb(image: Image.Image, transform: SrgbTransform | None) -> Image.Image:
     if transform is None:
         return image if image.mode == "RGB" else image.convert("RGB")
-    if image.mode != transform.input_mode:
-        image = image.convert(transform.input_mode)
+    if image.mode != transform.mode:
+        image = image.convert(transform.mode)
     return transform.apply(image)
 
 
@@ -140,6 +163,13 @@ def _tile(image: Image.Image, rows: slice, columns: slice) -> Image.Image:
 def _levels(image: Image.Image) -> _Levels | None:
     """Return the levels of an image of more than 8 bits, None for any other."""
     tags: Any = getattr(image, "tag_v2", {})
+    levels = _ascending_levels(image, tags)
+    if levels is not None and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        return levels._replace(black=levels.white, white=levels.black)
+    return levels
+
+
+def _ascending_levels(image: Image.Image, tags: Any) -> _Levels | None:
     if image.mode.startswith("I;16"):
         (bits, *_) = tags.get(_BITS_PER_SAMPLE, (16,))
         return _Levels(0, (1 << min(bits, 16)) - 1)
@@ -175,7 +205,8 @@ def _to_8_bits(tile: Image.Image, levels: _Levels) -> Image.Image:
     values = _values(tile, levels.dtype)
     scaled = values.astype(np.float64)
     if tile.mode == "F":
-        scaled = np.nan_to_num(scaled, nan=levels.black, posinf=levels.white, neginf=levels.black)
+        low, high = sorted((levels.black, levels.white))
+        scaled = np.nan_to_num(scaled, nan=levels.black, posinf=high, neginf=low)
     span = (levels.white - levels.black) or 1.0
     scaled = np.rint((scaled - levels.black) / span * 255.0).clip(0, 255)
     grey = Image.fromarray(scaled.astype(np.uint8))

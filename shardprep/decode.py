@@ -10,6 +10,7 @@ import simplejpeg
 from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 
 from shardprep.colour import Pixels, convert_in_place, rgb_pixels, srgb_transform
+from shardprep.truncation import without_cut_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +80,7 @@ def decode(
         try:
             pixels = decode_jpeg(data, image, scale)
         except ValueError as error:
-            damage = " ".join(str(error).split())
+            damage = f"damaged: {' '.join(str(error).split())}"
         else:
             if transform is not None:
                 convert_in_place(pixels, transform)
@@ -95,7 +96,10 @@ def recover(data: bytes, background: tuple[int, int, int]) -> Pixels | None:
     before = ImageFile.LOAD_TRUNCATED_IMAGES
     ImageFile.LOAD_TRUNCATED_IMAGES = True
     try:
-        pixels = _decode_by_pillow(open_image(data), background)
+        image = open_image(data)
+        if image.format in _JPEGS:
+            image = open_image(without_cut_segment(data))
+        pixels = _decode_by_pillow(image, background)
     except MemoryError:
         raise
     except Exception:  # decoders raise anything; the first error has been told

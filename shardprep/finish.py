@@ -57,6 +57,7 @@ class _Tally:
     rejected: Counter[str] = field(default_factory=Counter)
     marks: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = field(default_factory=list)
     """The first 8 bytes of the SHA-256 of each written original, for each shard."""
+    num_damaged: int = 0
     num_enlarged: int = 0
     original_bytes: int = 0
 
@@ -70,6 +71,7 @@ class _Tally:
         split.num_unlabelled += len(written) - sum(
             pc.count(written[name]).as_py() for name in ("label", "labels", "target", "text")
         )
+        self.num_damaged += pc.count(written["reason"]).as_py()
         hashes = written["original_sha256"].to_pylist()
         self.marks.append(np.array([int(text[:16], 16) for text in hashes], np.uint64))
         self.original_bytes += pc.sum(written["original_bytes"]).as_py() or 0
@@ -174,6 +176,7 @@ def _manifest(plan: BuildPlan, version: str, fingerprint: Fingerprint, tally: _T
             skipped=dict(sorted(skipped.items())),
             num_copies=num_copies,
             num_leaks=num_leaks,
+            num_damaged=tally.num_damaged,
             num_enlarged=tally.num_enlarged,
             original_bytes=tally.original_bytes,
             num_bytes=sum(split.num_bytes for split in splits.values()),

@@ -10,6 +10,8 @@ import struct
 
 _PILLOW_SAYS = ("image file is truncated", "Truncated File Read", "not enough image data")
 _PNG_MARK_BYTES = 8
+_JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xda-\xfe]")
+"""Of a segment that has a length; what is in the midst of a scan has none."""
 _CODESTREAM_END = b"\xff\xd9"
 _STRIPS, _TILES = (273, 279), (324, 325)
 """TIFF tags: offsets and byte counts."""
@@ -25,6 +27,21 @@ def is_cut(data: bytes, error: Exception) -> bool:
         return any(tell(data) for pattern, tell in _FORMATS if re.match(pattern, data, re.DOTALL))
     except (struct.error, IndexError):
         return True  # a length itself is cut
+
+
+def without_cut_segment(data: bytes) -> bytes:
+    """Return a cut JPEG up to the last segment that is whole.
+
+    To what is left a decoder can set an end, which it would read as part of a segment otherwise.
+    """
+    at = 2
+    while marker := _JPEG_MARKER.search(data, at):
+        at = marker.start()
+        length = data[at + 2 : at + 4]
+        if at + 2 + int.from_bytes(length, "big") > len(data) or len(length) < 2:
+            return data[:at]
+        at += 2 + int.from_bytes(length, "big")
+    return data
 
 
 def _png_is_cut(data: bytes) -> bool:
