@@ -116,7 +116,9 @@ def _transform(profile: bytes, mode: str) -> SrgbTransform | None:
     except (OSError, ValueError, TypeError, ImageCms.PyCMSError):
         return None
     if applied_in == "L":
-        colours = np.asarray(apply(Image.fromarray(np.arange(256, dtype=np.uint8)[None])))[0]
+        colours = np.asarray(
+            apply(Image.fromarray(np.arange(256, dtype=np.uint8).reshape(1, 256)))
+        )[0]
         return _of_grey(colours)
     transform = SrgbTransform(applied_in, apply)
     return None if applied_in == "RGB" and _changes_nothing(transform) else transform
@@ -124,7 +126,7 @@ def _transform(profile: bytes, mode: str) -> SrgbTransform | None:
 
 def _of_grey(colours: np.ndarray[Any, np.dtype[np.uint8]]) -> SrgbTransform | None:
     """Return the transform of 256 greys into RGB."""
-    moved = colours.astype(np.int16) - np.arange(256)[:, None]
+    moved = colours.astype(np.int16) - np.arange(256, dtype=np.int16).reshape(256, 1)
     if np.abs(moved).max() <= _SRGB_TOLERANCE:
         return None
     return SrgbTransform("L", lambda image: Image.fromarray(colours[np.asarray(image)]))
@@ -132,7 +134,7 @@ def _of_grey(colours: np.ndarray[Any, np.dtype[np.uint8]]) -> SrgbTransform | No
 
 def _changes_nothing(transform: SrgbTransform) -> bool:
     """Tell whether a profile is sRGB by what it does to a grid of colours: names vary too much."""
-    steps = np.arange(0, 256, 15, np.uint8)
+    steps = np.arange(0, 256, 15).astype(np.uint8)
     grid = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(1, -1, 3)
     moved = np.asarray(transform.apply(Image.fromarray(grid))).astype(np.int16) - grid
     return bool(np.abs(moved).max() <= _SRGB_TOLERANCE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 import simplejpeg
@@ -182,7 +182,8 @@ def _turned(pixels: Pixels, turn: int) -> Pixels:
 def _scale_colour_key(image: Image.Image) -> None:
     """Bring a PNG's transparent colour to the 8 bits that its pixels are about to have."""
     key = image.info.get("transparency")
-    raw = image.tile[0].args if image.tile else ""
+    tiles = cast("ImageFile.ImageFile", image).tile
+    raw = tiles[0].args if tiles else ""
     to_8_bits: dict[object, Callable[[int], int]] = {
         "RGB;16B": lambda value: value >> 8,
         "L;2": lambda value: value * 85,

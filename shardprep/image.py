@@ -81,7 +81,7 @@ class Original:
 
     height: int = 0
     width: int = 0
-    """Pixels, as stored: before the EXIF orientation is applied."""
+    """Pixels, as stored: before the EXIF orientation is applied, but of a TIFF after it."""
     format: str = ""
     """Pillow's name, lower case: jpeg, png, webp …"""
 

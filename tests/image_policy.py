@@ -57,7 +57,7 @@ NOISY = (
     .clip(0, 255)
     .astype(np.uint8)
 )
-BEST = {"quality": 100, "subsampling": 0}
+BEST: dict[str, Any] = {"quality": 100, "subsampling": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +307,8 @@ def _overprints() -> Array:
     )
     lab[:, 1:] = lab[:, 1:].clip(-40, 40) * 0.8
     lab[bits[:, 3] == 1] = 0
-    return np.rint(lab.clip([0, -128, -128], [100, 127, 127]) * [2.55, 1, 1]) / [2.55, 1, 1]
+    lightness = np.rint(lab[:, :1].clip(0, 100) * 2.55) / 2.55
+    return np.hstack([lightness, np.rint(lab[:, 1:])])
 
 
 def _with_profile() -> Cases:

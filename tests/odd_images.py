@@ -193,12 +193,12 @@ def seen_in_srgb(picture: Array, primaries: Primaries, curve: Callable[[Array], 
 
 def _numbers(values: Array) -> bytes:
     fixed = np.rint(np.asarray(values) * 65536).astype(">i4")
-    return b"XYZ \0\0\0\0" + fixed.tobytes()
+    return b"".join((b"XYZ \0\0\0\0", fixed.tobytes()))
 
 
 def _curve(curve: Callable[[Array], Array]) -> bytes:
     table = np.rint(curve(np.linspace(0, 1, 4096)) * 65535).astype(">u2")
-    return b"curv\0\0\0\0" + struct.pack(">I", len(table)) + table.tobytes()
+    return b"".join((b"curv\0\0\0\0", struct.pack(">I", len(table)), table.tobytes()))
 
 
 def _profile(space: bytes, pcs: bytes, kind: bytes, tags: dict[bytes, bytes]) -> bytes:
