@@ -29,6 +29,7 @@ class Outcome(NamedTuple):
     kind: str
     """Of the rejection; "" for a written item."""
     reason: str
+    """Why it was rejected, or what was wrong with a written one; "" for nothing."""
     length: int
     """Bytes of its framed record, 0 for a rejected one."""
     height: int
@@ -140,7 +141,7 @@ def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
             },
         ),
     )
-    return record, Outcome("", "", len(record), *facts, sha256)
+    return record, Outcome("", image.damage, len(record), *facts, sha256)
 
 
 def _unread(item: Item, kind: RejectionKind, reason: str) -> Outcome:

@@ -109,7 +109,7 @@ def _file_signature(whole: PlainExtent, mtime_ns: int) -> str:
 def versions() -> dict[str, str]:
     """Return the versions of everything that shapes the bytes of a dataset."""
     found = {name: version(name) for name in _PACKAGES}
-    for library in ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff"):
+    for library in ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2"):
         found[library] = str(features.version(library))
     return found
 

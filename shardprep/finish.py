@@ -50,11 +50,13 @@ def finish(
     write_durably(folder / SCHEMA_FILE, plan.schema.dumps().encode())
     for name, text in tfds.tfds_files(manifest, plan.schema).items():
         write_durably(folder / name, text.encode())
-    hashes = {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        for name in (ITEMS_FILE, SCHEMA_FILE)
-    }
+    hashes = {name: _sha256(folder / name) for name in (ITEMS_FILE, SCHEMA_FILE)}
     return manifest.model_copy(update={"files": hashes})
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def seal(folder: Path, manifest: Manifest) -> None:

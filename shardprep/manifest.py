@@ -60,6 +60,8 @@ class Totals(_Model):
     """Written images with the very bytes of another one, not counting the first of each."""
     num_leaks: int
     """Of these, those that are in another split than an image they are equal to."""
+    num_damaged: int
+    """Written images that were damaged or cut; their `reason` in the item table says how."""
     num_enlarged: int
     """Written images that had fewer pixels than they were scaled to."""
     original_bytes: int

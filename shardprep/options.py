@@ -108,6 +108,33 @@ MaxPixels = Annotated[
         rich_help_panel=_IMAGES,
     ),
 ]
+MinSide = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PIXELS",
+        help="Reject images with a shorter side.",
+        show_default="1",
+        rich_help_panel=_IMAGES,
+    ),
+]
+MaxAspect = Annotated[
+    float | None,
+    typer.Option(
+        metavar="RATIO",
+        help="Reject images with a side more than this many times the other; 0 for any.",
+        show_default="0",
+        rich_help_panel=_IMAGES,
+    ),
+]
+Truncated = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="Files that end before their image does: reject, or recover what is there.",
+        show_default="reject",
+        rich_help_panel=_IMAGES,
+    ),
+]
 Labels = Annotated[
     str | None,
     typer.Option(

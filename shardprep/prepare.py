@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.errors import RecipeError, SchemaError
-from shardprep.image import Fit, Format, ImageSpec, estimated_bytes
+from shardprep.image import Fit, Format, ImageSpec, Truncated, estimated_bytes
 from shardprep.plan import ShardPlan, cut_splits, plan_shards, shard_name
 from shardprep.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.source.archive import Skipped
@@ -63,6 +63,9 @@ def image_spec(recipe: Recipe) -> ImageSpec:
         quality=recipe.quality,
         background=recipe.background,
         max_pixels=recipe.max_pixels,
+        min_side=recipe.min_side,
+        max_aspect=recipe.max_aspect,
+        truncated=cast("Truncated", recipe.truncated),
     )
 
 

@@ -160,6 +160,10 @@ class Recipe(BaseModel):
     """Bytes; None: 10 GB and 100 times the source."""
     max_ratio: int = Field(DEFAULT_LIMITS.max_ratio, ge=1)
     max_depth: int = Field(DEFAULT_LIMITS.max_depth, ge=1, le=64)
+    min_side: int = Field(1, ge=1)
+    max_aspect: float = Field(0.0, ge=0)
+    """Of the longer by the shorter side; 0: any."""
+    truncated: str = Field("reject", pattern="^(reject|recover)$")
     max_rejected: Annotated[float, BeforeValidator(_share), Field(ge=0, le=1)] = 0.05
 
     @property
@@ -188,6 +192,14 @@ class Recipe(BaseModel):
             message = f"{version!r} must be three numbers, such as 1.0.0"
             raise ValueError(message)
         return version
+
+    @field_validator("max_aspect")
+    @classmethod
+    def _check_aspect(cls, ratio: float) -> float:
+        if 0 < ratio < 1:
+            message = f"{ratio:g} is less than a square has; give 1 or more, or 0 for any"
+            raise ValueError(message)
+        return ratio
 
     @field_validator("classes")
     @classmethod

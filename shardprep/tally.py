@@ -44,6 +44,7 @@ class Tally:
     """The first 8 bytes of the SHA-256 of each written original, for each shard."""
     _places: list[int] = field(default_factory=list)
     """The position of the split of each shard."""
+    _num_damaged: int = 0
     _num_enlarged: int = 0
     _original_bytes: int = 0
 
@@ -58,6 +59,7 @@ class Tally:
         tally.num_unlabelled += len(written) - sum(
             pc.count(written[name]).as_py() for name in ("label", "labels", "target", "text")
         )
+        self._num_damaged += pc.count(written["reason"]).as_py()
         hashes = written["original_sha256"].to_pylist()
         self._marks.append(np.array([int(text[:16], 16) for text in hashes], np.uint64))
         self._places.append(list(self._splits).index(split))
@@ -91,6 +93,7 @@ class Tally:
             skipped=dict(sorted(skipped.items())),
             num_copies=num_copies,
             num_leaks=num_leaks,
+            num_damaged=self._num_damaged,
             num_enlarged=self._num_enlarged,
             original_bytes=self._original_bytes,
             num_bytes=sum(shard.num_bytes for shard in shards),

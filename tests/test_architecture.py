@@ -36,6 +36,8 @@ LAYERS = [
         "source.kaggle.damage",
         "source.kaggle.shelf",
     ],
+    ["colour", "truncation", "nonimage"],
+    ["decode"],
     [
         "recipe",
         "image",

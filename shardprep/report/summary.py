@@ -132,6 +132,9 @@ def print_inputs(
         for examples in rejections.values():
             for example in examples:
                 print_line(console, "", f"{example.key}: {example.reason}", style="dim")
+    if totals.num_damaged:
+        text = f"{totals.num_damaged:,} written images are damaged; items.parquet says how"
+        print_line(console, "damaged", text, style="yellow")
     if totals.num_skipped:
         print_line(console, "skipped", counts_line(totals.skipped))
     if totals.num_copies:
