@@ -487,6 +487,13 @@ def test_without_a_manifest_a_missing_shard_is_known_by_the_numbers(folder: Path
     assert found(folder) == {("missing", "manifest.json"), ("missing", SECOND)}
 
 
+def test_an_index_is_missed_though_nothing_else_tells_the_records(folder: Path) -> None:
+    write(folder / FIRST, flipped((folder / FIRST).read_bytes(), 3))
+    (folder / "items.parquet").unlink()
+    (folder / f"index/{FIRST}.idx").unlink()
+    assert ("missing", f"index/{FIRST}.idx") in found(folder)
+
+
 def test_without_a_manifest_and_items_the_index_leads_to_the_records(folder: Path) -> None:
     rows = rows_of(folder, FIRST)
     (folder / "manifest.json").unlink()

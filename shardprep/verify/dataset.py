@@ -145,12 +145,13 @@ def _index_problems(
     names = contents.manifest.shards if contents.manifest else contents.shards
     for name in names:
         rows = written_rows(contents.rows[name], target) if name in contents.rows else None
+        places: tuple[tuple[int, int], ...] | None
         if name in reports and not reports[name].problems:
             places = reports[name].places
         elif rows is not None:
             places = tuple(zip(rows.offsets, rows.lengths, strict=True))
         else:
-            continue
+            places = None
         if problem := index_problem(folder, name, places, rows):
             yield problem
 
