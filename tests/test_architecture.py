@@ -64,6 +64,7 @@ LAYERS = [
     ["finish", "reader", "rejected", "verify.examples", "verify.documents"],
     ["build", "verify.search", "verify.table"],
     ["verify.shard", "verify.folder"],
+    ["verify.workers"],
     ["verify.dataset"],
     ["repair", "survey", "report.summary", "report.progress", "report.download"],
     ["report.survey", "report.verification", "arguments"],

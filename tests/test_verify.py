@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +21,11 @@ from shardprep.items import COLUMNS
 from shardprep.manifest import Manifest, load_manifest
 from shardprep.schema import load_schema
 from shardprep.verify.dataset import verify_dataset
+from shardprep.verify.examples import ExampleCheck
+from shardprep.verify.folder import read_contents
 from shardprep.verify.layout import read_plain
+from shardprep.verify.shard import ShardTask, check_shard
+from shardprep.verify.workers import side_by_side
 from tests.builders import animals, build, jpeg, png, tree, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -196,20 +200,38 @@ def test_verify_changes_nothing(folder: Path) -> None:
     assert tree(folder) == before
 
 
-def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
-    """Enough bytes that several processes are worth their start."""
-    rng = np.random.default_rng(0)
-    noise = Image.fromarray(rng.integers(0, 256, (1500, 1500, 3), np.uint8))
-    out = io.BytesIO()
-    noise.save(out, "BMP")
-    members = {f"train/{('cat', 'dog')[i % 2]}.{i}.bmp": out.getvalue() for i in range(12)}
-    source = write(tmp_path / "pets.zip", zip_bytes(members, method=0))
-    path = build(source, tmp_path / "out", size="1500x1500", format="raw", shards=4).path
-    write(path / FIRST, flipped((path / FIRST).read_bytes(), 8_000_000))
+def test_workers_find_what_one_process_finds(folder: Path) -> None:
+    write(folder / FIRST, flipped((folder / FIRST).read_bytes(), 8000))
+    write(folder / SECOND, (folder / SECOND).read_bytes()[:100])
+    contents = read_contents(folder)
+    check = ExampleCheck(contents.schema, decode=True)
+    tasks = [
+        ShardTask(
+            folder / name, load_manifest(folder).shards[name], contents.rows[name], None, check
+        )
+        for name in contents.shards
+    ]
     told = Told()
-    side_by_side = verify_dataset(path, decode=False, num_workers=2, watcher=told)
-    assert side_by_side.problems == verified(path).problems != ()
-    assert told.total == told.done[-1] == side_by_side.num_bytes
+    side = side_by_side(tasks, 2, told)
+    assert side == [check_shard(task, lambda _: None) for task in tasks]
+    assert any(report.problems for report in side)
+    assert told.done[-1] == sum(report.num_bytes for report in side)
+
+
+def test_a_killed_worker_is_one_line_and_no_hang(folder: Path) -> None:
+    """A task whose unpickling ends its process, as the system ends one that takes too much."""
+    with pytest.raises(DatasetError, match=r"was killed; free some memory"):
+        side_by_side([Deadly(folder / FIRST)] * 3, 2, Told())  # type: ignore[list-item]
+
+
+class Deadly:
+    """Ends the process that receives it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (9,)
 
 
 def test_it_says_how_far_it_is(good: Path) -> None:
@@ -485,6 +507,13 @@ def test_without_a_manifest_a_missing_shard_is_known_by_the_numbers(folder: Path
     (folder / "manifest.json").unlink()
     (folder / SECOND).unlink()
     assert found(folder) == {("missing", "manifest.json"), ("missing", SECOND)}
+
+
+def test_an_index_is_missed_though_nothing_else_tells_the_records(folder: Path) -> None:
+    write(folder / FIRST, flipped((folder / FIRST).read_bytes(), 3))
+    (folder / "items.parquet").unlink()
+    (folder / f"index/{FIRST}.idx").unlink()
+    assert ("missing", f"index/{FIRST}.idx") in found(folder)
 
 
 def test_without_a_manifest_and_items_the_index_leads_to_the_records(folder: Path) -> None:

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import time
-from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from shardprep.dataset import index_name
-from shardprep.errors import DatasetError
 from shardprep.verify.documents import index_problem, read_document
 from shardprep.verify.examples import ExampleCheck
 from shardprep.verify.folder import read_contents
 from shardprep.verify.problem import Problem, Verification
 from shardprep.verify.rows import index_rows, written_rows
-from shardprep.verify.shard import ShardTask, check_shard
+from shardprep.verify.shard import ShardTask
+from shardprep.verify.workers import check_shards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from multiprocessing.sharedctypes import Synchronized
     from pathlib import Path
 
     from shardprep.verify.folder import Contents
     from shardprep.verify.shard import ShardReport
+    from shardprep.verify.workers import Watcher
 
-_WORKER_BYTES = 64 << 20
-"""Below this, starting another process takes longer than reading."""
-_TICK_S = 0.2
 _ROW_COLUMNS = ("key", "status", "offset", "length", "label", "labels", "target", "text")
-
-
-class Watcher(Protocol):
-    """Whoever wants to know how far it is."""
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        """So many bytes will be read."""
-
-    def progress(self, num_bytes: int) -> None:
-        """So many bytes are read."""
 
 
 def verify_dataset(
@@ -56,12 +38,12 @@ def verify_dataset(
     contents = read_contents(folder)
     check = ExampleCheck(contents.schema, decode=decode)
     tasks = [_task(folder, name, name, contents, check) for name in contents.shards]
-    watcher.begin("checking", sum(_size(task.path) for task in tasks))
-    reports = dict(zip(contents.shards, _reports(tasks, num_workers, watcher), strict=True))
+    reports = dict(zip(contents.shards, check_shards(tasks, num_workers, watcher), strict=True))
     holds = _holdings(contents, reports)
     moved = {name: of for name, of in holds.items() if of != name}
     again = [_task(folder, name, of, contents, check) for name, of in moved.items()]
-    rechecked = dict(zip(moved, _reports(again, num_workers, None), strict=True))
+    checked = check_shards(again, num_workers, watcher) if again else []
+    rechecked = dict(zip(moved, checked, strict=True))
     intact = {of: name for name, of in moved.items()}
     intact.update({name: name for name, of in holds.items() if of == name})
     problems = [_in_another(problem, intact) for problem in contents.problems]
@@ -145,82 +127,12 @@ def _index_problems(
     names = contents.manifest.shards if contents.manifest else contents.shards
     for name in names:
         rows = written_rows(contents.rows[name], target) if name in contents.rows else None
+        places: tuple[tuple[int, int], ...] | None
         if name in reports and not reports[name].problems:
             places = reports[name].places
         elif rows is not None:
             places = tuple(zip(rows.offsets, rows.lengths, strict=True))
         else:
-            continue
+            places = None
         if problem := index_problem(folder, name, places, rows):
             yield problem
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
-
-
-def _reports(
-    tasks: list[ShardTask], num_workers: int, watcher: Watcher | None
-) -> list[ShardReport]:
-    """Return the report of each task, in their order."""
-    num_bytes = sum(_size(task.path) for task in tasks)
-    num_workers = min(num_workers, len(tasks), 1 + num_bytes // _WORKER_BYTES)
-    if num_workers > 1:
-        return _side_by_side(tasks, num_workers, watcher)
-    done = 0
-
-    def moved(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        if watcher is not None:
-            watcher.progress(done)
-
-    return [check_shard(task, moved) for task in tasks]
-
-
-def _side_by_side(
-    tasks: list[ShardTask], num_workers: int, watcher: Watcher | None
-) -> list[ShardReport]:
-    context = multiprocessing.get_context("spawn")
-    done = context.Value("Q", 0)
-    found: dict[int, ShardReport] = {}
-    waiting = deque(enumerate(tasks))
-    with ProcessPoolExecutor(num_workers, context, _begin, (done,)) as pool:
-        running: dict[Future[ShardReport], int] = {}
-        try:
-            while waiting or running:
-                while waiting and len(running) < 2 * num_workers:
-                    number, task = waiting.popleft()
-                    running[pool.submit(_work, task)] = number
-                for future in wait(running, _TICK_S, FIRST_COMPLETED).done:
-                    found[running.pop(future)] = future.result()
-                if watcher is not None:
-                    watcher.progress(done.value)
-        except BrokenProcessPool as error:
-            raise DatasetError(
-                str(tasks[0].path.parent),
-                "a process that read the shards was killed",
-                "free some memory, or give fewer --workers",
-            ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    return [found[number] for number in range(len(tasks))]
-
-
-_done: Synchronized[int]
-
-
-def _begin(done: Synchronized[int]) -> None:
-    """Begin a worker process. Ctrl-C ends it at once and without a word."""
-    global _done  # noqa: PLW0603 - what the pool hands to a process outlives each call
-    _done = done
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _work(task: ShardTask) -> ShardReport:
-    return check_shard(task, _count)
-
-
-def _count(num_bytes: int) -> None:
-    with _done.get_lock():
-        _done.value += num_bytes
