@@ -85,8 +85,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         """Return what Grain compares before it goes on from a checkpoint."""
-        digest = self._examples.records.digest
-        return f"shardprep.reader.Dataset({str(self.path)!r}, {self.split!r}, {len(self):,} records {digest})"
+        records = f"{len(self):,} records {self._examples.records.digest}"
+        return f"shardprep.reader.Dataset({str(self.path)!r}, {self.split!r}, {records})"
 
     def __len__(self) -> int:
         return len(self._examples.records)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from concurrent.futures import Future
 
-    from shardprep.reader.epochs import Epochs, Numbers
+    from shardprep.reader.epochs import Epochs
     from shardprep.reader.examples import Columns, Examples
 
 IMAGES_A_TURN = 8
@@ -160,7 +160,7 @@ class Batches:
         if shape is not None:
             buffer = self._buffers.take((self._epochs.batch_size, *shape))
             columns[IMAGE] = buffer[: len(numbers)]
-        return _Job(place, numbers, columns)
+        return _Job(place, numbers.tolist(), columns)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
@@ -179,7 +179,7 @@ class Batches:
             error = job.errors[row]
             if self._ahead.on_error == "raise":
                 raise error
-            number = int(job.numbers[row])
+            number = job.numbers[row]
             if number not in self._bad:
                 self._bad[number] = error
                 warnings.warn(f"skipped: {error}", RuntimeWarning, stacklevel=3)
@@ -200,7 +200,8 @@ class _Job:
     """A batch in the making. Threads take one row after the other until none is left."""
 
     place: tuple[int, int]
-    numbers: Numbers
+    numbers: list[int]
+    """Of the records, by row."""
     columns: Columns
     futures: list[Future[None]] = field(default_factory=list)
     errors: dict[int, RecordError] = field(default_factory=dict)
@@ -214,7 +215,7 @@ class _Job:
         """Take rows and fill them."""
         for row in self.rows:  # the interpreter gives each to one thread only
             try:
-                examples.fill(int(self.numbers[row]), self.columns, row)
+                examples.fill(self.numbers[row], self.columns, row)
             except RecordError as error:
                 self.errors[row] = error
 

@@ -84,8 +84,8 @@ class Records:
 
         """
         places = self._places
-        offset, length = int(places.offset[number]), int(places.length[number])
-        mapped = self._map(int(places.shard[number]))
+        offset, length = places.offset.item(number), places.length.item(number)
+        mapped = self._map(places.shard.item(number))
         if not self._verify_crc:
             return mapped[offset + HEADER_BYTES : offset + length - FOOTER_BYTES]
         try:
