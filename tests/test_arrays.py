@@ -129,7 +129,9 @@ def test_supervised_items_are_image_and_target(sets: Set) -> None:
     ):
         assert image.shape == (HEIGHT, WIDTH, 3)
         assert f"train/{names[label]}." in key
-    assert [label for _, label in reader.Dataset(sets["png"], "test", as_supervised=True)] == [-1] * 5
+    assert [label for _, label in reader.Dataset(sets["png"], "test", as_supervised=True)] == [
+        -1
+    ] * 5
 
 
 def test_supervised_items_without_targets_are_images(sets: Set) -> None:
@@ -262,7 +264,9 @@ def test_other_processes_read_the_same(sets: Set, method: str) -> None:
         assert pool.apply(first, (dataset,)) == expected
 
 
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d))])
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d))]
+)
 def test_copies_read_the_same(sets: Set, duplicate: Any) -> None:
     dataset = reader.Dataset(sets["jpeg"])[3:9]
     assert repr(duplicate(dataset)) == repr(dataset)
@@ -343,9 +347,7 @@ def test_checksums_may_be_left_unread(copied: Path) -> None:
     ],
     ids=["no example", "no image", "no value"],
 )
-def test_a_record_that_holds_something_else_is_named(
-    copied: Path, part: bytes, said: str
-) -> None:
+def test_a_record_that_holds_something_else_is_named(copied: Path, part: bytes, said: str) -> None:
     """Bytes changed where no checksum is looked at."""
     shard = copied / place(copied, stored(copied)[0])["shard"]
     data = shard.read_bytes()
@@ -385,7 +387,9 @@ def test_a_shard_cut_after_the_dataset_was_opened_is_an_error_and_no_crash(copie
         dataset[0]
 
 
-@pytest.mark.parametrize("change", ["gone", "no numbers", "shifted", "one less", "one twice", "odd"])
+@pytest.mark.parametrize(
+    "change", ["gone", "no numbers", "shifted", "one less", "one twice", "odd"]
+)
 def test_an_index_that_is_not_its_shard_s_is_refused(copied: Path, change: str) -> None:
     path = sorted(copied.glob("index/*-train.tfrecord*"))[0]
     lines = path.read_text().splitlines(keepends=True)
@@ -395,7 +399,9 @@ def test_an_index_that_is_not_its_shard_s_is_refused(copied: Path, change: str) 
         path.write_text(
             {
                 "no numbers": "offset length\n",
-                "shifted": "".join(f"{int(line.split()[0]) + 1} {line.split()[1]}\n" for line in lines),
+                "shifted": "".join(
+                    f"{int(line.split()[0]) + 1} {line.split()[1]}\n" for line in lines
+                ),
                 "one less": "".join(lines[:-1]),
                 "one twice": "".join([*lines, lines[-1]]),
                 "odd": "".join(lines) + "7",

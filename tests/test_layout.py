@@ -133,7 +133,9 @@ def test_every_cut_and_every_changed_byte_gives_nothing_or_what_the_long_way_giv
     data = encode(SOUND)
     spoiled = [data[:at] for at in range(len(data))]
     for at in range(len(data)):
-        spoiled += [data[:at] + bytes((value,)) + data[at + 1 :] for value in (0, 10, 127, 128, 255)]
+        spoiled += [
+            data[:at] + bytes((value,)) + data[at + 1 :] for value in (0, 10, 127, 128, 255)
+        ]
         spoiled += [data[:at] + bytes((data[at] ^ bit,)) + data[at + 1 :] for bit in (1, 8, 64)]
     for one in spoiled:
         found = layout.find(one)

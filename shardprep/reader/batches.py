@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.epochs import WHERE, check_at_least
 from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ class Ahead:
     """Batches made or being made that nobody has asked for yet."""
     on_error: Literal["raise", "skip"]
     num_epochs: int | None
+    """None for ever."""
+
+    def __post_init__(self) -> None:
+        check_at_least(1, num_threads=self.num_threads)
+        check_at_least(1, epochs=1 if self.num_epochs is None else self.num_epochs)
+        check_at_least(0, prefetch=self.prefetch)
+        if self.on_error not in ("raise", "skip"):
+            raise DatasetError(WHERE, f"on_error={self.on_error!r}", "use 'raise' or 'skip'")
 
 
 class Batches:
