@@ -1,4 +1,4 @@
-"""Single items of `reader.Dataset`, against TensorFlow, Pillow, `reader.load` and Python's lists."""
+"""Items of `reader.Dataset`, against TensorFlow, Pillow, `reader.load` and Python's lists."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ def test_a_shard_of_another_size_is_refused(copied: Path, change: str) -> None:
 
 def test_a_shard_cut_after_the_dataset_was_opened_is_an_error_and_no_crash(copied: Path) -> None:
     dataset = reader.Dataset(copied)
-    path = sorted(copied.glob("*-train.tfrecord*"))[0]
+    path = min(copied.glob("*-train.tfrecord*"))
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DatasetError, match="has 100 bytes"):
         dataset[0]
@@ -391,7 +391,7 @@ def test_a_shard_cut_after_the_dataset_was_opened_is_an_error_and_no_crash(copie
     "change", ["gone", "no numbers", "shifted", "one less", "one twice", "odd"]
 )
 def test_an_index_that_is_not_its_shard_s_is_refused(copied: Path, change: str) -> None:
-    path = sorted(copied.glob("index/*-train.tfrecord*"))[0]
+    path = min(copied.glob("index/*-train.tfrecord*"))
     lines = path.read_text().splitlines(keepends=True)
     if change == "gone":
         path.unlink()
@@ -439,7 +439,8 @@ def test_tensorflow_is_never_imported(sets: Set, form: str) -> None:
     code = (
         "import sys; sys.modules['tensorflow'] = None\n"
         "from shardprep import reader; ds = reader.Dataset(sys.argv[1])\n"
-        "print(len(ds), ds[0]['image'].shape, sum(len(x) for x, y in ds.batches(7, shuffle=True)))\n"
+        "num_read = sum(len(images) for images, labels in ds.batches(7, shuffle=True))\n"
+        "print(len(ds), ds[0]['image'].shape, num_read)\n"
         "print(*(set(sys.modules) & {'google.protobuf', 'keras', 'torch', 'grain', 'jax'}))"
     )
     done = subprocess.run(
@@ -449,5 +450,5 @@ def test_tensorflow_is_never_imported(sets: Set, form: str) -> None:
 
 
 def test_an_attribute_that_the_reader_lacks_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="'shardprep.reader' has no attribute 'Data'"):
+    with pytest.raises(AttributeError, match=r"'shardprep\.reader' has no attribute 'Data'"):
         reader.Data  # noqa: B018

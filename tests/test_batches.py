@@ -172,7 +172,7 @@ def test_every_epoch_has_every_record_once_and_its_own_order(sets: Set) -> None:
     batches = dataset.batches(5, shuffle=True, epochs=3, as_supervised=False)
     assert batches.steps_per_epoch == 9
     read = keys(batches)
-    epochs = [sum(read[start : start + 9], []) for start in (0, 9, 18)]
+    epochs = [list(itertools.chain(*read[start : start + 9])) for start in (0, 9, 18)]
     assert len(read) == 27
     assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs)
     assert len(set(epochs[0])) == NUM_TRAIN
@@ -378,16 +378,20 @@ def test_skipping_costs_just_the_damaged_records_and_names_them(copied: Path) ->
     assert [str(one.message) for one in warned] == [f"skipped: {e}" for e in batches.skipped]
 
 
+@pytest.mark.filterwarnings("ignore:skipped:RuntimeWarning")
 def test_skipped_rows_leave_the_images_with_their_labels(copied: Path) -> None:
     sound = {item["image/filename"]: item for item in reader.Dataset(copied)}
     damage(copied, 0, 20, 42)
-    with pytest.warns(RuntimeWarning):
-        for batch in reader.Dataset(copied).batches(6, on_error="skip", as_supervised=False):
-            for key, image, label in zip(
-                batch["image/filename"], batch["image"], batch["label"], strict=True
-            ):
-                assert np.array_equal(image, sound[key]["image"])
-                assert label == sound[key]["label"]
+    batches = reader.Dataset(copied).batches(6, on_error="skip", as_supervised=False)
+    num_rows = 0
+    for batch in batches:
+        for key, image, label in zip(
+            batch["image/filename"], batch["image"], batch["label"], strict=True
+        ):
+            assert np.array_equal(image, sound[key]["image"])
+            assert label == sound[key]["label"]
+            num_rows += 1
+    assert num_rows == NUM_TRAIN - 3
 
 
 @pytest.mark.filterwarnings("ignore:skipped:RuntimeWarning")
@@ -432,7 +436,7 @@ def test_a_number_that_means_nothing_is_refused(
 
 def test_images_of_different_sizes_are_not_batched(sets: Set) -> None:
     dataset = reader.Dataset(sets["own sizes"])
-    with pytest.raises(DatasetError, match="differ in size.*; build with --size"):
+    with pytest.raises(DatasetError, match=r"differ in size.*; build with --size"):
         dataset.batches(5)
     assert dataset[0]["image"].shape[2] == 3
 

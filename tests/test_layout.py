@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 patiently = settings(deadline=None)  # a busy machine is no fault
 
 STRATEGIES: dict[str, Any] = {
-    "bytes": st.one_of(
-        st.binary(max_size=40), st.integers(100, 20_000).map(lambda size: bytes(size))
-    ),
+    "bytes": st.one_of(st.binary(max_size=40), st.integers(100, 20_000).map(bytes)),
     "int64": st.integers(-(2**63), 2**63 - 1),
     "float32": st.floats(width=32),
 }
