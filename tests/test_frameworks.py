@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +12,6 @@ import pytest
 from shardprep import reader
 from shardprep.source.sample import write_sample
 from tests.builders import build
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "without_tensorflow.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
@@ -36,12 +33,12 @@ def _folder(place: Path) -> Path:
 
 
 @pytest.fixture(scope="module", name="torch")
-def _torch() -> ModuleType:
+def _torch() -> Any:
     return pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module", name="grain")
-def _grain() -> ModuleType:
+def _grain() -> Any:
     return pytest.importorskip("grain")
 
 
@@ -60,9 +57,9 @@ def run(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str,
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
 def test_every_example_runs(number: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = run(EXAMPLES[number], place, monkeypatch)
-    images, labels = names.get("images"), names.get("labels")
     for comment in re.findall(r"# (\w+\[.*\]), int64\[64\]", EXAMPLES[number]):
         dtype, shape = comment.rstrip("]").split("[")
+        images, labels = names["images"], names["labels"]
         assert dtype in str(images.dtype)
         assert [*map(int, shape.split(", "))][1:] == list(images.shape)[1:]
         assert "int64" in str(labels.dtype)

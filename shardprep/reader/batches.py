@@ -53,6 +53,13 @@ class Ahead:
 class Batches:
     """An iterator over batches; `Dataset.batches` makes it and says what it yields."""
 
+    _place: tuple[int, int]
+    """Epoch and number of the batch to be handed out next."""
+    _upcoming: Iterator[tuple[int, int]]
+    """The places whose batches nobody has begun to make."""
+    _jobs: deque[_Job]
+    """Batches being made or made, in order."""
+
     def __init__(
         self, examples: Examples, epochs: Epochs, ahead: Ahead, *, supervised: bool
     ) -> None:
@@ -137,7 +144,7 @@ class Batches:
     def _seek(self, epoch: int, batch: int) -> None:
         self._place = (epoch, batch)
         self._upcoming = self._places(epoch, batch)
-        self._jobs: deque[_Job] = deque()
+        self._jobs = deque()
 
     def _places(self, epoch: int, batch: int) -> Iterator[tuple[int, int]]:
         num_batches, last = self._epochs.num_batches, self._ahead.num_epochs
@@ -241,7 +248,7 @@ class _Buffers:
         try:
             memory = self._free.pop()
         except IndexError:
-            memory = memoryview(np.empty(shape, np.uint8))
+            memory = np.empty(shape, np.uint8).data
         # Made of a memoryview and not of an array, this is what all views of it hold on to.
         array = np.asarray(memory)
         weakref.finalize(array, self._free.append, memory).atexit = False

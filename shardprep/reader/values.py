@@ -78,7 +78,7 @@ class Values:
 
     def _raw(self, payload: bytes) -> dict[str, Any]:
         raw = self._layout.find(payload)
-        return example.decode(payload) if raw is None else raw  # type: ignore[return-value]
+        return example.decode(payload) if raw is None else raw
 
     def _value(self, name: str, raw: dict[str, Any]) -> Any:
         feature = self._features[name]
