@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from shardprep import stages
 from shardprep.chunk import ChunkEncoder, ChunkTask
 from shardprep.dataset import DatasetFolder, locked
 from shardprep.durable import sync_folder, write_durably
@@ -26,6 +27,7 @@ from shardprep.manifest import MANIFEST_FILE, Fingerprint, Manifest, load_manife
 from shardprep.plan import chunks
 from shardprep.prepare import BuildPlan, make_plan
 from shardprep.shard import PARTS_DIR, ShardWriter, is_done
+from shardprep.stages import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -266,19 +268,25 @@ def _write_shards(
     _check_space(work, plan.estimated_bytes * num_todo // plan.num_items)
     tasks = _tasks(plan, todo)
     num_workers = max(1, min(num_workers, sum(1 for _ in _tasks(plan, todo))))
-    encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns)
+    encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns, is_timed=stages.is_on())
     with closing(engine(encoder, tasks, num_workers, limits)) as encoded:
         for shard in todo:
             writer = ShardWriter(work, plan.shard_name(shard), shard)
             try:
                 while not writer.is_full:
-                    chunk = next(encoded)
+                    chunk = _awaited(encoded)
+                    stages.add(chunk.seconds)
                     writer.append(chunk)
                     watcher.encoded(chunk.outcomes)
                 writer.commit()
             finally:
                 writer.abandon()
     return num_todo
+
+
+@stage("wait")
+def _awaited(encoded: Iterator[EncodedChunk]) -> EncodedChunk:
+    return next(encoded)
 
 
 def _tasks(plan: BuildPlan, todo: Iterable[ShardPlan]) -> Iterator[ChunkTask]:

@@ -144,6 +144,7 @@ def build(
     workers: o.Workers = None,
     refresh: o.Refresh = False,
     overwrite: o.Overwrite = False,
+    profile: o.Profile = False,
     dry_run: o.DryRun = False,
     as_json: o.Json = False,
 ) -> None:
@@ -154,7 +155,9 @@ def build(
     from shardprep.arguments import local_source, recipe_applies, recipe_of
     from shardprep.recipe import RECIPE_FILE
 
-    not_recipe = {"workers", "save_rejected", "refresh", "overwrite", "dry_run", "as_json"}
+    not_recipe = {
+        "workers", "save_rejected", "refresh", "overwrite", "profile", "dry_run", "as_json",
+    }  # fmt: skip
     given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
     recipe = recipe_of({key: value for key, value in given.items() if key not in not_recipe})
     if source is not None and recipe_applies(source):
@@ -164,6 +167,10 @@ def build(
     if dry_run:
         _show_plan(recipe, as_json=as_json)
     else:
+        if profile:
+            from shardprep import stages
+
+            stages.start()
         _build(recipe, workers, save_rejected, overwrite=overwrite, as_json=as_json)
 
 
@@ -349,6 +356,7 @@ def _build(
     overwrite: bool,
     as_json: bool,
 ) -> None:
+    from shardprep import stages
     from shardprep.build import TooManyRejectedError, build_dataset
     from shardprep.engine.cores import usable_cores
     from shardprep.report.facts import read_rejections
@@ -371,13 +379,16 @@ def _build(
         raise
     if save_rejected is not None:
         _save_rejected(result.path, recipe, save_rejected)
+    seconds = stages.taken()
     if as_json:
+        profile = {"profile": {name: round(value, 4) for name, value in seconds.items()}}
         summary = {
             "path": str(result.path),
             "was_there": result.was_there,
             "num_new_items": result.num_new_items,
             "elapsed_s": round(result.elapsed_s, 3),
             "manifest": result.manifest.model_dump(mode="json"),
+            **(profile if stages.is_on() else {}),
         }
         typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
         return
@@ -386,6 +397,10 @@ def _build(
 
     schema = read_schema(result.path)
     print_result(_console(), result, schema, read_rejections(result.path))
+    if stages.is_on() and result.num_new_items:
+        from shardprep.report.profile import print_profile
+
+        print_profile(_console(), seconds, result.num_new_items, result.elapsed_s)
 
 
 def _save_rejected(folder: Path, recipe: Recipe, into: Path) -> None:

@@ -10,6 +10,7 @@ import simplejpeg
 from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 
 from shardprep.colour import Pixels, convert_in_place, rgb_pixels, srgb_transform
+from shardprep.stages import stage
 from shardprep.truncation import without_cut_segment
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Decoded(NamedTuple):
     """What the decoder found wrong with the bytes and got over; "" for nothing."""
 
 
+@stage("decode")
 def open_image(data: bytes) -> Image.Image:
     """Return an image whose header is read, and nothing more.
 
@@ -59,6 +61,7 @@ def scalable_size(image: Image.Image) -> tuple[int, int] | None:
     return size if _orientation(image) < 5 else (size[1], size[0])
 
 
+@stage("decode")
 def decode(
     data: bytes, image: Image.Image, scale: int, background: tuple[int, int, int]
 ) -> Decoded:
@@ -88,6 +91,7 @@ def decode(
     return Decoded(_decode_by_pillow(image, background), transform is None, damage)
 
 
+@stage("decode")
 def recover(data: bytes, background: tuple[int, int, int]) -> Pixels | None:
     """Return what can be decoded of a file that ends early, None where that is nothing.
 

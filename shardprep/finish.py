@@ -15,6 +15,7 @@ from shardprep.durable import write_durably
 from shardprep.errors import BuildError
 from shardprep.manifest import MANIFEST_FILE, Fingerprint, Labels, Manifest, Shard
 from shardprep.shard import PARTS_DIR, part_path, read_seal
+from shardprep.stages import stage
 from shardprep.tally import Tally
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def write_skipped(folder: Path, plan: BuildPlan) -> None:
     items.write_part(part_path(folder, SKIPPED_PART), items.skipped_table(plan.skipped), {})
 
 
+@stage("finish")
 def finish(
     folder: Path, plan: BuildPlan, recipe_version: str, fingerprint: Fingerprint
 ) -> Manifest:

@@ -18,6 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from shardprep.decode import decode, is_plain, open_image, recover, scalable_size
 from shardprep.nonimage import description, is_broken_image
 from shardprep.resample import resize
+from shardprep.stages import stage
 from shardprep.truncation import is_cut
 
 if TYPE_CHECKING:
@@ -244,6 +245,7 @@ def fitted_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
     return max(1, round(height * ratio)), max(1, round(width * ratio))
 
 
+@stage("resize")
 def _fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
     """Return the pixels at the size the spec asks for; the very same array if it is that already.
 
@@ -270,6 +272,7 @@ def _fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
     return pixels
 
 
+@stage("encode")
 def _encode(pixels: Pixels, original: Original, spec: ImageSpec) -> bytes:
     if spec.format == "raw":
         return pixels.tobytes()

@@ -384,6 +384,10 @@ Refresh = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace what is there.", rich_help_panel=_RUN)
 ]
+Profile = Annotated[
+    bool,
+    typer.Option("--profile", help="Show where the time goes.", rich_help_panel=_RUN),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the plan, write nothing.", rich_help_panel=_RUN)
 ]

@@ -15,6 +15,7 @@ from shardprep.plan import ShardPlan, cut_splits, plan_shards, shard_name
 from shardprep.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.source.archive import Skipped
 from shardprep.source.extent import RefusedExtent
+from shardprep.stages import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,6 +70,7 @@ def image_spec(recipe: Recipe) -> ImageSpec:
     )
 
 
+@stage("plan")
 def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> BuildPlan:
     """Return the plan of a recipe.
 

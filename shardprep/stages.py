@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-_seconds: Counter[str] = Counter()
+_seconds: defaultdict[str, float] = defaultdict(float)
 _state = {"is_on": False}
 
 
@@ -35,7 +35,7 @@ def stage(
             try:
                 return function(*args, **kwargs)
             finally:
-                _seconds[name] += time.perf_counter() - start  # type: ignore[assignment]
+                _seconds[name] += time.perf_counter() - start
 
         return counted
 
@@ -45,6 +45,17 @@ def stage(
 def start() -> None:
     """Count from now on."""
     _state["is_on"] = True
+
+
+def is_on() -> bool:
+    """Tell whether this process counts."""
+    return _state["is_on"]
+
+
+def add(seconds: Mapping[str, float]) -> None:
+    """Add what another process has counted."""
+    for name, value in seconds.items():
+        _seconds[name] += value
 
 
 def taken() -> dict[str, float]:

@@ -71,7 +71,7 @@ LAYERS = [
     ["verify.workers"],
     ["verify.dataset"],
     ["repair", "survey", "report.summary", "report.progress", "report.download"],
-    ["report.survey", "report.verification", "arguments"],
+    ["report.survey", "report.verification", "report.profile", "arguments"],
     ["cli"],
     ["__main__"],
 ]

@@ -155,13 +155,14 @@ class _Worker:
             self.pipe.send(self._todo[0])
 
     def _receive(self) -> EncodedChunk:
-        outcomes = pickle.loads(self.pipe.recv_bytes())  # noqa: S301 - from our own child
+        answer = pickle.loads(self.pipe.recv_bytes())  # noqa: S301 - from our own child
         data = self.pipe.recv_bytes()
-        if isinstance(outcomes, str):
+        if isinstance(answer, str):
             raise BuildError(
-                str(self._todo[0]), f"a worker failed: {outcomes}", "this is a fault of shardprep"
+                str(self._todo[0]), f"a worker failed: {answer}", "this is a fault of shardprep"
             )
-        return EncodedChunk(data, outcomes)
+        outcomes, seconds = answer
+        return EncodedChunk(data, outcomes, seconds)
 
     def _replace(self) -> None:
         """Start a new process for what the dead one held, one item at a time from now on."""
@@ -217,7 +218,7 @@ def _serve(pipe: Connection, encode: Encode, limits: WorkerLimits) -> None:
             task = pipe.recv()
             try:
                 chunk = encode(task, before_item)
-                answer = pickle.dumps(chunk.outcomes), chunk.data
+                answer = pickle.dumps((chunk.outcomes, chunk.seconds)), chunk.data
             except Exception:
                 answer = pickle.dumps(traceback.format_exc(limit=-3)), b""
             start_clock(0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from shardprep.dataset import find_dataset, read_schema
-from shardprep.engine.local import usable_cores
+from shardprep.engine.cores import usable_cores
 from shardprep.errors import DatasetError
 from shardprep.manifest import load_manifest
 from shardprep.reader.batches import IMAGES_A_TURN, Ahead, Batches
