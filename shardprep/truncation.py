@@ -12,6 +12,7 @@ _PILLOW_SAYS = ("image file is truncated", "Truncated File Read", "not enough im
 _PNG_MARK_BYTES = 8
 _JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xda-\xfe]")
 """Of a segment that has a length; what is in the midst of a scan has none."""
+_PIXEL_BOXES = (b"mdat", b"jp2c")
 _CODESTREAM_END = b"\xff\xd9"
 _STRIPS, _TILES = (273, 279), (324, 325)
 """TIFF tags: offsets and byte counts."""
@@ -77,6 +78,7 @@ def _riff_is_cut(data: bytes) -> bool:
 def _boxes_are_cut(data: bytes) -> bool:
     """ISO/IEC 14496-12, 4.2: a size of 1 is followed by one of 64 bits, 0 reaches to the end."""
     at = 0
+    has_pixels = False
     while at < len(data):
         num_bytes, kind = struct.unpack_from(">I4s", data, at)
         start = at
@@ -87,7 +89,8 @@ def _boxes_are_cut(data: bytes) -> bool:
         if num_bytes < 8:
             return False
         at += num_bytes
-    return at > len(data)
+        has_pixels |= kind in _PIXEL_BOXES
+    return at > len(data) or not has_pixels
 
 
 def _codestream_is_cut(data: bytes) -> bool:
@@ -95,10 +98,10 @@ def _codestream_is_cut(data: bytes) -> bool:
 
 
 def _gif_header_is_cut(data: bytes) -> bool:
-    """Of what stands before the frames, whose end the decoder knows."""
+    """Of what stands before the pixels, whose end the decoder knows: a control and a frame."""
     flags = data[10]
     num_colours = 2 << (flags & 7) if flags & 0x80 else 0
-    return len(data) < 13 + 3 * num_colours
+    return len(data) < 13 + 3 * num_colours + 8 + 10
 
 
 def _tiff_is_cut(data: bytes) -> bool:

@@ -843,7 +843,7 @@ LAYOUTS = (
         splits={"train": 40},
         classes=("Cat", "Dog"),
         targets={"PetImages/Cat/3.jpg": "Cat", "PetImages/Dog/0.jpg": "Dog"},
-        rejected={"not_an_image": 1, "undecodable": 1},
+        rejected={"not_an_image": 1, "truncated": 1},
         skipped={"junk": 2, "not an image": 2},
     ),
     Layout(

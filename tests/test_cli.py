@@ -242,7 +242,7 @@ def test_sample_then_build_needs_no_argument(tmp_path: Path) -> None:
     manifest = facts["manifest"]
     assert len(manifest["splits"]["train"]["shards"]) == 20
     assert set(manifest["splits"]) == {"train", "validation", "test"}
-    assert manifest["totals"]["rejected"] == {"undecodable": 1}
+    assert manifest["totals"]["rejected"] == {"truncated": 1}
     assert manifest["labels"]["names"] == ["circle", "square", "triangle"]
 
 
