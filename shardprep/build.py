@@ -326,7 +326,7 @@ def _publish(folder: DatasetFolder) -> None:
     """Give the complete dataset its name, in place of one that is there."""
     shutil.rmtree(folder.incomplete / PARTS_DIR, ignore_errors=True)
     (folder.incomplete / _BUILD_FILE).unlink(missing_ok=True)
-    old = folder.final.with_name(f"{folder.version}.old")
+    old = folder.old
     shutil.rmtree(old, ignore_errors=True)
     if folder.final.exists():
         folder.final.rename(old)

@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError, DatasetError
@@ -15,8 +16,8 @@ from shardprep.schema import parse_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+    from shardprep.recipe import Recipe
     from shardprep.schema import Schema
 
 ITEMS_FILE = "items.parquet"
@@ -45,9 +46,20 @@ class DatasetFolder:
         return self.out / self.name / f"{self.version}{INCOMPLETE_SUFFIX}"
 
     @property
+    def old(self) -> Path:
+        """Where a dataset that is being replaced stands for a moment."""
+        return self.out / self.name / f"{self.version}.old"
+
+    @property
     def is_finished(self) -> bool:
         """Whether the final folder holds a manifest, which is written last."""
         return (self.final / MANIFEST_FILE).is_file()
+
+
+def outputs(recipe: Recipe) -> tuple[Path, ...]:
+    """Return the folders that a build writes, which are never part of its source."""
+    folder = DatasetFolder(Path(recipe.out), recipe.dataset_name, recipe.version)
+    return folder.out, folder.final, folder.incomplete, folder.old
 
 
 def read_schema(folder: Path) -> Schema:

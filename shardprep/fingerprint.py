@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,15 +11,19 @@ from PIL import features
 from pydantic import ValidationError
 
 from shardprep.catalog.documents import named_files
+from shardprep.dataset import outputs
 from shardprep.errors import DatasetError, SourceError
 from shardprep.manifest import Fingerprint
 from shardprep.recipe import Recipe
 from shardprep.schema import shipped_schemas
 from shardprep.source.directory import read_end
 from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.source.folder import walk_files
 from shardprep.source.sniff import HEAD_BYTES, archive_type
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shardprep.manifest import Manifest
 
 _NOT_IN_THE_BYTES = {
@@ -39,7 +42,7 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
 
     """
     source = Path(recipe.source)
-    inputs = {"source": source_signature(source)}
+    inputs = {"source": source_signature(source, outputs(recipe))}
     for file in named_files(recipe):
         if Path(file).is_file():
             inputs[file] = _sha256(Path(file).read_bytes())
@@ -69,19 +72,21 @@ def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
         ) from error
 
 
-def source_signature(source: Path) -> str:
+def source_signature(source: Path, leave_out: Iterable[Path]) -> str:
     """Return a hash that changes when the source does.
 
     A zip is told by its size and its central directory, which holds the CRC-32 of every member;
     another file by size and modification time; a folder by names, sizes and modification times of
-    all its files.
+    all its files but those in the folders `leave_out`.
 
     Raises:
         SourceError: there is no such file or folder.
 
     """
     if source.is_dir():
-        return _sha256("\n".join(sorted(_listing(source))).encode(errors="surrogateescape"))
+        return _sha256(
+            "\n".join(sorted(_listing(source, leave_out))).encode(errors="surrogateescape")
+        )
     if not source.is_file():
         raise SourceError(
             str(source),
@@ -133,18 +138,12 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _listing(folder: Path) -> list[str]:
-    lines = []
-    for place, _, files in os.walk(folder, followlinks=True):
-        for name in files:
-            path = os.path.join(place, name)  # noqa: PTH118 - a million Paths are slow
-            try:
-                status = os.stat(path)  # noqa: PTH116
-            except OSError:
-                continue
-            relative = os.path.relpath(path, folder)
-            lines.append(f"{relative} {status.st_size} {status.st_mtime_ns}")
-    return lines
+def _listing(folder: Path, leave_out: Iterable[Path]) -> list[str]:
+    return [
+        f"{relative} {status.st_size} {status.st_mtime_ns}"
+        for _, relative, status in walk_files(folder, leave_out)
+        if status is not None
+    ]
 
 
 def _sha256(data: bytes) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from shardprep import items
-from shardprep.dataset import ITEMS_FILE
+from shardprep.dataset import ITEMS_FILE, outputs
 from shardprep.durable import write_durably
 from shardprep.source.archive import list_source
 from shardprep.source.extent import MemberError
@@ -61,6 +61,7 @@ def save_rejected(
                 notice,
                 recipe.zip_encoding or None,
                 recipe.source_limits,
+                outputs(recipe),
             )
             extents = {member.key: member.extent for member in listing.images}
         for row in table.to_pylist():

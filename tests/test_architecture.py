@@ -24,7 +24,7 @@ LAYERS = [
     ["reader.augment.compose"],
     ["reader.augment.layer"],
     ["reader.augment"],
-    ["source.sniff", "source.names", "catalog.splits", "source.extent"],
+    ["source.sniff", "source.names", "source.folder", "catalog.splits", "source.extent"],
     ["source.kaggle.ref", "source.kaggle.credentials", "source.kaggle.watcher"],
     ["source.kaggle.client", "source.kaggle.faults"],
     ["schema", "source.streams", "catalog.table", "catalog.targets", "source.sevenzip"],

@@ -162,6 +162,15 @@ def test_a_changed_source_is_noticed(source: Path, tmp_path: Path) -> None:
         build(source, tmp_path / "out", **KEYS)
 
 
+@pytest.mark.parametrize("out", ["pets/tfrecords", "pets", ""])
+def test_a_folder_may_hold_what_is_built_from_it(out: str, tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "pets", animals(30))
+    for was_there in (False, True):
+        result = build(source, tmp_path / out, **KEYS)
+        assert result.was_there == was_there
+        assert result.manifest.totals.num_inputs == 30
+
+
 class StoppedError(Exception):
     """Stands for whatever ends a run."""
 

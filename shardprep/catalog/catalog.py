@@ -32,6 +32,7 @@ from shardprep.catalog.targets import (
     parse_class_map,
     parse_inline_map,
 )
+from shardprep.dataset import outputs
 from shardprep.errors import SourceError
 from shardprep.source.archive import Member, Skipped, list_source
 
@@ -107,7 +108,12 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     """
     source = Path(recipe.source)
     listing = list_source(
-        source, work_dir, notice, recipe.zip_encoding or None, recipe.source_limits
+        source,
+        work_dir,
+        notice,
+        recipe.zip_encoding or None,
+        recipe.source_limits,
+        outputs(recipe),
     )
     documents = Documents(listing.others, recipe)
     members, skipped = _wanted(source, listing, recipe, documents)

@@ -8,9 +8,7 @@ unpacked, once, in the work folder; no member's name ever becomes a path.
 from __future__ import annotations
 
 import lzma
-import os
 import re
-import stat
 import struct
 import tarfile
 import zipfile
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING
 from shardprep.errors import SourceError, shown
 from shardprep.source.containers import sevenzip_entries, tar_entries, zip_entries
 from shardprep.source.extent import MOST_BYTES, Extent, MemberError, PlainExtent
+from shardprep.source.folder import walk_files
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
 from shardprep.source.sniff import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
@@ -30,7 +29,7 @@ from shardprep.source.streams import buffered, decompressed, stored_bytes
 from shardprep.source.unpack import Workshop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from shardprep.source.containers import Entry
     from shardprep.source.extent import StoredExtent
@@ -83,6 +82,7 @@ def list_source(
     notice: Callable[[str], None],
     zip_encoding: str | None = None,
     limits: SourceLimits = DEFAULT_LIMITS,
+    leave_out: Iterable[Path] = (),
 ) -> Listing:
     """Return all members of the source in the order of their keys.
 
@@ -92,6 +92,7 @@ def list_source(
         notice: told, in one line, of work that takes long.
         zip_encoding: of member names in zips; None is UTF-8 where that fits, else cp437.
         limits: what it may ask for.
+        leave_out: folders below the source that are no part of it.
 
     Raises:
         SourceError: the source is missing, is no archive, is damaged or past a limit, or two
@@ -101,7 +102,7 @@ def list_source(
     budget = Budget(limits)
     walk = _Walk(Workshop(work_dir, notice, budget), budget, zip_encoding)
     if source.is_dir():
-        walk.folder(source)
+        walk.folder(source, leave_out)
     elif not source.is_file():
         raise SourceError(str(source), "no such file or folder", "give a folder, a zip or a tar")
     elif (part := _PART.fullmatch(source.name)) is not None:
@@ -148,27 +149,17 @@ class _Walk:
                 )
         return Listing(self.images, self.others, self.skipped)
 
-    def folder(self, root: Path) -> None:
-        """Add the files below a folder; links to folders are followed, each folder once."""
-        seen: set[tuple[int, int]] = set()
-        for place, folders, files in os.walk(root, followlinks=True, onerror=_unreadable):
-            here = os.stat(place)  # noqa: PTH116 - os.walk hands out strings
-            if (here.st_dev, here.st_ino) in seen:
-                folders.clear()
-                continue
-            seen.add((here.st_dev, here.st_ino))
-            folders.sort()
-            for name in sorted(files):
-                path = Path(place, name)
-                relative = path.relative_to(root).as_posix()
-                self.budget.add_member(root.name)
-                status = path.stat() if path.exists() else None
-                if status is None or not stat.S_ISREG(status.st_mode):
-                    self.skip(relative, "not a regular file", 0)
-                else:
-                    self.budget.add_source(status.st_size)
-                    extent = PlainExtent(str(path), 0, status.st_size)
-                    self.member(clean_key(relative), extent, depth=1)
+    def folder(self, root: Path, leave_out: Iterable[Path]) -> None:
+        """Add the files below a folder."""
+        for path, relative, status in walk_files(root, leave_out):
+            name = Path(relative).as_posix()
+            self.budget.add_member(root.name)
+            if status is None:
+                self.skip(name, "not a regular file", 0)
+            else:
+                self.budget.add_source(status.st_size)
+                extent = PlainExtent(path, 0, status.st_size)
+                self.member(clean_key(name), extent, depth=1)
 
     def skip(self, name: str, reason: str, num_bytes: int, detail: str = "") -> None:
         """Leave a member out; what it says of its size and its name may be anything."""
@@ -290,7 +281,3 @@ class _Walk:
                 raise SourceError(name, f"a part of it {error}") from error
             prefix = f"{name}/" if depth else ""
             self.archive(place, name, prefix=prefix, depth=depth + 1)
-
-
-def _unreadable(error: OSError) -> None:
-    raise SourceError(str(error.filename), f"cannot be read ({error.strerror})")
