@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardprep.reader.epochs import Epochs
+from shardprep.reader.arrays.epochs import Epochs
 
 patiently = settings(deadline=None)  # a busy machine is no fault
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardprep.errors import RecordError
 from shardprep.example import decode, encode
-from shardprep.reader.layout import Layout
+from shardprep.reader.arrays.layout import Layout
 
 if TYPE_CHECKING:
     from shardprep.example import Values

@@ -21,7 +21,7 @@ from shardprep.errors import DatasetError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.reader.arrays import Dataset
+    from shardprep.reader.arrays.dataset import Dataset
 
 __all__ = ["Dataset", "ReadConfig", "load"]
 
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     """Import `Dataset` when it is first asked for."""
     if name != "Dataset":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from shardprep.reader.arrays import Dataset
+    from shardprep.reader.arrays.dataset import Dataset
 
     return Dataset
 

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader.epochs import WHERE, check_at_least
+from shardprep.reader.arrays.epochs import WHERE, check_at_least
 from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from concurrent.futures import Future
 
-    from shardprep.reader.epochs import Epochs
-    from shardprep.reader.examples import Columns, Examples
+    from shardprep.reader.arrays.epochs import Epochs
+    from shardprep.reader.arrays.examples import Columns, Examples
 
 IMAGES_A_TURN = 8
 """Images that make it worth while to wake another thread for a batch."""

@@ -15,12 +15,12 @@ from shardprep.dataset import find_dataset, read_schema
 from shardprep.engine.cores import usable_cores
 from shardprep.errors import DatasetError
 from shardprep.manifest import load_manifest
-from shardprep.reader.batches import IMAGES_A_TURN, Ahead, Batches
-from shardprep.reader.epochs import Epochs
-from shardprep.reader.examples import Examples
-from shardprep.reader.records import open_records
+from shardprep.reader.arrays.batches import IMAGES_A_TURN, Ahead, Batches
+from shardprep.reader.arrays.epochs import Epochs
+from shardprep.reader.arrays.examples import Examples
+from shardprep.reader.arrays.records import open_records
+from shardprep.reader.arrays.values import Values
 from shardprep.reader.slices import select
-from shardprep.reader.values import Values
 from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:

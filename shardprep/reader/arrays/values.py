@@ -14,7 +14,7 @@ import simplejpeg
 from PIL import Image
 
 from shardprep import example
-from shardprep.reader.layout import Layout
+from shardprep.reader.arrays.layout import Layout
 from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:

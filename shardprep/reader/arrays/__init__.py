@@ -1,0 +1,1 @@
+"""Reading without TensorFlow: records by number, decoded into numpy arrays."""
