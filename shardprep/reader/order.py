@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 _PRIME = (1 << 31) - 1
-_ROUNDS = 4
+_ROUNDS = 6
+_APART = 0x5BD1E995  # between the keys of two rounds
 _T = TypeVar("_T")
 
 
@@ -88,41 +89,42 @@ def fold(seed: int) -> int:
 
 
 def mixed(key: _T, *numbers: Any) -> _T:
-    """Return a number from 0 to 2³¹ − 2 that looks as if it had nothing to do with its arguments.
-
-    Arguments are not negative; of each the lower 31 bits and those above are both used.
-    """
+    """Return a number from 0 to 2³¹ − 2 that looks as if it had nothing to do with its arguments,
+    which are not negative."""  # noqa: D205, D209 - one sentence
     found: Any = key
     for number in numbers:
-        for part in (number % _PRIME, number // _PRIME):
-            found = ((found ^ part) * 48271 + 0x2545F491) % _PRIME  # below 2⁴⁷: never overflows
-            found = ((found ^ (found // (1 << 15))) * 69621) % _PRIME
-            found = found ^ (found // (1 << 13))
+        found = ((found ^ (number % _PRIME)) * 48271 + 0x2545F491) % _PRIME  # never overflows
+        found = ((found ^ (found // (1 << 15))) * 69621) % _PRIME
+        found = found ^ (found // (1 << 13))
     return found % _PRIME  # type: ignore[no-any-return]
 
 
-def permuted(places: _T, size: int, key: Any) -> _T:
-    """Return what stands at some places of a permutation, which may lie in `size` to its square.
-
-    A Feistel network over rows and columns of a table that has at least `size` fields: each round
-    turns every row by a number that hangs on the row alone, then likewise every column, so that no
-    two fields ever meet. The table has fewer than one row of fields too many; a result among
-    these must be put in again, until it is below `size` (`walked`).
-    """
+def table(size: int) -> tuple[int, int]:
+    """Return rows and columns of a table with at least `size` fields, but not a row too many."""
     columns = max(1, math.isqrt(size - 1) + 1)
-    rows = -(-size // columns)
+    return -(-size // columns), columns
+
+
+def permuted(places: _T, rows: Any, columns: Any, key: Any) -> _T:
+    """Return what stands at some places of a permutation of the fields of a table.
+
+    A Feistel network: each round turns every row by a number that hangs on the column and every
+    column by one that hangs on the row, so that no two fields ever meet. A permutation of fewer
+    things than there are fields comes from walking on from a field that is none of them (`walked`).
+    """
     row, column = places // columns, places % columns  # type: ignore[operator]
     for turn in range(_ROUNDS):
-        row = (row + mixed(key, 2 * turn, column)) % rows
-        column = (column + mixed(key, 2 * turn + 1, row)) % columns
+        row = (row + mixed(key + 2 * turn * _APART, column)) % rows
+        column = (column + mixed(key + (2 * turn + 1) * _APART, row)) % columns
     return row * columns + column  # type: ignore[no-any-return]
 
 
 def walked(places: Ints, size: int, key: int) -> Ints:
     """Return what stands at some places of the permutation of `size` things that a key means."""
-    found = permuted(places, size, key)
+    fields = table(size)
+    found = permuted(places, *fields, key)
     while (outside := found >= size).any():
-        found[outside] = permuted(found[outside], size, key)
+        found[outside] = permuted(found[outside], *fields, key)
     return found
 
 

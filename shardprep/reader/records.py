@@ -269,12 +269,19 @@ def _in_blocks(read: Callable[[Any, Any], Any], first: Any, count: Any) -> Any:
 
 def _walked(places: Any, size: int, key: Any) -> Any:
     """Return what `order.walked` returns, as a graph."""
+    rows, columns = (tf.constant(one, tf.int64) for one in order.table(size))
     (found,) = tf.while_loop(
         lambda found: tf.reduce_any(found >= size),
-        lambda found: (tf.where(found >= size, order.permuted(found, size, key), found),),
-        (order.permuted(places, size, key),),
+        lambda found: (tf.where(found >= size, _permuted(found, rows, columns, key), found),),
+        (_permuted(places, rows, columns, key),),
     )
     return found
+
+
+_NUMBER = tf.TensorSpec((), tf.int64)
+_permuted = tf.function(  # so that it becomes a graph once a process, not in every `load`
+    order.permuted, input_signature=(tf.TensorSpec((None,), tf.int64), _NUMBER, _NUMBER, _NUMBER)
+)
 
 
 def _shuffled(dataset: Any, window: int, key: Any) -> Any:
