@@ -42,14 +42,14 @@ class Held:
         return [array[positions] for array in self._arrays]
 
     def _filled(self) -> list[Any]:
-        arrays = [
-            np.empty(
-                (self._num_records, *one.shape),
-                object if one.dtype == tf.string else one.dtype.as_numpy_dtype,
-            )
-            for one in tf.nest.flatten(self._spec)
-        ]
+        arrays = [self._empty(one) for one in tf.nest.flatten(self._spec)]
         for i, element in enumerate(self._decode().as_numpy_iterator()):
             for array, value in zip(arrays, tf.nest.flatten(element), strict=True):
                 array[i] = value
         return arrays
+
+    def _empty(self, spec: Any) -> Any:
+        """Return room for one component of all records; of any size where images differ."""
+        if spec.dtype == tf.string or not spec.shape.is_fully_defined():
+            return np.empty(self._num_records, object)
+        return np.empty((self._num_records, *spec.shape), spec.dtype.as_numpy_dtype)

@@ -37,7 +37,8 @@ def kept_in(opened: Opened, request: Request, config: ReadConfig) -> str:
     if not request.cache:
         return ""
     if request.cache != "auto":
-        kept_size(opened, config)
+        if request.cache != "memory":
+            kept_size(opened, config)
         return request.cache
     size = opened.image_size(config)
     if size is None or config.service:

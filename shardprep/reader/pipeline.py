@@ -66,7 +66,7 @@ def _dataset(plan: _Plan, request: Request, config: ReadConfig, total: int | Non
     # their pixels; and by index, so that no buffer has to fill and any place is found at once.
     # Epochs repeat in here, after the shuffle: all records come once before any comes again.
     dataset = records(plan.source, plan.reading)
-    if total is not None:
+    if total is not None and config.service is None:  # a worker of a service has a part of them
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(total))
     calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
     if not plan.by_batch:
