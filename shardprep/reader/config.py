@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 BLOCK_LENGTH = 64
 """Records of a block where they are small: enough that finding it costs nothing beside reading."""
 _MIN_BLOCK_LENGTH = 8
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 2 << 20
+_MIN_GROUP_WIDTH = 16
+_GROUP_BYTES = 32 << 20
+_GROUP_RECORDS = 1 << 14
 
 
 class Advice(UserWarning):
@@ -43,11 +46,13 @@ class BadRecord:
 class ReadConfig:
     """What is seldom varied; names are those of `tfds.ReadConfig` where the meaning is the same."""
 
-    interleave_cycle_length: int = 16
-    """Blocks that are read side by side and mixed by `shuffle=True`; with `shuffle=N`, shards."""
+    interleave_cycle_length: int | None = None
+    """Blocks that `shuffle=True` mixes at a time. None: as many as are 32 MiB or 16,384 records, at
+    least 16; a set of that size is mixed as a whole. With `shuffle=N`, shards that are read side
+    by side (None: 16)."""
     interleave_block_length: int | None = None
     """Records of a block: what lies together in a shard and is read at once. None: 64, fewer where
-    64 are more than 1 MiB. With `shuffle=N`, records taken from one shard before the next has its
+    64 are more than 2 MiB. With `shuffle=N`, records taken from one shard before the next has its
     turn (None: 16)."""
     num_parallel_calls_for_interleave_files: int | None = None
     """Shards read at the same time by `shuffle=N`; None lets tf.data decide."""
@@ -77,7 +82,8 @@ class ReadConfig:
     cache_ram_share: float = 0.5
     """Of the memory that is free at `load`, what `cache="auto"` may fill."""
     private_threadpool_size: int | None = None
-    """Threads of this pipeline; None: one for each processor."""
+    """Threads of this pipeline. None: two for each processor, for some wait for files or for each
+    other while others decode; measured faster than one."""
     assert_cardinality: bool = True
     """Tell tf.data the number of records, and let it fail if the shards hold another."""
     options: Any = None
@@ -102,13 +108,20 @@ class ReadConfig:
     @property
     def threads(self) -> int:
         """Threads of the pipeline."""
-        return self.private_threadpool_size or len(os.sched_getaffinity(0))
+        return self.private_threadpool_size or max(4, 2 * len(os.sched_getaffinity(0)))
 
     def block_length(self, record_bytes: float) -> int:
         """Return the records of a block where one takes so many bytes."""
         if self.interleave_block_length is not None:
             return self.interleave_block_length
         return int(min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, _BLOCK_BYTES // max(1, record_bytes))))
+
+    def group_width(self, record_bytes: float, block_length: int) -> int:
+        """Return the blocks that are mixed at a time."""
+        if self.interleave_cycle_length is not None:
+            return self.interleave_cycle_length
+        records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
+        return max(_MIN_GROUP_WIDTH, records // block_length)
 
 
 class LoadOptions(TypedDict, total=False):

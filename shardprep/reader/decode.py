@@ -139,7 +139,8 @@ class Finisher:
             changed = {} if self.target is None else {self.target: labels}
             return {**element, IMAGE: images, **changed}
         if isinstance(element, tuple):
-            return self._augmented(*element, tag)
+            images, labels = element
+            return self._augmented(images, labels, tag)
         return self._augmented(element, None, tag)[0]
 
     def _augmented(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:

@@ -112,7 +112,7 @@ def permuted(places: _T, rows: Any, columns: Any, key: Any) -> _T:
     column by one that hangs on the row, so that no two fields ever meet. A permutation of fewer
     things than there are fields comes from walking on from a field that is none of them (`walked`).
     """
-    row, column = places // columns, places % columns  # type: ignore[operator]
+    row, column = places // columns, places % columns
     for turn in range(_ROUNDS):
         row = (row + mixed(key + 2 * turn * _APART, column)) % rows
         column = (column + mixed(key + (2 * turn + 1) * _APART, row)) % columns

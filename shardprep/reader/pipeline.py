@@ -178,8 +178,8 @@ def _options(request: Request, config: ReadConfig) -> Any:
         or request.seed is not None
         or not config.shuffle_reshuffle_each_iteration
     )
-    # Threads of its own, as many as processors: it does not wait behind the model's ops. The map
-    # runs many images at once; threads inside one image's ops only get in their way.
+    # Threads of its own: it does not wait behind the model's ops. The map runs many images at once;
+    # threads inside one image's ops only get in their way.
     options.threading.private_threadpool_size = config.threads
     options.threading.max_intra_op_parallelism = 1
     # Each reader has its share of the records already.

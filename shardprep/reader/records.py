@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _FOREVER = (1 << 63) - 1
 _MAX_BUFFER_BYTES = 1 << 20
-_FILE_BLOCK_LENGTH = 16
+_FILE_BLOCK_LENGTH = _FILE_CYCLE_LENGTH = 16
 _LONG_BLOCK_LENGTH = 1024
 _GROUP, _WINDOW, _FILES = 1, 2, 3  # what a key is for
 
@@ -91,8 +91,9 @@ def make_source(
 ) -> Source:
     """Return the records of slices, in blocks fit for the request. `frames` are theirs alone."""
     num_bytes = sum(int(one[:, 1].sum()) for one in frames)
-    length = config.block_length(num_bytes / sum(map(len, frames)))
-    width = config.interleave_cycle_length
+    record_bytes = num_bytes / sum(map(len, frames))
+    length = config.block_length(record_bytes)
+    width = config.group_width(record_bytes, length)
     if not request.shuffle:  # one long run costs less than many short ones
         length, width = max(length, _LONG_BLOCK_LENGTH), 1
     key = order.fold(secrets.randbits(62) if request.seed is None else request.seed)
@@ -215,7 +216,7 @@ def _windowed(source: Source, reading: Reading) -> Any:
     first = np.cumsum([0, *(one.take for one in source.slices)])[:-1].astype(np.int64)
     skip = np.array([one.skip for one in source.slices], np.int64)
     take = np.array([one.take for one in source.slices], np.int64)
-    cycle = min(config.interleave_cycle_length, size)
+    cycle = min(config.interleave_cycle_length or _FILE_CYCLE_LENGTH, size)
     calls = config.num_parallel_calls_for_interleave_files
 
     def shard(epoch: Any, file: Any) -> Any:
