@@ -12,18 +12,31 @@ Importing this costs nothing: TensorFlow comes with the first `load`, numpy with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from shardprep.errors import DatasetError
+from shardprep.reader.config import Advice, BadRecord, LoadOptions, ReadConfig, make_request
+from shardprep.reader.slices import EvenSplit, even_splits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from shardprep.reader.arrays.dataset import Dataset
+    from shardprep.reader.resume import Batches
 
-__all__ = ["Dataset", "ReadConfig", "load"]
+__all__ = [
+    "Advice",
+    "BadRecord",
+    "Dataset",
+    "EvenSplit",
+    "ReadConfig",
+    "distribute",
+    "even_splits",
+    "iterate",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -35,42 +48,16 @@ def __getattr__(name: str) -> Any:
     return Dataset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadConfig:
-    """What is seldom varied; names are those of `tfds.ReadConfig` where the meaning is the same."""
-
-    interleave_cycle_length: int = 16
-    """Shards that are read side by side."""
-    interleave_block_length: int = 16
-    """Records taken from one shard before the next has its turn."""
-    num_parallel_calls_for_interleave_files: int | None = None
-    """Shards read at the same time; None lets tf.data decide."""
-    num_parallel_calls_for_decode: int | None = None
-    """Images decoded at the same time; None lets tf.data decide."""
-    shuffle_window: int = 2048
-    """Records that `shuffle=True` draws from. They are held encoded, megabytes and not gigabytes,
-    unless a cache stands before. The shards are shuffled already when they are written."""
-    shuffle_reshuffle_each_iteration: bool = True
-    """Another order each epoch; with a seed, the same sequence of orders each run."""
-    image_size: tuple[int, int] | None = None
-    """Height and width to which images are resized (antialiased, aspect not kept); needed for
-    batches where the stored images differ in size."""
-    assert_cardinality: bool = True
-    """Tell tf.data the number of records, and let it fail if the shards hold another."""
-    options: Any = None
-    """A `tf.data.Options` to apply last."""
-
-
 def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
     path: str | Path,
-    split: str = "train",
+    split: str | EvenSplit = "train",
     *,
     batch_size: int | None = None,
     shuffle: bool | int | None = None,
     seed: int | None = None,
     repeat: bool | int = False,
     cache: Literal[False] | str | Path = False,
-    augment: Callable[[Any], Any] | None = None,
+    augment: Callable[..., Any] | None = None,
     dtype: Literal["uint8", "float32"] = "uint8",
     as_supervised: bool = True,
     drop_remainder: bool = False,
@@ -85,19 +72,22 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
 
     Args:
         path: the dataset's folder, or one above it (newest version).
-        split: "train", "train[:90%]", "train[100:200]", "train+validation"; slices count records
-            in the order of the shards.
+        split: "train", "train[:90%]", "train[100:200]", "train+validation", or one of
+            `even_splits`; slices count records in the order of the shards.
         batch_size: images a batch.
-        shuffle: True draws from a window of `ReadConfig.shuffle_window` records, a number from
-            one of that many, False keeps the order of the shards. By default, only a split whose
-            name starts with "train" is shuffled.
-        seed: makes the order, and the order of each further epoch, the same in every run, as long
-            as TensorFlow's own global seed is the same.
+        shuffle: True reads blocks of about 64 records in an order of their own each epoch, and
+            mixes 16 of them at a time: megabytes of memory, no wait at the start. A number draws
+            from a plain window of that many records, False keeps the order of the shards. By
+            default, only a split whose name starts with "train" is shuffled.
+        seed: makes order and augmentation a function of seed, epoch and record: the same in every
+            run, however many calls run in parallel.
         repeat: True for ever, a number that many epochs.
-        cache: "memory", or the beginning of a file's name: keeps decoded images after the first
-            epoch. What a file is made of is in the rest of its name, so it is never stale.
+        cache: keeps images decoded, uint8, before augmentation. "memory"; a folder, where they are
+            written once, as large as their pixels, for any number of runs and processes; "auto" is
+            memory where they fit, and else nothing, and logs why. The order stays what it is.
         augment: called with each batch of images, or each image without `batch_size`, after
-            `dtype`; what takes an argument `training`, as Keras layers do, gets True.
+            `dtype`. What has a parameter `training` gets True; `labels`, the labels, and gives
+            (images, labels); `seed`, int32[2] made of the seed, the epoch and the records.
         dtype: "float32" gives 0..1; "uint8" leaves casting to the accelerator, which is faster.
         as_supervised: False yields a dict of all features of the schema.
         drop_remainder: drop a last batch that is not full, so that every batch has one shape.
@@ -108,8 +98,75 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
             images of different sizes are to be batched.
 
     """
+    options: LoadOptions = {
+        "batch_size": batch_size,
+        "shuffle": shuffle,
+        "seed": seed,
+        "repeat": repeat,
+        "cache": cache,
+        "augment": augment,
+        "dtype": dtype,
+        "as_supervised": as_supervised,
+        "drop_remainder": drop_remainder,
+        "read_config": read_config,
+    }
+    request, config = make_request(split, options)
+    with _needing_tensorflow():
+        from shardprep.reader import opened, pipeline
+    return pipeline.make_dataset(opened.open_dataset(Path(path), request, config), request, config)
+
+
+def iterate(
+    path: str | Path, split: str | EvenSplit = "train", **options: Unpack[LoadOptions]
+) -> Batches:
+    """Return the batches of `load` with a place that can be saved: `state_dict()` is a few numbers.
+
+    Each `for` loop over it is an epoch, or what was left of one when the state was saved: exactly
+    those batches, found by arithmetic. Takes what `load` takes, except `repeat`. With `shuffle=N`
+    the records before the place are read again, undecoded.
+
+    Raises:
+        DatasetError: as `load`; or `repeat` is given, or a service, whose order is not its own.
+
+    """
+    request, config = make_request(split, options)
+    if request.repeat or config.service:
+        raise DatasetError(
+            "reader.iterate",
+            "has an order of its own" if config.service else "goes over one epoch a loop",
+            "leave out service" if config.service else "leave out repeat",
+        )
+    with _needing_tensorflow():
+        from shardprep.reader import opened, resume
+    return resume.Batches(opened.open_dataset(Path(path), request, config), request, config)
+
+
+def distribute(
+    strategy: Any,
+    path: str | Path,
+    split: str | EvenSplit = "train",
+    **options: Unpack[LoadOptions],
+) -> Any:
+    """Return a `tf.distribute.DistributedDataset` for a Mirrored or MultiWorker strategy.
+
+    Takes what `load` takes; `batch_size` counts the images of all replicas together. Each host
+    reads a range of records of its own, all have as many batches: without
+    `ReadConfig(pad_batches=True)`, which is for evaluation, batches that are not full are dropped.
+
+    Raises:
+        DatasetError: as `load`, or `batch_size` is no multiple of the number of replicas.
+
+    """
+    request, config = make_request(split, options)
+    with _needing_tensorflow():
+        from shardprep.reader import strategy as strategies
+    return strategies.distribute(strategy, Path(path), request, config)
+
+
+@contextmanager
+def _needing_tensorflow() -> Iterator[None]:
     try:
-        from shardprep.reader import pipeline
+        yield
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
@@ -118,16 +175,3 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
             "needs TensorFlow, which is not installed",
             "pip install 'shardprep[reader]'",
         ) from error
-    request = pipeline.Request(
-        split=split,
-        batch_size=batch_size,
-        shuffle=split.startswith("train") if shuffle is None else shuffle,
-        seed=seed,
-        repeat=repeat,
-        cache=str(cache) if cache else "",
-        augment=augment,
-        dtype=dtype,
-        as_supervised=as_supervised,
-        drop_remainder=drop_remainder,
-    )
-    return pipeline.make_dataset(Path(path), request, read_config or ReadConfig())

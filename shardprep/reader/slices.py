@@ -25,7 +25,34 @@ class ShardSlice:
     """Wanted records, at least 1."""
 
 
-def select(manifest: Manifest, text: str) -> list[ShardSlice]:
+@dataclass(frozen=True, slots=True)
+class EvenSplit:
+    """One of several equal parts of a split; `reader.load` takes it in place of a text."""
+
+    split: str
+    index: int
+    """From 0."""
+    number: int
+    """Of the parts."""
+    drop_remainder: bool = False
+
+
+def even_splits(split: str, n: int, *, drop_remainder: bool = False) -> tuple[EvenSplit, ...]:
+    """Return `n` parts of a split that together are the whole, as `tfds.even_splits` cuts them.
+
+    The first ones have a record more where it does not come out even; `drop_remainder` leaves
+    these records out, so that all are of one size.
+
+    Raises:
+        DatasetError: `n` is below 1.
+
+    """
+    if n < 1:
+        raise DatasetError("reader.even_splits", f"n={n} means nothing", "use 1 or more")
+    return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
+
+
+def select(manifest: Manifest, split: str | EvenSplit) -> list[ShardSlice]:
     """Return the records that a split expression means, in its order.
 
     A percentage is rounded to the nearest record, so that [:P%] and [P%:] are the whole; negative
@@ -35,6 +62,7 @@ def select(manifest: Manifest, text: str) -> list[ShardSlice]:
         DatasetError: the expression is malformed, names an unknown split, or selects nothing.
 
     """
+    text = split if isinstance(split, str) else split.split
     found: list[ShardSlice] = []
     for part in text.split("+"):
         match = _SLICE.fullmatch(part.strip())
@@ -48,14 +76,44 @@ def select(manifest: Manifest, text: str) -> list[ShardSlice]:
                 f"has no split {match['split']!r}",
                 f"it has {', '.join(manifest.splits)}",
             )
-        split = manifest.splits[match["split"]]
-        start = _position(match["start"], 0, split.num_records)
-        stop = _position(match["stop"], split.num_records, split.num_records)
-        found.extend(_cut(split, start, stop))
+        of = manifest.splits[match["split"]]
+        start = _position(match["start"], 0, of.num_records)
+        stop = _position(match["stop"], of.num_records, of.num_records)
+        found.extend(cut(_whole(of), start, stop))
+    if isinstance(split, EvenSplit):
+        found = part_of(found, split.index, split.number, drop_remainder=split.drop_remainder)
     if not found:
         counts = ", ".join(f"{name} {s.num_records:,}" for name, s in manifest.splits.items())
-        raise DatasetError(manifest.name, f"{text!r} selects no record", f"it has {counts}")
+        what = repr(text) if isinstance(split, str) else str(split)
+        raise DatasetError(manifest.name, f"{what} selects no record", f"it has {counts}")
     return found
+
+
+def part_of(
+    slices: list[ShardSlice], index: int, number: int, *, drop_remainder: bool = False
+) -> list[ShardSlice]:
+    """Return one of so many parts of the records; the first ones may have a record more."""
+    size, more = divmod(sum(one.take for one in slices), number)
+    more = 0 if drop_remainder else more
+    start = size * index + min(index, more)
+    return cut(slices, start, start + size + (index < more))
+
+
+def cut(slices: list[ShardSlice], start: int, stop: int) -> list[ShardSlice]:
+    """Return the records from `start` to before `stop`."""
+    found = []
+    before = 0
+    for one in slices:
+        low = max(start - before, 0)
+        high = min(stop - before, one.take)
+        if low < high:
+            found.append(ShardSlice(one.shard, one.skip + low, high - low))
+        before += one.take
+    return found
+
+
+def _whole(split: Split) -> list[ShardSlice]:
+    return [ShardSlice(one.name, 0, one.num_records) for one in split.shards]
 
 
 def _position(text: str | None, default: int, num_records: int) -> int:
@@ -68,15 +126,3 @@ def _position(text: str | None, default: int, num_records: int) -> int:
         number = int(text)
         number += num_records if number < 0 else 0
     return min(max(number, 0), num_records)
-
-
-def _cut(split: Split, start: int, stop: int) -> list[ShardSlice]:
-    found = []
-    before = 0
-    for shard in split.shards:
-        low = max(start - before, 0)
-        high = min(stop - before, shard.num_records)
-        if low < high:
-            found.append(ShardSlice(shard.name, low, high - low))
-        before += shard.num_records
-    return found

@@ -1,0 +1,109 @@
+"""A dataset folder that is opened for reading: its documents, checked, and the wanted records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep.dataset import find_dataset, read_schema
+from shardprep.errors import DatasetError
+from shardprep.manifest import load_manifest
+from shardprep.reader.config import check_request
+from shardprep.reader.index import read_index
+from shardprep.reader.slices import part_of, select
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.manifest import Manifest, Shard
+    from shardprep.reader.config import ReadConfig, Request
+    from shardprep.reader.order import Ints
+    from shardprep.reader.slices import ShardSlice
+    from shardprep.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A dataset folder, and which of its records are wanted."""
+
+    folder: Path
+    manifest: Manifest
+    schema: Schema
+    slices: list[ShardSlice]
+    num_all: int
+    """Records of all readers together."""
+
+    @property
+    def shards(self) -> dict[str, Shard]:
+        """The shards that are wanted, by name."""
+        every = (shard for split in self.manifest.splits.values() for shard in split.shards)
+        names = {one.shard for one in self.slices}
+        return {shard.name: shard for shard in every if shard.name in names}
+
+    @property
+    def num_records(self) -> int:
+        """Records that are wanted here."""
+        return sum(one.take for one in self.slices)
+
+    def image_size(self, config: ReadConfig) -> tuple[int, int] | None:
+        """Return height and width of images as they are yielded, None where they differ."""
+        return config.image_size or self.schema.image_size
+
+    def frames(self) -> list[Ints]:
+        """Return for each slice int64[records, 2], offset and length of each frame in its shard.
+
+        Raises:
+            DatasetError: an index is missing, damaged, or not that of its shard.
+
+        """
+        return [self._frames(one) for one in self.slices]
+
+    def _frames(self, one: ShardSlice) -> Ints:
+        found = read_index(self.folder, one.shard)
+        size = (self.folder / one.shard).stat().st_size
+        if len(found) < one.skip + one.take or found[-1].sum() != size:
+            raise DatasetError(
+                str(self.folder / one.shard),
+                "its index is that of another file",
+                "copy both again, or build the set again",
+            )
+        return found[one.skip : one.skip + one.take]
+
+
+def open_dataset(path: Path, request: Request, config: ReadConfig) -> Opened:
+    """Return what a request is about. Raises as `reader.load` says."""
+    folder = find_dataset(path)
+    check_request(request, config)
+    manifest = load_manifest(folder)
+    schema = read_schema(folder)
+    if schema.image_size is None and config.image_size is None and request.batch_size is not None:
+        raise DatasetError(
+            str(folder),
+            "its images differ in size, so they cannot be batched as they are",
+            "pass read_config=ReadConfig(image_size=(height, width)), leave out batch_size, "
+            "or build with --size",
+        )
+    slices = select(manifest, request.split)
+    num_all = sum(one.take for one in slices)
+    index, number = config.shard_of
+    if num_all < number:
+        raise DatasetError(
+            str(folder), f"{num_all} records cannot be shared by {number} readers", "use fewer"
+        )
+    opened = Opened(folder, manifest, schema, part_of(slices, index, number), num_all)
+    _check_shards(opened)
+    return opened
+
+
+def _check_shards(opened: Opened) -> None:
+    """Compare sizes: a file cut exactly between two records passes every checksum."""
+    for shard in opened.shards.values():
+        path = opened.folder / shard.name
+        actual = path.stat().st_size if path.is_file() else None
+        if actual != shard.num_bytes:
+            what = "is missing" if actual is None else f"has {actual:,} bytes"
+            raise DatasetError(
+                str(path),
+                f"{what}, the manifest says {shard.num_bytes:,}",
+                "copy it again, or build the set again",
+            )
