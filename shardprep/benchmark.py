@@ -32,6 +32,7 @@ WAYS = {
     "tuned": "tuned tf.data",
     "tfds": "tfds",
     "load": "reader.load",
+    "dataset": "reader.Dataset",
 }
 """Name → how it is called in a table."""
 
@@ -83,6 +84,24 @@ class Way:
 
     def _median(self, value: Callable[[Round], float]) -> float:
         return statistics.median(map(value, self.rounds)) if self.rounds else 0.0
+
+
+Span = tuple[float, float]
+"""Start and end, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """When each kind of work was going on while a small network was trained."""
+
+    way: str
+    num_images: int
+    """That were trained on from the start of the first step to the start of the last."""
+    elapsed_s: float
+    """From the one to the other."""
+    read: tuple[Span, ...]
+    decode: tuple[Span, ...]
+    train: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,26 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
         offset += length + FRAME_BYTES
 
 
+def unframe(framed: bytes, name: str, offset: int) -> bytes:
+    """Return the payload of one record, given the bytes of its whole frame and no others.
+
+    Raises:
+        RecordError: a checksum differs, or the frame is of another length; `name` is what the
+            message calls the file and `offset` where the frame starts in it.
+
+    """
+    if len(framed) < FRAME_BYTES:
+        raise _damaged(name, offset, f"cut inside a record header ({len(framed)} bytes)")
+    length, length_crc = struct.unpack_from("<QI", framed)
+    _check_crc(name, offset, "length", framed[:8], length_crc)
+    if length != len(framed) - FRAME_BYTES:
+        what = f"holds {length:,} bytes where the index says {len(framed) - FRAME_BYTES:,}"
+        raise _damaged(name, offset, what)
+    payload = framed[HEADER_BYTES:-FOOTER_BYTES]
+    _check_crc(name, offset, "data", payload, struct.unpack_from("<I", framed, len(framed) - 4)[0])
+    return payload
+
+
 def _read(stream: BinaryIO, num_bytes: int) -> bytes:
     """Read so many bytes, or those that are left: a length that lies allocates no more."""
     if num_bytes <= _BLOCK_BYTES:

@@ -1,10 +1,13 @@
-"""The tf.data reader of a dataset folder; it needs nothing but the folder.
+"""The readers of a dataset folder: `load` by tf.data, `Dataset` without TensorFlow.
 
     from shardprep import reader
     train = reader.load("tfrecords/dogs_vs_cats", split="train", batch_size=64)
     model.fit(train, epochs=5)
 
-Importing this costs nothing: TensorFlow comes with the first `load`.
+    train = reader.Dataset("tfrecords/dogs_vs_cats", split="train")
+    for images, labels in train.batches(64, shuffle=True): ...
+
+Importing this costs nothing: TensorFlow comes with the first `load`, numpy with `Dataset`.
 """
 
 from __future__ import annotations
@@ -18,7 +21,18 @@ from shardprep.errors import DatasetError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ReadConfig", "load"]
+    from shardprep.reader.arrays import Dataset
+
+__all__ = ["Dataset", "ReadConfig", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Dataset` when it is first asked for."""
+    if name != "Dataset":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from shardprep.reader.arrays import Dataset
+
+    return Dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

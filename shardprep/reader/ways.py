@@ -21,7 +21,7 @@ from shardprep.benchmark import Round
 from shardprep.dataset import read_schema
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.manifest import load_manifest
-from shardprep.reader import ReadConfig, load
+from shardprep.reader import Dataset, ReadConfig, load
 from shardprep.reader.slices import select
 from shardprep.schema import IMAGE, LABELS
 
@@ -131,7 +131,7 @@ def tfds(source: Source) -> Any:
     return dataset.shuffle(_WINDOW).repeat().batch(source.batch_size).prefetch(tf.data.AUTOTUNE)
 
 
-def ours(source: Source) -> Any:
+def with_tensorflow(source: Source) -> Any:
     """`reader.load`."""
     config = ReadConfig(image_size=source.resized_to) if source.resized_to else None
     return load(
@@ -144,11 +144,19 @@ def ours(source: Source) -> Any:
     )
 
 
+def without_tensorflow(source: Source) -> Any:
+    """`reader.Dataset`, which needs no TensorFlow."""
+    return Dataset(source.folder, source.slice).batches(
+        source.batch_size, shuffle=True, epochs=None
+    )
+
+
 WAYS: dict[str, Callable[[Source], Any]] = {
     "naive": naive,
     "tuned": tuned,
     "tfds": tfds,
-    "load": ours,
+    "load": with_tensorflow,
+    "dataset": without_tensorflow,
 }
 """By the names of `shardprep.benchmark.WAYS`."""
 
@@ -171,10 +179,10 @@ def measure(way: Callable[[Source], Any], source: Source, seconds: float) -> Rou
 
 def num_images_of(batch: Any) -> int:
     """Return the number of images of what a pipeline yields."""
-    return len(_images(batch))
+    return len(images_of(batch))
 
 
-def _images(batch: Any) -> Any:
+def images_of(batch: Any) -> Any:
     if isinstance(batch, dict):
         return batch[IMAGE]
     return batch[0] if isinstance(batch, tuple) else batch
@@ -249,7 +257,7 @@ def main(arguments: list[str]) -> None:
     name, folder, split, num_records, batch_size = arguments
     source = Source(Path(folder), split, int(num_records), int(batch_size))
     try:
-        images = _images(next(iter(WAYS[name](source))))
+        images = images_of(next(iter(WAYS[name](source))))
         _say(yields=images.dtype.name)
         for line in _lines():
             done = measure(WAYS[name], source, float(line))

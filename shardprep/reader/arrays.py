@@ -1,0 +1,228 @@
+"""`reader.Dataset`: the images and labels of a split as numpy arrays, any of them at any time.
+
+TensorFlow is not needed and never imported. What is read is what `reader.load` reads: the same
+split expressions, features and pixels.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from shardprep.dataset import find_dataset, read_schema
+from shardprep.engine.local import usable_cores
+from shardprep.errors import DatasetError
+from shardprep.manifest import load_manifest
+from shardprep.reader.batches import IMAGES_A_TURN, Ahead, Batches
+from shardprep.reader.epochs import Epochs
+from shardprep.reader.examples import Examples
+from shardprep.reader.records import open_records
+from shardprep.reader.slices import select
+from shardprep.reader.values import Values
+from shardprep.schema import IMAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from shardprep.schema import Schema
+
+
+class Dataset:
+    """A split of a dataset by number: `len(ds)`, `ds[i]`, `ds[a:b]`, `ds.batches(64)`.
+
+    An item is a dict of every feature of the schema: `image` uint8[height, width, 3], RGB; `label`
+    int, −1 where there is none; `labels` float32[classes] of 0 and 1; `target` float32, NaN where
+    there is none; `text`, `image/filename` and other texts str; other columns int or float32.
+
+    It is a map-style dataset for `torch.utils.data.DataLoader` and a data source for Grain: it may
+    be pickled and forked, and read from many threads.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        split: str = "train",
+        *,
+        as_supervised: bool = False,
+        decode: bool = True,
+        transform: Callable[[Any], Any] | None = None,
+        verify_crc: bool = True,
+    ) -> None:
+        """Open a split; no record is read yet.
+
+        Args:
+            path: the dataset's folder, or one above it (newest version).
+            split: "train", "train[:90%]", "train[100:200]", "train+validation"; records are in the
+                order of the shards.
+            as_supervised: items are (image, target) instead of dicts; the image alone where a
+                set has no targets.
+            decode: False leaves images the bytes they are stored as.
+            transform: called with the image of each item, as torchvision's datasets do; what it
+                returns takes the image's place.
+            verify_crc: False does not compare the checksums of records.
+
+        Raises:
+            DatasetError: there is no finished dataset, no such split, or a shard or an index is
+                missing or not what the manifest says.
+
+        """
+        folder = find_dataset(Path(path))
+        manifest = load_manifest(folder)
+        schema = read_schema(folder)
+        records = open_records(folder, manifest, select(manifest, split), verify_crc=verify_crc)
+        names = _supervised(schema) if as_supervised else tuple(schema.features)
+        self.path = folder
+        """The dataset's folder."""
+        self.split = split
+        self.schema = schema
+        """Features, and in `labels` the class names."""
+        self._as_supervised = as_supervised
+        self._decode = decode
+        self._transform = transform
+        self._examples = Examples(records, Values(schema, names, decode=decode))
+
+    def __repr__(self) -> str:
+        """Return what Grain compares before it goes on from a checkpoint."""
+        digest = self._examples.records.digest
+        return f"shardprep.reader.Dataset({str(self.path)!r}, {self.split!r}, {len(self):,} records {digest})"
+
+    def __len__(self) -> int:
+        return len(self._examples.records)
+
+    @overload
+    def __getitem__(self, wanted: slice) -> Dataset: ...
+    @overload
+    def __getitem__(self, wanted: int) -> Any: ...
+    def __getitem__(self, wanted: int | slice) -> Any:
+        """Return an item, or for a slice a Dataset of its items, of which none is read yet.
+
+        Raises:
+            IndexError: there is no such item.
+            RecordError: the record is damaged; file, record and offset are named.
+
+        """
+        if isinstance(wanted, slice):
+            part = copy.copy(self)
+            part._examples = Examples(  # noqa: SLF001 - it is one of us
+                self._examples.records[wanted], self._examples.values
+            )
+            return part
+        number = operator.index(wanted)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"item {number} of {len(self):,}")
+        item = self._examples.item(number % len(self))
+        if self._transform is not None:
+            item[IMAGE] = self._transform(item[IMAGE])
+        if not self._as_supervised:
+            return item
+        return tuple(item.values()) if len(item) > 1 else item[IMAGE]
+
+    def __getitems__(self, wanted: Sequence[int]) -> list[Any]:
+        """Return the items, in the order asked for; torch asks for whole batches by this."""
+        return [self[number] for number in wanted]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[number] for number in range(len(self)))
+
+    def batches(  # noqa: PLR0913 - what people vary
+        self,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        epochs: int | None = 1,
+        drop_remainder: bool = False,
+        as_supervised: bool = True,
+        num_shards: int = 1,
+        shard_index: int = 0,
+        on_error: Literal["raise", "skip"] = "raise",
+        num_threads: int | None = None,
+        prefetch: int | None = None,
+    ) -> Batches:
+        """Return an iterator over (images, targets), decoded ahead of use by threads.
+
+        Images are uint8[batch, height, width, 3]; targets int64[batch], float32[batch, classes] of
+        a multi-label set, float32[batch] of a regression set, object[batch] of str of a set with
+        texts; a set without targets yields images alone. With `decode=False` images are
+        object[batch] of bytes. An array is the caller's for as long as it, or a view of it, is
+        held, here or by another library through DLPack or the buffer protocol; after that its
+        memory is used again.
+
+        Args:
+            batch_size: images a batch.
+            shuffle: True for another order of all records in each epoch.
+            seed: with the number of the epoch, decides the order, on any machine.
+            epochs: how many, None for ever.
+            drop_remainder: drop a last batch that is not full.
+            as_supervised: False yields a dict of arrays of all features.
+            num_shards: of how many readers, each with its own batches, this is one. They take
+                turns at the records; with `drop_remainder` all have as many batches.
+            shard_index: which of them, from 0.
+            on_error: "skip" leaves out damaged records, each with a RuntimeWarning; a batch has
+                so many images less, and `skipped` of the iterator names them.
+            num_threads: threads that decode; by default as many as there are cores to use.
+            prefetch: batches that are made before they are asked for, each in memory of its own;
+                by default 2, or as many as keep all threads busy.
+
+        Raises:
+            DatasetError: an argument means nothing, or the images differ in size.
+
+        """
+        epoch_plan = Epochs(
+            num_records=len(self),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_remainder=drop_remainder,
+            num_shards=num_shards,
+            shard_index=shard_index,
+        )
+        threads = usable_cores() if num_threads is None else num_threads
+        self._check(epoch_plan, epochs, threads, prefetch)
+        busy = -(-threads * IMAGES_A_TURN // batch_size) + 1
+        ahead = Ahead(
+            num_threads=threads,
+            prefetch=max(2, busy) if prefetch is None else prefetch,
+            on_error=on_error,
+            num_epochs=epochs,
+        )
+        names = _supervised(self.schema) if as_supervised else tuple(self.schema.features)
+        values = Values(self.schema, names, decode=self._decode)
+        examples = Examples(self._examples.records, values)
+        return Batches(examples, epoch_plan, ahead, supervised=as_supervised)
+
+    def _check(
+        self, plan: Epochs, num_epochs: int | None, num_threads: int, prefetch: int | None
+    ) -> None:
+        where = "Dataset.batches"
+        at_least = {
+            "batch_size": (plan.batch_size, 1),
+            "epochs": (num_epochs, 1),
+            "num_threads": (num_threads, 1),
+            "num_shards": (plan.num_shards, 1),
+            "shard_index": (plan.shard_index, 0),
+            "prefetch": (prefetch, 0),
+            "seed": (plan.seed, 0),
+        }
+        for name, (value, least) in at_least.items():
+            if value is not None and value < least:
+                raise DatasetError(where, f"{name}={value}", f"use {least} or more")
+        if plan.shard_index >= plan.num_shards:
+            what = f"shard_index={plan.shard_index} of num_shards={plan.num_shards}"
+            raise DatasetError(where, what, "shards count from 0")
+        if self._transform is not None:
+            raise DatasetError(
+                where, "transform is for single items", "apply it to what the iterator yields"
+            )
+        if self._decode and self.schema.image_size is None:
+            raise DatasetError(
+                str(self.path),
+                "its images differ in size, so they cannot be batched as they are",
+                "build with --size, take single items, or batch their bytes with decode=False",
+            )
+
+
+def _supervised(schema: Schema) -> tuple[str, ...]:
+    return (IMAGE,) if schema.target is None else (IMAGE, schema.target)

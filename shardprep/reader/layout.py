@@ -1,0 +1,143 @@
+"""Where the values lie in an Example that `example.encode` wrote: found, not searched for.
+
+There the names of the schema stand in their order, each with one list, its numbers packed, so
+that a few comparisons tell where everything is. Whatever is otherwise is None here and left to
+`example.decode`: what is found is what that returns.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Found = list[memoryview] | list[int] | list[float]
+
+_FIELD = 0x0A
+"""The tag of an entry of the map, of the Example's Features and of a list's values: field 1."""
+_LISTS = {"bytes": 0x0A, "float32": 0x12, "int64": 0x1A}
+"""dtype of a feature → the tag of its list of values."""
+_SHORT = 128
+"""Lengths below it are one byte."""
+_UINT64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What the bytes of one feature start with."""
+
+    name: str
+    head: bytes
+    """From after the entry's own length to before that of the Feature."""
+    list_tag: int
+    short: tuple[bytes, ...]
+    """Length of the entry → all that stands before the values, for a length of one byte."""
+
+
+class Layout:
+    """The layout of the examples of one schema."""
+
+    def __init__(self, dtypes: Mapping[str, str]) -> None:
+        """Take the dtype of every feature by name."""
+        self._entries = [_entry(name, _LISTS[dtypes[name]]) for name in sorted(dtypes)]
+
+    def find(self, data: bytes) -> dict[str, Found] | None:
+        """Return the values of every feature; bytes are views into `data`."""
+        try:
+            return self._find(data)
+        except IndexError:
+            return None
+
+    def _find(self, data: bytes) -> dict[str, Found] | None:
+        view = memoryview(data)
+        found: dict[str, Found] = {}
+        size, at = _varint(data, 1)
+        if data[0] != _FIELD or at + size != len(data):
+            return None
+        for entry in self._entries:
+            length = data[at + 1]
+            if length < _SHORT and data.startswith(entry.short[length], at):
+                end = at + 2 + length
+                at += len(entry.short[length])
+            else:
+                values = _long(data, at, entry)
+                if values is None:
+                    return None
+                at, end = values
+            if entry.list_tag == _LISTS["bytes"]:
+                found[entry.name] = [view[at:end]]
+            elif entry.list_tag == _LISTS["int64"]:
+                found[entry.name] = _ints(data, at, end)
+            else:
+                found[entry.name] = _floats(data, at, end)
+            at = end
+        return found if at == len(data) else None
+
+
+def _entry(name: str, list_tag: int) -> _Entry:
+    raw = name.encode()
+    if len(raw) >= _SHORT:
+        return _Entry(name, b"", 0, ())
+    head = bytes((_FIELD, len(raw))) + raw + b"\x12"
+    before = len(head) + 5
+    never = b"\0"  # is the tag of nothing
+    short = [
+        bytes((_FIELD, length))
+        + head
+        + bytes((length - before + 4, list_tag, length - before + 2, _FIELD, length - before))
+        if length >= before
+        else never
+        for length in range(_SHORT)
+    ]
+    return _Entry(name, head, list_tag, tuple(short))
+
+
+def _long(data: bytes, at: int, entry: _Entry) -> tuple[int, int] | None:
+    """Return where the values of an entry of any length start and end."""
+    size, start = _varint(data, at + 1)
+    end = start + size
+    if data[at] != _FIELD or not entry.head or not data.startswith(entry.head, start):
+        return None
+    size, at = _varint(data, start + len(entry.head))
+    if at + size != end or data[at] != entry.list_tag:
+        return None
+    size, at = _varint(data, at + 1)
+    if at + size != end or data[at] != _FIELD:
+        return None
+    size, at = _varint(data, at + 1)
+    return (at, end) if at + size == end else None
+
+
+def _ints(data: bytes, at: int, end: int) -> list[int]:
+    numbers = []
+    while at < end:
+        number, at = _varint(data, at)
+        number &= _UINT64
+        numbers.append(number - (1 << 64) if number >> 63 else number)
+    if at != end:
+        raise IndexError
+    return numbers
+
+
+def _floats(data: bytes, at: int, end: int) -> list[float]:
+    if (end - at) % 4:
+        raise IndexError
+    return list(struct.unpack_from(f"<{(end - at) // 4}f", data, at))
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number and where it ends. Raises IndexError for what is none."""
+    value = data[at]
+    if value < _SHORT:
+        return value, at + 1
+    value &= 0x7F
+    for shift in range(7, 70, 7):
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < _SHORT:
+            return value, at + 1
+    raise IndexError

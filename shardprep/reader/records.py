@@ -1,0 +1,182 @@
+"""The records of a split by number: any one of them in one step, out of mapped memory.
+
+Where they are is read from `index/<shard>.idx`, and believed only as far as the manifest bears it
+out: as many records, one right after the other, up to the very end of the shard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardprep.dataset import index_name
+from shardprep.errors import DatasetError, RecordError
+from shardprep.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, unframe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from shardprep.manifest import Manifest, Shard
+    from shardprep.reader.slices import ShardSlice
+
+    Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+_MAX_MAPPED = 512
+"""Shards mapped at a time: each takes one of the file descriptors, of which many a system gives a
+process 1,024."""
+_HINT = "`shardprep verify` names every bad record; copy the shard again, or build the set again"
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where records are: the number of the shard, the record in it, bytes from its beginning."""
+
+    shard: Int64s
+    record: Int64s
+    offset: Int64s
+    length: Int64s
+    """Bytes of the whole frame."""
+
+    def __getitem__(self, wanted: slice) -> _Places:
+        return _Places(*(column[wanted] for column in self._columns()))
+
+    def _columns(self) -> tuple[Int64s, ...]:
+        return self.shard, self.record, self.offset, self.length
+
+
+class Records:
+    """A sequence of payloads. Cheap to slice, to pickle and to read from many threads."""
+
+    def __init__(
+        self, paths: tuple[Path, ...], sizes: tuple[int, ...], places: _Places, *, verify_crc: bool
+    ) -> None:
+        """Hold records at `places`; `sizes` are the bytes of each of the shards at `paths`."""
+        self._paths = paths
+        self._sizes = sizes
+        self._places = places
+        self._verify_crc = verify_crc
+        # A process maps for itself, when it first reads: see `__reduce__`.
+        self._map = lru_cache(_MAX_MAPPED)(partial(_mapped, paths, sizes))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make = partial(Records, verify_crc=self._verify_crc)
+        return make, (self._paths, self._sizes, self._places)
+
+    def __len__(self) -> int:
+        return len(self._places.shard)
+
+    def __getitem__(self, wanted: slice) -> Records:
+        places = self._places[wanted]
+        return Records(self._paths, self._sizes, places, verify_crc=self._verify_crc)
+
+    def payload(self, number: int) -> bytes:
+        """Return the payload of a record, 0 ≤ number < len.
+
+        Raises:
+            RecordError: it is damaged.
+            DatasetError: its shard is gone, or is another than it was.
+
+        """
+        places = self._places
+        offset, length = int(places.offset[number]), int(places.length[number])
+        mapped = self._map(int(places.shard[number]))
+        if not self._verify_crc:
+            return mapped[offset + HEADER_BYTES : offset + length - FOOTER_BYTES]
+        try:
+            return unframe(mapped[offset : offset + length], "", offset)
+        except RecordError as error:
+            raise self.damaged(number, error.what.partition(": ")[2]) from error
+
+    def damaged(self, number: int, what: str) -> RecordError:
+        """Return the error that says `what` is wrong with a record, and where it is."""
+        places = self._places
+        offset = int(places.offset[number])
+        where = f"{self._paths[places.shard[number]]}, record {places.record[number]}"
+        return RecordError(where, f"offset {offset:,}: {what}", _HINT, offset=offset)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of which records these are, in their order: names and sizes of shards, places."""
+        made = hashlib.sha256()
+        made.update(
+            repr([(p.name, s) for p, s in zip(self._paths, self._sizes, strict=True)]).encode()
+        )
+        made.update(np.ascontiguousarray(self._places.shard))
+        made.update(np.ascontiguousarray(self._places.offset))
+        return made.hexdigest()[:16]
+
+
+def open_records(
+    folder: Path, manifest: Manifest, slices: list[ShardSlice], *, verify_crc: bool
+) -> Records:
+    """Return the records that slices of a dataset's shards mean, in their order.
+
+    Raises:
+        DatasetError: a shard or an index is missing, or is not what the manifest says.
+
+    """
+    shards = {shard.name: shard for split in manifest.splits.values() for shard in split.shards}
+    names = tuple(dict.fromkeys(one.shard for one in slices))
+    paths = tuple(folder / name for name in names)
+    sizes = tuple(shards[name].num_bytes for name in names)
+    for path, size in zip(paths, sizes, strict=True):
+        _check_size(path, path.stat().st_size if path.is_file() else None, size)
+    indices = {name: _read_index(folder / index_name(name), shards[name]) for name in names}
+    columns: list[tuple[Int64s, ...]] = []
+    for one in slices:
+        wanted = slice(one.skip, one.skip + one.take)
+        offset, length = indices[one.shard]
+        shard = np.full(one.take, names.index(one.shard), np.int64)
+        record = np.arange(one.skip, one.skip + one.take, dtype=np.int64)
+        columns.append((shard, record, offset[wanted], length[wanted]))
+    places = _Places(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    return Records(paths, sizes, places, verify_crc=verify_crc)
+
+
+def _read_index(path: Path, shard: Shard) -> tuple[Int64s, Int64s]:
+    """Return the offsets and lengths of a shard's records."""
+    try:
+        table = np.array(path.read_text(encoding="ascii").split(), np.int64).reshape(-1, 2)
+    except (OSError, ValueError) as error:
+        raise DatasetError(str(path), "is missing or damaged", "build the set again") from error
+    offset, length = np.ascontiguousarray(table.T)
+    ends = np.cumsum(length)
+    follow_on = (
+        len(table) == shard.num_records
+        and bool(np.all(length >= FRAME_BYTES))
+        and bool(np.array_equal(offset, ends - length))
+        and (int(ends[-1]) if len(ends) else 0) == shard.num_bytes
+    )
+    if not follow_on:
+        raise DatasetError(
+            str(path), "is not the index of its shard as the manifest has it", "build the set again"
+        )
+    return offset, length
+
+
+def _mapped(paths: tuple[Path, ...], sizes: tuple[int, ...], number: int) -> mmap.mmap:
+    path = paths[number]
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # ValueError: it is empty now
+        raise DatasetError(str(path), f"cannot be read ({error})", "copy it again") from error
+    _check_size(path, len(mapped), sizes[number])
+    return mapped
+
+
+def _check_size(path: Path, actual: int | None, expected: int) -> None:
+    """Compare sizes: a file cut exactly between two records passes every checksum."""
+    if actual != expected:
+        what = "is missing" if actual is None else f"has {actual:,} bytes"
+        raise DatasetError(
+            str(path),
+            f"{what}, the manifest says {expected:,}",
+            "copy it again, or build the set again",
+        )

@@ -1,0 +1,153 @@
+"""The features of one example as Python and numpy values, by the dataset's own schema.
+
+What a value is does not depend on who asks: an item and a row of a batch hold the same. Pure:
+payload in, values out; what is wrong with a payload is a ValueError.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import simplejpeg
+from PIL import Image
+
+from shardprep import example
+from shardprep.reader.layout import Layout
+from shardprep.schema import HEIGHT, IMAGE, WIDTH
+
+if TYPE_CHECKING:
+    from shardprep.schema import Feature, Schema
+
+    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+_JPEG_START = b"\xff\xd8\xff"
+_DTYPES = {"bytes": np.object_, "int64": np.int64, "float32": np.float32}
+
+
+class Values:
+    """Turns payloads of a dataset's records into values."""
+
+    def __init__(self, schema: Schema, names: tuple[str, ...], *, decode: bool) -> None:
+        """Give the features `names`; without `decode`, images stay the bytes they are stored as."""
+        self.names = names
+        self._schema = schema
+        self._decode = decode
+        self._features = schema.features
+        self._layout = Layout({name: one.dtype for name, one in schema.features.items()})
+
+    def columns(self, num_rows: int) -> dict[str, np.ndarray[Any, Any]]:
+        """Return an array for a batch of each feature, not filled; decoded images have none."""
+        return {
+            name: self._column(name, num_rows)
+            for name in self.names
+            if name != IMAGE or not self._decode
+        }
+
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels of all images, None where they differ or are not decoded."""
+        size = self._schema.image_size
+        return None if size is None or not self._decode else (*size, 3)
+
+    def item(self, payload: bytes) -> dict[str, Any]:
+        """Return the values of one example by feature."""
+        raw = self._raw(payload)
+        return {
+            name: self._image(raw) if name == IMAGE else self._value(name, raw)
+            for name in self.names
+        }
+
+    def fill(self, payload: bytes, columns: dict[str, np.ndarray[Any, Any]], row: int) -> None:
+        """Write the values of one example into a row of each column, the image's among them."""
+        raw = self._raw(payload)
+        for name in self.names:
+            if name != IMAGE:
+                columns[name][row] = self._value(name, raw)
+            elif self._decode:
+                self._image_into(raw, columns[IMAGE][row])
+            else:
+                columns[IMAGE][row] = self._image(raw)
+
+    def _column(self, name: str, num_rows: int) -> np.ndarray[Any, Any]:
+        feature = self._features[name]
+        if feature.kind == "labels":
+            return np.empty((num_rows, len(self._schema.labels)), np.float32)
+        return np.empty(num_rows, _DTYPES[feature.dtype])
+
+    def _raw(self, payload: bytes) -> dict[str, Any]:
+        raw = self._layout.find(payload)
+        return example.decode(payload) if raw is None else raw  # type: ignore[return-value]
+
+    def _value(self, name: str, raw: dict[str, Any]) -> Any:
+        feature = self._features[name]
+        if feature.kind == "labels":
+            return self._multi_hot(raw.get(name, []))
+        value = _only(name, feature, raw)
+        if feature.dtype == "bytes":
+            return str(value, "utf-8")
+        return np.float32(value) if feature.dtype == "float32" else value
+
+    def _multi_hot(self, labels: list[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        hot = np.zeros(len(self._schema.labels), np.float32)
+        for label in labels:
+            if not 0 <= label < len(hot):
+                raise ValueError(f"label {label} is none of {len(hot)} classes")
+            hot[label] = 1.0
+        return hot
+
+    def _image(self, raw: dict[str, Any]) -> Any:
+        data = _only(IMAGE, self._features[IMAGE], raw)
+        if not self._decode:
+            return bytes(data)
+        if self._features[IMAGE].encoding == "raw":
+            pixels = np.frombuffer(data, np.uint8).reshape(self._raw_shape(raw))
+            return pixels.copy()  # what `frombuffer` returns cannot be written to
+        pixels = self._decoded(data)
+        shape = self.image_shape()
+        if shape is not None:
+            _check_shape(pixels, shape)
+        return pixels
+
+    def _image_into(self, raw: dict[str, Any], out: Pixels) -> None:
+        data = _only(IMAGE, self._features[IMAGE], raw)
+        encoding = self._features[IMAGE].encoding
+        if encoding == "raw":
+            out[:] = np.frombuffer(data, np.uint8).reshape(out.shape)
+        elif self._is_jpeg(data):
+            # Fresh pages for every image would cost half as much again as the decoding.
+            _check_shape(simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=out), out.shape)
+        else:
+            pixels = self._decoded(data)
+            _check_shape(pixels, out.shape)
+            out[:] = pixels
+
+    def _decoded(self, data: bytes | memoryview) -> Pixels:
+        if self._is_jpeg(data):
+            return simplejpeg.decode_jpeg(data, colorspace="RGB")  # type: ignore[no-any-return]
+        with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+            return np.array(image.convert("RGB"))
+
+    def _is_jpeg(self, data: bytes | memoryview) -> bool:
+        encoding = self._features[IMAGE].encoding
+        return encoding == "jpeg" or (encoding == "any" and bytes(data[:3]) == _JPEG_START)
+
+    def _raw_shape(self, raw: dict[str, Any]) -> tuple[int, int, int]:
+        """Return the shape of plain pixels: the schema's, or what stands beside them."""
+        if (shape := self.image_shape()) is not None:
+            return shape
+        height, width = (_only(name, self._features[IMAGE], raw) for name in (HEIGHT, WIDTH))
+        return int(height), int(width), 3
+
+
+def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:
+    values = raw.get(name, [])
+    if len(values) != 1:
+        raise ValueError(f"feature {name!r} holds {len(values)} values, not 1 {feature.dtype}")
+    return values[0]
+
+
+def _check_shape(pixels: Pixels, shape: tuple[int, ...]) -> None:
+    if pixels.shape != shape:
+        found, wanted = ("x".join(map(str, one[:2])) for one in (pixels.shape, shape))
+        raise ValueError(f"the image is {found} (height x width), the schema says {wanted}")
