@@ -36,6 +36,9 @@ WAYS = {
 }
 """Name → how it is called in a table."""
 
+TRACED = ("naive", "load")
+"""The ways whose timelines are drawn, above each other."""
+
 _MOST_BYTES = 1 << 30
 _BLOCK_BYTES = 1 << 22
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -118,6 +121,9 @@ class Benchmark:
     seconds: float
     """That a way is measured for in each round."""
     ways: tuple[Way, ...]
+    timelines: tuple[Timeline, ...] = ()
+    step_s: float = 0.0
+    """What a step takes in the timelines."""
 
     def bytes_s(self, way: Way) -> float:
         """Return the bytes of shards a second."""
@@ -148,9 +154,13 @@ def run_benchmark(
     batch_size: int,
     seconds: float,
     rounds: int,
+    timelines: bool,
     notice: Callable[[str], None],
 ) -> Benchmark:
     """Measure every way on one split; of a large one, on its first shards, about 1 GiB.
+
+    With `timelines`, those of `TRACED` are then traced, while each batch is used for as long as
+    the last of them needs to make one: the shortest step that it could keep up with.
 
     Raises:
         DatasetError: there is no such split.
@@ -172,6 +182,11 @@ def run_benchmark(
                     notice(f"{WAYS[run.name]}: round {turn + 1} of {rounds}")
                     run.round(seconds)
         ways = tuple(run.result() for run in runs)
+    step_s = batch_size / (_rate(ways, TRACED[-1]) or 1.0)
+    traced = []
+    for name in TRACED if timelines else ():
+        notice(f"{WAYS[name]}: tracing")
+        traced.append(_trace(name, source, step_s))
     return Benchmark(
         path=folder,
         split=split,
@@ -181,7 +196,26 @@ def run_benchmark(
         num_cores=len(os.sched_getaffinity(0)),
         seconds=seconds,
         ways=ways,
+        timelines=tuple(one for one in traced if one is not None),
+        step_s=step_s if timelines else 0.0,
     )
+
+
+def _rate(ways: tuple[Way, ...], name: str) -> float:
+    return next(way.images_s for way in ways if way.name == name)
+
+
+def _trace(name: str, source: tuple[str, ...], step_s: float) -> Timeline | None:
+    """Return the timeline of a way, None where it or the profiler does not run here."""
+    done = subprocess.run(
+        [sys.executable, "-m", "shardprep.reader.timeline", name, *source, str(step_s)],
+        capture_output=True, text=True, check=False, env={**os.environ, **_QUIET},
+    )  # fmt: skip
+    if done.returncode:
+        return None
+    said = json.loads(done.stdout)
+    spans = {key: tuple(map(tuple, said[key])) for key in ("read", "decode", "train")}
+    return Timeline(**{**said, **spans})
 
 
 def _first_shards(folder: Path, split: str) -> list[Shard]:
@@ -263,5 +297,7 @@ class _Run:
         code = self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = (
+            f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        )
         return f"{how}: {lines[-1]}" if lines else how

@@ -12,27 +12,31 @@ Importing this costs nothing: TensorFlow comes with the first `load`, numpy with
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardprep.errors import DatasetError
+from shardprep.reader.loaded import Loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.reader.arrays import Dataset
+    from shardprep.reader.diagnosis import Diagnosis
+    from shardprep.reader.stall import StallMeter
 
-__all__ = ["Dataset", "ReadConfig", "load"]
+__all__ = ["Dataset", "ReadConfig", "StallMeter", "diagnose", "load"]
+
+_LAZY = {"Dataset": "shardprep.reader.arrays", "StallMeter": "shardprep.reader.stall"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Dataset` when it is first asked for."""
-    if name != "Dataset":
+    """Import a class when it is first asked for, and with it numpy or Keras."""
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from shardprep.reader.arrays import Dataset
-
-    return Dataset
+    return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,4 +134,42 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
         as_supervised=as_supervised,
         drop_remainder=drop_remainder,
     )
-    return pipeline.make_dataset(Path(path), request, read_config or ReadConfig())
+    dataset = pipeline.make_dataset(Path(path), request, read_config or ReadConfig())
+    options = {
+        "batch_size": batch_size,
+        "shuffle": shuffle,
+        "seed": seed,
+        "repeat": repeat,
+        "cache": cache,
+        "augment": augment,
+        "dtype": dtype,
+        "as_supervised": as_supervised,
+        "drop_remainder": drop_remainder,
+        "read_config": read_config,
+    }
+    dataset.loaded = Loaded(path, split, options)
+    return dataset
+
+
+def diagnose(dataset: Any, step: Any, *, seconds: float = 30.0) -> Diagnosis:
+    """Tell what bounds training: reading, decoding, augmenting, the way to the device, the model.
+
+    Training is run as it is, then the model alone on one batch, the pipeline alone, and the
+    pipeline up to each of its stages. `print` the result for a short report; it names one change
+    and what that would give.
+
+    Args:
+        dataset: what `load` returned, with a `batch_size`.
+        step: called with a batch, does what a training step does; or a compiled Keras model, whose
+            weights, optimizer, metrics and random state are put back afterwards.
+        seconds: that all runs take together; a few more are spent on starting them, and with a
+            cache, on filling it.
+
+    Raises:
+        DatasetError: the dataset is not of `load` or yields single images, or the model cannot be
+            trained on it.
+
+    """
+    from shardprep.reader import probe
+
+    return probe.diagnose(dataset, step, seconds)

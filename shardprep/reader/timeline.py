@@ -1,9 +1,10 @@
 """When reading, decoding and training were at work, as TensorFlow's own profiler saw it.
 
-    python -m shardprep.reader.timeline WAY FOLDER SPLIT NUM_RECORDS BATCH_SIZE NUM_STEPS
+    python -m shardprep.reader.timeline WAY FOLDER SPLIT NUM_RECORDS BATCH_SIZE STEP_S
 
-trains a small network on the batches of a way, and writes one object of JSON to stdout. The
-pipeline is traced as it is: nothing is put into it.
+draws batches and spends `STEP_S` seconds on each, as a training step on an accelerator would,
+which leaves the host's cores alone; writes one object of JSON to stdout. The pipeline is traced
+as it is: nothing is put into it.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import json
 import re
 import sys
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardprep.benchmark import Timeline
-from shardprep.reader.ways import WAYS, Source, images_of
+from shardprep.reader.ways import WAYS, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_WARM_UP_STEPS = 4
+_WARM_UP_STEPS, _TRACED_STEPS = 20, 10
 _PS = 1e-12
 _NS = 1e-9
 _READ = re.compile(r"Iterator::.*::TFRecord(V\d)?$")
@@ -32,21 +34,20 @@ _DECODE = re.compile(
 _TRAIN = "shardprep train"
 
 
-def trace(way: str, source: Source, num_steps: int) -> Timeline:
-    """Train for some steps, and return what was at work when."""
+def trace(way: str, source: Source, step_s: float) -> Timeline:
+    """Take some steps, and return what was at work when."""
     import tensorflow as tf
 
     batches = iter(WAYS[way](source))
-    images = images_of(next(batches))
-    step = _training_step(images.shape[1:])
-    for _ in range(_WARM_UP_STEPS):
-        step(images_of(next(batches)))
+    for _ in range(_WARM_UP_STEPS):  # until tf.data has found how many threads to use
+        next(batches)
+        time.sleep(step_s)
     with tempfile.TemporaryDirectory(prefix="shardprep-") as folder:
         tf.profiler.experimental.start(folder)
-        for number in range(num_steps):
-            images = images_of(next(batches))
+        for number in range(_TRACED_STEPS):
+            next(batches)
             with tf.profiler.experimental.Trace(_TRAIN, step_num=number):
-                step(images)
+                time.sleep(step_s)
         tf.profiler.experimental.stop()
         events = list(_events(Path(folder)))
     steps = [(start, end) for name, start, end in events if name == _TRAIN]
@@ -58,7 +59,7 @@ def trace(way: str, source: Source, num_steps: int) -> Timeline:
 
     return Timeline(
         way=way,
-        num_images=(num_steps - 1) * source.batch_size,
+        num_images=(_TRACED_STEPS - 1) * source.batch_size,
         elapsed_s=max(start for start, _ in steps) - begin,
         read=rows((start, end) for name, start, end in events if _READ.match(name)),
         decode=rows((start, end) for name, start, end in events if _DECODE.match(name)),
@@ -78,32 +79,6 @@ def union(spans: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]
         current = (start, end)
     if current is not None:
         yield current
-
-
-def _training_step(shape: Any) -> Any:
-    """Return a step of a small network, on whatever Keras runs on here."""
-    import keras
-    import tensorflow as tf
-
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input(shape),
-            layers.Rescaling(1 / 127.5, -1),
-            layers.AveragePooling2D(4),
-            layers.Conv2D(16, 3, strides=2, activation="relu"),
-            layers.Conv2D(32, 3, strides=2, activation="relu"),
-            layers.GlobalAveragePooling2D(),
-            layers.Dense(2),
-        ]
-    )
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-
-    def step(images: Any) -> None:
-        # What it learns does not matter here; what it is given to do is that of any step.
-        model.train_on_batch(tf.cast(images, tf.float32), tf.zeros(len(images), tf.int32))
-
-    return step
 
 
 def _events(folder: Path) -> Iterator[tuple[str, float, float]]:
@@ -126,9 +101,9 @@ def _events(folder: Path) -> Iterator[tuple[str, float, float]]:
 
 def main(arguments: list[str]) -> None:
     """Trace one way, and print what was seen."""
-    way, folder, split, num_records, batch_size, num_steps = arguments
+    way, folder, split, num_records, batch_size, step_s = arguments
     source = Source(Path(folder), split, int(num_records), int(batch_size))
-    sys.stdout.write(json.dumps(asdict(trace(way, source, int(num_steps)))) + "\n")
+    sys.stdout.write(json.dumps(asdict(trace(way, source, float(step_s)))) + "\n")
 
 
 if __name__ == "__main__":

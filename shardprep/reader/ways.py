@@ -183,6 +183,7 @@ def num_images_of(batch: Any) -> int:
 
 
 def images_of(batch: Any) -> Any:
+    """Return the images of what a pipeline yields: a dict, (images, targets) or images alone."""
     if isinstance(batch, dict):
         return batch[IMAGE]
     return batch[0] if isinstance(batch, tuple) else batch
@@ -266,7 +267,7 @@ def main(arguments: list[str]) -> None:
         _say(problem=f"{error.name} is not installed")
     except ShardprepError as error:
         _say(problem=str(error))
-    except Exception as error:  # noqa: BLE001 - TensorFlow raises what it likes; the row says it
+    except Exception as error:  # TensorFlow raises what it likes; the row says it
         _say(problem=f"{type(error).__name__}: {str(error).splitlines()[0]}")
 
 
