@@ -242,22 +242,18 @@ def bench(
 ) -> None:
     """Measure how fast the shards are read: plain tf.data, tfds and this package's readers."""
     from shardprep.arguments import dataset_folder
-    from shardprep.benchmark import run_benchmark
+    from shardprep.bench.result import Settings
+    from shardprep.bench.run import run_benchmark
     from shardprep.report.plot import check_plot, write_plot
 
     if plot is not None:
         check_plot(plot)
     folder = dataset_folder(dataset)
     with _console(stderr=True).status("starting") as status:
-        found = run_benchmark(
-            folder,
-            split,
-            batch_size=batch_size,
-            seconds=seconds,
-            rounds=rounds,
-            timelines=plot is not None,
-            notice=status.update,
+        settings = Settings(
+            batch_size=batch_size, seconds=seconds, rounds=rounds, timelines=plot is not None
         )
+        found = run_benchmark(folder, split, settings, status.update)
     if plot is not None:
         write_plot(found, plot)
     if as_json:

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.benchmark import Timeline
+from shardprep.bench.result import Timeline
 from shardprep.reader.ways import WAYS, Source
 
 if TYPE_CHECKING:

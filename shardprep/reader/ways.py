@@ -3,7 +3,7 @@
     python -m shardprep.reader.ways WAY FOLDER SPLIT NUM_RECORDS BATCH_SIZE
 
 runs one of them in a process of its own: a line of JSON when it is ready, then for each line of
-stdin, a number of seconds, one measured round. `shardprep.benchmark` is the other end.
+stdin, a number of seconds, one measured round. `shardprep.bench.run` is the other end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardprep.benchmark import Round
+from shardprep.bench.result import Round
 from shardprep.dataset import read_schema
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.manifest import load_manifest
@@ -158,7 +158,7 @@ WAYS: dict[str, Callable[[Source], Any]] = {
     "load": with_tensorflow,
     "dataset": without_tensorflow,
 }
-"""By the names of `shardprep.benchmark.WAYS`."""
+"""By the names of `shardprep.bench.result.WAYS`."""
 
 
 def measure(way: Callable[[Source], Any], source: Source, seconds: float) -> Round:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from shardprep.benchmark import WAYS
+from shardprep.bench.result import WAYS
 from shardprep.report.summary import megabytes, plain_table, print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shardprep.benchmark import Benchmark, Way
+    from shardprep.bench.result import Benchmark, Way
 
 
 def print_benchmark(console: Console, found: Benchmark) -> None:
@@ -33,7 +33,7 @@ def print_benchmark(console: Console, found: Benchmark) -> None:
     print_line(
         console,
         "measured",
-        f"batches of {found.batch_size}, {cores}, median of {rounds} x {found.seconds:g} s after "
+        f"batches of {found.settings.batch_size}, {cores}, median of {rounds} x {found.settings.seconds:g} s after "
         "the first batch, files in memory; a core: images for each second of one core; memory: "
         "the most that the process held",
     )

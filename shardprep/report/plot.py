@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from shardprep.benchmark import WAYS
+from shardprep.bench.result import WAYS
 from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shardprep.benchmark import Benchmark, Span, Timeline
+    from shardprep.bench.result import Benchmark, Span, Timeline
 
 _OURS, _OTHERS, _INK, _FAINT = "#0b6e99", "#b9c4cc", "#22303a", "#8a979f"
 _ROWS = {"Read": "#d08a1d", "Decode": "#5b8c3e", "Train": "#0b6e99"}
