@@ -120,14 +120,12 @@ def main() -> None:
                 num_images = run()
                 rates[name].append(num_images / (time.perf_counter() - start))
     for name, found in rates.items():
-        print(
-            f"{name:8} {statistics.median(found):8,.0f} images/s  ({min(found):,.0f} to {max(found):,.0f})"
-        )
+        span = f"({min(found):,.0f} to {max(found):,.0f})"
+        print(f"{name:8} {statistics.median(found):8,.0f} images/s  {span}")
     for other, bar in (("tf_data", 1.4), ("bare", 0.85)):
         ratios = [a / b for a, b in zip(rates["arrays"], rates[other], strict=True)]
-        print(
-            f"arrays / {other}: {statistics.median(ratios):.2f} (bar {bar}; {min(ratios):.2f} to {max(ratios):.2f})"
-        )
+        span = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        print(f"arrays / {other}: {statistics.median(ratios):.2f} (bar {bar}; {span})")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardprep.errors import RecordError
-from shardprep.tfrecord import FRAME_BYTES, frame, read_records
+from shardprep.tfrecord import FRAME_BYTES, frame, read_records, unframe
 from tests.builders import write
 
 if TYPE_CHECKING:
@@ -196,3 +196,22 @@ def test_an_error_says_file_offset_what_and_what_to_do(damaged: bytes, what: str
     assert line.startswith(f"some-shard: offset {caught.value.offset}: {what}")
     assert line.endswith("; this shard must be built again")
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(("payload", "framed"), FRAMED.items())
+def test_a_single_record_is_taken_out_of_its_frame(payload: bytes, framed: str) -> None:
+    assert unframe(bytes.fromhex(framed), "shard", 0) == payload
+
+
+def test_no_change_of_a_single_record_goes_unseen() -> None:
+    """Cut, grown, or with any bit turned."""
+    whole = frame(b"payload")
+    changed = [whole[:size] for size in range(len(whole))] + [whole + b"\0", whole + whole]
+    for at in range(len(whole)):
+        changed += [
+            whole[:at] + bytes((whole[at] ^ 1 << bit,)) + whole[at + 1 :] for bit in range(8)
+        ]
+    for one in changed:
+        with pytest.raises(RecordError, match=r"^shard: offset 1,234: ") as caught:
+            unframe(one, "shard", 1234)
+        assert caught.value.offset == 1234

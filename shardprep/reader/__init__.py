@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardprep.errors import DatasetError
-from shardprep.reader.loaded import Loaded
+from shardprep.reader.loaded import remembered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +65,7 @@ class ReadConfig:
     """A `tf.data.Options` to apply last."""
 
 
+@remembered
 def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
     path: str | Path,
     split: str = "train",
@@ -134,21 +135,7 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
         as_supervised=as_supervised,
         drop_remainder=drop_remainder,
     )
-    dataset = pipeline.make_dataset(Path(path), request, read_config or ReadConfig())
-    options = {
-        "batch_size": batch_size,
-        "shuffle": shuffle,
-        "seed": seed,
-        "repeat": repeat,
-        "cache": cache,
-        "augment": augment,
-        "dtype": dtype,
-        "as_supervised": as_supervised,
-        "drop_remainder": drop_remainder,
-        "read_config": read_config,
-    }
-    dataset.loaded = Loaded(path, split, options)
-    return dataset
+    return pipeline.make_dataset(Path(path), request, read_config or ReadConfig())
 
 
 def diagnose(dataset: Any, step: Any, *, seconds: float = 30.0) -> Diagnosis:

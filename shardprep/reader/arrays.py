@@ -85,8 +85,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         """Return what Grain compares before it goes on from a checkpoint."""
-        digest = self._examples.records.digest
-        return f"shardprep.reader.Dataset({str(self.path)!r}, {self.split!r}, {len(self):,} records {digest})"
+        records = f"{len(self):,} records {self._examples.records.digest}"
+        return f"shardprep.reader.Dataset({str(self.path)!r}, {self.split!r}, {records})"
 
     def __len__(self) -> int:
         return len(self._examples.records)
@@ -170,7 +170,8 @@ class Dataset:
             DatasetError: an argument means nothing, or the images differ in size.
 
         """
-        epoch_plan = Epochs(
+        self._check_batches()
+        plan = Epochs(
             num_records=len(self),
             batch_size=batch_size,
             shuffle=shuffle,
@@ -180,7 +181,6 @@ class Dataset:
             shard_index=shard_index,
         )
         threads = usable_cores() if num_threads is None else num_threads
-        self._check(epoch_plan, epochs, threads, prefetch)
         busy = -(-threads * IMAGES_A_TURN // batch_size) + 1
         ahead = Ahead(
             num_threads=threads,
@@ -191,30 +191,14 @@ class Dataset:
         names = _supervised(self.schema) if as_supervised else tuple(self.schema.features)
         values = Values(self.schema, names, decode=self._decode)
         examples = Examples(self._examples.records, values)
-        return Batches(examples, epoch_plan, ahead, supervised=as_supervised)
+        return Batches(examples, plan, ahead, supervised=as_supervised)
 
-    def _check(
-        self, plan: Epochs, num_epochs: int | None, num_threads: int, prefetch: int | None
-    ) -> None:
-        where = "Dataset.batches"
-        at_least = {
-            "batch_size": (plan.batch_size, 1),
-            "epochs": (num_epochs, 1),
-            "num_threads": (num_threads, 1),
-            "num_shards": (plan.num_shards, 1),
-            "shard_index": (plan.shard_index, 0),
-            "prefetch": (prefetch, 0),
-            "seed": (plan.seed, 0),
-        }
-        for name, (value, least) in at_least.items():
-            if value is not None and value < least:
-                raise DatasetError(where, f"{name}={value}", f"use {least} or more")
-        if plan.shard_index >= plan.num_shards:
-            what = f"shard_index={plan.shard_index} of num_shards={plan.num_shards}"
-            raise DatasetError(where, what, "shards count from 0")
+    def _check_batches(self) -> None:
         if self._transform is not None:
             raise DatasetError(
-                where, "transform is for single items", "apply it to what the iterator yields"
+                "Dataset.batches",
+                "transform is for single items",
+                "apply it to what the iterator yields",
             )
         if self._decode and self.schema.image_size is None:
             raise DatasetError(

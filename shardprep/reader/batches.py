@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.epochs import WHERE, check_at_least
 from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from concurrent.futures import Future
 
-    from shardprep.reader.epochs import Epochs, Numbers
+    from shardprep.reader.epochs import Epochs
     from shardprep.reader.examples import Columns, Examples
 
 IMAGES_A_TURN = 8
@@ -39,10 +40,25 @@ class Ahead:
     """Batches made or being made that nobody has asked for yet."""
     on_error: Literal["raise", "skip"]
     num_epochs: int | None
+    """None for ever."""
+
+    def __post_init__(self) -> None:
+        check_at_least(1, num_threads=self.num_threads)
+        check_at_least(1, epochs=1 if self.num_epochs is None else self.num_epochs)
+        check_at_least(0, prefetch=self.prefetch)
+        if self.on_error not in ("raise", "skip"):
+            raise DatasetError(WHERE, f"on_error={self.on_error!r}", "use 'raise' or 'skip'")
 
 
 class Batches:
     """An iterator over batches; `Dataset.batches` makes it and says what it yields."""
+
+    _place: tuple[int, int]
+    """Epoch and number of the batch to be handed out next."""
+    _upcoming: Iterator[tuple[int, int]]
+    """The places whose batches nobody has begun to make."""
+    _jobs: deque[_Job]
+    """Batches being made or made, in order."""
 
     def __init__(
         self, examples: Examples, epochs: Epochs, ahead: Ahead, *, supervised: bool
@@ -128,7 +144,7 @@ class Batches:
     def _seek(self, epoch: int, batch: int) -> None:
         self._place = (epoch, batch)
         self._upcoming = self._places(epoch, batch)
-        self._jobs: deque[_Job] = deque()
+        self._jobs = deque()
 
     def _places(self, epoch: int, batch: int) -> Iterator[tuple[int, int]]:
         num_batches, last = self._epochs.num_batches, self._ahead.num_epochs
@@ -160,7 +176,7 @@ class Batches:
         if shape is not None:
             buffer = self._buffers.take((self._epochs.batch_size, *shape))
             columns[IMAGE] = buffer[: len(numbers)]
-        return _Job(place, numbers, columns)
+        return _Job(place, numbers.tolist(), columns)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
@@ -179,7 +195,7 @@ class Batches:
             error = job.errors[row]
             if self._ahead.on_error == "raise":
                 raise error
-            number = int(job.numbers[row])
+            number = job.numbers[row]
             if number not in self._bad:
                 self._bad[number] = error
                 warnings.warn(f"skipped: {error}", RuntimeWarning, stacklevel=3)
@@ -200,7 +216,8 @@ class _Job:
     """A batch in the making. Threads take one row after the other until none is left."""
 
     place: tuple[int, int]
-    numbers: Numbers
+    numbers: list[int]
+    """Of the records, by row."""
     columns: Columns
     futures: list[Future[None]] = field(default_factory=list)
     errors: dict[int, RecordError] = field(default_factory=dict)
@@ -214,7 +231,7 @@ class _Job:
         """Take rows and fill them."""
         for row in self.rows:  # the interpreter gives each to one thread only
             try:
-                examples.fill(int(self.numbers[row]), self.columns, row)
+                examples.fill(self.numbers[row], self.columns, row)
             except RecordError as error:
                 self.errors[row] = error
 
@@ -231,7 +248,7 @@ class _Buffers:
         try:
             memory = self._free.pop()
         except IndexError:
-            memory = memoryview(np.empty(shape, np.uint8))
+            memory = np.empty(shape, np.uint8).data
         # Made of a memoryview and not of an array, this is what all views of it hold on to.
         array = np.asarray(memory)
         weakref.finalize(array, self._free.append, memory).atexit = False

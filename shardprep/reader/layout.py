@@ -2,7 +2,7 @@
 
 There the names of the schema stand in their order, each with one list, its numbers packed, so
 that a few comparisons tell where everything is. Whatever is otherwise is None here and left to
-`example.decode`: what is found is what that returns.
+`example.decode`: what is found is what that returns. Values nobody asks for are passed over.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     Found = list[memoryview] | list[int] | list[float]
 
@@ -35,17 +35,20 @@ class _Entry:
     list_tag: int
     short: tuple[bytes, ...]
     """Length of the entry → all that stands before the values, for a length of one byte."""
+    wanted: bool
 
 
 class Layout:
     """The layout of the examples of one schema."""
 
-    def __init__(self, dtypes: Mapping[str, str]) -> None:
-        """Take the dtype of every feature by name."""
-        self._entries = [_entry(name, _LISTS[dtypes[name]]) for name in sorted(dtypes)]
+    def __init__(self, dtypes: Mapping[str, str], wanted: Container[str]) -> None:
+        """Take the dtype of every feature by name, and the names of those to be found."""
+        self._entries = [
+            _entry(name, _LISTS[dtypes[name]], wanted=name in wanted) for name in sorted(dtypes)
+        ]
 
     def find(self, data: bytes) -> dict[str, Found] | None:
-        """Return the values of every feature; bytes are views into `data`."""
+        """Return the values of the wanted features; bytes are views into `data`."""
         try:
             return self._find(data)
         except IndexError:
@@ -67,20 +70,21 @@ class Layout:
                 if values is None:
                     return None
                 at, end = values
-            if entry.list_tag == _LISTS["bytes"]:
-                found[entry.name] = [view[at:end]]
-            elif entry.list_tag == _LISTS["int64"]:
-                found[entry.name] = _ints(data, at, end)
-            else:
-                found[entry.name] = _floats(data, at, end)
+            if entry.wanted:
+                if entry.list_tag == _LISTS["bytes"]:
+                    found[entry.name] = [view[at:end]]
+                elif entry.list_tag == _LISTS["int64"]:
+                    found[entry.name] = _ints(data, at, end)
+                else:
+                    found[entry.name] = _floats(data, at, end)
             at = end
         return found if at == len(data) else None
 
 
-def _entry(name: str, list_tag: int) -> _Entry:
+def _entry(name: str, list_tag: int, *, wanted: bool) -> _Entry:
     raw = name.encode()
-    if len(raw) >= _SHORT:
-        return _Entry(name, b"", 0, ())
+    if len(raw) >= _SHORT:  # nobody has such names, so nothing is found where one is
+        return _Entry(name, b"", 0, (), wanted)
     head = bytes((_FIELD, len(raw))) + raw + b"\x12"
     before = len(head) + 5
     never = b"\0"  # is the tag of nothing
@@ -92,7 +96,7 @@ def _entry(name: str, list_tag: int) -> _Entry:
         else never
         for length in range(_SHORT)
     ]
-    return _Entry(name, head, list_tag, tuple(short))
+    return _Entry(name, head, list_tag, tuple(short), wanted)
 
 
 def _long(data: bytes, at: int, entry: _Entry) -> tuple[int, int] | None:

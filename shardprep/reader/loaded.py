@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+
+_Parameters = ParamSpec("_Parameters")
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The arguments of a call of `load`."""
+    """The arguments of a call of `load`, defaults included."""
 
     path: str | Path
     split: Any
     options: Mapping[str, Any]
     """All further ones."""
+
+
+def remembered(load: Callable[_Parameters, Any]) -> Callable[_Parameters, Any]:
+    """Let what a function returns know the arguments it was made with."""
+    signature = inspect.signature(load)
+
+    @functools.wraps(load)
+    def remembering(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> Any:
+        dataset = load(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        options = dict(given.arguments)
+        dataset.loaded = Loaded(options.pop("path"), options.pop("split"), options)
+        return dataset
+
+    return remembering

@@ -51,7 +51,11 @@ class _Places:
 
 
 class Records:
-    """A sequence of payloads. Cheap to slice, to pickle and to read from many threads."""
+    """A sequence of payloads. Cheap to slice, to pickle and to read from many threads.
+
+    A shard that is cut while it is mapped ends the process when it is read there, as with any
+    mapped file; one that was replaced by a rename is still read as it was.
+    """
 
     def __init__(
         self, paths: tuple[Path, ...], sizes: tuple[int, ...], places: _Places, *, verify_crc: bool
@@ -84,8 +88,8 @@ class Records:
 
         """
         places = self._places
-        offset, length = int(places.offset[number]), int(places.length[number])
-        mapped = self._map(int(places.shard[number]))
+        offset, length = places.offset.item(number), places.length.item(number)
+        mapped = self._map(places.shard.item(number))
         if not self._verify_crc:
             return mapped[offset + HEADER_BYTES : offset + length - FOOTER_BYTES]
         try:
@@ -107,8 +111,8 @@ class Records:
         made.update(
             repr([(p.name, s) for p, s in zip(self._paths, self._sizes, strict=True)]).encode()
         )
-        made.update(np.ascontiguousarray(self._places.shard))
-        made.update(np.ascontiguousarray(self._places.offset))
+        made.update(self._places.shard.tobytes())
+        made.update(self._places.offset.tobytes())
         return made.hexdigest()[:16]
 
 

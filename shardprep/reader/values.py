@@ -15,7 +15,7 @@ from PIL import Image
 
 from shardprep import example
 from shardprep.reader.layout import Layout
-from shardprep.schema import HEIGHT, IMAGE, WIDTH
+from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
     from shardprep.schema import Feature, Schema
@@ -35,7 +35,8 @@ class Values:
         self._schema = schema
         self._decode = decode
         self._features = schema.features
-        self._layout = Layout({name: one.dtype for name, one in schema.features.items()})
+        dtypes = {name: one.dtype for name, one in schema.features.items()}
+        self._layout = Layout(dtypes, names)
 
     def columns(self, num_rows: int) -> dict[str, np.ndarray[Any, Any]]:
         """Return an array for a batch of each feature, not filled; decoded images have none."""
@@ -77,7 +78,7 @@ class Values:
 
     def _raw(self, payload: bytes) -> dict[str, Any]:
         raw = self._layout.find(payload)
-        return example.decode(payload) if raw is None else raw  # type: ignore[return-value]
+        return example.decode(payload) if raw is None else raw
 
     def _value(self, name: str, raw: dict[str, Any]) -> Any:
         feature = self._features[name]
@@ -101,8 +102,11 @@ class Values:
         if not self._decode:
             return bytes(data)
         if self._features[IMAGE].encoding == "raw":
-            pixels = np.frombuffer(data, np.uint8).reshape(self._raw_shape(raw))
-            return pixels.copy()  # what `frombuffer` returns cannot be written to
+            shape = self.image_shape()
+            if shape is None:
+                raise ValueError("plain pixels, and no size of them in the schema")
+            # A copy: what `frombuffer` returns cannot be written to.
+            return np.frombuffer(data, np.uint8).reshape(shape).copy()
         pixels = self._decoded(data)
         shape = self.image_shape()
         if shape is not None:
@@ -114,30 +118,26 @@ class Values:
         encoding = self._features[IMAGE].encoding
         if encoding == "raw":
             out[:] = np.frombuffer(data, np.uint8).reshape(out.shape)
-        elif self._is_jpeg(data):
-            # Fresh pages for every image would cost half as much again as the decoding.
-            _check_shape(simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=out), out.shape)
         else:
-            pixels = self._decoded(data)
+            # Fresh pages for every image would cost half as much again as the decoding.
+            pixels = self._decoded(data, out)
             _check_shape(pixels, out.shape)
-            out[:] = pixels
+            if not self._is_jpeg(data):
+                out[:] = pixels
 
-    def _decoded(self, data: bytes | memoryview) -> Pixels:
-        if self._is_jpeg(data):
-            return simplejpeg.decode_jpeg(data, colorspace="RGB")  # type: ignore[no-any-return]
-        with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
-            return np.array(image.convert("RGB"))
+    def _decoded(self, data: bytes | memoryview, out: Pixels | None = None) -> Pixels:
+        """Return the pixels; those of a JPEG are in `out` then, if they fit."""
+        try:
+            if self._is_jpeg(data):
+                return simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=out)  # type: ignore[no-any-return]
+            with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+                return np.array(image.convert("RGB"))
+        except Exception as error:
+            raise ValueError(f"the image cannot be decoded ({error})") from error
 
     def _is_jpeg(self, data: bytes | memoryview) -> bool:
         encoding = self._features[IMAGE].encoding
         return encoding == "jpeg" or (encoding == "any" and bytes(data[:3]) == _JPEG_START)
-
-    def _raw_shape(self, raw: dict[str, Any]) -> tuple[int, int, int]:
-        """Return the shape of plain pixels: the schema's, or what stands beside them."""
-        if (shape := self.image_shape()) is not None:
-            return shape
-        height, width = (_only(name, self._features[IMAGE], raw) for name in (HEIGHT, WIDTH))
-        return int(height), int(width), 3
 
 
 def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:

@@ -29,13 +29,13 @@ def print_benchmark(console: Console, found: Benchmark) -> None:
         if way.problem:
             print_line(console, "not run", f"{WAYS[way.name]}: {way.problem}", style="yellow")
     cores = "1 core" if found.num_cores == 1 else f"{found.num_cores} cores"
-    rounds = max((len(way.rounds) for way in found.ways), default=0)
+    settings = found.settings
     print_line(
         console,
         "measured",
-        f"batches of {found.settings.batch_size}, {cores}, median of {rounds} x {found.settings.seconds:g} s after "
-        "the first batch, files in memory; a core: images for each second of one core; memory: "
-        "the most that the process held",
+        f"batches of {settings.batch_size}, {cores}, median of {settings.rounds} x "
+        f"{settings.seconds:g} s after the first batch, files in memory; a core: images for each "
+        "second of one core; memory: the most that the process held",
     )
 
 

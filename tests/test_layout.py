@@ -1,0 +1,177 @@
+"""What the short way through an Example finds is what the long way returns, or nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from shardprep.errors import RecordError
+from shardprep.example import decode, encode
+from shardprep.reader.layout import Layout
+
+if TYPE_CHECKING:
+    from shardprep.example import Values
+
+patiently = settings(deadline=None)  # a busy machine is no fault
+
+STRATEGIES: dict[str, Any] = {
+    "bytes": st.one_of(st.binary(max_size=40), st.integers(100, 20_000).map(bytes)),
+    "int64": st.integers(-(2**63), 2**63 - 1),
+    "float32": st.floats(width=32),
+}
+NAMES = st.one_of(st.sampled_from(["image", "image/filename", "label"]), st.text(max_size=140))
+
+
+@st.composite
+def schemas_and_values(draw: Any) -> tuple[dict[str, str], dict[str, Values]]:
+    """Draw dtypes by name, and for each a list of values, most often one."""
+    dtypes = draw(st.dictionaries(NAMES, st.sampled_from(sorted(STRATEGIES)), max_size=5))
+    sizes = st.sampled_from([1, 1, 1, 1, 0, 2, 30])
+    values = {}
+    for name, dtype in dtypes.items():
+        size = draw(sizes)
+        values[name] = draw(st.lists(STRATEGIES[dtype], min_size=size, max_size=size))
+    return dtypes, values
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Compare by feature, NaN being equal to itself."""
+    return {name: comparable(values) for name, values in found.items()} == {
+        name: comparable(values) for name, values in expected.items()
+    }
+
+
+def comparable(values: Any) -> list[Any]:
+    return [repr(one) if isinstance(one, float) else one for one in values]
+
+
+def long_way(data: bytes) -> dict[str, Any] | None:
+    try:
+        return decode(data)
+    except RecordError:
+        return None
+
+
+@patiently
+@given(schemas_and_values())
+def test_it_finds_what_is_written_here(made: tuple[dict[str, str], dict[str, Values]]) -> None:
+    dtypes, values = made
+    data = encode(values)
+    found = Layout(dtypes, dtypes).find(data)
+    if found is not None:
+        assert same(found, decode(data))
+    short = all(len(name.encode()) < 128 for name in dtypes)
+    one_each = all(
+        len(one) == 1 or (one and dtypes[name] != "bytes") for name, one in values.items()
+    )
+    if dtypes and short and one_each:
+        assert found is not None
+
+
+@patiently
+@given(schemas_and_values(), st.data())
+def test_what_is_not_asked_for_is_passed_over(
+    made: tuple[dict[str, str], dict[str, Values]], data: st.DataObject
+) -> None:
+    dtypes, values = made
+    assume(dtypes)
+    wanted = data.draw(st.sets(st.sampled_from(sorted(dtypes))))
+    payload = encode(values)
+    found = Layout(dtypes, wanted).find(payload)
+    if found is not None:
+        assert same(found, {name: decode(payload)[name] for name in wanted})
+
+
+@patiently
+@given(schemas_and_values(), st.randoms(use_true_random=False))
+def test_what_tensorflow_writes_is_never_found_to_be_something_else(
+    made: tuple[dict[str, str], dict[str, Values]], random: Any
+) -> None:
+    """Its maps have no order, so features come in any."""
+    tf = pytest.importorskip("tensorflow")
+    dtypes, values = made
+    message = tf.train.Example()
+    names = list(values)
+    random.shuffle(names)
+    fields = {"bytes": "bytes_list", "int64": "int64_list", "float32": "float_list"}
+    for name in names:
+        kind = getattr(message.features.feature[name], fields[dtypes[name]])
+        kind.value.extend(values[name])
+    data = message.SerializeToString()
+    found = Layout(dtypes, dtypes).find(data)
+    if found is not None:
+        assert same(found, decode(data))
+
+
+SOUND: dict[str, Values] = {
+    "image": [bytes(300)],
+    "image/filename": [b"train/cat.1.jpg"],
+    "image/height": [224],
+    "label": [-1],
+    "weight": [0.5],
+}
+DTYPES = {
+    "image": "bytes", "image/filename": "bytes", "image/height": "int64", "label": "int64",
+    "weight": "float32",
+}  # fmt: skip
+
+
+def test_a_sound_example_is_found_whole() -> None:
+    found = Layout(DTYPES, DTYPES).find(encode(SOUND))
+    assert found is not None
+    assert same(found, SOUND)
+
+
+def test_every_cut_and_every_changed_byte_gives_nothing_or_what_the_long_way_gives() -> None:
+    layout = Layout(DTYPES, DTYPES)
+    data = encode(SOUND)
+    spoiled = [data[:at] for at in range(len(data))]
+    for at in range(len(data)):
+        spoiled += [
+            data[:at] + bytes((value,)) + data[at + 1 :] for value in (0, 10, 127, 128, 255)
+        ]
+        spoiled += [data[:at] + bytes((data[at] ^ bit,)) + data[at + 1 :] for bit in (1, 8, 64)]
+    for one in spoiled:
+        found = layout.find(one)
+        if found is not None:
+            expected = long_way(one)
+            assert expected is not None, one
+            assert same(found, expected), one
+
+
+@patiently
+@given(st.binary(max_size=60))
+@example(b"")
+@example(b"\n")
+@example(b"\n\x00")
+def test_other_bytes_give_nothing_or_what_the_long_way_gives(data: bytes) -> None:
+    found = Layout({"x": "int64"}, {"x"}).find(data)
+    if found is not None:
+        expected = long_way(data)
+        assert expected is not None
+        assert same(found, expected)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {**SOUND, "more": [1]},
+        {name: one for name, one in SOUND.items() if name != "label"},
+        {**SOUND, "label": [0.5]},
+        {**SOUND, "image": [b"a", b"b"]},
+        {**SOUND, "label": []},
+    ],
+    ids=["one more", "one less", "of another kind", "two for one", "no value"],
+)
+def test_what_is_not_the_schema_s_is_left_to_the_long_way(values: dict[str, Values]) -> None:
+    assert Layout(DTYPES, DTYPES).find(encode(values)) is None
+
+
+def test_nan_is_found() -> None:
+    found = Layout({"x": "float32"}, {"x"}).find(encode({"x": [math.nan]}))
+    assert found is not None
+    assert math.isnan(found["x"][0])  # type: ignore[arg-type]
