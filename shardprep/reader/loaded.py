@@ -16,12 +16,17 @@ _Parameters = ParamSpec("_Parameters")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The arguments of a call of `load`, defaults included."""
+    """A call of `load`, with all of its arguments, defaults included."""
 
+    load: Callable[..., Any]
     path: str | Path
     split: Any
     options: Mapping[str, Any]
     """All further ones."""
+
+    def again(self, **changed: Any) -> Any:
+        """Return what the call gives with other options."""
+        return self.load(self.path, self.split, **{**self.options, **changed})
 
 
 def remembered(load: Callable[_Parameters, Any]) -> Callable[_Parameters, Any]:
@@ -34,7 +39,7 @@ def remembered(load: Callable[_Parameters, Any]) -> Callable[_Parameters, Any]:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         options = dict(given.arguments)
-        dataset.loaded = Loaded(options.pop("path"), options.pop("split"), options)
+        dataset.loaded = Loaded(load, options.pop("path"), options.pop("split"), options)
         return dataset
 
     return remembering

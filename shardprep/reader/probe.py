@@ -13,7 +13,6 @@ import tensorflow as tf
 from shardprep.dataset import find_dataset, read_schema
 from shardprep.errors import DatasetError
 from shardprep.manifest import load_manifest
-from shardprep.reader import load
 from shardprep.reader.diagnosis import Circumstances, Diagnosis, Measured, conclude
 from shardprep.reader.loaded import Loaded
 from shardprep.reader.memory import free_bytes
@@ -63,7 +62,7 @@ def _measure(dataset: Any, loaded: Loaded, take: Callable[[Any], Any], seconds: 
             there = tf.nest.map_structure(_moved, batch)
         runs["model_on_device"] = lambda limit: _rate(itertools.repeat(there), limit, take)
     if loaded.options["cache"] in (False, "auto"):  # "auto" may have come to no cache
-        undressed = _again(loaded, repeat=True, augment=None, dtype="uint8", cache=False)
+        undressed = loaded.again(repeat=True, augment=None, dtype="uint8", cache=False)
         records = _records(loaded)
         runs["decode"] = lambda limit: _rate(iter(undressed), limit)
         runs["read"] = lambda limit: _rate(iter(records), limit)
@@ -94,7 +93,7 @@ def _measure(dataset: Any, loaded: Loaded, take: Callable[[Any], Any], seconds: 
 def _endless(dataset: Any, loaded: Loaded) -> Any:
     """Return the pipeline without the gaps between epochs."""
     if not loaded.options["cache"]:
-        return _again(loaded, repeat=True)
+        return loaded.again(repeat=True)
     # The cache belongs to this dataset. Its first epoch fills it; the others are what counts.
     left = _num_records(loaded)
     for batch in dataset:
@@ -102,10 +101,6 @@ def _endless(dataset: Any, loaded: Loaded) -> Any:
         if left <= 0:
             break
     return dataset if loaded.options["repeat"] is True else dataset.repeat()
-
-
-def _again(loaded: Loaded, **changed: Any) -> Any:
-    return load(loaded.path, loaded.split, **{**loaded.options, **changed})
 
 
 def _records(loaded: Loaded) -> Any:
