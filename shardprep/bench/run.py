@@ -51,10 +51,10 @@ def run_benchmark(
         _warm(folder / shard.name)
     source = (str(folder), split, str(num_records), str(settings.batch_size))
     with ExitStack() as stack:
-        runs = []
-        for name, called in WAYS.items():
-            notice(f"{called}: starting")
-            runs.append(stack.enter_context(_Run(name, source)))
+        notice("starting")  # all at once: that is not measured
+        runs = [stack.enter_context(_Run(name, source)) for name in WAYS]
+        for run in runs:
+            run.wait_until_ready()
         for turn in range(settings.rounds):
             for run in runs:
                 if not run.problem:
@@ -137,13 +137,16 @@ class _Run:
         )  # fmt: skip
 
     def __enter__(self) -> Self:
-        self._listen()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
         self._errors.close()
+
+    def wait_until_ready(self) -> None:
+        """Wait until it has given a batch, or said why it cannot."""
+        self._listen()
 
     def round(self, seconds: float) -> None:
         """Let it have its turn."""
