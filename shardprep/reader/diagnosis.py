@@ -130,6 +130,8 @@ def _costs(found: Measured, here: Circumstances) -> _Costs:
     if found.read is None or found.decode is None:  # a cache: its reading, and what comes after
         return _Costs(0.0, 0.0, whole) if here.augments else _Costs(whole, 0.0, 0.0)
     read, decoded = 1 / found.read, 1 / found.decode
+    if not here.augments and here.dtype == "uint8":  # then these are the same pipeline
+        decoded = whole = min(decoded, whole)
     return _Costs(read, max(0.0, decoded - read), max(0.0, whole - decoded))
 
 
@@ -179,6 +181,9 @@ def _for_decode(found: Measured, here: Circumstances) -> Change:
 def _for_augment(found: Measured, here: Circumstances) -> Change:
     costs = _costs(found, here)
     left = costs.read + costs.decode
+    if not here.augments:
+        advice = "dtype='uint8', with a Rescaling layer in the model: casting costs most now"
+        return Change(advice, _slower_of(found.model, left))
     advice = "augment in the model, as its first layers: there the accelerator does it"
     return Change(advice, _slower_of(found.model, left))
 
