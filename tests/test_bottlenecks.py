@@ -66,7 +66,8 @@ def test_the_table_of_the_document_is_what_bench_prints(place: Path) -> None:
         cwd=place, capture_output=True, text=True, check=True,
         env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
     )  # fmt: skip
-    assert shape(done.stdout) == shape(shown)
+    # Where a line is wrapped depends on its numbers.
+    assert " ".join(shape(done.stdout)) == " ".join(shape(shown))
     assert [row for row in WAYS.values() if row not in DOCUMENT] == []
 
 

@@ -162,17 +162,17 @@ def here(**facts: Any) -> Circumstances:
 SMALL = {"free_bytes": 1 << 20}
 VERDICTS: dict[str, tuple[dict[str, Any], dict[str, Any], str, str, float]] = {
     "reading costs most": (
-        {"read": 120.0, "decode": 110.0, "pipeline": 100.0}, SMALL, "read", "local disk", 6.0,
+        {"read": 120.0, "decode": 110.0, "pipeline": 100.0}, SMALL, "read", "local disk", 10.0,
     ),
     "reading, and it fits": (
         {"read": 120.0, "decode": 110.0, "pipeline": 110.0}, {}, "read", "cache='memory'", 10.0,
     ),
     "reading a cache": ({"read": None, "decode": None}, {}, "read", "faster disk", 10.0),
-    "decoding, and it fits": ({}, {}, "decode", "cache='memory'", 9.0),
+    "decoding, and it fits": ({}, {}, "decode", "cache='memory'", 10.0),
     "decoding larger images than asked for": (
-        {}, {"asked_size": (112, 112)}, "decode", "--size 112x112", 3.1,
+        {}, {"asked_size": (112, 112)}, "decode", "--size 112x112", 4.4,
     ),
-    "decoding what does not fit": ({}, SMALL, "decode", "--format raw", 3.4),
+    "decoding what does not fit": ({}, SMALL, "decode", "--format raw", 5.0),
     "decoding what would be slow to read": (
         {"read": 200.0, "decode": 100.0}, {**SMALL, "record_bytes": 5_000.0}, "read", "local", 2.0,
     ),

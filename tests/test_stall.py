@@ -33,7 +33,7 @@ def pause(tensor: Any) -> Any:
 
 
 def batches(change: Callable[[Any], Any] = tf.identity) -> Any:
-    """Return a dataset of 5 batches of 8 and one of 3, each made when it is asked for."""
+    """Return a dataset of 4 batches of 8 and one of 3, each made when it is asked for."""
     dataset = tf.data.Dataset.from_tensor_slices(BATCH.reshape(-1, 4)[:35])
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
@@ -56,9 +56,11 @@ def model_of(*layers: Any, **options: Any) -> Any:
     return model
 
 
-def stalls(model: Any, dataset: Any, **options: Any) -> list[float]:
+def stalls(model: Any, dataset: Any) -> list[float]:
+    """Return the share of two epochs of full batches: for another size, Keras compiles again."""
     meter = reader.StallMeter(verbose=False)
-    history = model.fit(dataset, epochs=2, verbose=0, callbacks=[meter], **options).history
+    full = dataset.take(NUM_BATCHES - 1)
+    history = model.fit(full, epochs=2, verbose=0, callbacks=[meter]).history
     assert len(history["stall"]) == 2
     return list(history["stall"])
 
@@ -112,7 +114,7 @@ def test_a_fit_that_was_broken_off_leaves_nothing_in_the_way() -> None:
         model.fit(batches(), verbose=0, callbacks=[reader.StallMeter(), breaking])
     assert min(stalls(model, batches(pause))) > 0.5
     model.fit(batches(), verbose=0)
-    assert model.optimizer.iterations == 1 + 2 * NUM_BATCHES + NUM_BATCHES
+    assert model.optimizer.iterations == 1 + 2 * (NUM_BATCHES - 1) + NUM_BATCHES
 
 
 def test_a_line_an_epoch_says_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
