@@ -85,7 +85,7 @@ def test_slow_reading_is_found(folder: Path, tmp_path: Path) -> None:
 
 
 def test_steps_get_whole_batches_of_the_dataset(folder: Path) -> None:
-    seen = []
+    seen: list[Any] = []
     train = reader.load(folder, batch_size=4, as_supervised=False, drop_remainder=True)
     reader.diagnose(train, seen.append, seconds=0.1)
     assert {tuple(batch["image"].shape) for batch in seen} == {(4, 600, 800, 3)}
