@@ -21,12 +21,12 @@ test: .venv/installed-test
 	$(BIN)/pytest -n 2 --dist worksteal
 
 clean:
-	rm -rf .venv build demo *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build demo *.egg-info shardprep/*.so .mypy_cache .pytest_cache .ruff_cache
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python pyproject.toml
+.venv/installed: .venv/bin/python pyproject.toml shardprep/_resample.c shardprep/_blend.h
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 

@@ -13,6 +13,8 @@ from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
 _DATASETS = Path("tfrecords")
@@ -60,6 +62,27 @@ def downloaded(slug: str, to: Path | None, console: Console, *, refresh: bool) -
         return download(parse_ref(slug), to=to, refresh=refresh, watcher=progress)
 
 
+def repair_source(folder: Path, source: str | None, console: Console) -> str:
+    """Return where to rebuild a dataset from: as asked, else by a ./shardprep.toml that is for it.
+
+    Raises:
+        RecipeError: neither says it.
+
+    """
+    keys = _keys_here()
+    if source is None and "source" in keys:
+        recipe = make_recipe(keys, RECIPE_FILE)
+        place = Path(recipe.out, recipe.dataset_name, recipe.version)
+        source = recipe.source if place.resolve() == folder.resolve() else None
+    if source is None:
+        raise RecipeError(
+            "--repair",
+            f"nothing here says what {folder} was built from",
+            "add --source with the folder, the archive or the slug",
+        )
+    return local_source(source, console, refresh=False)
+
+
 def only_archive() -> str:
     """Return the one archive in this folder.
 
@@ -75,7 +98,7 @@ def only_archive() -> str:
     raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
 
 
-def dataset_folder(dataset: Path | None) -> Path:
+def dataset_folder(dataset: Path | None, find: Callable[[Path], Path] = find_dataset) -> Path:
     """Return the folder that a dataset argument means; None is what the recipe has written.
 
     Raises:
@@ -83,7 +106,7 @@ def dataset_folder(dataset: Path | None) -> Path:
 
     """
     if dataset is not None:
-        return find_dataset(dataset)
+        return find(dataset)
     if Path(RECIPE_FILE).is_file():
         recipe = make_recipe(read_recipe(Path(RECIPE_FILE)), RECIPE_FILE)
         return find_dataset(Path(recipe.out, recipe.dataset_name))

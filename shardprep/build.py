@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from shardprep import stages
 from shardprep.chunk import ChunkEncoder, ChunkTask
 from shardprep.dataset import DatasetFolder, locked
 from shardprep.durable import sync_folder, write_durably
-from shardprep.engine.limits import Limits
+from shardprep.engine.limits import WorkerLimits
 from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError, SourceError
 from shardprep.fingerprint import differences, make_fingerprint
@@ -26,6 +27,7 @@ from shardprep.manifest import MANIFEST_FILE, Fingerprint, Manifest, load_manife
 from shardprep.plan import chunks
 from shardprep.prepare import BuildPlan, make_plan
 from shardprep.shard import PARTS_DIR, ShardWriter, is_done
+from shardprep.stages import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
     from shardprep.plan import ShardPlan
     from shardprep.recipe import Recipe
 
-    Engine = Callable[[ChunkEncoder, Iterable[ChunkTask], int, Limits], Generator[EncodedChunk]]
+    Engine = Callable[
+        [ChunkEncoder, Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]
+    ]
 
 WORK_DIR = ".work"
 _BUILD_FILE = ".build.json"
@@ -67,6 +71,16 @@ class TooManyRejectedError(BuildError):
 
 
 @dataclass(frozen=True, slots=True)
+class Remains:
+    """What there is of a dataset that is to be built once more, bit for bit."""
+
+    manifest: Manifest
+    """What must come out."""
+    restore: Callable[[Path], None]
+    """Puts what is whole of it into the folder of the unfinished build."""
+
+
+@dataclass(frozen=True, slots=True)
 class BuildResult:
     """What a build has come to."""
 
@@ -87,8 +101,11 @@ def build_dataset(
     watcher: Watcher,
     overwrite: bool = False,
     engine: Engine = run_chunks,
+    remains: Remains | None = None,
 ) -> BuildResult:
     """Build the dataset of a recipe, or finish a build that was begun.
+
+    With `remains` it replaces a damaged dataset, and only by one that is as its manifest says.
 
     Raises:
         ShardprepError: it cannot be built as asked, or too many items are rejected; what is done
@@ -98,7 +115,7 @@ def build_dataset(
     start = time.monotonic()
     folder = DatasetFolder(Path(recipe.out), recipe.dataset_name, recipe.version)
     fingerprint = make_fingerprint(recipe)
-    if folder.is_finished and not overwrite:
+    if folder.is_finished and not overwrite and remains is None:
         return BuildResult(folder.final, _same(folder, fingerprint), was_there=True)
     num_new = 0
     with locked(folder.incomplete):
@@ -106,6 +123,8 @@ def build_dataset(
         _begin(work, fingerprint, overwrite=overwrite)
         try:
             if not (work / MANIFEST_FILE).is_file():
+                if remains is not None:
+                    remains.restore(work)
                 plan = make_plan(recipe, work / WORK_DIR, watcher.notice)
                 with _writing(work):
                     num_new = _write_shards(
@@ -115,6 +134,8 @@ def build_dataset(
                 with _writing(work):
                     manifest = finish(work, plan, recipe.version, fingerprint)
                     _check_rejections(work, manifest, recipe.max_rejected)
+                    if remains is not None:
+                        _check_same(work, manifest, remains.manifest)
                     seal(work, manifest)
         finally:
             shutil.rmtree(work / WORK_DIR, ignore_errors=True)
@@ -151,6 +172,20 @@ def _same(folder: DatasetFolder, fingerprint: Fingerprint) -> Manifest:
             "add --overwrite to replace it, or give another --version or --name",
         )
     return manifest
+
+
+def _check_same(work: Path, manifest: Manifest, expected: Manifest) -> None:
+    """See that what came out is what the manifest of the damaged dataset says."""
+    if manifest.dumps() == expected.dumps():
+        return
+    hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
+    other = [name for name, s in expected.shards.items() if hashes.get(name) != s.sha256]
+    shutil.rmtree(work / PARTS_DIR)  # nothing here is worth going on with
+    raise BuildError(
+        str(work),
+        f"came out other than the manifest says ({', '.join(other) or 'its documents'})",
+        "the dataset is left as it is: build it again with --overwrite",
+    )
 
 
 def _begin(work: Path, fingerprint: Fingerprint, *, overwrite: bool) -> None:
@@ -196,8 +231,8 @@ def _begun(work: Path) -> Fingerprint | None:
         raise BuildError(str(state), "is damaged", f"remove {work} to start again") from error
 
 
-def _limits(recipe: Recipe) -> Limits:
-    return Limits(
+def _limits(recipe: Recipe) -> WorkerLimits:
+    return WorkerLimits(
         item_s=recipe.timeout, worker_bytes=_WORKER_BYTES + _PIXEL_BYTES * recipe.max_pixels
     )
 
@@ -219,7 +254,7 @@ def _write_shards(
     work: Path,
     plan: BuildPlan,
     num_workers: int,
-    limits: Limits,
+    limits: WorkerLimits,
     watcher: Watcher,
     engine: Engine,
 ) -> int:
@@ -233,19 +268,25 @@ def _write_shards(
     _check_space(work, plan.estimated_bytes * num_todo // plan.num_items)
     tasks = _tasks(plan, todo)
     num_workers = max(1, min(num_workers, sum(1 for _ in _tasks(plan, todo))))
-    encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns)
+    encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns, is_timed=stages.is_on())
     with closing(engine(encoder, tasks, num_workers, limits)) as encoded:
         for shard in todo:
             writer = ShardWriter(work, plan.shard_name(shard), shard)
             try:
                 while not writer.is_full:
-                    chunk = next(encoded)
+                    chunk = _awaited(encoded)
+                    stages.add(chunk.seconds)
                     writer.append(chunk)
                     watcher.encoded(chunk.outcomes)
                 writer.commit()
             finally:
                 writer.abandon()
     return num_todo
+
+
+@stage("wait")
+def _awaited(encoded: Iterator[EncodedChunk]) -> EncodedChunk:
+    return next(encoded)
 
 
 def _tasks(plan: BuildPlan, todo: Iterable[ShardPlan]) -> Iterator[ChunkTask]:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep import schema as names
-from shardprep import tfrecord
-from shardprep.image import ImageSpec, Rejection, process_image
+from shardprep import stages, tfrecord
+from shardprep.image import ImageSpec, ProcessedImage, Rejection, process_image
 from shardprep.source.extent import MemberError
+from shardprep.stages import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +31,7 @@ class Outcome(NamedTuple):
     kind: str
     """Of the rejection; "" for a written item."""
     reason: str
+    """Why it was rejected, or what was wrong with a written one; "" for nothing."""
     length: int
     """Bytes of its framed record, 0 for a rejected one."""
     height: int
@@ -68,6 +71,8 @@ class EncodedChunk:
     """The framed records of the written items, in plan order, back to back."""
     outcomes: tuple[Outcome, ...]
     """One for each item, in plan order."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What each stage took, where that is counted."""
 
     @classmethod
     def joined(cls, parts: Sequence[EncodedChunk]) -> EncodedChunk:
@@ -91,6 +96,8 @@ class ChunkEncoder:
     schema: Schema
     columns: tuple[str, ...] = ()
     """Names of the features that `Item.columns` holds."""
+    is_timed: bool = False
+    """Whether to count what each stage takes."""
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Return the records of the task's items; a bad image is an outcome, never an error.
@@ -98,7 +105,14 @@ class ChunkEncoder:
         `before_item` is called before each of them: an engine that gives an item only so much
         time starts its clock anew.
         """
-        return encode_chunk(task.items, self, before_item)
+        if not self.is_timed:
+            return encode_chunk(task.items, self, before_item)
+        stages.start()
+        start = time.perf_counter()
+        chunk = encode_chunk(task.items, self, before_item)
+        seconds = stages.taken()
+        seconds["other"] = time.perf_counter() - start - sum(seconds.values())
+        return EncodedChunk(chunk.data, chunk.outcomes, seconds)
 
 
 def encode_chunk(
@@ -117,7 +131,7 @@ def encode_chunk(
 
 def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
     try:
-        data = item.extent.read()
+        data = _read(item)
     except MemberError as error:
         return b"", _unread(item, "unreadable", str(error))
     except MemoryError:
@@ -125,22 +139,34 @@ def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
     image = process_image(data, encoder.spec)
     original = image.original
     facts = (original.height, original.width, original.format, len(data))
-    sha256 = hashlib.sha256(data).hexdigest()
+    sha256 = _sha256(data)
     if isinstance(image, Rejection):
         return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
-    record = tfrecord.frame(
-        encoder.schema.encode(
-            {
-                names.IMAGE: image.data,
-                names.FILENAME: item.key.encode(),
-                names.HEIGHT: image.height,
-                names.WIDTH: image.width,
-                **_target_values(item),
-                **_column_values(item, encoder.columns),
-            },
-        ),
-    )
-    return record, Outcome("", "", len(record), *facts, sha256)
+    record = _framed(item, image, encoder)
+    return record, Outcome("", image.damage, len(record), *facts, sha256)
+
+
+@stage("read")
+def _read(item: Item) -> bytes:
+    return item.extent.read()
+
+
+@stage("hash")
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@stage("frame")
+def _framed(item: Item, image: ProcessedImage, encoder: ChunkEncoder) -> bytes:
+    values = {
+        names.IMAGE: image.data,
+        names.FILENAME: item.key.encode(),
+        names.HEIGHT: image.height,
+        names.WIDTH: image.width,
+        **_target_values(item),
+        **_column_values(item, encoder.columns),
+    }
+    return tfrecord.frame(encoder.schema.encode(values))
 
 
 def _unread(item: Item, kind: RejectionKind, reason: str) -> Outcome:

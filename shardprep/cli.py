@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardprep import options as o  # noqa: TC001 - typer reads the annotations
-from shardprep.errors import RecipeError, ShardprepError
+from shardprep.errors import RecipeError, ShardprepError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from shardprep.recipe import Recipe
+    from shardprep.verify.problem import Verification
 
-EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_ERROR, EXIT_USAGE, EXIT_PROBLEMS, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 app = typer.Typer(
     name="shardprep",
@@ -111,6 +112,9 @@ def build(
     quality: o.Quality = None,
     background: o.Background = None,
     max_pixels: o.MaxPixels = None,
+    min_side: o.MinSide = None,
+    max_aspect: o.MaxAspect = None,
+    truncated: o.Truncated = None,
     labels: o.Labels = None,
     target: o.Target = None,
     separator: o.Separator = None,
@@ -129,12 +133,18 @@ def build(
     exclude: o.Exclude = None,
     exclude_list: o.ExcludeList = None,
     zip_encoding: o.ZipEncoding = None,
+    max_members: o.MaxMembers = None,
+    max_member_size: o.MaxMemberSize = None,
+    max_unpacked: o.MaxUnpacked = None,
+    max_ratio: o.MaxRatio = None,
+    max_depth: o.MaxDepth = None,
     max_rejected: o.MaxRejected = None,
     timeout: o.Timeout = None,
     save_rejected: o.SaveRejected = None,
     workers: o.Workers = None,
     refresh: o.Refresh = False,
     overwrite: o.Overwrite = False,
+    profile: o.Profile = False,
     dry_run: o.DryRun = False,
     as_json: o.Json = False,
 ) -> None:
@@ -145,7 +155,9 @@ def build(
     from shardprep.arguments import local_source, recipe_applies, recipe_of
     from shardprep.recipe import RECIPE_FILE
 
-    not_recipe = {"workers", "save_rejected", "refresh", "overwrite", "dry_run", "as_json"}
+    not_recipe = {
+        "workers", "save_rejected", "refresh", "overwrite", "profile", "dry_run", "as_json",
+    }  # fmt: skip
     given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
     recipe = recipe_of({key: value for key, value in given.items() if key not in not_recipe})
     if source is not None and recipe_applies(source):
@@ -155,6 +167,10 @@ def build(
     if dry_run:
         _show_plan(recipe, as_json=as_json)
     else:
+        if profile:
+            from shardprep import stages
+
+            stages.start()
         _build(recipe, workers, save_rejected, overwrite=overwrite, as_json=as_json)
 
 
@@ -266,6 +282,61 @@ def bench(
         typer.echo(f"wrote {plot}")
 
 
+@app.command(
+    epilog="Examples:\n\nshardprep verify\n\n"
+    "shardprep verify tfrecords/dogs_vs_cats --decode\n\n"
+    "shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip"
+)
+def verify(
+    dataset: o.Dataset = None,
+    decode: Annotated[bool, typer.Option("--decode", help="Decode every image as well.")] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Build what is damaged again from the source, with the same bytes."
+        ),
+    ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="What the dataset was built from, for --repair.",
+            show_default="what ./shardprep.toml says",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that read.", show_default="usable cores"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check that a dataset is what was built: every byte, record, label and document.
+
+    Exits with 3 where problems are found, and remain.
+    """
+    from shardprep.arguments import dataset_folder
+    from shardprep.dataset import find_damaged
+    from shardprep.report.verification import print_verification
+
+    folder = dataset_folder(dataset, find_damaged)
+    found = _verify(folder, workers, decode=decode)
+    if not as_json:
+        print_verification(_console(), found, decode=decode, repair=repair)
+    was_repaired = bool(repair and found.problems)
+    before = found
+    if was_repaired:
+        _repair(found, source, workers)
+        found = _verify(folder, workers, decode=decode)
+        if not as_json:
+            print_verification(_console(), found, decode=decode, repair=repair)
+    if as_json:
+        facts = found.as_json() | (
+            {"repaired": before.as_json()["problems"]} if was_repaired else {}
+        )
+        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+    if found.problems:
+        raise typer.Exit(EXIT_PROBLEMS)
+
+
 @app.command(epilog="Example:\n\nshardprep sample demo && cd demo && shardprep build --shards 20")
 def sample(
     directory: Annotated[
@@ -318,8 +389,9 @@ def _build(
     overwrite: bool,
     as_json: bool,
 ) -> None:
+    from shardprep import stages
     from shardprep.build import TooManyRejectedError, build_dataset
-    from shardprep.engine.local import usable_cores
+    from shardprep.engine.cores import usable_cores
     from shardprep.report.facts import read_rejections
     from shardprep.report.progress import BuildProgress
     from shardprep.report.summary import print_inputs
@@ -340,13 +412,16 @@ def _build(
         raise
     if save_rejected is not None:
         _save_rejected(result.path, recipe, save_rejected)
+    seconds = stages.taken()
     if as_json:
+        profile = {"profile": {name: round(value, 4) for name, value in seconds.items()}}
         summary = {
             "path": str(result.path),
             "was_there": result.was_there,
             "num_new_items": result.num_new_items,
             "elapsed_s": round(result.elapsed_s, 3),
             "manifest": result.manifest.model_dump(mode="json"),
+            **(profile if stages.is_on() else {}),
         }
         typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
         return
@@ -355,6 +430,10 @@ def _build(
 
     schema = read_schema(result.path)
     print_result(_console(), result, schema, read_rejections(result.path))
+    if stages.is_on() and result.num_new_items:
+        from shardprep.report.profile import print_profile
+
+        print_profile(_console(), seconds, result.num_new_items, result.elapsed_s)
 
 
 def _save_rejected(folder: Path, recipe: Recipe, into: Path) -> None:
@@ -369,6 +448,29 @@ def _save_rejected(folder: Path, recipe: Recipe, into: Path) -> None:
         f"{num_files:,} of {num_rejected:,} rejected images copied to {into}, "
         f"with their reasons in {into / LIST_FILE}",
     )
+
+
+def _verify(folder: Path, workers: int | None, *, decode: bool) -> Verification:
+    from shardprep.engine.cores import usable_cores
+    from shardprep.report.download import DownloadProgress
+    from shardprep.verify.dataset import verify_dataset
+
+    with DownloadProgress(_console(stderr=True)) as progress:
+        return verify_dataset(
+            folder, decode=decode, num_workers=workers or usable_cores(), watcher=progress
+        )
+
+
+def _repair(found: Verification, source: str | None, workers: int | None) -> None:
+    from shardprep.arguments import repair_source
+    from shardprep.engine.cores import usable_cores
+    from shardprep.repair import repair_dataset
+    from shardprep.report.progress import BuildProgress
+
+    console = _console(stderr=True)
+    local = repair_source(found.path, source, console)
+    with BuildProgress(console) as progress:
+        repair_dataset(found, local, num_workers=workers or usable_cores(), watcher=progress)
 
 
 def _show_plan(recipe: Recipe, *, as_json: bool) -> None:
@@ -400,7 +502,7 @@ def _show_plan(recipe: Recipe, *, as_json: bool) -> None:
 
 
 def _notice(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
 
 def _console(*, stderr: bool = False) -> Console:

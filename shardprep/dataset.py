@@ -134,6 +134,20 @@ def find_dataset(place: Path) -> Path:
     raise DatasetError(str(place), "holds no dataset", "write one with `shardprep build`")
 
 
+def find_damaged(place: Path) -> Path:
+    """Return the dataset folder that a path means, though it may have lost its manifest.
+
+    Raises:
+        DatasetError: there is none, or several.
+
+    """
+    remains = ("*.tfrecord*", ITEMS_FILE, SCHEMA_FILE, "dataset_info.json")
+    is_one = not place.name.endswith(INCOMPLETE_SUFFIX) and any(
+        True for pattern in remains for _ in place.glob(pattern)
+    )
+    return place if is_one else find_dataset(place)
+
+
 def _versions(folder: Path) -> list[Path]:
     """Return the finished versions in a folder, oldest first."""
     if not folder.is_dir():

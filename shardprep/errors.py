@@ -13,6 +13,24 @@ A bad image is none of these: it is a value (`shardprep.image.Rejection`).
 
 from __future__ import annotations
 
+import re
+
+_UNPRINTABLE = re.compile(
+    "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""What ends a line, steers a terminal or turns the direction of writing."""
+_MAX_WHERE = 160
+
+
+def printable(text: str) -> str:
+    """Return the text with escapes for what could do more on a terminal than be read."""
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def shown(text: str, most: int) -> str:
+    """Return the text, or its two ends if it is longer than `most` characters."""
+    return text if len(text) <= most else f"{text[: most // 3]}…{text[-(most - most // 3 - 1) :]}"
+
 
 class ShardprepError(Exception):
     """Base of all errors of this package; `str()` is the one line that the user reads."""
@@ -25,8 +43,8 @@ class ShardprepError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        line = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{line}; {self.hint}" if self.hint else line
+        line = f"{shown(self.where, _MAX_WHERE)}: {self.what}" if self.where else self.what
+        return printable(f"{line}; {self.hint}" if self.hint else line)
 
 
 class RecipeError(ShardprepError):

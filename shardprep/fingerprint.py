@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
-import zipfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import features
+from pydantic import ValidationError
 
 from shardprep.catalog.documents import named_files
-from shardprep.errors import SourceError
+from shardprep.errors import DatasetError, SourceError
 from shardprep.manifest import Fingerprint
+from shardprep.recipe import Recipe
 from shardprep.schema import shipped_schemas
+from shardprep.source.directory import read_end
+from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.source.sniff import HEAD_BYTES, archive_type
 
 if TYPE_CHECKING:
-    from shardprep.recipe import Recipe
+    from shardprep.manifest import Manifest
 
-_NOT_IN_THE_BYTES = {"source", "out", "name", "version", "timeout", "max_rejected"}
+_NOT_IN_THE_BYTES = {
+    "source", "out", "name", "version", "timeout", "max_rejected", "max_members", "max_unpacked",
+    "max_depth",
+}  # fmt: skip
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
-_END_OF_DIRECTORY = b"PK\5\6"
-_MAX_TAIL_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
 
 
 def make_fingerprint(recipe: Recipe) -> Fingerprint:
@@ -48,6 +53,22 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     )
 
 
+def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
+    """Return the recipe by which a dataset was built, for a source and a folder of today.
+
+    Raises:
+        DatasetError: this version does not know all of its keys.
+
+    """
+    keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
+    try:
+        return Recipe.model_validate({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})
+    except ValidationError as error:
+        raise DatasetError(
+            manifest.name, "was built by another version, with other options", "build it again"
+        ) from error
+
+
 def source_signature(source: Path) -> str:
     """Return a hash that changes when the source does.
 
@@ -68,16 +89,27 @@ def source_signature(source: Path) -> str:
             "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)",
         )
     status = source.stat()
-    directory = _zip_directory(source, status.st_size)
-    if directory is None:
-        return _sha256(b"%d %d" % (status.st_size, status.st_mtime_ns))
-    return _sha256(b"%d " % status.st_size + directory)
+    try:
+        return _file_signature(PlainExtent(str(source), 0, status.st_size), status.st_mtime_ns)
+    except MemberError as error:
+        raise SourceError(str(source), str(error)) from error
+
+
+def _file_signature(whole: PlainExtent, mtime_ns: int) -> str:
+    is_zip = archive_type(whole.read_head(HEAD_BYTES)) == "zip"
+    end = read_end(whole) if is_zip else None
+    if end is None:
+        return _sha256(b"%d %d" % (whole.num_bytes, mtime_ns))
+    digest = hashlib.sha256(b"%d " % whole.num_bytes)
+    for at in range(end.directory, whole.num_bytes, _BLOCK_BYTES):
+        digest.update(whole.part(at, _BLOCK_BYTES))
+    return digest.hexdigest()
 
 
 def versions() -> dict[str, str]:
     """Return the versions of everything that shapes the bytes of a dataset."""
     found = {name: version(name) for name in _PACKAGES}
-    for library in ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff"):
+    for library in ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2"):
         found[library] = str(features.version(library))
     return found
 
@@ -113,27 +145,6 @@ def _listing(folder: Path) -> list[str]:
             relative = os.path.relpath(path, folder)
             lines.append(f"{relative} {status.st_size} {status.st_mtime_ns}")
     return lines
-
-
-def _zip_directory(path: Path, size: int) -> bytes | None:
-    """Return the bytes of a zip's central directory and what follows it, None for no zip."""
-    if not zipfile.is_zipfile(path):
-        return None
-    with path.open("rb") as file:
-        tail_bytes = min(size, _MAX_TAIL_BYTES + 22)
-        file.seek(size - tail_bytes)
-        tail = file.read()
-        at = tail.rfind(_END_OF_DIRECTORY)
-        if at < 0:
-            return None
-        (start,) = struct.unpack_from("<I", tail, at + 16)
-        # zip64 keeps the true start elsewhere; its directory lies before the tail all the same
-        (num_bytes,) = struct.unpack_from("<I", tail, at + 12)
-        if start == 0xFFFFFFFF or num_bytes == 0xFFFFFFFF:
-            with zipfile.ZipFile(path) as archive:
-                start = archive.start_dir
-        file.seek(min(start, size))
-        return file.read()
 
 
 def _sha256(data: bytes) -> str:

@@ -105,6 +105,12 @@ def skipped_table(skipped: Sequence[Skipped]) -> pa.Table:
     return pa.Table.from_pydict(columns, schema=COLUMNS)
 
 
+def index_text(table: pa.Table) -> str:
+    """Return the index of a shard's rows as DALI's and vahidk's `tfrecord2idx` write it."""
+    places = zip(table["offset"].to_pylist(), table["length"].to_pylist(), strict=True)
+    return "".join(f"{offset} {length}\n" for offset, length in places if offset is not None)
+
+
 def write_part(path: Path, table: pa.Table, facts: dict[str, Any]) -> None:
     """Write one table durably, with some facts that belong to it."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ builds of one recipe have equal manifests.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,6 +60,8 @@ class Totals(_Model):
     """Written images with the very bytes of another one, not counting the first of each."""
     num_leaks: int
     """Of these, those that are in another split than an image they are equal to."""
+    num_damaged: int
+    """Written images that were damaged or cut; their `reason` in the item table says how."""
     num_enlarged: int
     """Written images that had fewer pixels than they were scaled to."""
     original_bytes: int
@@ -102,10 +105,21 @@ class Manifest(_Model):
     totals: Totals
     splits: dict[str, Split]
     """Train, validation, test, then others by name."""
+    files: dict[str, str] = {}
+    """SHA-256 of the files that follow from nothing else in the folder, hex."""
+    sha256: str = ""
+    """Of this document's text with nothing between these quotes, hex."""
+
+    @property
+    def shards(self) -> dict[str, Shard]:
+        """All shards by name, in order."""
+        return {shard.name: shard for split in self.splits.values() for shard in split.shards}
 
     def dumps(self) -> str:
-        """Return the manifest as the text of a JSON file."""
-        return self.model_dump_json(indent=2) + "\n"
+        """Return the manifest as the text of a JSON file, its own hash made anew."""
+        unsigned = self.model_copy(update={"sha256": ""}).model_dump_json(indent=2)
+        digest = hashlib.sha256(unsigned.encode()).hexdigest()
+        return self.model_copy(update={"sha256": digest}).model_dump_json(indent=2) + "\n"
 
 
 def load_manifest(folder: Path) -> Manifest:

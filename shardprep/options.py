@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 _OUTPUT, _IMAGES, _LABELS = "Output", "Images", "Labels"
-_SPLITS, _CHOICE, _RUN = "Splits", "Which images", "This run"
+_SPLITS, _CHOICE, _LIMITS, _RUN = "Splits", "Which images", "Limits", "This run"
 
 Out = Annotated[
     str | None,
@@ -105,6 +105,33 @@ MaxPixels = Annotated[
     typer.Option(
         help="Reject images with more, before decoding.",
         show_default="100000000",
+        rich_help_panel=_IMAGES,
+    ),
+]
+MinSide = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PIXELS",
+        help="Reject images with a shorter side.",
+        show_default="1",
+        rich_help_panel=_IMAGES,
+    ),
+]
+MaxAspect = Annotated[
+    float | None,
+    typer.Option(
+        metavar="RATIO",
+        help="Reject images with a side more than this many times the other; 0 for any.",
+        show_default="0",
+        rich_help_panel=_IMAGES,
+    ),
+]
+Truncated = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="Files that end before their image does: reject, or recover what is there.",
+        show_default="reject",
         rich_help_panel=_IMAGES,
     ),
 ]
@@ -275,6 +302,48 @@ ZipEncoding = Annotated[
         rich_help_panel=_CHOICE,
     ),
 ]
+MaxMembers = Annotated[
+    int | None,
+    typer.Option(
+        help="Of all archives of the source together.",
+        show_default="10000000",
+        rich_help_panel=_LIMITS,
+    ),
+]
+MaxMemberSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Reject larger images, before reading them.",
+        show_default="2GB",
+        rich_help_panel=_LIMITS,
+    ),
+]
+MaxUnpacked = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Of all that is packed in the source together.",
+        show_default="10GB and 100 times the source",
+        rich_help_panel=_LIMITS,
+    ),
+]
+MaxRatio = Annotated[
+    int | None,
+    typer.Option(
+        help="Unpacked bytes to a packed one, in what unpacks to more than 64 MB.",
+        show_default="1000",
+        rich_help_panel=_LIMITS,
+    ),
+]
+MaxDepth = Annotated[
+    int | None,
+    typer.Option(
+        help="Of archives in archives.",
+        show_default="8",
+        rich_help_panel=_LIMITS,
+    ),
+]
 MaxRejected = Annotated[
     str | None,
     typer.Option(
@@ -314,6 +383,10 @@ Refresh = Annotated[
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace what is there.", rich_help_panel=_RUN)
+]
+Profile = Annotated[
+    bool,
+    typer.Option("--profile", help="Show where the time goes.", rich_help_panel=_RUN),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the plan, write nothing.", rich_help_panel=_RUN)

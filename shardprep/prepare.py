@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, cast
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.errors import RecipeError, SchemaError
-from shardprep.image import Fit, Format, ImageSpec, estimated_bytes
+from shardprep.image import Fit, Format, ImageSpec, Truncated, estimated_bytes
 from shardprep.plan import ShardPlan, cut_splits, plan_shards, shard_name
 from shardprep.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.source.archive import Skipped
+from shardprep.source.extent import RefusedExtent
+from shardprep.stages import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,9 +64,13 @@ def image_spec(recipe: Recipe) -> ImageSpec:
         quality=recipe.quality,
         background=recipe.background,
         max_pixels=recipe.max_pixels,
+        min_side=recipe.min_side,
+        max_aspect=recipe.max_aspect,
+        truncated=cast("Truncated", recipe.truncated),
     )
 
 
+@stage("plan")
 def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> BuildPlan:
     """Return the plan of a recipe.
 
@@ -113,6 +119,8 @@ def _make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) ->
 
 
 def _record_bytes(item: Item, spec: ImageSpec) -> int:
+    if isinstance(item.extent, RefusedExtent):
+        return _RECORD_OVERHEAD_BYTES
     return estimated_bytes(spec, item.extent.num_bytes) + _RECORD_OVERHEAD_BYTES + len(item.key)
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from shardprep.errors import RecipeError
 from shardprep.schema import TargetKind
+from shardprep.source.limits import DEFAULT_LIMITS, SourceLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,8 @@ RECIPE_FILE = "shardprep.toml"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _SIZE = re.compile(r"(\d+)\s*[xX\u00d7]\s*(\d+)")
+_NUM_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kKmMgGtT])(i?))?[bB]?")
+_MOST_BYTES = 2**63 - 1
 _COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128)}
 _SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|gz|bz2|xz)$", re.IGNORECASE)
 _MAX_SIDE = 65_500
@@ -62,6 +65,18 @@ def _share(value: object) -> object:
         raise ValueError(message) from error
 
 
+def _num_bytes(value: object) -> object:
+    """Turn "500MB" into 500,000,000 and "2GiB" into 2,147,483,648; a bare number is bytes."""
+    if not isinstance(value, str):
+        return value
+    match = _NUM_BYTES.fullmatch(value.strip())
+    if not match:
+        message = f"{value!r} is not a size such as 500MB, 2GB or 2GiB"
+        raise ValueError(message)
+    number, unit, binary = match.groups(default="")
+    return int(float(number) * (1024 if binary else 1000) ** (" kmgt".index(unit.lower() or " ")))
+
+
 def _colour(value: object) -> object:
     """Turn a name, #RRGGBB or R,G,B into a triple."""
     if not isinstance(value, str):
@@ -90,6 +105,7 @@ def _one_or_more(value: object) -> object:
 
 _Several = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 _List = Annotated[tuple[str, ...], BeforeValidator(_names)]
+_Bytes = Annotated[int, BeforeValidator(_num_bytes), Field(ge=1, le=_MOST_BYTES)]
 
 
 class Recipe(BaseModel):
@@ -137,7 +153,29 @@ class Recipe(BaseModel):
     max_pixels: int = Field(100_000_000, ge=1)
     timeout: float = Field(60.0, ge=0)
     """Seconds that one image may take; 0: no limit."""
+    max_members: int = Field(DEFAULT_LIMITS.max_members, ge=1)
+    max_member_size: _Bytes = DEFAULT_LIMITS.max_member_size
+    """Bytes."""
+    max_unpacked: _Bytes | None = None
+    """Bytes; None: 10 GB and 100 times the source."""
+    max_ratio: int = Field(DEFAULT_LIMITS.max_ratio, ge=1)
+    max_depth: int = Field(DEFAULT_LIMITS.max_depth, ge=1, le=64)
+    min_side: int = Field(1, ge=1)
+    max_aspect: float = Field(0.0, ge=0)
+    """Of the longer by the shorter side; 0: any."""
+    truncated: str = Field("reject", pattern="^(reject|recover)$")
     max_rejected: Annotated[float, BeforeValidator(_share), Field(ge=0, le=1)] = 0.05
+
+    @property
+    def source_limits(self) -> SourceLimits:
+        """What the source may ask for."""
+        return SourceLimits(
+            self.max_members,
+            self.max_member_size,
+            self.max_unpacked,
+            self.max_ratio,
+            self.max_depth,
+        )
 
     @field_validator("name")
     @classmethod
@@ -154,6 +192,14 @@ class Recipe(BaseModel):
             message = f"{version!r} must be three numbers, such as 1.0.0"
             raise ValueError(message)
         return version
+
+    @field_validator("max_aspect")
+    @classmethod
+    def _check_aspect(cls, ratio: float) -> float:
+        if 0 < ratio < 1:
+            message = f"{ratio:g} is less than a square has; give 1 or more, or 0 for any"
+            raise ValueError(message)
+        return ratio
 
     @field_validator("classes")
     @classmethod

@@ -56,7 +56,11 @@ def save_rejected(
         extents = {}
         if len(table):
             listing = list_source(
-                Path(recipe.source), Path(work), notice, recipe.zip_encoding or None
+                Path(recipe.source),
+                Path(work),
+                notice,
+                recipe.zip_encoding or None,
+                recipe.source_limits,
             )
             extents = {member.key: member.extent for member in listing.images}
         for row in table.to_pylist():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep import items
 from shardprep.durable import DurableFile
+from shardprep.stages import stage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 PARTS_DIR = ".parts"
 _UNSETTLED = ("unreadable", "crashed", "timeout")
 """Rejections that may be the fault of the run, a disk that was away say, and not of the image."""
-_READ_BYTES = 1 << 20
 
 
 class ShardSeal(NamedTuple):
@@ -52,6 +52,7 @@ class ShardWriter:
         """Whether every item of the plan has its outcome."""
         return len(self._outcomes) == len(self.plan.items)
 
+    @stage("write")
     def append(self, chunk: EncodedChunk) -> None:
         """Add the next chunk of the plan."""
         self._file.write(chunk.data)
@@ -59,6 +60,7 @@ class ShardWriter:
         self._num_bytes += len(chunk.data)
         self._outcomes.extend(chunk.outcomes)
 
+    @stage("write")
     def commit(self) -> None:
         """Write the part, then give the shard its name: from then on it is done."""
         num_records = sum(not outcome.kind for outcome in self._outcomes)
@@ -94,8 +96,5 @@ def is_done(folder: Path, shard: str) -> bool:
         return False
     if items.has_kinds(part_path(folder, shard), _UNSETTLED):
         return False
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest() == seal.sha256
+        return hashlib.file_digest(file, "sha256").hexdigest() == seal.sha256

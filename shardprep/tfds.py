@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from shardprep.schema import Feature, Schema
 
 _FEATURES = "tensorflow_datasets.core.features"
+DOCUMENTS = ("dataset_info.json", "features.json")
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
 def tfds_files(manifest: Manifest, schema: Schema) -> dict[str, str]:
     """Return the text of each file by its name."""
     files = {
-        "dataset_info.json": _dumps(_dataset_info(manifest, schema)),
-        "features.json": _dumps(_features(schema)),
+        DOCUMENTS[0]: _dumps(_dataset_info(manifest, schema)),
+        DOCUMENTS[1]: _dumps(_features(schema)),
     }
     for name, feature in schema.features.items():
         if feature.kind in ("label", "labels"):

@@ -54,6 +54,14 @@ def frame(payload: bytes) -> bytes:
     )
 
 
+def payload_bytes(header: bytes) -> int | None:
+    """Return how long a payload a record's header announces, None where it is no sound header."""
+    if len(header) < HEADER_BYTES:
+        return None
+    length, crc = struct.unpack("<QI", header)
+    return int(length) if _masked_crc(header[:8]) == crc else None
+
+
 def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
     """Yield the records of a stream from its current position to its end, in file order.
 

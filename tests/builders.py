@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from shardprep.chunk import ChunkTask, EncodedChunk, Outcome
-    from shardprep.engine.limits import Limits
+    from shardprep.engine.limits import WorkerLimits
     from shardprep.prepare import BuildPlan
 
     Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
@@ -118,7 +118,7 @@ class Quiet:
 
 
 def in_process(
-    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: Limits
+    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
 ) -> Iterator[EncodedChunk]:
     """Encode in this process: an engine for tests that are not about processes."""
     del num_workers, limits

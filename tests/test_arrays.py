@@ -282,10 +282,11 @@ def test_many_threads_read_the_same(sets: Set) -> None:
             assert equal(list(pool.map(fresh.__getitem__, range(NUM_TRAIN))), expected)
 
 
-def test_its_name_tells_other_records_apart_and_not_processes(sets: Set) -> None:
+def test_its_name_tells_other_records_apart_and_not_places(sets: Set, tmp_path: Path) -> None:
     """Grain compares it before it goes on from a checkpoint."""
     whole = reader.Dataset(sets["jpeg"])
-    assert repr(whole) == repr(reader.Dataset(sets["jpeg"]))
+    moved = shutil.copytree(sets["jpeg"], tmp_path / "moved" / "pets" / "1.0.0")
+    assert repr(whole) == repr(reader.Dataset(moved))
     others = [whole[1:], whole[:-1], whole[::-1], reader.Dataset(sets["jpeg"], "test")]
     assert len({repr(one) for one in [whole, *others]}) == 5
 

@@ -261,6 +261,16 @@ def test_a_state_of_other_records_is_refused(sets: Set) -> None:
         reader.Dataset(sets["raw"])[:-1].batches(5).load_state_dict(state)
 
 
+def test_a_state_of_a_set_that_was_built_anew_is_refused(sets: Set, tmp_path: Path) -> None:
+    """As many records in as many shards, but in another order."""
+    source = sets["raw"].parents[2] / "pets.zip"
+    keys_: dict[str, Any] = {**FORMS["raw"], "labels": "prefix", "shards": 3, "split": "train=1"}
+    anew = build(source, tmp_path, seed=5, **keys_).path
+    state = reader.Dataset(sets["raw"]).batches(5).state_dict()
+    with pytest.raises(DatasetError, match="records"):
+        reader.Dataset(anew).batches(5).load_state_dict(state)
+
+
 # Whose memory
 
 

@@ -99,7 +99,8 @@ def test_every_key_of_the_recipe_is_a_flag_and_the_other_way_round(here: Path) -
     text = run("build", "--help", cwd=here).stdout
     flags = {word.strip("│ ,")[2:] for word in text.split() if word.startswith("--")}
     only_for_a_run = {
-        "workers", "save-rejected", "refresh", "overwrite", "dry-run", "json", "help", "no-header",
+        "workers", "save-rejected", "refresh", "overwrite", "profile", "dry-run", "json",
+        "help", "no-header",
     }  # fmt: skip
     assert {flag.replace("-", "_") for flag in flags - only_for_a_run} == keys - {"source"}
 
@@ -222,7 +223,9 @@ def test_version_is_the_package_s(here: Path) -> None:
     assert run("--version", cwd=here).stdout == f"shardprep {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["build", "init", "inspect", "bench", "download", "sample"])
+@pytest.mark.parametrize(
+    "command", ["build", "init", "inspect", "verify", "bench", "download", "sample"]
+)
 def test_help_shows_an_example_and_fits_80_columns(here: Path, command: str) -> None:
     done = run(command, "--help", cwd=here)
     assert done.returncode == 0
@@ -251,3 +254,19 @@ def test_odd_file_names_are_printed_and_kept(here: Path) -> None:
     done = run("build", "odd.zip", "--max-rejected", "50%", "--labels", "none", cwd=here)
     assert done.returncode == 0, done.stderr
     assert "train/dogé中.8.jpg" in done.stdout
+
+
+def test_profile_shows_every_stage_and_adds_up(here: Path) -> None:
+    from shardprep.report.profile import PARENT_STAGES, WORKER_STAGES
+
+    shown = run("build", "pets.zip", "--profile", "--workers", "1", cwd=here).stdout
+    for name in (*WORKER_STAGES, *PARENT_STAGES):
+        assert f"\n{name} " in shown
+    done = run("build", "pets.zip", "--profile", "--json", "--seed", "1", "--overwrite", cwd=here)
+    result = json.loads(done.stdout)
+    seconds = result["profile"]
+    assert seconds.keys() == {*WORKER_STAGES, *PARENT_STAGES}
+    assert sum(seconds[name] for name in PARENT_STAGES) <= result["elapsed_s"]
+    assert "profile" not in json.loads(
+        run("build", "pets.zip", "--json", "--seed", "1", cwd=here).stdout
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 from shardprep.image import RejectionKind
 from shardprep.items import COLUMNS
 from shardprep.schema import PROVIDED, shipped_schemas
+from shardprep.verify.problem import MEANINGS, Kind
+from tests.builders import animals, build, write, zip_bytes
 from tests.layouts import LAYOUTS
 
 ROOT = Path(__file__).parents[1]
@@ -76,13 +79,14 @@ def test_readme_counts_the_kaggle_sets_that_are_tried() -> None:
 
 
 def test_every_option_of_the_documents_exists() -> None:
-    known = {"--diagnose"}  # of docs/train_keras.py
-    for command in ("build", "bench"):
-        text = subprocess.run(
+    texts = [
+        subprocess.run(
             [sys.executable, "-m", "shardprep", command, "--help"],
             env={**NARROW, "COLUMNS": "200"}, capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
-        known |= set(re.findall(r"--[a-z-]+", text))
+        ).stdout
+        for command in ("build", "verify", "bench")
+    ]  # fmt: skip
+    known = set(re.findall(r"--[a-z-]+", "".join(texts))) | {"--diagnose"}  # of train_keras.py
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         assert set(re.findall(r"`?(--[a-z][a-z-]+)", path.read_text())) <= known, path
 
@@ -103,6 +107,21 @@ def test_format_names_the_columns_of_items() -> None:
 def test_format_names_the_kinds_of_rejection() -> None:
     row = next(line for line in FORMAT.splitlines() if line.startswith("| `kind`"))
     assert set(re.findall(r"`(\w+)`", row)) - {"kind"} == set(get_args(RejectionKind))
+
+
+def test_format_names_the_kinds_of_problem() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", table("Problems"), re.MULTILINE)
+    assert rows == list(MEANINGS.items())
+    assert list(MEANINGS) == list(get_args(Kind))
+
+
+def test_format_says_how_the_manifest_is_hashed(tmp_path: Path) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
+    text = (build(source, tmp_path / "out", size="16x16").path / "manifest.json").read_text()
+    found = re.search(r'"sha256": "(\w+)"\n}\n$', text)
+    assert found is not None
+    unsigned = text.replace(found[1], "").removesuffix("\n")
+    assert hashlib.sha256(unsigned.encode()).hexdigest() == found[1]
 
 
 def test_format_names_the_features() -> None:

@@ -12,15 +12,15 @@ import pytest
 
 from shardprep.catalog.catalog import Item
 from shardprep.chunk import ChunkTask, EncodedChunk, Outcome
-from shardprep.engine.limits import Limits
-from shardprep.engine.local import run_chunks, usable_cores
+from shardprep.engine.limits import WorkerLimits
+from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError
 from shardprep.source.extent import PlainExtent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-NO_LIMITS = Limits()
+NO_LIMITS = WorkerLimits()
 WRITTEN = Outcome("", "", 1, 1, 1, "jpeg", 7, "00")
 
 
@@ -70,7 +70,10 @@ class Encode:
 
 
 def encoded(
-    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int = 2, limits: Limits = NO_LIMITS
+    encode: Encode,
+    tasks: Iterable[ChunkTask],
+    num_workers: int = 2,
+    limits: WorkerLimits = NO_LIMITS,
 ) -> tuple[str, list[Outcome]]:
     chunks = list(run_chunks(encode, tasks, num_workers, limits))
     data = b"".join(chunk.data for chunk in chunks).decode()
@@ -120,7 +123,7 @@ def test_an_item_that_ends_its_worker_costs_that_item(
     fault: str, kind: str, said: str, num_items: int
 ) -> None:
     tasks = [task(i, num_items) for i in range(0, 30, num_items)]
-    data, outcomes = encoded(Encode(at=13, fault=fault), tasks, limits=Limits(item_s=0.3))
+    data, outcomes = encoded(Encode(at=13, fault=fault), tasks, limits=WorkerLimits(item_s=0.3))
     assert data == "".join(f"{i};" for i in range(30) if i != 13)
     assert [i for i, outcome in enumerate(outcomes) if outcome != WRITTEN] == [13]
     lost = outcomes[13]
@@ -132,13 +135,13 @@ def test_an_item_that_ends_its_worker_costs_that_item(
 def test_a_worker_that_dies_of_something_else_costs_nothing(fault: str, tmp_path: Path) -> None:
     encode = Encode(at=13, fault=fault, mark=str(tmp_path / "struck"))
     tasks = [task(i, 10) for i in range(0, 30, 10)]
-    data, outcomes = encoded(encode, tasks, limits=Limits(item_s=0.3))
+    data, outcomes = encoded(encode, tasks, limits=WorkerLimits(item_s=0.3))
     assert data == "".join(f"{i};" for i in range(30))
     assert outcomes == [WRITTEN] * 30
 
 
 def test_the_clock_is_that_of_one_item_and_not_of_a_chunk() -> None:
-    data, _ = encoded(SlowEncode(), [task(0, 8)], num_workers=1, limits=Limits(item_s=0.4))
+    data, _ = encoded(SlowEncode(), [task(0, 8)], num_workers=1, limits=WorkerLimits(item_s=0.4))
     assert data == "01234567"
 
 
@@ -155,14 +158,14 @@ class SlowEncode(Encode):
 
 
 def test_a_worker_may_wait_for_work_longer_than_an_item_may_take() -> None:
-    chunks = run_chunks(Encode(), (task(i) for i in range(8)), 1, Limits(item_s=0.2))
+    chunks = run_chunks(Encode(), (task(i) for i in range(8)), 1, WorkerLimits(item_s=0.2))
     first = next(chunks)
     time.sleep(0.5)
     assert b"".join(chunk.data for chunk in [first, *chunks]) == b"0;1;2;3;4;5;6;7;"
 
 
 def test_memory_beyond_the_limit_cannot_be_had() -> None:
-    limits = Limits(worker_bytes=1 << 30)
+    limits = WorkerLimits(worker_bytes=1 << 30)
     with pytest.raises(BuildError, match="MemoryError"):
         encoded(Encode(at=3, fault="memory"), [task(0, 8)], limits=limits)
 
@@ -229,12 +232,3 @@ def test_no_worker_outlives_the_run(how: str) -> None:
         chunks.close()
         assert numbers(Encode(), 3, 2) == "0;1;2;"
     assert children() == before
-
-
-def test_usable_cores_respects_affinity() -> None:
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(before)})
-        assert usable_cores() == 1
-    finally:
-        os.sched_setaffinity(0, before)

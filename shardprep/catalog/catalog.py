@@ -106,7 +106,9 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
 
     """
     source = Path(recipe.source)
-    listing = list_source(source, work_dir, notice, recipe.zip_encoding or None)
+    listing = list_source(
+        source, work_dir, notice, recipe.zip_encoding or None, recipe.source_limits
+    )
     documents = Documents(listing.others, recipe)
     members, skipped = _wanted(source, listing, recipe, documents)
     keys = [member.key for member in members]

@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class WorkerLimits:
     """0 is no limit."""
 
     item_s: float = 0.0

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.chunk import EncodedChunk
 from shardprep.engine.limits import (
-    Limits,
+    WorkerLimits,
     cause_of_death,
     die_with_parent,
     hold_memory,
@@ -44,13 +44,8 @@ _MOST_LOST_IN_A_ROW = 16
 _MOST_FAILED_STARTS = 3
 
 
-def usable_cores() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def run_chunks(
-    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: Limits
+    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
 ) -> Generator[EncodedChunk]:
     """Yield the result of each task, in the order of the tasks.
 
@@ -101,7 +96,7 @@ def _in_order(workers: list[_Worker], tasks: Iterator[ChunkTask]) -> Iterator[En
 class _Worker:
     """One process at a time, and the task it holds."""
 
-    def __init__(self, encode: Encode, limits: Limits) -> None:
+    def __init__(self, encode: Encode, limits: WorkerLimits) -> None:
         self._encode = encode
         self._limits = limits
         self._num_lost = 0
@@ -160,13 +155,14 @@ class _Worker:
             self.pipe.send(self._todo[0])
 
     def _receive(self) -> EncodedChunk:
-        outcomes = pickle.loads(self.pipe.recv_bytes())  # noqa: S301 - from our own child
+        answer = pickle.loads(self.pipe.recv_bytes())  # noqa: S301 - from our own child
         data = self.pipe.recv_bytes()
-        if isinstance(outcomes, str):
+        if isinstance(answer, str):
             raise BuildError(
-                str(self._todo[0]), f"a worker failed: {outcomes}", "this is a fault of shardprep"
+                str(self._todo[0]), f"a worker failed: {answer}", "this is a fault of shardprep"
             )
-        return EncodedChunk(data, outcomes)
+        outcomes, seconds = answer
+        return EncodedChunk(data, outcomes, seconds)
 
     def _replace(self) -> None:
         """Start a new process for what the dead one held, one item at a time from now on."""
@@ -205,7 +201,7 @@ class _Worker:
         return EncodedChunk.lost(item, "crashed", f"its decoder ended the process, twice ({how})")
 
 
-def _serve(pipe: Connection, encode: Encode, limits: Limits) -> None:
+def _serve(pipe: Connection, encode: Encode, limits: WorkerLimits) -> None:
     """Encode task after task until the parent hangs up. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -222,7 +218,7 @@ def _serve(pipe: Connection, encode: Encode, limits: Limits) -> None:
             task = pipe.recv()
             try:
                 chunk = encode(task, before_item)
-                answer = pickle.dumps(chunk.outcomes), chunk.data
+                answer = pickle.dumps((chunk.outcomes, chunk.seconds)), chunk.data
             except Exception:
                 answer = pickle.dumps(traceback.format_exc(limit=-3)), b""
             start_clock(0)

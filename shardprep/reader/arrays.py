@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from shardprep.dataset import find_dataset, read_schema
-from shardprep.engine.local import usable_cores
+from shardprep.engine.cores import usable_cores
 from shardprep.errors import DatasetError
 from shardprep.manifest import load_manifest
 from shardprep.reader.batches import IMAGES_A_TURN, Ahead, Batches
@@ -84,9 +84,10 @@ class Dataset:
         self._examples = Examples(records, Values(schema, names, decode=decode))
 
     def __repr__(self) -> str:
-        """Return what Grain compares before it goes on from a checkpoint."""
+        """Return what Grain compares before it goes on from a checkpoint, wherever the set lies."""
+        name = "/".join(self.path.parts[-2:])
         records = f"{len(self):,} records {self._examples.records.digest}"
-        return f"shardprep.reader.Dataset({str(self.path)!r}, {self.split!r}, {records})"
+        return f"shardprep.reader.Dataset({name!r}, {self.split!r}, {records})"
 
     def __len__(self) -> int:
         return len(self._examples.records)

@@ -50,6 +50,19 @@ class _Places:
         return self.shard, self.record, self.offset, self.length
 
 
+class _Shards:
+    """Shards, each mapped when it is first read; a copy in another process maps for itself."""
+
+    def __init__(self, folder: Path, shards: tuple[Shard, ...]) -> None:
+        """Take the dataset's folder and its shards as the manifest has them."""
+        self.folder = folder
+        self.shards = shards
+        self.mapped = lru_cache(_MAX_MAPPED)(partial(_mapped, folder, shards))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Shards, (self.folder, self.shards)
+
+
 class Records:
     """A sequence of payloads. Cheap to slice, to pickle and to read from many threads.
 
@@ -57,27 +70,16 @@ class Records:
     mapped file; one that was replaced by a rename is still read as it was.
     """
 
-    def __init__(
-        self, paths: tuple[Path, ...], sizes: tuple[int, ...], places: _Places, *, verify_crc: bool
-    ) -> None:
-        """Hold records at `places`; `sizes` are the bytes of each of the shards at `paths`."""
-        self._paths = paths
-        self._sizes = sizes
+    def __init__(self, shards: _Shards, places: _Places, *, verify_crc: bool) -> None:
+        self._shards = shards
         self._places = places
         self._verify_crc = verify_crc
-        # A process maps for itself, when it first reads: see `__reduce__`.
-        self._map = lru_cache(_MAX_MAPPED)(partial(_mapped, paths, sizes))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        make = partial(Records, verify_crc=self._verify_crc)
-        return make, (self._paths, self._sizes, self._places)
 
     def __len__(self) -> int:
         return len(self._places.shard)
 
     def __getitem__(self, wanted: slice) -> Records:
-        places = self._places[wanted]
-        return Records(self._paths, self._sizes, places, verify_crc=self._verify_crc)
+        return Records(self._shards, self._places[wanted], verify_crc=self._verify_crc)
 
     def payload(self, number: int) -> bytes:
         """Return the payload of a record, 0 ≤ number < len.
@@ -89,7 +91,7 @@ class Records:
         """
         places = self._places
         offset, length = places.offset.item(number), places.length.item(number)
-        mapped = self._map(places.shard.item(number))
+        mapped = self._shards.mapped(places.shard.item(number))
         if not self._verify_crc:
             return mapped[offset + HEADER_BYTES : offset + length - FOOTER_BYTES]
         try:
@@ -101,16 +103,14 @@ class Records:
         """Return the error that says `what` is wrong with a record, and where it is."""
         places = self._places
         offset = int(places.offset[number])
-        where = f"{self._paths[places.shard[number]]}, record {places.record[number]}"
+        path = self._shards.folder / self._shards.shards[places.shard[number]].name
+        where = f"{path}, record {places.record[number]}"
         return RecordError(where, f"offset {offset:,}: {what}", _HINT, offset=offset)
 
     @cached_property
     def digest(self) -> str:
-        """A hash of which records these are, in their order: names and sizes of shards, places."""
-        made = hashlib.sha256()
-        made.update(
-            repr([(p.name, s) for p, s in zip(self._paths, self._sizes, strict=True)]).encode()
-        )
+        """A hash of which records these are, in their order: what their shards hold, and where."""
+        made = hashlib.sha256("".join(shard.sha256 for shard in self._shards.shards).encode())
         made.update(self._places.shard.tobytes())
         made.update(self._places.offset.tobytes())
         return made.hexdigest()[:16]
@@ -125,22 +125,22 @@ def open_records(
         DatasetError: a shard or an index is missing, or is not what the manifest says.
 
     """
-    shards = {shard.name: shard for split in manifest.splits.values() for shard in split.shards}
-    names = tuple(dict.fromkeys(one.shard for one in slices))
-    paths = tuple(folder / name for name in names)
-    sizes = tuple(shards[name].num_bytes for name in names)
-    for path, size in zip(paths, sizes, strict=True):
-        _check_size(path, path.stat().st_size if path.is_file() else None, size)
-    indices = {name: _read_index(folder / index_name(name), shards[name]) for name in names}
+    by_name = {shard.name: shard for split in manifest.splits.values() for shard in split.shards}
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(s.shard for s in slices))}
+    shards = tuple(by_name[name] for name in numbers)
+    for shard in shards:
+        path = folder / shard.name
+        _check_size(path, path.stat().st_size if path.is_file() else None, shard.num_bytes)
+    indices = [_read_index(folder / index_name(shard.name), shard) for shard in shards]
     columns: list[tuple[Int64s, ...]] = []
     for one in slices:
         wanted = slice(one.skip, one.skip + one.take)
-        offset, length = indices[one.shard]
-        shard = np.full(one.take, names.index(one.shard), np.int64)
+        offset, length = indices[numbers[one.shard]]
+        number = np.full(one.take, numbers[one.shard], np.int64)
         record = np.arange(one.skip, one.skip + one.take, dtype=np.int64)
-        columns.append((shard, record, offset[wanted], length[wanted]))
+        columns.append((number, record, offset[wanted], length[wanted]))
     places = _Places(*(np.concatenate(column) for column in zip(*columns, strict=True)))
-    return Records(paths, sizes, places, verify_crc=verify_crc)
+    return Records(_Shards(folder, shards), places, verify_crc=verify_crc)
 
 
 def _read_index(path: Path, shard: Shard) -> tuple[Int64s, Int64s]:
@@ -164,14 +164,14 @@ def _read_index(path: Path, shard: Shard) -> tuple[Int64s, Int64s]:
     return offset, length
 
 
-def _mapped(paths: tuple[Path, ...], sizes: tuple[int, ...], number: int) -> mmap.mmap:
-    path = paths[number]
+def _mapped(folder: Path, shards: tuple[Shard, ...], number: int) -> mmap.mmap:
+    path = folder / shards[number].name
     try:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: it is empty now
         raise DatasetError(str(path), f"cannot be read ({error})", "copy it again") from error
-    _check_size(path, len(mapped), sizes[number])
+    _check_size(path, len(mapped), shards[number].num_bytes)
     return mapped
 
 

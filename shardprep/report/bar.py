@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.progress import Progress, ProgressColumn, TaskID
 
+from shardprep.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
@@ -49,7 +51,7 @@ class Bar:
 
     def notice(self, line: str) -> None:
         """Print the line."""
-        self._console.print(escape(line), highlight=False, soft_wrap=True)
+        self._console.print(escape(printable(line)), highlight=False, soft_wrap=True)
 
     def show(self, what: str, total: int | None, completed: int, **fields: Any) -> None:
         """Begin a bar in place of the one before."""

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from shardprep.errors import printable
 from shardprep.schema import LABEL, PROVIDED
 
 if TYPE_CHECKING:
@@ -131,6 +132,9 @@ def print_inputs(
         for examples in rejections.values():
             for example in examples:
                 print_line(console, "", f"{example.key}: {example.reason}", style="dim")
+    if totals.num_damaged:
+        text = f"{totals.num_damaged:,} written images are damaged; items.parquet says how"
+        print_line(console, "damaged", text, style="yellow")
     if totals.num_skipped:
         print_line(console, "skipped", counts_line(totals.skipped))
     if totals.num_copies:
@@ -189,7 +193,9 @@ def _class_table(manifest: Manifest, *, one_label: bool) -> Table:
         if label == _MOST_CLASSES:
             break
         bar = "█" * round(_BAR_CELLS * sum(row) / most)
-        table.add_row(str(label), escape(name), *(f"{n:,}" for n in row), Text(bar, style="cyan"))
+        table.add_row(
+            str(label), escape(printable(name)), *(f"{n:,}" for n in row), Text(bar, style="cyan")
+        )
     rest = [sum(row) for row in list(counts.values())[_MOST_CLASSES:]]
     if rest:
         note = f"… {len(rest):,} more classes, {min(rest):,} to {max(rest):,} records each"
@@ -247,7 +253,9 @@ def _print_sizes(console: Console, manifest: Manifest) -> None:
 
 def print_line(console: Console, title: str, text: str, style: str = "") -> None:
     """Print a titled line, its continuation below its beginning."""
-    lines = textwrap.wrap(text, max(20, console.width - _TITLE_CELLS), break_on_hyphens=False)
+    lines = textwrap.wrap(
+        printable(text), max(20, console.width - _TITLE_CELLS), break_on_hyphens=False
+    )
     for i, line in enumerate(lines or [""]):
         head = f"{title if i == 0 else '':<{_TITLE_CELLS}}"
         console.print(Text.assemble((head, "bold"), (line, style)), soft_wrap=True)

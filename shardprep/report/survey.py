@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from shardprep.errors import printable
 from shardprep.report.summary import counts_line, megabytes, plain_table, print_line
 
 if TYPE_CHECKING:
@@ -47,9 +48,9 @@ def print_survey(console: Console, survey: Survey) -> None:
     rules.columns[0].overflow = "fold"
     for rule in survey.rules[:_MOST_RULES]:
         mark = " *" if rule.rule == survey.chosen else ""
-        examples = escape(", ".join(_short(text) for text in rule.examples))
+        examples = escape(printable(", ".join(_short(text) for text in rule.examples)))
         counts = f"{rule.num_labelled:,}", f"{rule.num_classes:,}"
-        rules.add_row(escape(rule.rule) + mark, *counts, examples)
+        rules.add_row(escape(printable(rule.rule)) + mark, *counts, examples)
     if survey.rules:
         console.print(rules)
     if survey.classes:

@@ -17,12 +17,14 @@ import zipfile
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.errors import SourceError
+from shardprep.errors import SourceError, shown
 from shardprep.source.containers import sevenzip_entries, tar_entries, zip_entries
-from shardprep.source.extent import Extent, MemberError, PlainExtent
+from shardprep.source.extent import MOST_BYTES, Extent, MemberError, PlainExtent
+from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
+from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
 from shardprep.source.sniff import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
 from shardprep.source.streams import buffered, decompressed, stored_bytes
 from shardprep.source.unpack import Workshop
@@ -31,19 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardprep.source.containers import Entry
+    from shardprep.source.extent import StoredExtent
 
-MAX_DEPTH = 8
-"""Archives inside archives; real data has two or three."""
-
-_JUNK_NAMES = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
 _COMPRESSED = ("gz", "bz2", "xz")
 _DAMAGE = (
     zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError,
-    NotImplementedError, ValueError, OverflowError, OSError, MemberError,
+    NotImplementedError, ValueError, OverflowError, OSError, RecursionError, MemoryError,
+    MemberError,
 )  # fmt: skip
 """What the libraries raise for archives that are not whole."""
-_PLAIN_PATH = re.compile(r"(?!\.?/|.*//|.*/\.(/|$)).*[^/]", re.DOTALL)
-"""A path that is written as short as it can be; others are rare and may be slow."""
+_SHOWN_ERROR = 100
 _PART = re.compile(r"(?P<whole>.+)\.(?P<number>\d{3})")
 
 
@@ -83,6 +82,7 @@ def list_source(
     work_dir: Path,
     notice: Callable[[str], None],
     zip_encoding: str | None = None,
+    limits: SourceLimits = DEFAULT_LIMITS,
 ) -> Listing:
     """Return all members of the source in the order of their keys.
 
@@ -91,22 +91,27 @@ def list_source(
         work_dir: where what must be unpacked is put; the caller removes it.
         notice: told, in one line, of work that takes long.
         zip_encoding: of member names in zips; None is UTF-8 where that fits, else cp437.
+        limits: what it may ask for.
 
     Raises:
-        SourceError: the source is missing, is no archive, is damaged or too deeply nested, or two
+        SourceError: the source is missing, is no archive, is damaged or past a limit, or two
             members have one key.
 
     """
-    walk = _Walk(Workshop(work_dir, notice), zip_encoding)
+    budget = Budget(limits)
+    walk = _Walk(Workshop(work_dir, notice, budget), budget, zip_encoding)
     if source.is_dir():
         walk.folder(source)
     elif not source.is_file():
         raise SourceError(str(source), "no such file or folder", "give a folder, a zip or a tar")
     elif (part := _PART.fullmatch(source.name)) is not None:
         for path in sorted(source.parent.glob(f"{part['whole']}.[0-9][0-9][0-9]")):
-            walk.part("", path.name, PlainExtent(str(path), 0, path.stat().st_size), depth=0)
+            extent = PlainExtent(str(path), 0, path.stat().st_size)
+            budget.add_source(extent.num_bytes)
+            walk.part("", path.name, extent, depth=0)
     else:
         extent = PlainExtent(str(source), 0, source.stat().st_size)
+        budget.add_source(extent.num_bytes)
         if not walk.archive(extent, source.name, prefix="", depth=1):
             raise SourceError(
                 str(source),
@@ -120,10 +125,11 @@ def list_source(
 class _Walk:
     """Collects the members of one source."""
 
-    def __init__(self, workshop: Workshop, zip_encoding: str | None) -> None:
+    def __init__(self, workshop: Workshop, budget: Budget, zip_encoding: str | None) -> None:
         self.workshop = workshop
+        self.budget = budget
         self.zip_encoding = zip_encoding
-        self.parts: dict[tuple[str, int], dict[int, Extent]] = defaultdict(dict)
+        self.parts: dict[tuple[str, int], dict[int, StoredExtent]] = defaultdict(dict)
         self.images: list[Member] = []
         self.others: list[Member] = []
         self.skipped: list[Skipped] = []
@@ -154,66 +160,77 @@ class _Walk:
             folders.sort()
             for name in sorted(files):
                 path = Path(place, name)
-                key = _clean(path.relative_to(root).as_posix())
+                relative = path.relative_to(root).as_posix()
+                self.budget.add_member(root.name)
                 status = path.stat() if path.exists() else None
                 if status is None or not stat.S_ISREG(status.st_mode):
-                    self.skipped.append(Skipped(key, "not a regular file", 0))
-                    continue
-                self.member(key, PlainExtent(str(path), 0, status.st_size), depth=1)
+                    self.skip(relative, "not a regular file", 0)
+                else:
+                    self.budget.add_source(status.st_size)
+                    extent = PlainExtent(str(path), 0, status.st_size)
+                    self.member(clean_key(relative), extent, depth=1)
 
-    def member(self, key: str, extent: Extent, depth: int) -> None:
+    def skip(self, name: str, reason: str, num_bytes: int, detail: str = "") -> None:
+        """Leave a member out; what it says of its size and its name may be anything."""
+        key = shown(clean_key(name), MAX_KEY_LENGTH)
+        self.skipped.append(Skipped(key, reason, min(num_bytes, MOST_BYTES), detail))
+
+    def image(self, key: str, extent: StoredExtent) -> None:
+        """Add an image."""
+        self.images.append(Member(key, self.budget.readable(extent, key)))
+
+    def member(self, key: str, extent: StoredExtent, depth: int) -> None:
         """Sort one member into images, archives (opened), junk, or others."""
         name = key.rpartition("/")[2]
-        if _is_junk(key, name):
-            self.skipped.append(Skipped(key, "junk", extent.num_bytes))
+        if is_junk(key, name):
+            self.skip(key, "junk", extent.num_bytes)
         elif name[name.rfind(".") :].lower() in IMAGE_SUFFIXES:
-            self.images.append(Member(key, extent))
+            self.image(key, extent)
         elif _PART.fullmatch(name):
             self.part("", key, extent, depth)
         else:
             self.unnamed(key, extent, depth)
 
-    def unnamed(self, key: str, extent: Extent, depth: int) -> None:
+    def unnamed(self, key: str, extent: StoredExtent, depth: int) -> None:
         """Sort a member whose name does not say that it is an image, by its content."""
         try:
             head = extent.read_head(HEAD_BYTES)
         except MemberError as error:
-            self.skipped.append(Skipped(key, "unreadable", extent.num_bytes, str(error)))
+            self.skip(key, "unreadable", extent.num_bytes, str(error))
             return
         if is_image(head):
-            self.images.append(Member(key, extent))
+            self.image(key, extent)
         elif not self.archive(extent, key, prefix=f"{key}/", depth=depth + 1):
-            self.others.append(Member(key, extent))
+            self.others.append(Member(key, self.budget.readable(extent, key)))
 
-    def archive(self, extent: Extent, name: str, prefix: str, depth: int) -> bool:
+    def archive(self, extent: StoredExtent, name: str, prefix: str, depth: int) -> bool:
         """Add the members of the archive that the extent holds; False where it holds none."""
         kind = self._archive_type(extent, name, depth)
         if kind is None:
             return False
         if kind == "rar":
             raise SourceError(name, "is a rar archive, which cannot be read", "unpack it first")
-        if depth > MAX_DEPTH:
-            raise SourceError(name, f"archives are nested more than {MAX_DEPTH} deep")
+        self.budget.check_depth(depth, name)
         try:
             if kind in _COMPRESSED:
                 return self._compressed(extent, name, prefix, depth, kind)
-            place = self.workshop.in_place(extent, name)
+            place = self.workshop.in_place(extent, name, check=kind == "tar")
             for entry in self._entries(place, name, kind):
-                key = _clean(prefix + entry.name)
+                self.budget.add_member(name)
                 if entry.extent is None:
-                    self.skipped.append(Skipped(key, entry.problem, entry.num_bytes))
+                    self.skip(prefix + entry.name, entry.problem, entry.num_bytes)
                 else:
-                    self.member(key, entry.extent, depth)
+                    self.member(clean_key(prefix + entry.name), entry.extent, depth)
         except UnicodeDecodeError as error:
             raise SourceError(
                 name, f"has a member name that is not {error.encoding}", "give --zip-encoding"
             ) from error
         except _DAMAGE as error:
-            text = getattr(error, "strerror", None) or error
+            text = shown(str(getattr(error, "strerror", None) or error), _SHOWN_ERROR)
             raise SourceError(name, f"is damaged ({text})", "download or pack it again") from error
         return True
 
-    def _archive_type(self, extent: Extent, name: str, depth: int) -> str | None:
+    def _archive_type(self, extent: StoredExtent, name: str, depth: int) -> str | None:
         try:
             kind = archive_type(extent.read_head(HEAD_BYTES))
         except MemberError as error:
@@ -226,22 +243,25 @@ class _Walk:
 
     def _entries(self, place: PlainExtent, name: str, kind: str) -> Iterator[Entry]:
         if kind == "zip":
-            return zip_entries(place, self.zip_encoding)
+            return zip_entries(place, name, self.zip_encoding, self.budget)
         if kind == "tar":
             return tar_entries(place, name)
-        return sevenzip_entries(place, name, self.workshop.new_file())
+        out = self.workshop.new_file(name, place.num_bytes)
+        return sevenzip_entries(place, name, out, self.budget)
 
-    def _compressed(self, extent: Extent, name: str, prefix: str, depth: int, kind: str) -> bool:
+    def _compressed(
+        self, extent: StoredExtent, name: str, prefix: str, depth: int, kind: str
+    ) -> bool:
         """Unpack what .gz, .bz2 or .xz holds and add its members, if it is an archive."""
         with stored_bytes(extent) as packed:
             within = archive_type(decompressed(packed, kind).read(HEAD_BYTES))
         if within is None:
             return False
         with stored_bytes(extent) as packed:
-            inner = self.workshop.unpack(decompressed(packed, kind), name)
+            inner = self.workshop.unpack(decompressed(packed, kind), extent.num_bytes, name)
         return self.archive(inner, name, prefix, depth + (within in _COMPRESSED))
 
-    def part(self, folder: str, name: str, extent: Extent, depth: int) -> None:
+    def part(self, folder: str, name: str, extent: StoredExtent, depth: int) -> None:
         """Keep one part of a split archive until all are known."""
         match = _PART.fullmatch(name)
         if match is not None:
@@ -274,21 +294,3 @@ class _Walk:
 
 def _unreadable(error: OSError) -> None:
     raise SourceError(str(error.filename), f"cannot be read ({error.strerror})")
-
-
-def _is_junk(key: str, name: str) -> bool:
-    if name in _JUNK_NAMES or name.startswith("._"):
-        return True
-    return "__MACOSX" in key and "__MACOSX" in key.split("/")
-
-
-def _clean(key: str) -> str:
-    """Return the key as a POSIX path in valid Unicode: Windows separators turned, "./" dropped."""
-    path = key.replace("\\", "/")
-    if not _PLAIN_PATH.fullmatch(path):
-        path = PurePosixPath(path).as_posix()
-    return (
-        path
-        if path.isascii()
-        else path.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    )

@@ -5,22 +5,32 @@ No entry's name is used as a path here or anywhere.
 
 from __future__ import annotations
 
+import io
 import re
 import stat
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.errors import SourceError
-from shardprep.source.extent import Extent, PlainExtent, ZipExtent
-from shardprep.source.streams import buffered
+from shardprep.errors import SourceError, shown
+from shardprep.source.directory import check_directory, check_end, read_end
+from shardprep.source.extent import PlainExtent, StoredExtent, ZipExtent
+from shardprep.source.names import unsafe_name
+from shardprep.source.sniff import HEAD_BYTES, archive_type
+from shardprep.source.streams import Window, buffered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-_DRIVE = re.compile("[A-Za-z]:")
+    from shardprep.source.limits import Budget
+    from shardprep.source.unpack import UnpackedFile
+
 _UTF8_FLAG = 0x800
+_MAX_HEADER_BYTES = 1 << 20
+_MAX_GLOBAL_HEADERS = 1000
+_BLOCK_BYTES = 1 << 20
+_SHOWN_NAME, _SHOWN_ERROR = 60, 100
+_LONG_NUMBER = re.compile(rb"\d{64}")
 
 
 class Entry(NamedTuple):
@@ -29,20 +39,28 @@ class Entry(NamedTuple):
     name: str
     """As the archive has it."""
     num_bytes: int
-    extent: Extent | None
+    extent: StoredExtent | None
     """None where there is a problem."""
     problem: str
     """Why it must not be used, "" for an ordinary member."""
 
 
-def zip_entries(place: PlainExtent, encoding: str | None) -> Iterator[Entry]:
-    """Yield the members of a zip; `encoding` is that of names without the UTF-8 flag.
+def zip_entries(
+    place: PlainExtent, name: str, encoding: str | None, budget: Budget
+) -> Iterator[Entry]:
+    """Yield the members of a zip that messages call `name`.
+
+    `encoding` is that of member names without the UTF-8 flag.
 
     Raises:
         zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError: it cannot be read.
+        SourceError: it has too many members, or its directory does not fit its bytes.
 
     """
+    end = check_end(read_end(place), name)
+    budget.check_members(end.num_listed, name)
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
+        check_directory(archive, place, end, name)
         for info in archive.infolist():
             if not info.filename:
                 yield Entry("", info.file_size, None, "no name")
@@ -50,8 +68,8 @@ def zip_entries(place: PlainExtent, encoding: str | None) -> Iterator[Entry]:
             if info.is_dir():
                 continue
             kind = stat.S_IFMT(info.external_attr >> 16)
-            name = info.filename if encoding else _true_name(info)
-            problem = unsafe_name(name)
+            path = info.filename if encoding else _true_name(info)
+            problem = unsafe_name(path)
             if kind not in (0, stat.S_IFREG):
                 problem = "a link or a device"
             extent = ZipExtent(
@@ -63,7 +81,7 @@ def zip_entries(place: PlainExtent, encoding: str | None) -> Iterator[Entry]:
                 info.compress_type,
                 info.flag_bits,
             )
-            yield Entry(name, info.file_size, None if problem else extent, problem)
+            yield Entry(path, info.file_size, None if problem else extent, problem)
 
 
 def _true_name(info: zipfile.ZipInfo) -> str:
@@ -76,18 +94,40 @@ def _true_name(info: zipfile.ZipInfo) -> str:
         return info.filename
 
 
+class _Headers(io.BufferedReader):
+    """A tar, for a library that reads its headers: they are small, or made to do harm."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= _MAX_HEADER_BYTES:
+            message = f"a header of {size:,} bytes"
+            raise tarfile.TarError(message)
+        data = super().read(size)
+        if size > tarfile.BLOCKSIZE and _LONG_NUMBER.search(data):  # tarfile's time is its square
+            message = "a number of 64 digits in a header"
+            raise tarfile.TarError(message)
+        return data
+
+
 def tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
     """Yield the members of an uncompressed tar that messages call `name`.
 
     Raises:
         tarfile.TarError: it cannot be read.
-        SourceError: it is cut inside a member.
+        SourceError: it is cut inside a member, or more follows behind its end.
 
     """
-    with tarfile.open(fileobj=buffered(place), mode="r:") as archive:
+    with (
+        _Headers(Window(place), _BLOCK_BYTES) as headers,
+        tarfile.open(fileobj=headers, mode="r:") as archive,
+    ):
         for info in archive:
+            # It would keep them all, each with all global headers.
+            archive.members.clear()  # type: ignore[attr-defined] # typeshed has no fields
+            if len(archive.pax_headers) > _MAX_GLOBAL_HEADERS:
+                raise SourceError(name, "is damaged, or a bomb: its global headers do not end")
+            member = shown(info.name, _SHOWN_NAME)
             if info.size < 0:  # tarfile would go round in circles
-                raise SourceError(name, f"is damaged at {info.name!r} (negative size)")
+                raise SourceError(name, f"is damaged at {member!r} (negative size)")
             if info.isdir():
                 continue
             problem = unsafe_name(info.name)
@@ -95,33 +135,45 @@ def tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
                 problem = "a link, a device or a sparse file"
             elif info.offset_data + info.size > place.num_bytes:
                 raise SourceError(
-                    name, f"is cut inside member {info.name!r}", "download or pack it again"
+                    name, f"is cut inside member {member!r}", "download or pack it again"
                 )
             extent = PlainExtent(place.file, place.offset + info.offset_data, info.size)
             yield Entry(info.name, info.size, None if problem else extent, problem)
-        _check_end(archive, place, name)
+        _check_end(place, archive.offset, name)
 
 
-def _check_end(archive: tarfile.TarFile, place: PlainExtent, name: str) -> None:
-    """See that the tar ends as tars do: tarfile takes any damage for the end."""
-    left = place.num_bytes - archive.offset
-    block = b""
-    if left >= tarfile.BLOCKSIZE:
-        at = place.offset + archive.offset
-        block = PlainExtent(place.file, at, tarfile.BLOCKSIZE).read()
-    if block != bytes(tarfile.BLOCKSIZE):
+def _check_end(place: PlainExtent, at: int, name: str) -> None:
+    """See that the tar ends as tars do, and all of it: tarfile takes any damage for the end."""
+    is_end = False
+    while data := place.part(at, _BLOCK_BYTES):
+        blank = len(data) - len(data.lstrip(b"\0"))
+        is_end = is_end or blank >= tarfile.BLOCKSIZE
+        if blank < len(data):
+            at += blank - blank % tarfile.BLOCKSIZE
+            break
+        at += len(data)
+    if not is_end:
+        what = f"is damaged at offset {at:,}"
+        if at >= place.num_bytes:
+            what = f"is cut: it stops at offset {at:,} without the blank block that ends a tar"
+        raise SourceError(name, f"{what}, so members may be missing", "download or pack it again")
+    if archive_type(place.part(at, HEAD_BYTES)) == "tar":
         raise SourceError(
-            name, f"is cut or damaged at offset {archive.offset:,}", "download or pack it again"
+            name,
+            f"another tar follows at offset {at:,}, behind its end",
+            "it is several tars in one file: unpack it with tar --ignore-zeros",
         )
 
 
-def sevenzip_entries(place: PlainExtent, name: str, into: Path) -> Iterator[Entry]:
-    """Yield the members of a 7z, unpacked one behind the other into the file `into`.
+def sevenzip_entries(
+    place: PlainExtent, name: str, out: UnpackedFile, budget: Budget
+) -> Iterator[Entry]:
+    """Yield the members of a 7z, unpacked one behind the other into the file `out`.
 
     A 7z packs its members as one stream, so there is no reading them in place.
 
     Raises:
-        SourceError: py7zr is not installed, or the archive is damaged or encrypted.
+        SourceError: py7zr is not installed, or the archive is damaged, encrypted or too large.
 
     """
     try:
@@ -133,22 +185,22 @@ def sevenzip_entries(place: PlainExtent, name: str, into: Path) -> Iterator[Entr
     from shardprep.source.sevenzip import AppendFactory  # noqa: PLC0415 - needs py7zr
 
     try:
-        with into.open("wb") as out, py7zr.SevenZipFile(buffered(place)) as archive:
+        with out, py7zr.SevenZipFile(buffered(place)) as archive:
+            if archive.needs_password():
+                raise py7zr.PasswordRequired
+            stated = archive.list()
+            budget.check_members(len(stated), name)
+            budget.check_ratio(place.num_bytes, sum(one.uncompressed for one in stated), name)
             factory = AppendFactory(out)
             archive.extractall(factory=factory)  # noqa: S202 - the factory ignores paths
+    except SourceError:
+        raise
+    except py7zr.PasswordRequired as error:
+        raise SourceError(name, "is encrypted", "unpack it with its password first") from error
     except Exception as error:  # py7zr lets whatever its decoders meet through
-        raise SourceError(name, f"cannot be unpacked ({error})", "download it again") from error
+        why = shown(str(error), _SHOWN_ERROR)
+        raise SourceError(name, f"cannot be unpacked ({why})", "download it again") from error
     for part in factory.parts:
         problem = unsafe_name(part.name)
-        extent = PlainExtent(str(into), part.offset, part.num_bytes)
+        extent = PlainExtent(out.place.file, part.offset, part.num_bytes)
         yield Entry(part.name, part.num_bytes, None if problem else extent, problem)
-
-
-def unsafe_name(name: str) -> str:
-    """Return what is wrong with a member's name, "" for an ordinary one."""
-    path = name.replace("\\", "/")
-    if path.startswith("/") or _DRIVE.match(path):
-        return "absolute path"
-    if ".." in path.split("/"):
-        return "path leads out of the archive"
-    return "control character in the path" if "\0" in path or "\n" in path else ""

@@ -12,10 +12,7 @@ import struct
 import sys
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any, NamedTuple
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature … name length, extra length (APPNOTE 4.3.7)
 _ENCRYPTED = 0x1
@@ -29,14 +26,27 @@ _METHODS = {
 }
 
 
-_UNPACK_ERRORS = (
+UNPACK_ERRORS = (
     zlib.error, lzma.LZMAError, struct.error, OSError, EOFError, ValueError, OverflowError,
     MemoryError,
 )  # fmt: skip
+"""What decompressors raise for bytes that are not theirs."""
+_BZIP2, _LZMA = 12, 14
+_BLOCK_BYTES = 1 << 20
+"""More than a block of bzip2, which gives nothing before it is whole."""
+
+
+MOST_BYTES = 2**63 - 1
+"""What a table of items can hold; archives may state more."""
 
 
 class MemberError(Exception):
     """The bytes of one member cannot be had; the message says why, without naming it."""
+
+
+def damaged(error: BaseException) -> MemberError:
+    """Return what to say where a decompressor cannot go on."""
+    return MemberError(f"is damaged ({error})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,12 @@ class PlainExtent:
 
     def read_head(self, num_bytes: int) -> bytes:
         """Return the first `num_bytes`, fewer where there are not so many."""
-        return _read_at(self.file, self.offset, min(num_bytes, self.num_bytes))
+        return self.part(0, num_bytes)
+
+    def part(self, at: int, num_bytes: int) -> bytes:
+        """Return `num_bytes` from offset `at` on, fewer where it ends before."""
+        left = max(0, self.num_bytes - at)
+        return _read_at(self.file, self.offset + at, min(num_bytes, left))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +108,9 @@ class ZipExtent:
 
     def read_head(self, num_bytes: int) -> bytes:
         """Return the first `num_bytes` uncompressed bytes, fewer where there are not so many."""
-        stored = self._stored(min(self.stored_bytes, num_bytes + 512))
-        if self.method not in (0, zlib.DEFLATED):
-            return self.read()[:num_bytes]
-        return _inflate(stored, self.method, num_bytes, whole=False)[:num_bytes]
+        enough = num_bytes + 512 if self.method in (0, zlib.DEFLATED) else _BLOCK_BYTES
+        stored = self._stored(min(self.stored_bytes, enough))
+        return _inflate(stored, self.method, num_bytes)[:num_bytes]
 
     @property
     def is_encrypted(self) -> bool:
@@ -119,36 +133,77 @@ class ZipExtent:
         return _read_at(self.file, self.data_offset(), num_bytes)
 
 
-Extent = PlainExtent | ZipExtent
+@dataclass(frozen=True, slots=True)
+class RefusedExtent:
+    """Bytes that are not read, for a reason that is known before."""
+
+    num_bytes: int
+    """As stated, at most `MOST_BYTES`."""
+    reason: str
+
+    def read(self) -> bytes:
+        """Say why there are none.
+
+        Raises:
+            MemberError: always.
+
+        """
+        raise MemberError(self.reason)
+
+    def read_head(self, num_bytes: int) -> bytes:
+        """Say why there are none."""
+        del num_bytes
+        return self.read()
 
 
-def _inflate(stored: bytes, method: int, num_bytes: int, *, whole: bool = True) -> bytes:
+StoredExtent = PlainExtent | ZipExtent
+Extent = StoredExtent | RefusedExtent
+
+
+def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
     """Decompress at most one byte more than `num_bytes`: a bomb cannot grow past what it states."""
     limit = min(num_bytes, sys.maxsize - 1) + 1
     if method == 0:
         return stored
     try:
-        if method == zlib.DEFLATED:
-            inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-            return inflater.decompress(stored, limit)
-        unpack = _unpackers().get(method)
-        if unpack is not None and whole:
-            return unpack(stored, limit)
-    except _UNPACK_ERRORS as error:
-        message = f"is damaged ({error})"
-        raise MemberError(message) from error
+        unpacker = new_unpacker(method, stored)
+        data: bytes = unpacker.unpacker.decompress(stored[unpacker.header_bytes :], limit)
+    except UNPACK_ERRORS as error:
+        raise damaged(error) from error
+    return data
+
+
+class Unpacker(NamedTuple):
+    """What decompresses a member."""
+
+    unpacker: Any
+    """A decompressor of zlib, bz2 or lzma."""
+    header_bytes: int
+    """To leave out in front."""
+
+
+def new_unpacker(method: int, head: bytes) -> Unpacker:
+    """Return what decompresses a member of this method, which starts with `head`.
+
+    Raises:
+        MemberError: nothing here does.
+        struct.error, lzma.LZMAError, ValueError: its header is damaged.
+
+    """
+    if method == zlib.DEFLATED:
+        return Unpacker(zlib.decompressobj(-zlib.MAX_WBITS), 0)
+    if method == _BZIP2:
+        return Unpacker(bz2.BZ2Decompressor(), 0)
+    if method == _LZMA:
+        return _lzma_unpacker(head)
     message = f"is packed with {_METHODS.get(method, f'method {method}')}, which cannot be read"
     raise MemberError(message)
 
 
-def _unpackers() -> dict[int, Callable[[bytes, int], bytes]]:
-    return {12: lambda data, limit: bz2.BZ2Decompressor().decompress(data, limit), 14: _unpack_lzma}
-
-
-def _unpack_lzma(data: bytes, limit: int) -> bytes:
-    """Unpack method 14: version (2 bytes), properties size (2 bytes), properties, raw LZMA1."""
-    size = struct.unpack("<H", data[2:4])[0]
-    properties, dictionary = struct.unpack("<BI", data[4 : 4 + size])
+def _lzma_unpacker(head: bytes) -> Unpacker:
+    """Read the header: version (2 bytes), properties size (2 bytes), properties; LZMA1 follows."""
+    size = struct.unpack("<H", head[2:4])[0]
+    properties, dictionary = struct.unpack("<BI", head[4 : 4 + size])
     lzma1 = {
         "id": lzma.FILTER_LZMA1,
         "dict_size": dictionary,
@@ -156,9 +211,7 @@ def _unpack_lzma(data: bytes, limit: int) -> bytes:
         "lp": properties // 9 % 5,
         "pb": properties // 45,
     }
-    return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma1]).decompress(
-        data[4 + size :], limit
-    )
+    return Unpacker(lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma1]), 4 + size)
 
 
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from py7zr.io import Py7zIO, WriterFactory
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from shardprep.source.unpack import UnpackedFile
 
 
 @dataclass(slots=True)
@@ -23,13 +23,13 @@ class Part:
 class _Appender(Py7zIO):
     """Writes one member behind those before it."""
 
-    def __init__(self, out: BinaryIO, part: Part) -> None:
+    def __init__(self, out: UnpackedFile, part: Part) -> None:
         self.out = out
         self.part = part
 
     def write(self, s: bytes | bytearray) -> int:
         if self.part.num_bytes == 0:
-            self.part.offset = self.out.tell()
+            self.part.offset = self.out.place.num_bytes
         self.part.num_bytes += len(s)
         return self.out.write(s)
 
@@ -42,7 +42,7 @@ class _Appender(Py7zIO):
         return 0
 
     def flush(self) -> None:
-        self.out.flush()
+        """Leave that to the end."""
 
     def size(self) -> int:
         return self.part.num_bytes
@@ -51,7 +51,7 @@ class _Appender(Py7zIO):
 class AppendFactory(WriterFactory):
     """Hands py7zr a writer for each member; `parts` says where they went, in their order."""
 
-    def __init__(self, out: BinaryIO) -> None:
+    def __init__(self, out: UnpackedFile) -> None:
         """Append to `out`, which the caller closes."""
         self.out = out
         self.parts: list[Part] = []

@@ -8,18 +8,26 @@ import gzip
 import io
 import lzma
 import os
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.source.extent import MemberError, PlainExtent, ZipExtent
+from shardprep.source.extent import (
+    UNPACK_ERRORS,
+    MemberError,
+    PlainExtent,
+    ZipExtent,
+    damaged,
+    new_unpacker,
+)
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import Any, BinaryIO
 
     from typing_extensions import Buffer
 
 _BLOCK_BYTES = 1 << 20
+_HEADER_BYTES = 64
+"""More than stands before packed bytes."""
 
 
 class Window(io.RawIOBase):
@@ -59,30 +67,33 @@ class Window(io.RawIOBase):
         super().close()
 
 
-class _Inflated(io.RawIOBase):
-    """What a deflated zip member holds, block by block."""
+class _Unpacked(io.RawIOBase):
+    """What a packed zip member holds, block by block."""
 
-    def __init__(self, extent: ZipExtent) -> None:
-        stored = PlainExtent(extent.file, extent.data_offset(), extent.stored_bytes)
-        self._stored = Window(stored)
-        self._inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    def __init__(self, stored: BinaryIO, unpacker: Any) -> None:
+        """Read from `stored`, which closing this closes."""
+        self._stored = stored
+        self._unpacker = unpacker
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer)
-        while not self._inflater.eof:
-            packed = self._inflater.unconsumed_tail or self._stored.read(_BLOCK_BYTES)
+        while not self._unpacker.eof:
+            # zlib hands back what it has not taken, the others keep it
+            packed = getattr(self._unpacker, "unconsumed_tail", b"")
+            is_full = not getattr(self._unpacker, "needs_input", True)
+            if not packed and not is_full:
+                packed = self._stored.read(_BLOCK_BYTES)
             try:
-                block = self._inflater.decompress(packed, len(view))
-            except zlib.error as error:
-                message = f"is damaged ({error})"
-                raise MemberError(message) from error
+                block = self._unpacker.decompress(packed, len(view))
+            except UNPACK_ERRORS as error:
+                raise damaged(error) from error
             if block:
                 view[: len(block)] = block
                 return len(block)
-            if not packed:
+            if not packed and not is_full:
                 break
         return 0
 
@@ -103,9 +114,18 @@ def stored_bytes(extent: PlainExtent | ZipExtent) -> BinaryIO:
 
 def unpacked_member(extent: ZipExtent) -> BinaryIO:
     """Return the uncompressed bytes of a zip member as a stream, however large they are."""
-    if extent.method == zlib.DEFLATED and not extent.is_encrypted:
-        return io.BufferedReader(_Inflated(extent))
-    return io.BytesIO(extent.read())
+    if extent.is_encrypted:
+        message = "is encrypted"
+        raise MemberError(message)
+    stored = PlainExtent(extent.file, extent.data_offset(), extent.stored_bytes)
+    if extent.method == 0:
+        return buffered(stored)
+    try:
+        unpacker, at = new_unpacker(extent.method, stored.read_head(_HEADER_BYTES))
+    except UNPACK_ERRORS as error:
+        raise damaged(error) from error
+    packed = PlainExtent(stored.file, stored.offset + at, stored.num_bytes - at)
+    return io.BufferedReader(_Unpacked(buffered(packed), unpacker), _BLOCK_BYTES)
 
 
 def decompressed(packed: BinaryIO, kind: str) -> BinaryIO:

@@ -7,13 +7,17 @@ import zlib
 from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
-from shardprep.source.extent import Extent, PlainExtent
-from shardprep.source.streams import buffered, unpacked_member
+from shardprep.source.extent import PlainExtent
+from shardprep.source.streams import buffered, stored_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from typing import BinaryIO
+    from types import TracebackType
+    from typing import BinaryIO, Self
+
+    from shardprep.source.extent import StoredExtent
+    from shardprep.source.limits import Budget
 
 _COPY_BYTES = 1 << 20
 _LONG_BYTES = 32 << 20
@@ -23,75 +27,129 @@ _KEEP_FREE_BYTES = 256 << 20
 class Workshop:
     """Unpacks whole archives into a folder that its owner removes."""
 
-    def __init__(self, folder: Path, notice: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, notice: Callable[[str], None], budget: Budget) -> None:
         """`folder` is made when it is first needed; `notice` hears of work that takes long."""
         self._folder = folder
         self._notice = notice
+        self._budget = budget
         self._num_files = 0
 
-    def in_place(self, extent: Extent, name: str) -> PlainExtent:
+    def in_place(self, extent: StoredExtent, name: str, *, check: bool = False) -> PlainExtent:
         """Return where an archive lies uncompressed, unpacking it if its own archive packs it.
 
+        One that is not packed is read for its CRC-32 only if `check` asks for it: most kinds have
+        their own.
+
         Raises:
-            SourceError: its bytes do not fit their size and CRC-32, or the disk is full.
+            SourceError: its bytes do not fit their size and CRC-32, it is larger than the limits
+                allow, or the disk is full.
             MemberError: it cannot be unpacked.
 
         """
         if isinstance(extent, PlainExtent):
             return extent
-        if extent.method == 0 and not extent.is_encrypted:
-            return PlainExtent(extent.file, extent.data_offset(), extent.stored_bytes)
-        if extent.num_bytes > _LONG_BYTES:
-            self._notice(f"unpacking {name} ({extent.num_bytes / 1e6:,.0f} MB)")
-        with unpacked_member(extent) as stream:
-            place, crc = self._copy([stream], name, extent.num_bytes)
-        if (place.num_bytes, crc) != (extent.num_bytes, extent.crc32):
+        is_packed = extent.method != 0 or extent.is_encrypted
+        if extent.num_bytes > _LONG_BYTES and (is_packed or check):
+            verb = "unpacking" if is_packed else "checking"
+            self._notice(f"{verb} {name} ({extent.num_bytes / 1e6:,.0f} MB)")
+        found = (extent.num_bytes, extent.crc32)
+        place = None
+        if is_packed:
+            self._budget.check_ratio(extent.stored_bytes, extent.num_bytes, name)
+            with stored_bytes(extent) as stream, self.new_file(name, extent.stored_bytes) as out:
+                found = _copy(stream, extent.num_bytes, out)
+                place = out.place
+        elif check:
+            with stored_bytes(extent) as stream:
+                found = _copy(stream, extent.num_bytes)
+        if found != (extent.num_bytes, extent.crc32):
             raise SourceError(
                 name, "its bytes do not fit their size and CRC-32", "download or pack it again"
             )
-        return place
+        return place or PlainExtent(extent.file, extent.data_offset(), extent.stored_bytes)
 
-    def unpack(self, stream: BinaryIO, name: str) -> PlainExtent:
+    def unpack(self, stream: BinaryIO, packed_bytes: int, name: str) -> PlainExtent:
         """Write what a stream holds into a file; how much that is shows only at its end."""
         self._notice(f"unpacking {name}")
-        return self._copy([stream], name)[0]
+        with self.new_file(name, packed_bytes) as out:
+            _copy(stream, None, out)
+            return out.place
 
-    def join(self, parts: Sequence[Extent], name: str) -> PlainExtent:
+    def join(self, parts: Sequence[StoredExtent], name: str) -> PlainExtent:
         """Write the parts one behind the other into a file."""
         self._notice(f"joining {len(parts)} parts of {name}")
-        streams = [buffered(self.in_place(part, name)) for part in parts]
-        return self._copy(streams, name)[0]
+        with self.new_file(name, sum(part.num_bytes for part in parts)) as out:
+            for part in parts:
+                with buffered(self.in_place(part, name, check=True)) as stream:
+                    _copy(stream, None, out)
+            return out.place
 
-    def new_file(self) -> Path:
-        """Return the path of a file that is not there yet."""
+    def new_file(self, name: str, packed_bytes: int) -> UnpackedFile:
+        """Return a new file for what the archive `name` unpacks to."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._num_files += 1
-        return self._folder / f"{self._num_files:03d}"
+        path = self._folder / f"{self._num_files:03d}"
+        return UnpackedFile(path, name, packed_bytes, self._budget)
 
-    def _copy(
-        self, streams: Sequence[BinaryIO], name: str, most: int | None = None
-    ) -> tuple[PlainExtent, int]:
-        """Copy the streams, up to one block more than `most` bytes; return place and CRC-32."""
-        path = self.new_file()
-        crc = 0
-        num_bytes = 0
-        with path.open("wb") as out:
-            for stream in streams:
-                while block := stream.read(_COPY_BYTES):
-                    crc = zlib.crc32(block, crc)
-                    num_bytes += len(block)
-                    if most is not None and num_bytes > most:
-                        break
-                    self._check_space(name)
-                    out.write(block)
-        return PlainExtent(str(path), 0, num_bytes), crc
 
-    def _check_space(self, name: str) -> None:
-        """Keep a bomb, or a set too large for the disk, from filling it to the last byte."""
-        free = shutil.disk_usage(self._folder).free
+class UnpackedFile:
+    """A file that grows as far as the limits and the disk allow."""
+
+    def __init__(self, path: Path, name: str, packed_bytes: int, budget: Budget) -> None:
+        """Open the file; `name` is what errors call the archive."""
+        self._path = path
+        self._name = name
+        self._packed_bytes = packed_bytes
+        self._budget = budget
+        self._num_bytes = 0
+        self._file = path.open("wb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        del kind, error, trace
+        self._file.close()
+
+    @property
+    def place(self) -> PlainExtent:
+        """Where its bytes lie once it is closed."""
+        return PlainExtent(str(self._path), 0, self._num_bytes)
+
+    def write(self, block: bytes | bytearray) -> int:
+        """Append a block.
+
+        Raises:
+            SourceError: that is more than the limits or the disk allow.
+
+        """
+        self._num_bytes += len(block)
+        self._budget.unpack(len(block), self._name)
+        self._budget.check_ratio(self._packed_bytes, self._num_bytes, self._name)
+        free = shutil.disk_usage(self._path.parent).free
         if free < _KEEP_FREE_BYTES:
             raise SourceError(
-                name,
-                f"does not fit: {self._folder} has {free / 1e6:,.0f} MB left",
+                self._name,
+                f"does not fit: {self._path.parent} has {free / 1e6:,.0f} MB left",
                 "free some space, or choose another --out",
             )
+        return self._file.write(block)
+
+
+def _copy(stream: BinaryIO, most: int | None, out: UnpackedFile | None = None) -> tuple[int, int]:
+    """Copy a stream, up to one block more than `most` bytes; return its size and CRC-32."""
+    crc = 0
+    num_bytes = 0
+    while block := stream.read(_COPY_BYTES):
+        crc = zlib.crc32(block, crc)
+        num_bytes += len(block)
+        if most is not None and num_bytes > most:
+            break
+        if out is not None:
+            out.write(block)
+    return num_bytes, crc

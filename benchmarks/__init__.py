@@ -1,0 +1,1 @@
+"""Speeds as ratios against named alternatives, in one run: `make bench`."""

@@ -1,0 +1,1 @@
+"""What people write today for the same job, written as they write it."""

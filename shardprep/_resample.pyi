@@ -1,0 +1,5 @@
+from shardprep.resample import Box, Pixels
+
+def resize(
+    pixels: Pixels, out: Pixels, box: Box, down_first: bool, simd: bool = True, /
+) -> None: ...

@@ -1,0 +1,218 @@
+"""Colour: what a decoder gives becomes the sRGB that a viewer shows, a tile at a time.
+
+Only the result is held whole beside the decoded image; what is between them is a tile large.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageCms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
+"""uint8[height, width, 3], RGB, row-major."""
+
+_TILE_PIXELS: Final = 1 << 18
+_MODES = {
+    "RGB": ("RGB", ("RGB", "RGBA", "RGBa", "RGBX", "P", "PA", "L", "LA", "La", "1")),
+    "GRAY": ("L", ("L", "LA", "La", "1", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")),
+    "CMYK": ("CMYK", ("CMYK",)),
+}
+"""Colour space of a profile → the mode it is applied in, and those of images it may belong to."""
+_SRGB_TOLERANCE = 2
+"""Levels by which a profile may move a colour and still count as sRGB: makers round its curve."""
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
+"""TIFF tags."""
+_WHITE_IS_ZERO = 0
+
+
+class SrgbTransform(NamedTuple):
+    """What turns colours of a profile into sRGB."""
+
+    mode: str
+    """Of images that it takes: RGB, L or CMYK; it gives RGB."""
+    apply: Callable[[Image.Image], Image.Image]
+
+
+class _Levels(NamedTuple):
+    """The values that black and white have in an image of more than 8 bits."""
+
+    black: float
+    white: float
+    dtype: str = ""
+    """By which Pillow's values are to be read, "" for as they are."""
+
+
+def rgb_pixels(
+    image: Image.Image,
+    background: tuple[int, int, int],
+    transform: SrgbTransform | None,
+) -> Pixels:
+    """Return the colours of a loaded image of any mode, what is transparent over the background.
+
+    Values of more than 8 bits are scaled by the range of their type, floats beyond 0..1 by their
+    own, where Pillow would clip at 255.
+    """
+    levels = _levels(image)
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for rows, columns in _tiles(image.height, image.width):
+        tile = _tile(image, rows, columns)
+        if levels is not None:
+            tile = _to_8_bits(tile, levels)
+        if tile.has_transparency_data:
+            rgba = (tile.convert("LA") if tile.mode == "La" else tile).convert("RGBA")
+            colour = _in_srgb(rgba.convert("RGB"), transform)
+            behind = Image.new("RGB", tile.size, background)
+            tile = Image.composite(colour, behind, rgba.getchannel("A"))
+        else:
+            tile = _in_srgb(tile, transform)
+        pixels[rows, columns] = np.asarray(tile)
+    return pixels
+
+
+def convert_in_place(pixels: Pixels, transform: SrgbTransform) -> None:
+    """Turn pixels of a profile's RGB or grey into sRGB."""
+    for rows, columns in _tiles(*pixels.shape[:2]):
+        tile = Image.fromarray(np.ascontiguousarray(pixels[rows, columns]))
+        pixels[rows, columns] = np.asarray(_in_srgb(tile, transform))
+
+
+def srgb_transform(image: Image.Image) -> SrgbTransform | None:
+    """Return what turns an image's colours into sRGB, None where they are sRGB.
+
+    That is where its ICC profile is sRGB, and where there is none, it is broken, or it is for
+    another kind of pixels.
+    """
+    profile = image.info.get("icc_profile")
+    if not isinstance(profile, bytes) or not profile:
+        return None
+    return _transform(profile, image.mode)
+
+
+@lru_cache(maxsize=16)
+def _transform(profile: bytes, mode: str) -> SrgbTransform | None:
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        applied_in, modes = _MODES.get(source.profile.xcolor_space.strip(), ("", ()))
+        if mode not in modes:
+            return None
+        flags = ImageCms.Flags.BLACKPOINTCOMPENSATION
+        if applied_in == "L":
+            flags |= ImageCms.Flags.NOOPTIMIZE  # what it would do costs grey 9 levels in the dark
+        apply = ImageCms.ImageCmsTransform(
+            source,
+            ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")),
+            applied_in,
+            "RGB",
+            ImageCms.Intent.PERCEPTUAL,
+            flags=flags,
+        ).apply
+    except (OSError, ValueError, TypeError, ImageCms.PyCMSError):
+        return None
+    if applied_in == "L":
+        colours = np.asarray(
+            apply(Image.fromarray(np.arange(256, dtype=np.uint8).reshape(1, 256)))
+        )[0]
+        return _of_grey(colours)
+    transform = SrgbTransform(applied_in, apply)
+    return None if applied_in == "RGB" and _changes_nothing(transform) else transform
+
+
+def _of_grey(colours: np.ndarray[Any, np.dtype[np.uint8]]) -> SrgbTransform | None:
+    """Return the transform of 256 greys into RGB."""
+    moved = colours.astype(np.int16) - np.arange(256, dtype=np.int16).reshape(256, 1)
+    if np.abs(moved).max() <= _SRGB_TOLERANCE:
+        return None
+    return SrgbTransform("L", lambda image: Image.fromarray(colours[np.asarray(image)]))
+
+
+def _changes_nothing(transform: SrgbTransform) -> bool:
+    """Tell whether a profile is sRGB by what it does to a grid of colours: names vary too much."""
+    steps = np.arange(0, 256, 15).astype(np.uint8)
+    grid = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(1, -1, 3)
+    moved = np.asarray(transform.apply(Image.fromarray(grid))).astype(np.int16) - grid
+    return bool(np.abs(moved).max() <= _SRGB_TOLERANCE)
+
+
+def _in_srgb(image: Image.Image, transform: SrgbTransform | None) -> Image.Image:
+    if transform is None:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    if image.mode != transform.mode:
+        image = image.convert(transform.mode)
+    return transform.apply(image)
+
+
+def _tiles(height: int, width: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the rows and columns of tiles that cover an image."""
+    columns = max(1, min(width, _TILE_PIXELS))
+    rows = max(1, _TILE_PIXELS // columns)
+    for top in range(0, height, rows):
+        for left in range(0, width, columns):
+            yield slice(top, min(top + rows, height)), slice(left, min(left + columns, width))
+
+
+def _tile(image: Image.Image, rows: slice, columns: slice) -> Image.Image:
+    box = (columns.start, rows.start, columns.stop, rows.stop)
+    return image if box == (0, 0, *image.size) else image.crop(box)
+
+
+def _levels(image: Image.Image) -> _Levels | None:
+    """Return the levels of an image of more than 8 bits, None for any other."""
+    tags: Any = getattr(image, "tag_v2", {})
+    levels = _ascending_levels(image, tags)
+    if levels is not None and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
+        return levels._replace(black=levels.white, white=levels.black)
+    return levels
+
+
+def _ascending_levels(image: Image.Image, tags: Any) -> _Levels | None:
+    if image.mode.startswith("I;16"):
+        (bits, *_) = tags.get(_BITS_PER_SAMPLE, (16,))
+        return _Levels(0, (1 << min(bits, 16)) - 1)
+    if image.mode == "I":
+        # Pillow reads 32 unsigned bits as signed ones
+        unsigned = tags.get(_BITS_PER_SAMPLE) == (32,) and tags.get(_SAMPLE_FORMAT, (1,)) == (1,)
+        dtype = "u4" if unsigned else ""
+        return _Levels(0, max(65535, _range(image, dtype)[1]), dtype)
+    if image.mode != "F":
+        return None
+    low, high = _range(image, "")
+    return _Levels(0, 1) if low >= 0 and high <= 1 else _Levels(low, high)
+
+
+def _range(image: Image.Image, dtype: str) -> tuple[float, float]:
+    """Return the smallest and the largest finite value."""
+    low, high = np.inf, -np.inf
+    for rows, columns in _tiles(image.height, image.width):
+        values = _values(_tile(image, rows, columns), dtype)
+        finite = values[np.isfinite(values)]
+        if finite.size:
+            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
+    return (low, high) if low <= high else (0.0, 1.0)
+
+
+def _values(tile: Image.Image, dtype: str) -> np.ndarray[Any, np.dtype[Any]]:
+    values = np.asarray(tile)
+    return values.view(dtype) if dtype else values
+
+
+def _to_8_bits(tile: Image.Image, levels: _Levels) -> Image.Image:
+    """Scale values to 0..255; a value that is transparent becomes an alpha of 0."""
+    values = _values(tile, levels.dtype)
+    scaled = values.astype(np.float64)
+    if tile.mode == "F":
+        low, high = sorted((levels.black, levels.white))
+        scaled = np.nan_to_num(scaled, nan=levels.black, posinf=high, neginf=low)
+    span = (levels.white - levels.black) or 1.0
+    scaled = np.rint((scaled - levels.black) / span * 255.0).clip(0, 255)
+    grey = Image.fromarray(scaled.astype(np.uint8))
+    clear = tile.info.get("transparency")
+    if isinstance(clear, int):
+        grey.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
+    return grey

@@ -1,0 +1,199 @@
+"""Decoding: the bytes of an image file become upright RGB pixels; errors are the decoder's own."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+import numpy as np
+import simplejpeg
+from PIL import ExifTags, Image, ImageFile, PngImagePlugin
+
+from shardprep.colour import Pixels, convert_in_place, rgb_pixels, srgb_transform
+from shardprep.stages import stage
+from shardprep.truncation import without_cut_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DECODERS: Final = (
+    "JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "PPM",
+    "TGA", "PCX", "PSD", "SGI", "DDS", "QOI", "XBM", "XPM",
+)  # fmt: skip
+"""Pillow's decoders that may see the bytes. Others are left out: EPS starts Ghostscript, and an
+icon holds images whose size its header does not tell."""
+
+Image.MAX_IMAGE_PIXELS = None  # the limit is ImageSpec.max_pixels, checked on the header
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # one long comment is no fault
+
+_UPRIGHT = 1
+_JPEGS = ("JPEG", "MPO")
+_FAST_MODES = ("RGB", "L")
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+
+
+class Decoded(NamedTuple):
+    """An image as it looks."""
+
+    pixels: Pixels
+    is_srgb: bool
+    """Whether these are the colours of the file as they stand, no profile applied."""
+    damage: str = ""
+    """What the decoder found wrong with the bytes and got over; "" for nothing."""
+
+
+@stage("decode")
+def open_image(data: bytes) -> Image.Image:
+    """Return an image whose header is read, and nothing more.
+
+    Raises:
+        Exception: the bytes are no image, or its header is broken.
+
+    """
+    return Image.open(io.BytesIO(data), formats=DECODERS)
+
+
+def scalable_size(image: Image.Image) -> tuple[int, int] | None:
+    """Return the upright height and width of a JPEG, None of what cannot be decoded smaller."""
+    if image.format not in _JPEGS or image.mode not in _FAST_MODES:
+        return None
+    size = image.height, image.width
+    return size if _orientation(image) < 5 else (size[1], size[0])
+
+
+@stage("decode")
+def decode(
+    data: bytes, image: Image.Image, scale: int, background: tuple[int, int, int]
+) -> Decoded:
+    """Return the first frame, upright; the image is closed.
+
+    Args:
+        data: all bytes of the file.
+        image: what `open_image` has returned for them.
+        scale: 1, 2, 4 or 8: by how much a JPEG may be decoded smaller, sides rounded up.
+        background: RGB behind what is transparent.
+
+    Raises:
+        Exception: whatever the decoder says of bytes that it cannot decode.
+
+    """
+    transform = srgb_transform(image)
+    damage = ""
+    if image.format in _JPEGS and image.mode in _FAST_MODES:
+        try:
+            pixels = decode_jpeg(data, image, scale)
+        except ValueError as error:
+            damage = f"damaged: {' '.join(str(error).split())}"
+        else:
+            if transform is not None:
+                convert_in_place(pixels, transform)
+            return Decoded(_turned(pixels, _orientation(image)), transform is None)
+    return Decoded(_decode_by_pillow(image, background), transform is None, damage)
+
+
+@stage("decode")
+def recover(data: bytes, background: tuple[int, int, int]) -> Pixels | None:
+    """Return what can be decoded of a file that ends early, None where that is nothing.
+
+    What is missing is grey in a JPEG, else black, or the background in an image with transparency.
+    """
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    ImageFile.LOAD_TRUNCATED_IMAGES = True
+    try:
+        image = open_image(data)
+        if image.format in _JPEGS:
+            image = open_image(without_cut_segment(data))
+        pixels = _decode_by_pillow(image, background)
+    except MemoryError:
+        raise
+    except Exception:  # decoders raise anything; the first error has been told
+        return None
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
+    return None if (pixels == pixels[0, 0]).all() else pixels
+
+
+def decode_jpeg(data: bytes, image: Image.Image, scale: int) -> Pixels:
+    """Return the pixels as libjpeg-turbo decodes them.
+
+    Same library and same settings as Pillow's decoder, so the same pixels (a test holds it),
+    in less time; what it refuses is left for Pillow to judge.
+
+    Raises:
+        ValueError: it finds fault with the bytes.
+
+    """
+    return simplejpeg.decode_jpeg(  # type: ignore[no-any-return]
+        data,
+        colorspace="RGB",
+        min_height=-(-image.height // scale) if scale > 1 else 0,
+        min_width=-(-image.width // scale) if scale > 1 else 0,
+        min_factor=scale,
+    )
+
+
+def _decode_by_pillow(image: Image.Image, background: tuple[int, int, int]) -> Pixels:
+    if image.format == "PNG":
+        _scale_colour_key(image)
+    image.load()
+    pixels = rgb_pixels(image, background, srgb_transform(image))
+    # Not asked before: a PNG may have it behind its pixels, and Pillow turns a TIFF as it loads it.
+    turn = _orientation(image)
+    image.close()
+    return _turned(pixels, turn)
+
+
+def is_plain(data: bytes, image: Image.Image) -> bool:
+    """Tell whether any reader, the strictest too, would see in the bytes what was decoded.
+
+    Given that nothing was damaged and no profile applied; the image may be closed.
+    """
+    if image.mode != "RGB" or "transparency" in image.info or _orientation(image) != _UPRIGHT:
+        return False
+    if image.format == "PNG":  # Pillow forgives a missing end and wrong checksums, TensorFlow not
+        if not data.endswith(_PNG_END):
+            return False
+        try:
+            Image.open(io.BytesIO(data), formats=("PNG",)).verify()
+        except Exception:
+            return False
+        return True
+    return image.format == "JPEG"
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the orientation (EXIF 2.32, tag 0x0112), 1 to 8; 1 where it says nothing else."""
+    try:
+        turn = image.getexif().get(ExifTags.Base.Orientation)
+    except MemoryError:
+        raise
+    except Exception:  # what is wrong with the metadata is no fault of the picture
+        return _UPRIGHT
+    return turn if isinstance(turn, int) and 1 <= turn <= 8 else _UPRIGHT
+
+
+def _turned(pixels: Pixels, turn: int) -> Pixels:
+    """Apply an orientation."""
+    if turn == _UPRIGHT:
+        return pixels
+    if turn >= 5:
+        pixels = pixels.transpose(1, 0, 2)
+    rows = slice(None, None, -1) if turn in (3, 4, 7, 8) else slice(None)
+    columns = slice(None, None, -1) if turn in (2, 3, 6, 7) else slice(None)
+    return np.ascontiguousarray(pixels[rows, columns])
+
+
+def _scale_colour_key(image: Image.Image) -> None:
+    """Bring a PNG's transparent colour to the 8 bits that its pixels are about to have."""
+    key = image.info.get("transparency")
+    tiles = cast("ImageFile.ImageFile", image).tile
+    raw = tiles[0].args if tiles else ""
+    to_8_bits: dict[object, Callable[[int], int]] = {
+        "RGB;16B": lambda value: value >> 8,
+        "L;2": lambda value: value * 85,
+        "L;4": lambda value: value * 17,
+    }
+    if raw in to_8_bits and isinstance(key, int | tuple):
+        values = key if isinstance(key, tuple) else (key,)
+        scaled = tuple(to_8_bits[raw](value) for value in values)
+        image.info["transparency"] = scaled if isinstance(key, tuple) else scaled[0]

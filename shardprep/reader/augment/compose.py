@@ -1,0 +1,109 @@
+"""A recipe is its ops in their order, each with a seed of its own place."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from shardprep.errors import DatasetError
+from shardprep.reader.augment.batch import fold_in
+from shardprep.reader.augment.color import Color
+from shardprep.reader.augment.geometry import Flip, RandomResizedCrop
+from shardprep.reader.augment.mix import CutMix, MixUp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Compose:
+    """Apply ops one after the other.
+
+    An op of your own is a function `op(images, *, seed)`, or `op(images, labels, *, seed)` that
+    returns both; its seed is an int32[2] for `tf.random.stateless_…`.
+
+    Args:
+        ops: flips, crops, colours, mixes, recipes.
+        jit_compile: let XLA compile each op, which takes half a second for each new shape of a
+            batch, and is then several times as fast. Images whose height and width are not known
+            beforehand are never compiled.
+
+    """
+
+    ops: Sequence[Callable[..., Any]]
+    jit_compile: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ops", tuple(self.ops))
+        for op in self.ops:
+            if "seed" not in _parameters(op):
+                raise DatasetError(
+                    "augment.Compose", f"{op!r} takes no seed", "give op(images, *, seed)"
+                )
+
+    def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
+        """Return the images, or images and labels where labels are given.
+
+        Args:
+            images: uint8, or floats of 0..1, [batch, height, width, 3] or [height, width, 3].
+            labels: as `reader.load` yields them; only mixing ops look at them.
+            seed: a pair of integers; the same pair, the same result.
+
+        """
+        images = tf.convert_to_tensor(images)
+        for place, op in enumerate(self.ops):
+            known = images.shape[-3:].is_fully_defined()
+            compiled = self.jit_compile and known and not isinstance(op, Compose)
+            run = _compiled(op) if compiled else op
+            if _takes_labels(op, labels):
+                images, labels = run(images, labels, seed=fold_in(seed, place))
+            else:
+                images = run(images, seed=fold_in(seed, place))
+        return images if labels is None else (images, labels)
+
+
+def classic(size: tuple[int, int], num_classes: int | None = None) -> Compose:
+    """Return the recipe to begin with: crop, flip, colour; with `num_classes` also mixing.
+
+    Half of the images are blended (`MixUp`), half get a box of another (`CutMix`), some both, some
+    neither; labels are then float32[batch, num_classes].
+    """
+    ops: list[Callable[..., Any]] = [
+        RandomResizedCrop(size, scale=(0.35, 1.0)),
+        Flip(),
+        Color(brightness=0.2, contrast=0.2, saturation=0.2, hue=0.05),
+    ]
+    if num_classes is not None:
+        ops += [MixUp(0.2, num_classes, 0.5), CutMix(1.0, num_classes, 0.5)]
+    return Compose(ops)
+
+
+def _takes_labels(op: Callable[..., Any], labels: Any) -> bool:
+    """Tell whether an op is called with labels: it mixes them, and can it do without, there are."""
+    parameter = _parameters(op).get("labels")
+    return parameter is not None and (parameter.default is parameter.empty or labels is not None)
+
+
+def _parameters(op: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(op).parameters
+    except (TypeError, ValueError):  # no function, or one that is written in C
+        return {}
+
+
+@functools.cache
+def _compiled(op: Callable[..., Any]) -> Any:
+    """Return the op as a program of its own.
+
+    In one program for all of them, XLA on a CPU would compute a pixel of the crop again for each
+    of the nine products of its colours.
+    """
+
+    def run(*arguments: Any, seed: Any) -> Any:
+        return op(*arguments, seed=seed)
+
+    return tf.function(run, jit_compile=True, autograph=False)

@@ -1,0 +1,89 @@
+"""Resizing with Pillow's bicubic filter: the bytes are Pillow's, whoever computes them.
+
+The extension `_resample` computes them several times as fast. It is built where a C compiler is
+found at installation; elsewhere Pillow does the work, so no dataset depends on whether it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+from PIL import Image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_fill: Callable[..., None] | None
+try:
+    from shardprep import _resample
+
+    _fill = _resample.resize
+except ImportError:  # no compiler at installation, or its result does not load here
+    _fill = None
+
+Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
+"""uint8[height, width, channels], row-major."""
+
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom in pixels; edges between whole pixels are meant as they stand."""
+
+BACKEND: Final[Literal["c", "pillow"]] = "pillow" if _fill is None else "c"
+"""What `resize` runs on here."""
+
+
+def resize(pixels: Pixels, size: tuple[int, int], box: Box | None = None) -> Pixels:
+    """Return what lies in a box, or the whole, scaled to a height and width.
+
+    The image has 1 to 4 channels, filtered each by itself: alpha is a channel like the others.
+    The filter reaches over the box's edges where the image goes on, as in Pillow. The result is
+    new and C-contiguous.
+
+    Raises:
+        ValueError: Not such pixels, no positive size, or a box that is not within the image.
+    """
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or not 1 <= pixels.shape[2] <= 4:
+        shape = f"{pixels.dtype}{list(pixels.shape)}"
+        raise ValueError(f"{shape} is not uint8[height, width, 1 to 4 channels]")
+    height, width, channels = pixels.shape
+    if min(height, width, *size) < 1:
+        raise ValueError(f"{height}x{width} pixels cannot become {size[0]}x{size[1]}")
+    box = (0.0, 0.0, float(width), float(height)) if box is None else box
+    left, top, right, bottom = np.array(box, np.float32).tolist()  # as Pillow reads it
+    if not (0.0 <= left <= right <= width and 0.0 <= top <= bottom <= height):
+        raise ValueError(f"the box {box} is not within {height}x{width} pixels")
+    if _fill is None:
+        return resize_by_pillow(pixels, size, box)
+    out = np.empty((*size, channels), np.uint8)
+    _fill(np.ascontiguousarray(pixels), out, box, down_first(pixels, size))
+    return out
+
+
+def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
+    """Do what `resize` does without the extension."""
+    down = down_first(pixels, size)
+    if pixels.shape[2] == 3:
+        return np.array(_by_pillow(Image.fromarray(pixels), size, box, down=down))
+    # Pillow would take the last of two or four channels for alpha and weigh the others by it.
+    images = [Image.fromarray(pixels[:, :, i]) for i in range(pixels.shape[2])]
+    channels = [np.asarray(_by_pillow(image, size, box, down=down)) for image in images]
+    return np.stack(channels, axis=2)
+
+
+def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
+    """Tell whether the vertical pass is the first: what is rounded between them shows.
+
+    The rule is Pillow 13's.
+    """
+    less_height, less_width = pixels.shape[0] - size[0], pixels.shape[1] - size[1]
+    return less_height > max(0, 2 * less_width)
+
+
+def _by_pillow(image: Image.Image, size: tuple[int, int], box: Box, *, down: bool) -> Image.Image:
+    left, top, right, bottom = box
+    height, width = size
+    if down:  # in a call of its own, since Pillow 12 would take the other first
+        rows = (0, top, image.width, bottom)
+        image = image.resize((image.width, height), Image.Resampling.BICUBIC, box=rows)
+        top, bottom = 0, height
+    return image.resize((width, height), Image.Resampling.BICUBIC, box=(left, top, right, bottom))

@@ -1,0 +1,153 @@
+"""What a source may ask of this machine: past a limit it is refused, by the flag that lifts it.
+
+Bombs differ from honest archives by their figures alone. So what an archive states is added up
+before anything is unpacked, and what it says nothing of (the inside of a .gz) as it comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep.errors import SourceError
+from shardprep.source.extent import MOST_BYTES, RefusedExtent, ZipExtent
+
+if TYPE_CHECKING:
+    from shardprep.source.extent import Extent, StoredExtent
+
+_SMALL_BYTES = 64_000_000
+"""What is no larger has any ratio: a black image of 20 megapixels packs a thousand to one."""
+_FREE_BYTES = 10_000_000_000
+_FREE_RATIO = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLimits:
+    """The limits of one source; the defaults let every set on Kaggle pass."""
+
+    max_members: int = 10_000_000
+    """Of all archives together, with those that are skipped."""
+    max_member_size: int = 2_000_000_000
+    """Bytes of one image or table, which is read into memory whole."""
+    max_unpacked: int | None = None
+    """Bytes, of all together; None: 10 GB and 100 times the size of the source."""
+    max_ratio: int = 1000
+    """Unpacked bytes to a packed one, in what unpacks to more than 64 MB. A deflated byte holds
+    1,032 at the very most, and that is a bomb."""
+    max_depth: int = 8
+    """Archives inside archives; real data has two or three."""
+
+
+DEFAULT_LIMITS = SourceLimits()
+
+
+class Budget:
+    """Adds up what one source asks for."""
+
+    def __init__(self, limits: SourceLimits) -> None:
+        """Start with nothing spent, and a source of no size."""
+        self._limits = limits
+        self._num_members = 0
+        self._num_unpacked = 0
+        self._source_bytes = 0
+
+    def add_source(self, num_bytes: int) -> None:
+        """Take note of a file of the source: a larger one may unpack to more."""
+        self._source_bytes += num_bytes
+
+    def check_depth(self, depth: int, name: str) -> None:
+        """Refuse an archive that lies too deep.
+
+        Raises:
+            SourceError: it does.
+
+        """
+        if depth > self._limits.max_depth:
+            raise SourceError(
+                name,
+                f"archives are nested more than {self._limits.max_depth} deep",
+                "raise --max-depth if that is meant",
+            )
+
+    def add_member(self, archive: str) -> None:
+        """Count a member.
+
+        Raises:
+            SourceError: there are too many.
+
+        """
+        self._num_members += 1
+        self.check_members(0, archive)
+
+    def check_members(self, num_more: int, archive: str) -> None:
+        """Refuse an archive that says it has `num_more` members, before they are read.
+
+        Raises:
+            SourceError: they are too many.
+
+        """
+        if self._num_members + num_more > self._limits.max_members:
+            raise SourceError(
+                archive,
+                f"there are more than {self._limits.max_members:,} members",
+                "raise --max-members if that is right",
+            )
+
+    def readable(self, extent: StoredExtent, key: str) -> Extent:
+        """Return the extent of an image or a table; one that is too large says so when it is read.
+
+        Raises:
+            SourceError: all of them together are too large.
+
+        """
+        packed = extent.stored_bytes if isinstance(extent, ZipExtent) else extent.num_bytes
+        largest = max(packed, extent.num_bytes)
+        if largest > self._limits.max_member_size:
+            limit = f"{self._limits.max_member_size / 1e6:,.0f} MB"
+            reason = f"is larger than --max-member-size allows ({largest:,} bytes, {limit})"
+        elif self._is_bomb(packed, extent.num_bytes):
+            reason = self._bomb(packed, extent.num_bytes)
+        else:
+            if packed != extent.num_bytes:
+                self.unpack(extent.num_bytes, key)
+            return extent
+        return RefusedExtent(min(largest, MOST_BYTES), reason)
+
+    def unpack(self, num_bytes: int, name: str) -> None:
+        """Count bytes that are unpacked, or will be.
+
+        Raises:
+            SourceError: all together are too many.
+
+        """
+        self._num_unpacked += num_bytes
+        most = self._limits.max_unpacked
+        if most is None:
+            most = _FREE_BYTES + _FREE_RATIO * self._source_bytes
+        if self._num_unpacked > most:
+            raise SourceError(
+                name,
+                f"the source unpacks to more than {most / 1e6:,.0f} MB",
+                "raise --max-unpacked if that is right",
+            )
+
+    def check_ratio(self, packed: int, unpacked: int, name: str) -> None:
+        """Refuse an archive that grows too much.
+
+        Raises:
+            SourceError: it does.
+
+        """
+        if self._is_bomb(packed, unpacked):
+            raise SourceError(
+                name, self._bomb(packed, unpacked), "raise --max-ratio if that is right"
+            )
+
+    def _is_bomb(self, packed: int, unpacked: int) -> bool:
+        return unpacked > _SMALL_BYTES and unpacked > self._limits.max_ratio * packed
+
+    def _bomb(self, packed: int, unpacked: int) -> str:
+        return (
+            f"{packed:,} bytes unpack to {unpacked:,} or more, "
+            f"past --max-ratio {self._limits.max_ratio:,}"
+        )

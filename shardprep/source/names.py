@@ -1,0 +1,46 @@
+"""What members may be called. A key is a short POSIX path in one line of valid Unicode."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+MAX_KEY_LENGTH = 4096
+"""Characters; what Linux allows of a path."""
+_JUNK_NAMES = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
+_PLAIN_PATH = re.compile(r"(?!\.?/|.*//|.*/\.(/|$)).*[^/]", re.DOTALL)
+"""A path that is written as short as it can be; others are rare and may be slow."""
+_DRIVE = re.compile("[A-Za-z]:")
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
+"""What could end a line or steer a terminal."""
+
+
+def unsafe_name(name: str) -> str:
+    """Return what is wrong with a member's name, "" for an ordinary one."""
+    path = name.replace("\\", "/")
+    if path.startswith("/") or _DRIVE.match(path):
+        return "absolute path"
+    if ".." in path.split("/"):
+        return "path leads out of the archive"
+    return "path too long" if len(path) > MAX_KEY_LENGTH else ""
+
+
+def is_junk(key: str, name: str) -> bool:
+    """Tell what systems leave in archives; `name` is the last part of the key."""
+    if name in _JUNK_NAMES or name.startswith("._"):
+        return True
+    return "__MACOSX" in key and "__MACOSX" in key.split("/")
+
+
+def clean_key(path: str) -> str:
+    r"""Return the path as a key, which another path may share.
+
+    Windows separators are turned and "./" is dropped; escapes (\x1b) stand for control characters
+    and for bytes that are no UTF-8.
+    """
+    path = path.replace("\\", "/")
+    if not _PLAIN_PATH.fullmatch(path):
+        path = PurePosixPath(path).as_posix()
+    if not path.isascii():
+        path = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), path)

@@ -1,0 +1,135 @@
+"""Whether a file that cannot be decoded was cut: its own lengths point behind its end.
+
+What is cut was sound once, and another copy of it may be whole; garbage is garbage everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+_PILLOW_SAYS = ("image file is truncated", "Truncated File Read", "not enough image data")
+_PNG_MARK_BYTES = 8
+_JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xda-\xfe]")
+"""Of a segment that has a length; what is in the midst of a scan has none."""
+_CODESTREAM_END = b"\xff\xd9"
+_STRIPS, _TILES = (273, 279), (324, 325)
+"""TIFF tags: offsets and byte counts."""
+_TIFF_TYPES = {3: "H", 4: "I", 5: "Q", 8: "h", 9: "i", 10: "q", 11: "f", 12: "d"}
+"""Of values (TIFF 6.0, section 2), by the letters of `struct`; all others take a byte."""
+
+
+def is_cut(data: bytes, error: Exception) -> bool:
+    """Tell whether a file ends before its image does, given what its decoder says of it."""
+    if str(error).startswith(_PILLOW_SAYS):
+        return True
+    try:
+        return any(tell(data) for pattern, tell in _FORMATS if re.match(pattern, data, re.DOTALL))
+    except (struct.error, IndexError):
+        return True  # a length itself is cut
+
+
+def without_cut_segment(data: bytes) -> bytes:
+    """Return a cut JPEG up to the last segment that is whole.
+
+    To what is left a decoder can set an end, which it would read as part of a segment otherwise.
+    """
+    at = 2
+    while marker := _JPEG_MARKER.search(data, at):
+        at = marker.start()
+        length = data[at + 2 : at + 4]
+        if at + 2 + int.from_bytes(length, "big") > len(data) or len(length) < 2:
+            return data[:at]
+        at += 2 + int.from_bytes(length, "big")
+    return data
+
+
+def _png_is_cut(data: bytes) -> bool:
+    at = _PNG_MARK_BYTES
+    while at < len(data):
+        num_bytes, kind = struct.unpack_from(">I4s", data, at)
+        at += 12 + num_bytes
+        if kind == b"IEND" or not kind.isalpha():
+            return False
+    return True
+
+
+def _jpeg_header_is_cut(data: bytes) -> bool:
+    """Of what stands before the scans: in them there are no lengths, and the decoder knows."""
+    at = 2
+    while data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xDA:
+            return False
+        if marker == 0xFF:
+            at += 1
+            continue
+        (num_bytes,) = struct.unpack_from(">H", data, at + 2)
+        at += 2 + num_bytes
+    return False
+
+
+def _riff_is_cut(data: bytes) -> bool:
+    (num_bytes,) = struct.unpack_from("<I", data, 4)
+    return bool(8 + num_bytes > len(data))
+
+
+def _boxes_are_cut(data: bytes) -> bool:
+    """ISO/IEC 14496-12, 4.2: a size of 1 is followed by one of 64 bits, 0 reaches to the end."""
+    at = 0
+    while at < len(data):
+        num_bytes, kind = struct.unpack_from(">I4s", data, at)
+        start = at
+        if num_bytes == 1:
+            (num_bytes,) = struct.unpack_from(">Q", data, at + 8)
+        if num_bytes == 0:
+            return kind == b"jp2c" and _codestream_is_cut(data[start:])
+        if num_bytes < 8:
+            return False
+        at += num_bytes
+    return at > len(data)
+
+
+def _codestream_is_cut(data: bytes) -> bool:
+    return not data.rstrip(b"\0").endswith(_CODESTREAM_END)
+
+
+def _gif_header_is_cut(data: bytes) -> bool:
+    """Of what stands before the frames, whose end the decoder knows."""
+    flags = data[10]
+    num_colours = 2 << (flags & 7) if flags & 0x80 else 0
+    return len(data) < 13 + 3 * num_colours
+
+
+def _tiff_is_cut(data: bytes) -> bool:
+    order = "<" if data.startswith(b"II") else ">"
+    (start,) = struct.unpack_from(f"{order}I", data, 4)
+    (num_entries,) = struct.unpack_from(f"{order}H", data, start)
+    places: dict[int, tuple[int, ...]] = {}
+    for at in range(start + 2, start + 2 + 12 * num_entries, 12):
+        tag, kind, count = struct.unpack_from(f"{order}HHI", data, at)
+        letter = _TIFF_TYPES.get(kind, "B")
+        num_bytes = count * struct.calcsize(f"{order}{letter}")
+        (place,) = struct.unpack_from(f"{order}I", data, at + 8)
+        if num_bytes > 4 and place + num_bytes > len(data):
+            return True
+        if tag in _STRIPS + _TILES:
+            place = place if num_bytes > 4 else at + 8
+            places[tag] = struct.unpack_from(f"{order}{count}{letter}", data, place)
+    for offsets, counts in (_STRIPS, _TILES):
+        pairs = zip(places.get(offsets, ()), places.get(counts, ()), strict=False)
+        if any(offset + count > len(data) for offset, count in pairs):
+            return True
+    return False
+
+
+_FORMATS = (
+    (rb"\x89PNG", _png_is_cut),
+    (rb"\xff\xd8\xff", _jpeg_header_is_cut),
+    (rb"GIF8", _gif_header_is_cut),
+    (rb"RIFF....WEBP", _riff_is_cut),
+    (rb"....(ftyp|jP  )", _boxes_are_cut),
+    (rb"\xff\x4f\xff\x51", _codestream_is_cut),
+    (rb"II\*\0|MM\0\*", _tiff_is_cut),
+)
+"""How the bytes of a format start, and what tells its cut files."""

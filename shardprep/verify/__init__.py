@@ -1,0 +1,1 @@
+"""Is a dataset folder what its manifest says? Reads everything, changes nothing."""

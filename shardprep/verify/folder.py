@@ -1,0 +1,104 @@
+"""What lies in a dataset folder: its documents, its shard files, and what does not belong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep.dataset import INCOMPLETE_SUFFIX, INDEX_DIR, ITEMS_FILE, SCHEMA_FILE, index_name
+from shardprep.errors import DatasetError
+from shardprep.manifest import MANIFEST_FILE
+from shardprep.plan import shard_name
+from shardprep.tfds import DOCUMENTS
+from shardprep.verify.documents import check_tfds, checked_manifest, checked_schema
+from shardprep.verify.problem import Problem
+from shardprep.verify.table import checked_table, rows_by_shard, table_problems
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from shardprep.manifest import Manifest
+    from shardprep.schema import Schema
+
+_SHARD = re.compile(r"(?P<name>.+)-(?P<split>\w+)\.tfrecord-(?P<index>\d{5})-of-(?P<count>\d{5})")
+_LABELS = re.compile(r"[^.].*\.labels\.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A folder as it is found."""
+
+    manifest: Manifest | None
+    schema: Schema | None
+    rows: dict[str, pa.Table]
+    """Of each shard, in order; empty where `items.parquet` cannot be read."""
+    shards: tuple[str, ...]
+    """Shard files, and files that a reader's glob would take for such, by name."""
+    unknown: tuple[str, ...]
+    """All other files that no build has left here."""
+    problems: tuple[Problem, ...]
+
+
+def read_contents(folder: Path) -> Contents:
+    """Return what a folder holds and what is wrong with it, shards not yet opened.
+
+    Raises:
+        DatasetError: there is no such folder, or it is that of an unfinished build.
+
+    """
+    if not folder.is_dir():
+        raise DatasetError(str(folder), "no such folder", "give the folder of a dataset")
+    if folder.name.endswith(INCOMPLETE_SUFFIX):
+        raise DatasetError(
+            str(folder),
+            "the build is not finished",
+            "run the same `shardprep build` again: it goes on where it stopped",
+        )
+    problems: list[Problem] = []
+    manifest = checked_manifest(folder, problems)
+    schema = checked_schema(folder, manifest, problems)
+    table = checked_table(folder, manifest, problems)
+    rows = rows_by_shard(table) if table is not None else {}
+    if manifest is not None and table is not None:
+        problems += table_problems(manifest, table, rows)
+    check_tfds(folder, manifest, schema, problems)
+    files = _files(folder)
+    shards = tuple(
+        name for name in files if ".tfrecord" in name and name[0] != "." and "/" not in name
+    )
+    gone = _gone(shards, manifest)
+    problems += [Problem("missing", name, "is not there") for name in gone]
+    unknown = _unknown(folder, files, {*shards, *gone})
+    return Contents(manifest, schema, rows, shards, unknown, tuple(problems))
+
+
+def _files(folder: Path) -> list[str]:
+    """Return the path of everything in a folder that is not itself a folder, sorted."""
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+def _gone(shards: tuple[str, ...], manifest: Manifest | None) -> list[str]:
+    """Return the shards that should be there: by the manifest, else by the others' numbers."""
+    if manifest is not None:
+        return sorted(manifest.shards.keys() - set(shards))
+    matches = [match for name in shards if (match := _SHARD.fullmatch(name))]
+    wanted = {
+        shard_name(match["name"], match["split"], index, int(match["count"]))
+        for match in matches
+        for index in range(int(match["count"]))
+    }
+    return sorted(wanted - set(shards))
+
+
+def _unknown(folder: Path, files: list[str], shards: set[str]) -> tuple[str, ...]:
+    indexes = {index_name(shard) for shard in shards}
+    own = {MANIFEST_FILE, SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS}
+    known = {*own, *shards, *indexes}
+    unknown = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
+    beside = [f"{folder.name}.old", f"{folder.name}{INCOMPLETE_SUFFIX}"]
+    unknown += [f"../{name}" for name in beside if (folder.parent / name).exists()]
+    return tuple(name for name in unknown if name != INDEX_DIR)

@@ -1,0 +1,75 @@
+"""The rows of one shard: what `items.parquet` says of each of its records, in their order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from shardprep.catalog.catalog import UNLABELLED
+from shardprep.items import WRITTEN
+from shardprep.schema import LABEL, LABELS, TARGET, TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is known of the records of a shard; of an index alone, only their places."""
+
+    offsets: Sequence[int]
+    lengths: Sequence[int]
+    """Bytes, framing included."""
+    keys: Sequence[str] = ()
+    targets: Sequence[object] = ()
+    """As a record holds them: an index, a list of indices, a float32, UTF-8 bytes."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def key(self, record: int) -> str:
+        """Return the key of a record, "" where it is not known."""
+        return self.keys[record] if record < len(self.keys) else ""
+
+
+def written_rows(table: pa.Table, target: str | None) -> Rows:
+    """Return the written rows among those of a shard; `target` is the schema's feature, if any."""
+    table = table.filter(pc.equal(table["status"].cast("string"), WRITTEN))
+    return Rows(
+        _whole(table["offset"]),
+        _whole(table["length"]),
+        [key or "" for key in table["key"].to_pylist()],
+        _targets(table, target) if target else (),
+    )
+
+
+def index_rows(text: bytes) -> Rows | None:
+    """Return the places that an index says, None where it is no index."""
+    try:
+        places = [tuple(map(int, line.split(b" "))) for line in text.splitlines()]
+        return Rows([offset for offset, _ in places], [length for _, length in places])
+    except ValueError:
+        return None
+
+
+def _whole(column: pa.ChunkedArray) -> list[int]:
+    """Return numbers, -1 where there is none."""
+    return pc.fill_null(column, -1).to_numpy().tolist()  # type: ignore[no-any-return]
+
+
+def _targets(table: pa.Table, target: str) -> Sequence[object]:
+    values = table[target].to_pylist()
+    if target == LABEL:
+        return [UNLABELLED if value is None else value for value in values]
+    if target == LABELS:
+        return [value or [] for value in values]
+    if target == TARGET:
+        whole = [math.nan if value is None else value for value in values]
+        return np.array(whole, np.float32).tolist()  # type: ignore[no-any-return]
+    return [(value or "").encode() for value in values] if target == TEXT else ()

@@ -1,0 +1,399 @@
+"""Whoever computes it, a resized image is Pillow's, byte by byte."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import shutil
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from shardprep.resample import BACKEND, Box, Pixels, down_first, resize, resize_by_pillow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Path_ = Callable[[Pixels, tuple[int, int], Box], Pixels]
+
+built = pytest.mark.skipif(
+    BACKEND != "c", reason="the extension is not built: no compiler was found at installation"
+)
+
+PICTURES: dict[str, Callable[[tuple[int, int, int]], Pixels]] = {
+    "noise": lambda shape: np.random.default_rng(0).integers(0, 256, shape, np.uint8),
+    "black and white": lambda shape: np.random.default_rng(1).integers(0, 2, shape, np.uint8) * 255,
+    "white": lambda shape: np.full(shape, 255, np.uint8),
+}
+"""Noise finds wrong weights; the others drive the sums to where they are cut off."""
+
+
+# --- helpers ------------------------------------------------------------------------------------
+
+
+def by_extension(pixels: Pixels, size: tuple[int, int], box: Box, *, simd: bool) -> Pixels:
+    from shardprep import _resample
+
+    out = np.full((*size, pixels.shape[2]), 77, np.uint8)
+    _resample.resize(pixels, out, box, down_first(pixels, size), simd)
+    return out
+
+
+def fill(pixels: Any, out: Any, box: Box) -> None:
+    """Call the extension past the checks of its front."""
+    from shardprep import _resample
+
+    down = False
+    _resample.resize(pixels, out, box, down)
+
+
+def with_vectors(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
+    return by_extension(pixels, size, box, simd=True)
+
+
+def portably(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
+    return by_extension(pixels, size, box, simd=False)
+
+
+def pillows(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
+    """Return what Pillow 13 makes of each channel in one call."""
+    height, width = size
+    channels = [Image.fromarray(pixels[:, :, i]) for i in range(pixels.shape[2])]
+    return np.stack(
+        [np.asarray(c.resize((width, height), Image.Resampling.BICUBIC, box)) for c in channels],
+        axis=2,
+    )
+
+
+def whole(pixels: Pixels) -> Box:
+    return 0.0, 0.0, float(pixels.shape[1]), float(pixels.shape[0])
+
+
+def noise(*shape: int) -> Pixels:
+    height, width, channels = shape
+    return PICTURES["noise"]((height, width, channels))
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(with_vectors, marks=built),
+        pytest.param(portably, marks=built),
+        resize_by_pillow,
+        resize,
+    ],
+    ids=lambda path: path.__name__,
+)
+def path(request: pytest.FixtureRequest) -> Any:
+    """One of the ways on which pixels may go."""
+    return request.param
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Pixels, tuple[int, int], Box]:
+    side = st.integers(1, 20) | st.integers(1, 300)
+    height, width = draw(side), draw(side)
+    picture = PICTURES[draw(st.sampled_from(sorted(PICTURES)))]
+    pixels = picture((height, width, draw(st.integers(1, 4))))
+    edges = [
+        sorted(draw(st.tuples(*[st.floats(0, most, width=32) | st.integers(0, most)] * 2)))
+        for most in (width, height)
+    ]
+    (left, right), (top, bottom) = edges
+    box = draw(st.sampled_from([whole(pixels), (left, top, right, bottom)]))
+    return pixels, (draw(side), draw(side)), box
+
+
+# --- the same bytes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_small_size_becomes_every_other(path: Path_, channels: int) -> None:
+    for before in range(1, 25):
+        pixels = noise(before, 33, channels)
+        turned = pixels.transpose(1, 0, 2).copy()
+        for after in range(1, 25):
+            for one, size in ((pixels, (after, 33)), (turned, (33, after))):
+                box = whole(one)
+                assert np.array_equal(path(one, size, box), pillows(one, size, box)), size
+
+
+@settings(deadline=None, max_examples=400)
+@given(cases())
+def test_any_box_of_any_image_becomes_any_size(
+    case: tuple[Pixels, tuple[int, int], Box],
+) -> None:
+    expected = pillows(*case)
+    ways = (with_vectors, portably) if BACKEND == "c" else ()
+    for way in (*ways, resize_by_pillow, resize):
+        assert np.array_equal(way(*case), expected), way.__name__
+
+
+@pytest.mark.parametrize("picture", PICTURES)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((361, 405), (224, 224)),
+        ((405, 361), (224, 224)),
+        ((499, 375), (299, 299)),
+        ((180, 240), (512, 512)),
+        ((1080, 1920), (256, 256)),
+        ((1920, 1080), (64, 96)),
+        ((31, 47), (1, 1)),
+        ((1, 1), (33, 47)),
+    ],
+)
+def test_a_central_crop_of_a_photo(
+    path: Path_, before: tuple[int, int], after: tuple[int, int], picture: str
+) -> None:
+    pixels = PICTURES[picture]((*before, 3))
+    height = min(before[0], before[1] * after[0] / after[1])
+    width = min(before[1], before[0] * after[1] / after[0])
+    left, top = (before[1] - width) / 2, (before[0] - height) / 2
+    box = (left, top, left + width, top + height)
+    assert np.array_equal(path(pixels, after, box), pillows(pixels, after, box))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((1, 65_500), (3, 224)),
+        ((65_500, 1), (224, 3)),
+        ((2, 65_500), (65_500, 1)),
+        ((65_500, 2), (1, 65_500)),
+        ((65_500, 3), (65_499, 4)),
+        ((3, 40), (4, 65_500)),
+    ],
+)
+def test_sides_as_long_as_a_jpeg_has_them(
+    path: Path_, before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    pixels = noise(*before, 2)
+    assert np.array_equal(path(pixels, after, whole(pixels)), pillows(pixels, after, whole(pixels)))
+
+
+@pytest.mark.parametrize(
+    "box", [(5.0, 5.0, 5.0, 5.0), (20.0, 30.0, 20.0, 30.0), (19.99, 0.0, 20.0, 1e-6)]
+)
+def test_a_box_without_extent_shows_its_place(path: Path_, box: Box) -> None:
+    pixels = noise(30, 20, 3)
+    assert np.array_equal(path(pixels, (7, 9), box), pillows(pixels, (7, 9), box))
+
+
+def test_the_size_it_has_already_is_a_copy(path: Path_) -> None:
+    pixels = noise(30, 20, 3)
+    same = path(pixels, (30, 20), whole(pixels))
+    assert np.array_equal(same, pixels)
+    assert not np.shares_memory(same, pixels)
+    assert np.array_equal(path(pixels, (12, 8), (5.0, 3.0, 13.0, 15.0)), pixels[3:15, 5:13])
+
+
+def test_transparent_colours_are_kept() -> None:
+    pixels = noise(20, 20, 4)
+    pixels[:, :, 3] = 0
+    colours = np.ascontiguousarray(pixels[:, :, :3])
+    assert np.array_equal(resize(pixels, (9, 9))[:, :, :3], resize(colours, (9, 9)))
+
+
+def test_a_height_that_shrinks_most_shrinks_first_whatever_pillow_is_installed(path: Path_) -> None:
+    pixels = noise(39, 8, 1)
+    image = Image.fromarray(pixels[:, :, 0])
+    down_then_across = image.resize((8, 20)).resize((6, 20))
+    across_then_down = image.resize((6, 39)).resize((6, 20))
+    assert down_then_across.tobytes() != across_then_down.tobytes()
+    assert path(pixels, (20, 6), whole(pixels)).tobytes() == down_then_across.tobytes()
+
+
+def test_an_image_may_lie_in_memory_in_any_way() -> None:
+    pixels = noise(90, 80, 4)
+    for view in (pixels[::-2, ::3], pixels.transpose(1, 0, 2), pixels[5:40, 7:50, 1:3]):
+        result = resize(view, (21, 34))
+        assert np.array_equal(result, resize(view.copy(), (21, 34)))
+        assert result.flags.c_contiguous
+        assert result.flags.writeable
+
+
+def test_a_missing_box_is_the_whole_image() -> None:
+    pixels = noise(30, 20, 3)
+    assert np.array_equal(resize(pixels, (9, 9)), pillows(pixels, (9, 9), whole(pixels)))
+
+
+def test_a_box_may_miss_the_edge_by_rounding() -> None:
+    pixels = noise(30, 20, 3)
+    box = (0.0, 0.0, 20.0 + 1e-9, 30.0)
+    assert np.array_equal(resize(pixels, (9, 9), box), resize(pixels, (9, 9)))
+
+
+# --- the machine --------------------------------------------------------------------------------
+
+
+def test_a_compiler_leaves_the_extension_behind() -> None:
+    compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not compiler or not header.exists():
+        pytest.skip("no C compiler, or no Python.h")
+    assert BACKEND == "c", "`pip install --editable .` builds it, and says why not with --verbose"
+
+
+def test_without_the_extension_pillow_does_the_same() -> None:
+    program = """
+import hashlib, sys
+import numpy as np
+if sys.argv[1] == "without":
+    sys.modules["shardprep._resample"] = None
+from shardprep.resample import BACKEND, resize
+pixels = np.random.default_rng(2).integers(0, 256, (361, 405, 3), np.uint8)
+result = resize(pixels, (224, 224), (22, 0, 383, 361))
+print(BACKEND, hashlib.sha256(result.tobytes()).hexdigest())
+"""
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", program, way], check=True, capture_output=True, text=True
+        ).stdout.split()
+        for way in ("with", "without")
+    ]
+    assert [backend for backend, _ in outputs] == [BACKEND, "pillow"]
+    assert outputs[0][1] == outputs[1][1]
+
+
+@built
+def test_threads_do_not_disturb_one_another() -> None:
+    images = [noise(200 + i, 300 - i, 3) for i in range(16)]
+    alone = [resize(image, (224, 224)) for image in images]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            together = list(pool.map(lambda image: resize(image, (224, 224)), images))
+            assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+@built
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc")
+def test_memory_is_given_back() -> None:
+    def resident_pages() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    pixels = noise(64, 20_000, 1)  # wide: what is kept for each column is 240 kB and more
+    for _ in range(5):
+        resize(pixels, (48, 15_000))
+    before = resident_pages()
+    for _ in range(100):
+        resize(pixels, (48, 15_000))
+    assert (resident_pages() - before) * mmap.PAGESIZE < 10_000_000
+
+
+@built
+@pytest.mark.skipif(sys.platform != "linux", reason="the guard is Linux's")
+def test_not_a_byte_behind_the_image_is_read() -> None:
+    """The page that follows the pixels kills whoever reads it."""
+    memory = mmap.mmap(-1, 3 * mmap.PAGESIZE)
+    page = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + 2 * mmap.PAGESIZE
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), mmap.PAGESIZE, 0) == 0
+    try:
+        for shape in ((40, 40, 3), (33, 20, 4), (17, 5, 1), (7, 31, 1), (1, 1, 1)):
+            count = shape[0] * shape[1] * shape[2]
+            pixels = np.frombuffer(memory, np.uint8, count, 2 * mmap.PAGESIZE - count)
+            pixels = pixels.reshape(shape)
+            for size in ((11, shape[1]), (shape[0], 11), (9, 13), (60, 70)):
+                for way in (with_vectors, portably):
+                    assert not way(pixels, size, whole(pixels)).any()
+    finally:
+        ctypes.CDLL(None).mprotect(ctypes.c_void_p(page), mmap.PAGESIZE, mmap.PROT_READ)
+
+
+@built
+def test_no_memory_is_an_error_and_no_crash() -> None:
+    program = """
+import resource
+import numpy as np
+from shardprep import _resample
+pixels, out = np.zeros((30_000, 1, 1), np.uint8), np.zeros((1, 30_000, 1), np.uint8)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 200_000_000,) * 2)
+for down_first in (True, False, True):
+    try:
+        _resample.resize(pixels, out, (0, 0, 1, 30_000), down_first)
+        print("done")
+    except MemoryError:
+        print("MemoryError")
+"""
+    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert run.stdout.split() == [b"done", b"MemoryError", b"done"]
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 3), np.int8),
+        np.zeros((4, 4, 3), np.float32),
+        np.zeros((4, 4, 0), np.uint8),
+        np.zeros((4, 4, 5), np.uint8),
+        np.zeros((0, 4, 3), np.uint8),
+    ],
+    ids=lambda pixels: f"{pixels.dtype}{list(pixels.shape)}",
+)
+def test_what_are_no_pixels_is_refused(pixels: Any) -> None:
+    with pytest.raises(ValueError, match=r"is not uint8|cannot become"):
+        resize(pixels, (2, 2))
+    if BACKEND == "c":
+        with pytest.raises(ValueError, match="pixels"):
+            fill(pixels, np.zeros((2, 2, 3), np.uint8), (0, 0, 1, 1))
+
+
+@pytest.mark.parametrize("size", [(0, 4), (4, 0), (-1, 4), (4, -(2**40))])
+def test_a_size_of_nothing_is_refused(size: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="cannot become"):
+        resize(noise(4, 4, 3), size)
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        (-0.5, 0, 4, 4),
+        (0, -1e-30, 4, 4),
+        (0, 0, 4.5, 4),
+        (0, 0, 4, 9),
+        (3, 0, 2, 4),
+        (0, 3, 4, 2),
+        (float("nan"), 0, 4, 4),
+        (0, 0, 4, float("nan")),
+        (0, 0, float("inf"), 4),
+    ],
+)
+def test_a_box_beyond_the_image_is_refused(box: Box) -> None:
+    pixels = noise(4, 4, 3)
+    with pytest.raises(ValueError, match="not within"):
+        resize(pixels, (2, 2), box)
+    if BACKEND == "c":
+        with pytest.raises(ValueError, match="not within"):
+            fill(pixels, np.zeros((2, 2, 3), np.uint8), box)
+
+
+@built
+def test_the_extension_writes_nowhere_else() -> None:
+    pixels, box = noise(4, 4, 3), (0, 0, 4, 4)
+    read_only = np.zeros((2, 2, 3), np.uint8)
+    read_only.flags.writeable = False
+    for out, error in (
+        (read_only, (ValueError, BufferError)),
+        (np.zeros((2, 2, 4), np.uint8), ValueError),
+        (np.zeros((2, 2), np.uint8), ValueError),
+        (np.zeros((2, 4, 3), np.uint8)[:, ::2], (ValueError, BufferError)),
+        (np.zeros((2, 2, 3), np.uint16), ValueError),
+        (b"no array", (BufferError, TypeError)),
+        (np.broadcast_to(np.uint8(0), (2**25, 1, 3)), (ValueError, BufferError)),
+        (None, TypeError),
+    ):
+        with pytest.raises(error):
+            fill(pixels, out, box)
