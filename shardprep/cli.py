@@ -219,14 +219,7 @@ def init(
     epilog="Examples:\n\nshardprep inspect\n\nshardprep inspect tfrecords/dogs_vs_cats --json"
 )
 def inspect(
-    dataset: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The dataset's folder, or one above it. By default what ./shardprep.toml "
-            "builds, else the one dataset under ./tfrecords.",
-            show_default=False,
-        ),
-    ] = None,
+    dataset: o.Dataset = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a dataset holds. Reads its manifest and item table, never the shards."""
@@ -243,19 +236,59 @@ def inspect(
 
 
 @app.command(
+    epilog="Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats --plot bench.png"
+)
+def bench(
+    dataset: o.Dataset = None,
+    split: Annotated[str, typer.Option(help="Which split to read.")] = "train",
+    batch_size: Annotated[int, typer.Option(min=1, help="Images a batch.")] = 64,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="Measured for each way in each round.")
+    ] = 2.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each way; the median counts.")] = 3,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.png",
+            help="Draw bars, and a timeline of read, decode and train.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure how fast the shards are read: plain tf.data, tfds and this package's readers."""
+    from shardprep.arguments import dataset_folder
+    from shardprep.bench.result import Settings
+    from shardprep.bench.run import run_benchmark
+    from shardprep.report.plot import check_plot, write_plot
+
+    if plot is not None:
+        check_plot(plot)
+    folder = dataset_folder(dataset)
+    with _console(stderr=True).status("starting") as status:
+        settings = Settings(
+            batch_size=batch_size, seconds=seconds, rounds=rounds, timelines=plot is not None
+        )
+        found = run_benchmark(folder, split, settings, status.update)
+    if plot is not None:
+        write_plot(found, plot)
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+        return
+    from shardprep.report.benchmark import print_benchmark
+
+    print_benchmark(_console(), found)
+    if plot is not None:
+        typer.echo(f"wrote {plot}")
+
+
+@app.command(
     epilog="Examples:\n\nshardprep verify\n\n"
     "shardprep verify tfrecords/dogs_vs_cats --decode\n\n"
     "shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip"
 )
 def verify(
-    dataset: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The dataset's folder, or one above it. By default what ./shardprep.toml "
-            "builds, else the one dataset under ./tfrecords.",
-            show_default=False,
-        ),
-    ] = None,
+    dataset: o.Dataset = None,
     decode: Annotated[bool, typer.Option("--decode", help="Decode every image as well.")] = False,
     repair: Annotated[
         bool,

@@ -1,4 +1,4 @@
-"""The options of `shardprep build`, a type each. The defaults shown are those of `Recipe`."""
+"""The options that commands take, a type each. The defaults shown are those of `Recipe`."""
 
 from __future__ import annotations
 
@@ -390,5 +390,13 @@ Profile = Annotated[
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the plan, write nothing.", rich_help_panel=_RUN)
+]
+Dataset = Annotated[
+    Path | None,
+    typer.Argument(
+        help="The dataset's folder, or one above it. By default what ./shardprep.toml "
+        "builds, else the one dataset under ./tfrecords.",
+        show_default=False,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_RUN)]

@@ -68,15 +68,20 @@ LAYERS = [
     ["reader.arrays.values"],
     ["reader.arrays.examples"],
     ["reader.arrays.batches"],
+    ["reader.loaded", "reader.diagnosis"],
     ["shard", "tally", "report.facts", "reader.pipeline", "reader.arrays.dataset", "verify.rows"],
+    ["bench.result", "reader.probe", "reader.stall"],
     ["finish", "reader.resume", "reader.strategy", "rejected"],
     ["reader", "verify.examples", "verify.documents"],
+    ["reader.ways", "bench.run"],
+    ["reader.timeline"],
     ["build", "verify.search", "verify.table"],
     ["verify.shard", "verify.folder"],
     ["verify.workers"],
     ["verify.dataset"],
     ["repair", "survey", "report.summary", "report.progress", "report.download"],
-    ["report.survey", "report.verification", "report.profile", "arguments"],
+    ["report.survey", "report.verification", "report.profile", "report.benchmark", "report.plot"],
+    ["arguments"],
     ["cli"],
     ["__main__"],
 ]
@@ -103,15 +108,9 @@ def imports(path: Path, *, typing: bool = False) -> set[str]:
 
 def test_every_module_has_its_layer() -> None:
     packages = {
-        "",
-        "reader.arrays",
-        "catalog",
-        "source",
-        "source.kaggle",
-        "engine",
-        "report",
+        "", "bench", "catalog", "engine", "reader.arrays", "report", "source", "source.kaggle",
         "verify",
-    }
+    }  # fmt: skip
     named = {name for layer in LAYERS for name in layer}
     assert {m.removeprefix("shardprep").removeprefix(".") for m in MODULES} - packages == named
 

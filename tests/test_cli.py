@@ -223,7 +223,9 @@ def test_version_is_the_package_s(here: Path) -> None:
     assert run("--version", cwd=here).stdout == f"shardprep {__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["build", "init", "inspect", "verify", "download", "sample"])
+@pytest.mark.parametrize(
+    "command", ["build", "init", "inspect", "verify", "bench", "download", "sample"]
+)
 def test_help_shows_an_example_and_fits_80_columns(here: Path, command: str) -> None:
     done = run(command, "--help", cwd=here)
     assert done.returncode == 0

@@ -84,9 +84,9 @@ def test_every_option_of_the_documents_exists() -> None:
             [sys.executable, "-m", "shardprep", command, "--help"],
             env={**NARROW, "COLUMNS": "200"}, capture_output=True, text=True, check=True,
         ).stdout
-        for command in ("build", "verify")
+        for command in ("build", "verify", "bench")
     ]  # fmt: skip
-    known = set(re.findall(r"--[a-z-]+", "".join(texts)))
+    known = set(re.findall(r"--[a-z-]+", "".join(texts))) | {"--diagnose"}  # of train_keras.py
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         assert set(re.findall(r"`?(--[a-z][a-z-]+)", path.read_text())) <= known, path
 

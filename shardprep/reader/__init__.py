@@ -12,19 +12,23 @@ Importing this costs nothing: TensorFlow comes with the first `load`, numpy with
 
 from __future__ import annotations
 
+import importlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from shardprep.errors import DatasetError
 from shardprep.reader.config import Advice, BadRecord, LoadOptions, ReadConfig, make_request
+from shardprep.reader.loaded import remembered
 from shardprep.reader.slices import EvenSplit, even_splits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardprep.reader.arrays.dataset import Dataset
+    from shardprep.reader.diagnosis import Diagnosis
     from shardprep.reader.resume import Batches
+    from shardprep.reader.stall import StallMeter
 
 __all__ = [
     "Advice",
@@ -32,22 +36,28 @@ __all__ = [
     "Dataset",
     "EvenSplit",
     "ReadConfig",
+    "StallMeter",
+    "diagnose",
     "distribute",
     "even_splits",
     "iterate",
     "load",
 ]
 
+_LAZY = {
+    "Dataset": "shardprep.reader.arrays.dataset",
+    "StallMeter": "shardprep.reader.stall",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Import `Dataset` when it is first asked for."""
-    if name != "Dataset":
+    """Import a class when it is first asked for, and with it numpy or Keras."""
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from shardprep.reader.arrays.dataset import Dataset
-
-    return Dataset
+    return getattr(importlib.import_module(_LAZY[name]), name)
 
 
+@remembered
 def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
     path: str | Path,
     split: str | EvenSplit = "train",
@@ -175,3 +185,27 @@ def _needing_tensorflow() -> Iterator[None]:
             "needs TensorFlow, which is not installed",
             "pip install 'shardprep[reader]'",
         ) from error
+
+
+def diagnose(dataset: Any, step: Any, *, seconds: float = 30.0) -> Diagnosis:
+    """Tell what bounds training: reading, decoding, augmenting, the way to the device, the model.
+
+    Training is run as it is, then the model alone on one batch, the pipeline alone, and the
+    pipeline up to each of its stages. `print` the result for a short report; it names one change
+    and what that would give.
+
+    Args:
+        dataset: what `load` returned, with a `batch_size`.
+        step: called with a batch, does what a training step does; or a compiled Keras model, whose
+            weights, optimizer, metrics and random state are put back afterwards.
+        seconds: that all runs take together; a few more are spent on starting them, and with a
+            cache, on filling it.
+
+    Raises:
+        DatasetError: the dataset is not of `load` or yields single images, or the model cannot be
+            trained on it.
+
+    """
+    from shardprep.reader import probe
+
+    return probe.diagnose(dataset, step, seconds)

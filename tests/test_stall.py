@@ -1,0 +1,123 @@
+"""`reader.StallMeter`: the share of waiting, and training that is not changed by being watched."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from shardprep import reader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
+
+PAUSE_S = 0.1
+NUM_BATCHES = 5
+BATCH = np.random.default_rng(0).random((NUM_BATCHES, 8, 4)).astype("float32")
+
+
+def pause(tensor: Any) -> Any:
+    """Return what is given, later."""
+
+    def later(array: Any) -> Any:
+        time.sleep(PAUSE_S)
+        return array
+
+    return tf.ensure_shape(tf.numpy_function(later, [tensor], tensor.dtype), tensor.shape)
+
+
+def batches(change: Callable[[Any], Any] = tf.identity) -> Any:
+    """Return a dataset of 4 batches of 8 and one of 3, each made when it is asked for."""
+    dataset = tf.data.Dataset.from_tensor_slices(BATCH.reshape(-1, 4)[:35])
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    dataset = dataset.batch(8).map(lambda x: (change(x), tf.zeros(len(x), tf.int64)))
+    return dataset.with_options(options)
+
+
+class Pausing(keras.layers.Layer):  # type: ignore[misc]  # keras carries no types
+    """A layer that takes its time."""
+
+    def call(self, inputs: Any) -> Any:
+        return tf.stop_gradient(pause(inputs))
+
+
+def model_of(*layers: Any, **options: Any) -> Any:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(2)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=False, **options)
+    return model
+
+
+def stalls(model: Any, dataset: Any) -> list[float]:
+    """Return the share of two epochs of full batches: for another size, Keras compiles again."""
+    meter = reader.StallMeter(verbose=False)
+    full = dataset.take(NUM_BATCHES - 1)
+    history = model.fit(full, epochs=2, verbose=0, callbacks=[meter]).history
+    assert len(history["stall"]) == 2
+    return list(history["stall"])
+
+
+def test_slow_data_is_waiting() -> None:
+    assert min(stalls(model_of(), batches(pause))) > 0.5
+
+
+def test_a_slow_model_is_not_waiting() -> None:
+    assert max(stalls(model_of(Pausing()), batches())) < 0.5
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_training_is_what_it_is_without_the_meter(steps: int) -> None:
+    weights = []
+    for callbacks in ([], [reader.StallMeter(verbose=False)]):
+        model = model_of(keras.layers.Dropout(0.5), steps_per_execution=steps)
+        model.fit(batches(), epochs=3, verbose=0, callbacks=callbacks)
+        assert model.optimizer.iterations == 3 * NUM_BATCHES
+        weights.append(model.get_weights())
+    for with_meter, without in zip(*weights, strict=True):
+        np.testing.assert_array_equal(with_meter, without)
+
+
+def test_steps_have_a_share_too_and_the_first_has_none() -> None:
+    seen: list[float | None] = []
+    listener = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda _, logs: seen.append(logs.get("stall"))
+    )
+    meter = reader.StallMeter(verbose=False)
+    model_of().fit(batches(pause), verbose=0, callbacks=[meter, listener])
+    first, *others = seen
+    assert first is None
+    assert len(others) == NUM_BATCHES - 1
+    assert all(share is not None and 0 < share < 1 for share in others)
+
+
+def test_an_epoch_of_which_nothing_counts_is_nan() -> None:
+    meter = reader.StallMeter(verbose=False)
+    history = model_of().fit(batches().take(1), verbose=0, callbacks=[meter]).history
+    assert np.isnan(history["stall"]).all()
+
+
+def test_a_fit_that_was_broken_off_leaves_nothing_in_the_way() -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    model = model_of()
+    breaking = keras.callbacks.LambdaCallback(on_train_batch_end=fail)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(batches(), verbose=0, callbacks=[reader.StallMeter(), breaking])
+    assert min(stalls(model, batches(pause))) > 0.5
+    model.fit(batches(), verbose=0)
+    assert model.optimizer.iterations == 1 + 2 * (NUM_BATCHES - 1) + NUM_BATCHES
+
+
+def test_a_line_an_epoch_says_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
+    model_of().fit(batches(pause), verbose=0, callbacks=[reader.StallMeter()])
+    said = capsys.readouterr().err
+    assert "of the time was spent waiting for data; reader.diagnose says why" in said
