@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shardprep.dataset import find_dataset
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.recipe import RECIPE_FILE, Recipe, make_recipe, read_recipe
-from shardprep.report.download import DownloadProgress
+from shardprep.report.transfer import ByteProgress
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
 
@@ -58,7 +58,7 @@ def local_source(source: str, console: Console, *, refresh: bool) -> str:
 
 def downloaded(slug: str, to: Path | None, console: Console, *, refresh: bool) -> Path:
     """Return the archive of a slug, downloaded to a folder or the cache unless it is there."""
-    with DownloadProgress(console) as progress:
+    with ByteProgress(console) as progress:
         return download(parse_ref(slug), to=to, refresh=refresh, watcher=progress)
 
 

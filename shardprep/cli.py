@@ -452,10 +452,10 @@ def _save_rejected(folder: Path, recipe: Recipe, into: Path) -> None:
 
 def _verify(folder: Path, workers: int | None, *, decode: bool) -> Verification:
     from shardprep.engine.cores import usable_cores
-    from shardprep.report.download import DownloadProgress
+    from shardprep.report.transfer import ByteProgress
     from shardprep.verify.dataset import verify_dataset
 
-    with DownloadProgress(_console(stderr=True)) as progress:
+    with ByteProgress(_console(stderr=True)) as progress:
         return verify_dataset(
             folder, decode=decode, num_workers=workers or usable_cores(), watcher=progress
         )

@@ -79,7 +79,7 @@ LAYERS = [
     ["verify.shard", "verify.folder"],
     ["verify.workers"],
     ["verify.dataset"],
-    ["repair", "survey", "report.summary", "report.progress", "report.download"],
+    ["repair", "survey", "report.summary", "report.progress", "report.transfer"],
     ["report.survey", "report.verification", "report.profile", "report.benchmark", "report.plot"],
     ["arguments"],
     ["cli"],

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from shardprep.errors import RecipeError, SourceError
 from shardprep.report import bar
-from shardprep.report import download as report
+from shardprep.report import transfer as report
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.damage import damage
 from shardprep.source.kaggle.download import Patience, download
@@ -778,7 +778,7 @@ def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) ->
 def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool = False) -> str:
     monkeypatch.setattr(bar, "_LINE_EVERY_S", 0.0)
     out = io.StringIO()
-    with report.DownloadProgress(Console(file=out, force_terminal=terminal, width=90)) as progress:
+    with report.ByteProgress(Console(file=out, force_terminal=terminal, width=90)) as progress:
         progress.notice("downloading [kaggle:pets]")
         progress.begin("downloading", size)
         for num_bytes in (5_000_000, 10_000_000, 0, 15_000_000):
@@ -805,7 +805,7 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lines_come_now_and_then() -> None:
     out = io.StringIO()
-    with report.DownloadProgress(Console(file=out)) as progress:
+    with report.ByteProgress(Console(file=out)) as progress:
         progress.begin("downloading", 10)
         progress.progress(5)
         progress.progress(10)

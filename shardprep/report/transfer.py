@@ -1,4 +1,4 @@
-"""A download while it runs: bytes, rate, time left."""
+"""Work that is measured in bytes while it runs: how many, how fast, time left."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class DownloadProgress(Bar):
-    """A `DownloadWatcher` that shows what it is told."""
+class ByteProgress(Bar):
+    """Shows what it is told of a download or a check."""
 
     def __init__(self, console: Console) -> None:
         """Count nothing yet."""
