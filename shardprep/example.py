@@ -8,6 +8,7 @@ examples are equal bytes: protobuf itself promises no order for a map.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -23,16 +24,21 @@ Values = Sequence[bytes] | Sequence[int] | Sequence[float]
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _BYTES, _FLOAT, _INT64 = 1, 2, 3
 _UINT64 = (1 << 64) - 1
+_ONE_BYTE = 128
+_BYTES_OF = [bytes((value,)) for value in range(_ONE_BYTE)]
+"""What most lengths, tags and labels are."""
 _MAX_VARINT_BYTES = 10
 
 
 def encode(features: Mapping[str, Values]) -> bytes:
     """Return the serialized Example; a feature without values is written as an empty Feature."""
-    entries = []
+    entries: list[bytes] = []
     for name in sorted(features):
         value = _feature(features[name])
-        entries.append(_field(1, _field(1, name.encode()) + _field(2, value)))
-    return _field(1, b"".join(entries))
+        head = _entry_head(name) + _varint(len(value))
+        entries += (b"\n", _varint(len(head) + len(value)), head, value)
+    body = b"".join(entries)
+    return b"".join((b"\n", _varint(len(body)), body))
 
 
 def decode(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
@@ -56,6 +62,12 @@ def decode(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
     return features
 
 
+@functools.cache
+def _entry_head(name: str) -> bytes:
+    """Return what stands before the length of a feature: its name, and the tag of its value."""
+    return _field(1, name.encode()) + bytes((2 << 3 | _LENGTH,))
+
+
 def _feature(values: Values) -> bytes:
     if not values:
         return b""
@@ -68,6 +80,8 @@ def _feature(values: Values) -> bytes:
 
 
 def _varint(value: int) -> bytes:
+    if value < _ONE_BYTE:
+        return _BYTES_OF[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
