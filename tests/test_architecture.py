@@ -58,6 +58,7 @@ LAYERS = [
     ["catalog.select", "catalog.dedup", "catalog.columns", "catalog.groups", "catalog.documents"],
     ["catalog.catalog", "fingerprint"],
     ["stratify", "chunk", "reader.slices", "reader.order", "reader.index", "reader.memory"],
+    ["reader.calls"],
     ["reader.config", "reader.held"],
     ["reader.decode", "reader.records", "reader.opened", "reader.cache"],
     ["reader.good", "reader.batches", "reader.advice"],

@@ -360,3 +360,15 @@ def test_fewer_shards_than_parallel_reads_are_worth_a_word(folder: Path) -> None
 def test_the_defaults_are_worth_no_word(folder: Path) -> None:
     reader.load(folder, batch_size=8)
     reader.load(folder, batch_size=8, shuffle=1000, cache="auto")
+
+
+@pytest.mark.parametrize("options", ["cache='memory'", "read_config=ReadConfig(on_error='skip')"])
+def test_a_program_ends_though_it_holds_an_iterator_without_end(folder: Path, options: str) -> None:
+    code = (
+        "import sys; from shardprep import reader; from shardprep.reader import ReadConfig\n"
+        f"it = iter(reader.load(sys.argv[1], batch_size=4, repeat=True, {options}))\n"
+        "next(it); print('done')"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "done\n"

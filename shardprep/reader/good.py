@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from shardprep import example
 from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.calls import from_graph
 from shardprep.reader.config import BadRecord
 from shardprep.schema import IMAGE
 from shardprep.tfrecord import read_records
@@ -42,12 +43,14 @@ class GoodRecords:
 
     def read(self, first: Any, count: Any) -> Any:
         """Return the bytes of records that lie together, string[count]; for a graph."""
-        found = tf.numpy_function(self._read, [first, count], tf.string, stateful=False)
+        found = tf.numpy_function(from_graph(self._read), [first, count], tf.string, stateful=False)
         return tf.ensure_shape(found, (None,))
 
     def image(self, record: Any, position: Any) -> tuple[Any, Any]:
         """Return the bytes and the pixels of a record, or of the one in its place; for a graph."""
-        data, pixels = tf.py_function(self._image, [record, position], (tf.string, tf.uint8))
+        data, pixels = tf.py_function(
+            from_graph(self._image), [record, position], (tf.string, tf.uint8)
+        )
         size = self._decoder.resize or self._decoder.schema.image_size or (None, None)
         return tf.ensure_shape(data, ()), tf.ensure_shape(pixels, (*size, 3))
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from shardprep.reader.calls import from_graph
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,7 +29,7 @@ class Held:
         """Return the elements at one or many positions, as the dataset has them; for a graph."""
         flat = tf.nest.flatten(self._spec)
         found = tf.numpy_function(
-            self._rows, [positions], [one.dtype for one in flat], stateful=False
+            from_graph(self._rows), [positions], [one.dtype for one in flat], stateful=False
         )
         shaped = [
             tf.ensure_shape(one, [*positions.shape, *spec.shape])

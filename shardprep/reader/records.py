@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from shardprep.reader import order
+from shardprep.reader.calls import from_graph
 from shardprep.reader.config import BLOCK_LENGTH
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _begin(reading: Reading, find: Callable[[Cursor], tuple[int, ...]], width: i
         return np.array(find(cursor() if cursor else Cursor(0, 0)), np.int64)
 
     def call(_: Any) -> Any:
-        found = tf.numpy_function(begin, [], tf.int64, stateful=True)
+        found = tf.numpy_function(from_graph(begin), [], tf.int64, stateful=True)
         return tf.ensure_shape(found, (width,))
 
     return tf.data.Dataset.from_tensors(0).map(call)

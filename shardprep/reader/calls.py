@@ -1,0 +1,50 @@
+"""Calls of tf.data's threads into Python, all of which are over before the interpreter ends.
+
+A thread that asks for the interpreter while it ends never returns, and TensorFlow, taking down an
+iterator that somebody still holds, waits for that thread for ever.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_QUIET_S = 0.2
+"""Without a call for so long, whatever reads ahead has its buffers full."""
+_MOST_S = 20.0
+
+_lock = threading.Lock()
+_calls = {"running": 0, "made": 0}
+
+
+def from_graph(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function for `tf.numpy_function` or `tf.py_function`: the program waits for it."""
+
+    @functools.wraps(function)
+    def counted(*args: Any) -> Any:
+        with _lock:
+            _calls["running"] += 1
+            _calls["made"] += 1
+        try:
+            return function(*args)
+        finally:
+            with _lock:
+                _calls["running"] -= 1
+
+    return counted
+
+
+@atexit.register
+def _wait() -> None:
+    """Let reading ahead come to its end: nobody takes what it reads, so its buffers fill."""
+    until = time.monotonic() + _MOST_S
+    made = -1 if _calls["made"] else 0
+    while (_calls["running"] or _calls["made"] != made) and time.monotonic() < until:
+        made = _calls["made"]
+        time.sleep(_QUIET_S)
