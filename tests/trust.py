@@ -83,7 +83,7 @@ def fault_rows() -> list[tuple[str, str, str]]:
         ("disk full (*), at each page written", least["full disk"], f"one-line error; {same}"),
         ("read-only disk (*)", str(LEAST["read-only"]), f"one-line error, nothing written; {same}"),
         ("SIGKILL of a build that has workers", str(PARENT_KILLS), f"no worker is left; {same}"),
-        ("SIGKILL of workers, in one build", f"at least {MIN_WORKER_KILLS}", "the same bytes at once"),
+        ("SIGKILL of workers in one build", f"at least {MIN_WORKER_KILLS}", "the same bytes"),
         ("Ctrl-C", "1", f"exit code 130, no worker is left; {same}"),
         (
             "a stand-in for a decoder that kills its process",
