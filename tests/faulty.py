@@ -32,6 +32,8 @@ KEYS: dict[str, Any] = {
     "format": "png",
     "split": "train=0.8,test=0.2",
 }
+LEAST = {"every change": 40, "random moments": 100, "full disk": 15, "read-only": 1}
+"""Plan → how many faults it must have made."""
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_REC, _MS_PRIVATE = 1, 32, 16384, 1 << 18

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[1] / "docs" / "images.md"
 START, END = "<!-- policy -->\n", "<!-- end of policy -->\n"
+STARVED_MEGABYTES = (40, 150)
+"""Of memory, too few for a large image."""
 BACKGROUND = (10, 200, 30)
 PICTURE = pixels(24, 32, seed=5)
 ALPHA = np.linspace(0, 255, 24 * 32).astype(np.uint8).reshape(24, 32)

@@ -109,16 +109,17 @@ def test_tasks_are_taken_only_as_fast_as_results_are() -> None:
     chunks.close()
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind", "said"),
-    [
-        ("killed", "crashed", "SIGKILL"),
-        ("segfault", "crashed", "SIGSEGV"),
-        ("exit", "crashed", "exit code 7"),
-        ("hang", "timeout", "longer than 0.3 s"),
-    ],
-)
-@pytest.mark.parametrize("num_items", [1, 10])
+ENDS_OF_WORKERS = [
+    ("killed", "crashed", "SIGKILL"),
+    ("segfault", "crashed", "SIGSEGV"),
+    ("exit", "crashed", "exit code 7"),
+    ("hang", "timeout", "longer than 0.3 s"),
+]
+CHUNK_SIZES = [1, 10]
+
+
+@pytest.mark.parametrize(("fault", "kind", "said"), ENDS_OF_WORKERS)
+@pytest.mark.parametrize("num_items", CHUNK_SIZES)
 def test_an_item_that_ends_its_worker_costs_that_item(
     fault: str, kind: str, said: str, num_items: int
 ) -> None:
