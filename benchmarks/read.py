@@ -52,7 +52,8 @@ MEASURES = (*RATIOS, ORDER, RUNS, RESUME)
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     """Return rates, the quality of the shuffle, and how soon an epoch goes on."""
-    number, batches, records = (300, 2, 10_000) if quick else (2000, 60, 1_000_000)
+    batches, records = (2, 10_000) if quick else (60, 1_000_000)
+    number = batches // 2 * BATCH  # whole epochs: a shuffle buffer fills and drains in each
     source = photos.write_folder(folder / "photos", number)
     jpeg = built(folder / "jpeg", source, "--shards", 8)
     raw = built(folder / "raw", source, "--shards", 8, "--format", "raw")

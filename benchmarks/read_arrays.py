@@ -36,7 +36,8 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     """Return both ratios."""
     from shardprep import reader
 
-    number, batches = (200, 2) if quick else (2000, 100)
+    batches = 2 if quick else 90
+    number = batches // 2 * BATCH
     source = photos.write_folder(folder / "photos", number)
     path = built(folder / "out", source, "--shards", 8)
     dataset = reader.Dataset(path, "train")
