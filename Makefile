@@ -1,5 +1,6 @@
 #- make demo   set up, write a sample archive, build its shards, look into them
 #- make test   everything CI runs: format, lint, types, tests
+#- make bench  measure all that docs/performance.md says, about 40 minutes; BENCH="--only build"
 #- make clean  remove what the others made
 
 PYTHON ?= python3
@@ -20,6 +21,9 @@ test: .venv/installed-test
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist worksteal
 
+bench: .venv/installed-test
+	$(BIN)/python -m benchmarks $(BENCH)
+
 clean:
 	rm -rf .venv build demo *.egg-info shardprep/*.so .mypy_cache .pytest_cache .ruff_cache
 
@@ -34,4 +38,4 @@ clean:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 
-.PHONY: help demo test clean
+.PHONY: help demo test bench clean

@@ -1,64 +1,99 @@
 """Our augmentations and Keras's own layers, on the same batches in the same run.
 
-    python benchmarks/augment.py [--rounds 7]
-
 Each op on a batch of 64 images of 224 × 224, uint8: once mapped over a dataset, once in a function
-that XLA compiles, as a model on an accelerator is. Rounds of all ways follow one another, so that
-whatever else the machine does meets them all; printed are medians, in milliseconds a batch. Keras
-has no random resized crop: its nearest are RandomZoom and RandomTranslation.
+that XLA compiles, as a model on an accelerator is. Keras has no random resized crop: its nearest
+are RandomZoom and RandomTranslation.
 """
 
 from __future__ import annotations
 
-import argparse
+import math
 import os
-import statistics
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import keras
 import numpy as np
-import tensorflow as tf
 
-from shardprep.reader import augment
+from benchmarks.measure import Measure, Row, interleaved, timed
+from benchmarks.table import alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 SIZE, BATCH = 224, 64
 BATCHES = 4  # of a round
-
-L = keras.layers
-RANGE = {"value_range": (0, 255)}
-ZOOM = ((-0.4, 0.0), (-0.4, 0.0))
-WAYS: dict[str, tuple[list[Any], list[Any]]] = {
-    "flip": ([augment.Flip()], [L.RandomFlip("horizontal")]),
-    "crop": (
-        [augment.RandomResizedCrop((SIZE, SIZE), (0.35, 1.0))],
-        [L.RandomZoom(*ZOOM), L.RandomTranslation(0.2, 0.2)],
-    ),
-    "brightness": ([augment.Color(brightness=0.2)], [L.RandomBrightness(0.2)]),
-    "contrast": ([augment.Color(contrast=0.2)], [L.RandomContrast(0.2, **RANGE)]),
-    "saturation": ([augment.Color(saturation=0.2)], [L.RandomSaturation(0.2, **RANGE)]),
-    "hue": ([augment.Color(hue=0.05)], [L.RandomHue(0.05, **RANGE)]),
-    "all four": (
-        [augment.Color(0.2, 0.2, 0.2, 0.05)],
-        [L.RandomColorJitter((0, 255), 0.2, 0.2, 0.2, 0.05)],
-    ),
+OPS = (
+    "flip", "crop", "brightness", "contrast", "saturation", "hue", "all four colours",
+    "crop, flip and colours",
+)  # fmt: skip
+PLACES = ("`dataset.map`", "XLA")
+PAIRS = {
+    Measure(f"{name}, in {place}: `augment` / Keras layers"): (name, place)
+    for name in OPS
+    for place in PLACES
 }
-WAYS["flip, crop, colour"] = tuple(  # type: ignore[assignment]
-    [op for name in ("crop", "flip", "all four") for op in WAYS[name][place]] for place in (0, 1)
-)
+MEASURES = tuple(PAIRS)
+
+
+def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
+    """Return a row for each op and place."""
+    import tensorflow as tf
+
+    del folder
+    number = 2 if quick else BATCH
+    noise = np.random.default_rng(0).integers(0, 256, (number, SIZE, SIZE, 3), np.uint8)
+    images = tf.constant(noise)
+    pairs = {
+        (name, place): (make(both[0], images), make(both[1], images))
+        for name, both in ways().items()
+        for place, make in zip(PLACES, (mapped, compiled), strict=True)
+    }
+    return [compare(measure, pairs[key], rounds) for measure, key in PAIRS.items()]
+
+
+def ways() -> dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]]:
+    """Return our function and Keras's for each op."""
+    from keras import layers
+
+    from shardprep.reader import augment
+
+    scale = {"value_range": (0, 255)}
+    zoom = ((-0.4, 0.0), (-0.4, 0.0))
+    flip = ([augment.Flip()], [layers.RandomFlip("horizontal")])
+    crop = (
+        [augment.RandomResizedCrop((SIZE, SIZE), (0.35, 1.0))],
+        [layers.RandomZoom(*zoom), layers.RandomTranslation(0.2, 0.2)],
+    )
+    colours = (
+        [augment.Color(0.2, 0.2, 0.2, 0.05)],
+        [layers.RandomColorJitter((0, 255), 0.2, 0.2, 0.2, 0.05)],
+    )
+    found: tuple[tuple[list[Any], list[Any]], ...] = (
+        flip,
+        crop,
+        ([augment.Color(brightness=0.2)], [layers.RandomBrightness(0.2)]),
+        ([augment.Color(contrast=0.2)], [layers.RandomContrast(0.2, **scale)]),
+        ([augment.Color(saturation=0.2)], [layers.RandomSaturation(0.2, **scale)]),
+        ([augment.Color(hue=0.05)], [layers.RandomHue(0.05, **scale)]),
+        colours,
+        ([*crop[0], *flip[0], *colours[0]], [*crop[1], *flip[1], *colours[1]]),
+    )
+    return {name: (ours(own), keras_s(its)) for name, (own, its) in zip(OPS, found, strict=True)}
 
 
 def ours(ops: list[Any]) -> Callable[[Any, Any], Any]:
+    from shardprep.reader import augment
+
     recipe = augment.Compose(tuple(ops))
     return lambda images, seed: recipe(images, seed=seed)
 
 
 def keras_s(layers: list[Any]) -> Callable[[Any, Any], Any]:
+    import tensorflow as tf
+
     def run(images: Any, seed: Any) -> Any:
         del seed  # the layers keep their own
         for layer in layers:
@@ -70,6 +105,8 @@ def keras_s(layers: list[Any]) -> Callable[[Any, Any], Any]:
 
 def mapped(run: Callable[[Any, Any], Any], images: Any) -> Callable[[], None]:
     """Return a round: batches through `dataset.map`, as tf.data spreads them."""
+    import tensorflow as tf
+
     dataset = tf.data.Dataset.range(BATCHES).map(
         lambda i: run(images, tf.stack([0, tf.cast(i, tf.int32)])),
         num_parallel_calls=tf.data.AUTOTUNE,
@@ -84,6 +121,8 @@ def mapped(run: Callable[[Any, Any], Any], images: Any) -> Callable[[], None]:
 
 def compiled(run: Callable[[Any, Any], Any], images: Any) -> Callable[[], None]:
     """Return a round: batches through a program of XLA."""
+    import tensorflow as tf
+
     program = tf.function(run, jit_compile=True, autograph=False)
 
     def batches() -> None:
@@ -93,50 +132,28 @@ def compiled(run: Callable[[Any, Any], Any], images: Any) -> Callable[[], None]:
     return batches
 
 
-def milliseconds(rounds: dict[Any, Callable[[], None]], number: int) -> dict[Any, float]:
-    """Return the median of each way; one that cannot run is left out, and said."""
-    times: dict[Any, list[float]] = {}
-    for way, once in rounds.items():
-        try:
-            once()
-            times[way] = []
-        except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
-            print(f"{way}: {str(error).splitlines()[0][:90]}")
-    for _ in range(number):
-        for way, taken in times.items():
-            start = time.perf_counter()
-            rounds[way]()
-            taken.append((time.perf_counter() - start) / BATCHES * 1e3)
-    return {way: statistics.median(taken) for way, taken in times.items()}
+def compare(
+    measure: Measure, pair: tuple[Callable[[], None], Callable[[], None]], rounds: int
+) -> Row:
+    """Return the row of two ways; not a number where Keras's cannot run."""
+    import tensorflow as tf
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    number = parser.parse_args().rounds
-    rng = np.random.default_rng(0)
-    images = tf.constant(rng.integers(0, 256, (BATCH, SIZE, SIZE, 3), np.uint8))
-    devices = tf.config.list_physical_devices("GPU") or "CPU"
-    print(
-        f"TensorFlow {tf.__version__}, Keras {keras.__version__}, {devices}, {os.cpu_count()} cores"
-    )
-    rounds = {
-        (name, place, whose): make(run, images)
-        for name, both in WAYS.items()
-        for place, make in (("dataset.map", mapped), ("XLA", compiled))
-        for whose, run in (("ours", ours(both[0])), ("Keras", keras_s(both[1])))
-    }
-    times = milliseconds(rounds, number)
-    print(f"{'ms a batch of 64':20}" + "".join(f"{p:>12} ours   Keras" for p in ("map", "XLA")))
-    for name in WAYS:
-        cells = ""
-        for place in ("dataset.map", "XLA"):
-            own, other = (times.get((name, place, whose)) for whose in ("ours", "Keras"))
-            ratio = f"{other / own:5.1f}x" if own and other else "     –"
-            shown = [f"{value:8.1f}" if value else "       –" for value in (own, other)]
-            cells += f"{shown[0]:>12}{shown[1]}{ratio}  "
-        print(f"{name:20}{cells}")
+    own, keras = pair
+    sides = {"own": own, "Keras": keras}
+    own()  # traced and compiled; that ours cannot run is an error
+    why = ""
+    try:
+        keras()
+    except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
+        del sides["Keras"]
+        why = type(error).__name__
+    cost = interleaved({name: partial(timed, once) for name, once in sides.items()}, rounds)
+    batch_ms = {name: one.wall_s / BATCHES * 1e3 for name, one in cost.items()}
+    if why:
+        return measure.came_to(math.nan, f"{batch_ms['own']:.1f} ms a batch; Keras's: {why}")
+    figures = f"{batch_ms['own']:.1f} / {batch_ms['Keras']:.1f} ms a batch"
+    return measure.came_to(batch_ms["Keras"] / batch_ms["own"], figures)
 
 
 if __name__ == "__main__":
-    main()
+    alone(rows, __doc__)

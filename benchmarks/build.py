@@ -6,92 +6,93 @@ quality 90 in TFRecords; what is timed is the whole process, imports included.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
-import tempfile
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks import photos
-from benchmarks.measure import Cost, Row, interleaved, run
+from benchmarks.measure import Cost, Measure, Row, interleaved, run, shardprep
+from benchmarks.table import alone
 
-PYTHON = sys.executable
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POOL = Measure("build / spawn pool around Pillow + TFRecordWriter", ">= 2.2")
+NOTEBOOK = Measure("build / one-process notebook loop", ">= 4")
+DECODE = Measure("build / pool that only decodes (simplejpeg)", ">= 0.5")
+WORKERS = Measure("2 workers / 1 worker", ">= 1.8")
+KEEP = Measure("`--format keep` / pool that only decodes", ">= 0.8")
+LARGE = Measure("12 MP photos: build / full-decode Pillow pool", ">= 8")
+HELP = Measure("`shardprep --help`", "< 0.3 s", "s")
+MEASURES = (POOL, NOTEBOOK, DECODE, WORKERS, KEEP, LARGE, HELP)
 
 
-def _shardprep(folder: Path, source: Path, *options: object) -> Cost:
-    shutil.rmtree(folder / "out", ignore_errors=True)
-    command = [PYTHON, "-m", "shardprep", "build", source, "--out", folder / "out", *options]
-    return run(command, folder)
-
-
-def _rival(folder: Path, name: str, source: Path, *arguments: object) -> Cost:
-    shutil.rmtree(folder / "rival", ignore_errors=True)
-    return run([PYTHON, "-m", f"benchmarks.rivals.{name}", source, *arguments], folder)
+def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
+    """Return all rows of the build."""
+    number, number_large = (60, 4) if quick else (8000, 200)
+    start = interleaved({"help": lambda: shardprep(folder, "--help")}, max(rounds, 3))["help"]
+    return [
+        *small_photos(folder, number, rounds),
+        *large_photos(folder, number_large, rounds),
+        HELP.came_to(start.wall_s, "a whole process"),
+    ]
 
 
 def small_photos(folder: Path, number: int, rounds: int) -> list[Row]:
     """Compare on photos of the usual size."""
     source = photos.write_folder(folder / "photos", number)
-    build = partial(_shardprep, folder, source)
+    build = partial(_build, folder, source)
     rival = partial(_rival, folder)
-    seconds = interleaved(
+    cost = interleaved(
         {
-            "build": lambda: build("--workers", 2).wall_s,
-            "pool": lambda: rival("pool", source, folder / "rival", 2).wall_s,
-            "notebook": lambda: rival("notebook", source, folder / "rival").wall_s,
-            "decode": lambda: rival("decode_only", source, 2).wall_s,
-            "one worker": lambda: build("--workers", 1).wall_s,
-            "keep": lambda: build("--workers", 2, "--format", "keep").wall_s,
+            "build": lambda: build("--workers", 2),
+            "pool": lambda: rival("pool", source, folder / "rival", 2),
+            "notebook": lambda: rival("notebook", source, folder / "rival"),
+            "decode": lambda: rival("decode_only", source, 2),
+            "one worker": lambda: build("--workers", 1),
+            "keep": lambda: build("--workers", 2, "--format", "keep"),
         },
         rounds,
     )
-    rate = {name: f"{number / value:,.0f}" for name, value in seconds.items()}
 
-    def row(measure: str, one: str, two: str, bar: str) -> Row:
-        detail = f"{rate[one]} / {rate[two]} images/s"
-        return Row(measure, seconds[two] / seconds[one], bar, detail)
+    def row(measure: Measure, one: str, two: str) -> Row:
+        rates = [f"{number / cost[way].wall_s:,.0f}" for way in (one, two)]
+        ratio = cost[two].wall_s / cost[one].wall_s
+        return measure.came_to(ratio, f"{rates[0]} / {rates[1]} images/s")
 
     return [
-        row("build / spawn pool around Pillow + TFRecordWriter", "build", "pool", ">= 2.2"),
-        row("build / one-process notebook loop", "build", "notebook", ">= 4"),
-        row("build / pool that only decodes (simplejpeg)", "build", "decode", ">= 0.5"),
-        row("2 workers / 1 worker", "build", "one worker", ">= 1.8"),
-        row("`--format keep` / pool that only decodes", "keep", "decode", ">= 0.8"),
+        row(POOL, "build", "pool"),
+        row(NOTEBOOK, "build", "notebook"),
+        row(DECODE, "build", "decode"),
+        row(WORKERS, "build", "one worker"),
+        row(KEEP, "keep", "decode"),
     ]
 
 
 def large_photos(folder: Path, number: int, rounds: int) -> list[Row]:
     """Compare on photos of 12 megapixels."""
     source = photos.write_large_folder(folder / "large", number)
-    seconds = interleaved(
+    cost = interleaved(
         {
-            "build": lambda: _shardprep(folder, source, "--workers", 2, "--labels", "none").wall_s,
-            "pool": lambda: _rival(folder, "pool", source, folder / "rival", 2).wall_s,
+            "build": lambda: _build(folder, source, "--workers", 2, "--labels", "none"),
+            "pool": lambda: _rival(folder, "pool", source, folder / "rival", 2),
         },
         rounds,
     )
-    detail = f"{number / seconds['build']:.0f} / {number / seconds['pool']:.0f} images/s"
-    ratio = seconds["pool"] / seconds["build"]
-    return [Row("12 MP photos: build / full-decode Pillow pool", ratio, ">= 8", detail)]
+    build, pool = cost["build"].wall_s, cost["pool"].wall_s
+    return [LARGE.came_to(pool / build, f"{number / build:.0f} / {number / pool:.0f} images/s")]
 
 
-def rows(folder: Path, rounds: int = 5) -> list[Row]:
-    """Return all rows of the build."""
-    return small_photos(folder, 8000, rounds) + large_photos(folder, 200, rounds)
+def _build(folder: Path, source: Path, *options: object) -> Cost:
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    return shardprep(folder, "build", source, "--out", folder / "out", *options)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--photos", type=int, default=8000)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        for row in small_photos(Path(name), arguments.photos, arguments.rounds):
-            print(f"{row.measure}: {row.value:.2f} ({row.bar}; {row.detail})")
-        for row in large_photos(Path(name), 200, arguments.rounds):
-            print(f"{row.measure}: {row.value:.2f} ({row.bar}; {row.detail})")
+def _rival(folder: Path, name: str, source: Path, *arguments: object) -> Cost:
+    shutil.rmtree(folder / "rival", ignore_errors=True)
+    return run([sys.executable, "-m", f"benchmarks.rivals.{name}", source, *arguments], folder)
 
 
 if __name__ == "__main__":
-    main()
+    alone(rows, __doc__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import statistics
@@ -18,35 +19,60 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What a script measures, declared so that it is known without a run."""
+
+    name: str
+    bar: str = ""
+    """What it must come to: ">= 2.2", "< 20 s"; empty where nothing is demanded."""
+    unit: str = ""
+    """Empty for a ratio."""
+
+    def came_to(self, value: float, detail: str = "") -> Row:
+        """Return the row of a run; `detail` is the figures that the value is made of."""
+        return Row(self, value, detail)
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table."""
 
-    measure: str
+    measure: Measure
     value: float
-    bar: str
-    """What it must come to: ">= 2.2", "< 20 s"."""
-    detail: str = ""
-    """The figures that the value is made of."""
-    unit: str = ""
+    """NaN where the other side cannot do it; the detail says so."""
+    detail: str
 
     @property
     def holds(self) -> bool:
-        """Whether the value is on the right side of the bar."""
-        sign, number = self.bar.split()[:2]
-        limit = float(number.rstrip("%"))
-        return self.value >= limit if sign == ">=" else self.value <= limit
+        """Whether the value is on the right side of the bar; a row without one always holds."""
+        if not self.measure.bar:
+            return True
+        sign, number = self.measure.bar.split()[:2]
+        limit = float(number)
+        return {
+            ">=": self.value >= limit,
+            "<=": self.value <= limit,
+            "<": self.value < limit,
+        }[sign]
+
+    @property
+    def shown(self) -> str:
+        """The value with three significant digits, and its unit."""
+        if math.isnan(self.value):
+            return "–"
+        size = abs(self.value)
+        digits = 0 if size >= 100 else 1 if size >= 10 else 2
+        return f"{self.value:,.{digits}f} {self.measure.unit}".strip()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cost:
-    """What one run of a program took."""
+    """What one run took."""
 
     wall_s: float
     cpu_s: float
-    """Of the program and all its children."""
-    peak_bytes: int
-    """Of its largest process."""
+    """Of the program and the children that it waited for."""
 
 
 def run(command: Sequence[object], cwd: Path) -> Cost:
@@ -63,16 +89,41 @@ def run(command: Sequence[object], cwd: Path) -> Cost:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         sys.exit(f"{' '.join(map(str, command))}\n{said.decode()}")
-    return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+    return Cost(wall, usage.ru_utime + usage.ru_stime)
 
 
-def interleaved(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Return the median of each way over so many rounds; every round runs all ways in turn."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
+def shardprep(cwd: Path, *arguments: object) -> Cost:
+    """Run the command line as a user does: a whole process, imports included."""
+    return run([sys.executable, "-m", "shardprep", *arguments], cwd)
+
+
+def built(out: Path, source: Path, *options: object) -> Path:
+    """Build a source into the folder; return the dataset's folder."""
+    out.mkdir()
+    shardprep(out, "build", source, "--out", out, *options)
+    return next(path.parent for path in out.glob("*/*/manifest.json"))
+
+
+def timed(work: Callable[[], object]) -> Cost:
+    """Return what work in this process took."""
+    wall, cpu = time.perf_counter(), own_cpu_s()
+    work()
+    return Cost(time.perf_counter() - wall, own_cpu_s() - cpu)
+
+
+def interleaved(ways: Mapping[str, Callable[[], Cost]], rounds: int) -> dict[str, Cost]:
+    """Return the medians of each way over so many rounds; every round runs all ways in turn."""
+    found: dict[str, list[Cost]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
             found[name].append(way())
-    return {name: statistics.median(values) for name, values in found.items()}
+    return {
+        name: Cost(
+            statistics.median(cost.wall_s for cost in costs),
+            statistics.median(cost.cpu_s for cost in costs),
+        )
+        for name, costs in found.items()
+    }
 
 
 def own_cpu_s() -> float:

@@ -1,8 +1,9 @@
-"""The photographs that are measured on: real ones where they are at hand, else drawn alike."""
+"""What is measured on: real photographs where they are at hand, else drawn alike; tiny images."""
 
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -21,14 +22,34 @@ def originals() -> list[bytes]:
         return [inner.read(name) for name in inner.namelist() if name.endswith(".jpg")]
 
 
-def write_folder(folder: Path, number: int) -> Path:
-    """Write `number` photos as class folders; they repeat when there are fewer originals."""
+def write_folder(folder: Path, number: int, *, links: bool = False) -> Path:
+    """Write `number` photos as class folders; they repeat when there are fewer originals.
+
+    With `links` what repeats is a hard link: no space, and one copy in the page cache.
+    """
     data = originals()
+    written: list[Path] = []
     for i in range(number):
         path = folder / ("cat", "dog")[i % 2] / f"{i:06d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data[i % len(data)])
+        if links and i >= len(data):
+            os.link(written[i % len(data)], path)
+        else:
+            path.write_bytes(data[i % len(data)])
+            written.append(path)
     return folder
+
+
+def write_tiny_zip(path: Path, members: int) -> Path:
+    """Write a zip of stored one-pixel PNG, all the same, and a `labels.csv` of as many rows."""
+    pixel = io.BytesIO()
+    Image.new("RGB", (1, 1)).save(pixel, "PNG")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for i in range(members):
+            archive.writestr(f"images/{i % 1000:03d}/{i:07d}.png", pixel.getvalue())
+        rows = "".join(f"{i:07d},class_{i * 7919 % 100}\n" for i in range(members))
+        archive.writestr("labels.csv", "id,label\n" + rows)
+    return path
 
 
 def write_large_folder(folder: Path, number: int) -> Path:

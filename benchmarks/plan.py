@@ -1,67 +1,73 @@
-"""Catalog and plan of a zip with many members, joined to a CSV of as many rows.
+"""A zip of a million members: its catalog and plan, and the rerun of its finished build.
 
-    python benchmarks/plan.py [--members 1000000]
-
-Prints seconds and peak memory of the plan, in a process of its own. The members are tiny and
-stored: what is measured is the listing, the join and the shuffle, not the images.
+The members are tiny and stored: what is measured is the listing, the join to a table of as many
+rows and the shuffle, not the images. The plan runs in a process of its own, imports aside.
 """
 
 from __future__ import annotations
 
-import argparse
-import resource
-import subprocess
+import json
 import sys
-import tempfile
-import time
-import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from PIL import Image
+from benchmarks import photos
+from benchmarks.measure import Measure, Row, built, interleaved, run, shardprep
+from benchmarks.table import alone
 
-PLAN = """
-import resource, sys, time
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAIN_S = Measure("catalog and plan of 1,000,000 members, no labels", "< 20 s", "s")
+TABLE_S = Measure("catalog and plan of 1,000,000 members, labels joined", "< 20 s", "s")
+PLAIN_GB = Measure("peak memory of that plan, no labels", "< 1.5 GB", "GB")
+TABLE_GB = Measure("peak memory of that plan, labels joined", "< 1.5 GB", "GB")
+RERUN = Measure("rerun of a finished build of 1,000,000 items", "< 5 s", "s")
+MEASURES = (PLAIN_S, PLAIN_GB, TABLE_S, TABLE_GB, RERUN)
+
+_PLAN = """
+import json, sys, time
 from pathlib import Path
 from shardprep.prepare import make_plan
 from shardprep.recipe import make_recipe
-keys = {"source": sys.argv[1], "labels": sys.argv[2], "split": "train=0.9,validation=0.1"}
+report, source, labels, folder = sys.argv[1:]
+keys = {"source": source, "labels": labels, "split": "train=0.9,validation=0.1"}
 start = time.perf_counter()
-plan = make_plan(make_recipe(keys, "benchmark"), Path(sys.argv[3]), print)
+plan = make_plan(make_recipe(keys, "benchmark"), Path(folder), print)
 seconds = time.perf_counter() - start
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(f"{plan.num_items:,} items: {seconds:.1f} s, {peak / 1e9:.2f} GB")
+status = Path("/proc/self/status").read_text()
+peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
+Path(report).write_text(json.dumps([plan.num_items, seconds, peak]))
 """
 
 
-def write_source(folder: Path, members: int) -> Path:
-    """Write the zip; every member is the same image of one pixel."""
-    image = folder / "pixel.png"
-    Image.new("RGB", (1, 1)).save(image)
-    data = image.read_bytes()
-    path = folder / "many.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for i in range(members):
-            archive.writestr(f"images/{i % 1000:03d}/{i:07d}.png", data)
-        rows = "".join(f"{i:07d},class_{i * 7919 % 100}\n" for i in range(members))
-        archive.writestr("labels.csv", "id,label\n" + rows)
-    return path
+def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
+    """Return seconds and memory; the plans run once each, the rerun so many rounds."""
+    source = photos.write_tiny_zip(folder / "many.zip", 1000 if quick else 1_000_000)
+    found = []
+    for labels, seconds, memory in (
+        ("none", PLAIN_S, PLAIN_GB),
+        ("csv:labels.csv:id:label", TABLE_S, TABLE_GB),
+    ):
+        report = folder / "plan.json"
+        run([sys.executable, "-c", _PLAN, report, source, labels, folder], folder)
+        num_items, taken_s, peak_bytes = json.loads(report.read_text())
+        found.append(seconds.came_to(taken_s, f"{num_items:,} items"))
+        found.append(memory.came_to(peak_bytes / 1e9, "of the one process"))
+    return [*found, _rerun(folder, source, rounds)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--members", type=int, default=1_000_000)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        source = write_source(Path(folder), arguments.members)
-        print(f"wrote {source.stat().st_size / 1e6:,.0f} MB in {time.perf_counter() - start:.0f} s")
-        for labels in ("none", "csv:labels.csv:id:label"):
-            print(f"labels {labels}:", end=" ", flush=True)
-            command = [sys.executable, "-c", PLAN, str(source), labels, folder]
-            subprocess.run(command, check=True)
-    own = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    print(f"largest child: {own / 1e9:.2f} GB")
+def _rerun(folder: Path, source: Path, rounds: int) -> Row:
+    out = folder / "out"
+    options = ("--labels", "none", "--size", "none", "--format", "keep")
+    path = built(out, source, *options)
+    before = (path / "manifest.json").stat().st_mtime_ns
+    again = interleaved(
+        {"rerun": lambda: shardprep(out, "build", source, "--out", out, *options)}, rounds
+    )["rerun"]
+    if (path / "manifest.json").stat().st_mtime_ns != before:
+        sys.exit("the rerun built anew")
+    return RERUN.came_to(again.wall_s, "a whole process")
 
 
 if __name__ == "__main__":
-    main()
+    alone(rows, __doc__)

@@ -1,39 +1,102 @@
-"""Ways to read one set of images, side by side: images a second, and ratios of what they took.
+"""Ways to read one set of images with TensorFlow, side by side, from warm files.
 
-    python benchmarks/read.py [--rounds 7] [--batches 60] [--records 1000000]
-
-Builds shards of 224 px (JPEG and raw) and of the original sizes in a temporary folder, from the
-dogs-vs-cats archive in ../shared/data where there is one, else from the sample that
-`shardprep sample` draws. Each round times every way once, in turn, from warm files; shown are the
-medians, and the medians of the ratios within a round. Processor time is the steadier of the two
-where other programs run.
+Shards of 224 px (JPEG and raw) and of the original sizes hold the same photos. Each round times
+every way once, in turn, after some batches that do not count. A ratio is of the wall clock; that of
+processor time, in the figures, is the steadier of the two where other programs run.
 """
 
 from __future__ import annotations
 
-import argparse
+import hashlib
+import json
 import os
-import resource
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks import photos
+from benchmarks.measure import Cost, Measure, Row, built, interleaved, timed
+from benchmarks.table import alone
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-ARCHIVE = Path(__file__).parents[2] / "shared" / "data" / "dogs-vs-cats.zip"
 BATCH = 64
+
+TUNED = Measure("`load` / hand-tuned `tf.data`", ">= 1.0")
+TUTORIAL = Measure("`load` / a tutorial's loop", ">= 4")
+RAW = Measure("`load`: raw / JPEG", ">= 2")
+BLOCKS = Measure("`load`: block shuffle / none, JPEG", ">= 0.95")
+BLOCKS_RAW = Measure("`load`: block shuffle / none, raw", ">= 0.95")
+SEEDED = Measure("`load`: with a seed / without")
+MEMORY = Measure("`load`: cached in memory / not")
+FOLDER = Measure("`load`: cached in a folder / not")
+ORDER = Measure("block shuffle: rank correlation with the order of files")
+RUNS = Measure("block shuffle: run of one label, if files came sorted by it", "", "records")
+RESUME = Measure("first batch in the middle of 1,000,000 records", "< 2 s", "s")
+RATIOS = {
+    TUNED: ("load", "hand-tuned"),
+    TUTORIAL: ("load", "tutorial"),
+    RAW: ("raw", "load"),
+    BLOCKS: ("load", "not shuffled"),
+    BLOCKS_RAW: ("raw", "raw, not shuffled"),
+    SEEDED: ("seeded", "load"),
+    MEMORY: ("in memory", "load"),
+    FOLDER: ("in a folder", "load"),
+}
+MEASURES = (*RATIOS, ORDER, RUNS, RESUME)
+
+
+def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
+    """Return rates, the quality of the shuffle, and how soon an epoch goes on."""
+    batches, records = (2, 10_000) if quick else (60, 1_000_000)
+    number = batches // 2 * BATCH  # whole epochs: a shuffle buffer fills and drains in each
+    source = photos.write_folder(folder / "photos", number)
+    jpeg = built(folder / "jpeg", source, "--shards", 8)
+    raw = built(folder / "raw", source, "--shards", 8, "--format", "raw")
+    original = built(folder / "original", source, "--shards", 8, "--size", "none")
+    ways: dict[str, Callable[[], Any]] = {
+        "hand-tuned": partial(hand_tuned, jpeg),
+        "tutorial": partial(tutorial, original),
+        "load": partial(load, jpeg),
+        "not shuffled": partial(load, jpeg, shuffle=False),
+        "seeded": partial(load, jpeg, seed=1),
+        "in memory": partial(load, jpeg, cache="memory"),
+        "in a folder": partial(load, jpeg, cache=folder / "cache"),
+        "raw": partial(load, raw),
+        "raw, not shuffled": partial(load, raw, shuffle=False),
+    }
+    cost = interleaved({name: partial(of, make, batches) for name, make in ways.items()}, rounds)
+    ratios = [ratio(measure, cost, names, batches) for measure, names in RATIOS.items()]
+    return [*ratios, *quality(jpeg), resume(folder, jpeg, records, rounds)]
+
+
+def of(make: Callable[[], Any], batches: int) -> Cost:
+    """Return what so many batches take, after some that fill buffers and caches."""
+    iterator = iter(make())
+    for _ in range(20):
+        next(iterator)
+
+    def draw() -> None:
+        for _ in range(batches):
+            next(iterator)
+
+    return timed(draw)
+
+
+def ratio(measure: Measure, cost: dict[str, Cost], names: tuple[str, str], batches: int) -> Row:
+    """Return how many times as fast the first of two ways is, of so many batches each."""
+    one, two = (cost[name] for name in names)
+    rates = [f"{batches * BATCH / way.wall_s:,.0f}" for way in (one, two)]
+    figures = f"{rates[0]} / {rates[1]} images/s, by processor time {two.cpu_s / one.cpu_s:.2f}"
+    return measure.came_to(two.wall_s / one.wall_s, figures)
 
 
 def shards(folder: Path) -> list[str]:
-    return sorted(map(str, folder.glob("*/*/*-train.tfrecord*")))
+    return sorted(map(str, folder.glob("*-train.tfrecord*")))
 
 
 def features() -> Any:
@@ -80,68 +143,14 @@ def tutorial(folder: Path) -> Any:
     return dataset.batch(BATCH, drop_remainder=True)
 
 
-def ours(folder: Path, **options: Any) -> Any:
+def load(folder: Path, **options: Any) -> Any:
     from shardprep import reader
 
     options = {"batch_size": BATCH, "repeat": True, "drop_remainder": True, **options}
     return reader.load(folder, **options)
 
 
-def build(root: Path) -> None:
-    source = ARCHIVE
-    if not source.is_file():
-        command = [sys.executable, "-m", "shardprep", "sample"]
-        subprocess.run(command, cwd=root, check=True, capture_output=True)
-        source = next(root.glob("*.zip"))
-    for name, options in {
-        "jpeg": ("--size", "224x224"),
-        "raw": ("--size", "224x224", "--format", "raw"),
-        "original": ("--size", "none"),
-    }.items():
-        command = [sys.executable, "-m", "shardprep", "build", str(source), "--shards", "8"]
-        command += ["--labels", "prefix", "--out", str(root / name), *options]
-        subprocess.run(command, cwd=root, check=True, capture_output=True)
-
-
-def processor_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def measure(make: Callable[[], Any], batches: int) -> tuple[float, float]:
-    """Return seconds of the wall and of the processors for so many batches."""
-    iterator = iter(make())
-    for _ in range(20):
-        next(iterator)
-    wall, processor = time.perf_counter(), processor_s()
-    for _ in range(batches):
-        next(iterator)
-    return time.perf_counter() - wall, processor_s() - processor
-
-
-def compare(ways: dict[str, Callable[[], Any]], rounds: int, batches: int) -> None:
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        for name, make in ways.items():
-            taken[name].append(measure(make, batches))
-    for name, times in taken.items():
-        wall = statistics.median(one for one, _ in times)
-        print(f"{name:30} {batches * BATCH / wall:7,.0f} images/s")
-    for name, base, bar in (
-        ("ours", "hand-tuned", 1.0),
-        ("ours", "tutorial", 4.0),
-        ("raw", "ours", 2.0),
-        ("ours", "ours, not shuffled", 0.95),
-        ("raw", "raw, not shuffled", 0.95),
-    ):
-        pairs = list(zip(taken[name], taken[base], strict=True))
-        wall = statistics.median(b[0] / a[0] for a, b in pairs)
-        processor = statistics.median(b[1] / a[1] for a, b in pairs)
-        label = f"{name} / {base}"
-        print(f"{label:30} {wall:.2f} (processor {processor:.2f}), wanted {bar}")
-
-
-def quality(folder: Path) -> None:
+def quality(folder: Path) -> list[Row]:
     """Show how near a block shuffle is to a true permutation, on labels that come in runs."""
     from shardprep import reader
 
@@ -154,97 +163,69 @@ def quality(folder: Path) -> None:
     place = {key: i for i, key in enumerate(order(shuffle=False))}
     number = len(place)
     rng = np.random.default_rng(0)
-    ways: dict[str, list[Any]] = {
-        "blocks": [[place[key] for key in order(seed=seed)] for seed in range(8)],
-        "permutation": [rng.permutation(number) for _ in range(8)],
-    }
-    for name, orders in ways.items():
-        ranks = [abs(np.corrcoef(one, np.arange(number))[0, 1]) for one in orders]
-        runs = []
-        for one in orders:
-            labels = np.array(one) * 2 // number  # as if all of one class had been written first
-            runs.append(number / (1 + np.count_nonzero(np.diff(labels))))
-        print(
-            f"{name:12} |rank correlation| {np.mean(ranks):.3f}, label runs {np.mean(runs):.2f} "
-            f"records, of {number:,} records in two classes, one after the other"
-        )
+    blocks = [[place[key] for key in order(seed=seed)] for seed in range(8)]
+    permutations = [rng.permutation(number).tolist() for _ in range(8)]
+
+    def rank(orders: list[list[int]]) -> float:
+        found = [abs(np.corrcoef(one, np.arange(number))[0, 1]) for one in orders]
+        return float(np.mean(found))
+
+    def run(orders: list[list[int]]) -> float:
+        labels = [np.array(one) * 2 // number for one in orders]  # one class after the other
+        return float(np.mean([number / (1 + np.count_nonzero(np.diff(one))) for one in labels]))
+
+    return [
+        ORDER.came_to(rank(blocks), f"a true permutation: {rank(permutations):.3f}"),
+        RUNS.came_to(run(blocks), f"a true permutation: {run(permutations):.2f}"),
+    ]
 
 
-def resume(root: Path, records: int) -> None:
-    """Time the first batch of an epoch that goes on in its middle."""
+def resume(root: Path, like: Path, records: int, rounds: int) -> Row:
+    """Time the first batch of an epoch that goes on in its middle, the dataset opened anew."""
     from shardprep import reader
+
+    small = write_small(root / "small" / "1.0.0", like, records)
+    batches = reader.iterate(small, batch_size=256, seed=1)
+    next(iter(batches))
+    state = {**batches.state_dict(), "batch": records // 512}
+
+    def go_on() -> None:
+        again = reader.iterate(small, batch_size=256, seed=1)
+        again.load_state_dict(state)
+        next(iter(again))
+
+    seconds = interleaved({"resume": partial(timed, go_on)}, rounds)["resume"].wall_s
+    return RESUME.came_to(seconds, "the dataset opened anew, batches of 256")
+
+
+def write_small(folder: Path, like: Path, records: int) -> Path:
+    """Write a dataset of so many records of 4x4 pixels, its documents like those of another."""
     from shardprep.example import encode
     from shardprep.tfrecord import frame
 
-    folder = next((root / "jpeg").glob("*/*"))
-    small = root / "small" / "1.0.0"
-    (small / "index").mkdir(parents=True)
-    import hashlib
-    import json
-
-    manifest = json.loads((folder / "manifest.json").read_text())
-    schema = json.loads((folder / "schema.json").read_text())
+    (folder / "index").mkdir(parents=True)
+    manifest = json.loads((like / "manifest.json").read_text())
+    schema = json.loads((like / "schema.json").read_text())
     schema["features"]["image"].update(encoding="raw", shape=[4, 4, 3])
     split = manifest["splits"]["train"]
     split["num_records"], split["shards"] = records, []
+    pixels = bytes(4 * 4 * 3)
+    sides = {"image/height": (4,), "image/width": (4,)}
+    framed = frame(encode({"label": (0,), "image": (pixels,), "image/filename": (b"x",), **sides}))
+    count = records // 10
+    lines = "".join(f"{j * len(framed)} {len(framed)}\n" for j in range(count))
     for i in range(10):
         name = f"small-train.tfrecord-{i:05d}-of-00010"
-        values = {"label": (i,), "image": (bytes(48),), "image/filename": (b"x",)}
-        framed = frame(encode({**values, "image/height": (4,), "image/width": (4,)}))
-        count = records // 10
-        (small / name).write_bytes(framed * count)
-        lines = (f"{j * len(framed)} {len(framed)}\n" for j in range(count))
-        (small / "index" / f"{name}.idx").write_text("".join(lines))
+        (folder / name).write_bytes(framed * count)
+        (folder / "index" / f"{name}.idx").write_text(lines)
         digest = hashlib.sha256(name.encode()).hexdigest()
         split["shards"].append(
             {"name": name, "num_records": count, "num_bytes": len(framed) * count, "sha256": digest}
         )
-    (small / "manifest.json").write_text(json.dumps(manifest))
-    (small / "schema.json").write_text(json.dumps(schema))
-    batches = reader.iterate(small, batch_size=256, seed=1)
-    next(iter(batches))
-    state = {**batches.state_dict(), "batch": records // 512}
-    seconds = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        again = reader.iterate(small, batch_size=256, seed=1)
-        again.load_state_dict(state)
-        next(iter(again))
-        seconds.append(time.perf_counter() - begin)
-    print(
-        f"first batch in the middle of {records:,} records, dataset opened anew: "
-        f"{statistics.median(seconds):.2f} s, wanted below 2"
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batches", type=int, default=60)
-    parser.add_argument("--records", type=int, default=1_000_000)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        build(root)
-        jpeg, raw, original = (root / name for name in ("jpeg", "raw", "original"))
-        compare(
-            {
-                "hand-tuned": lambda: hand_tuned(jpeg),
-                "tutorial": lambda: tutorial(original),
-                "ours": lambda: ours(jpeg),
-                "ours, not shuffled": lambda: ours(jpeg, shuffle=False),
-                "ours, seeded": lambda: ours(jpeg, seed=1),
-                "ours, cached in memory": lambda: ours(jpeg, cache="memory"),
-                "ours, cached in a folder": lambda: ours(jpeg, cache=root / "cache"),
-                "raw": lambda: ours(raw),
-                "raw, not shuffled": lambda: ours(raw, shuffle=False),
-            },
-            arguments.rounds,
-            arguments.batches,
-        )
-        quality(jpeg)
-        resume(root, arguments.records)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "schema.json").write_text(json.dumps(schema))
+    return folder
 
 
 if __name__ == "__main__":
-    main()
+    alone(rows, __doc__)

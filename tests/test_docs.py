@@ -79,12 +79,13 @@ def test_readme_counts_the_kaggle_sets_that_are_tried() -> None:
 
 
 def test_every_option_of_the_documents_exists() -> None:
+    commands = [["shardprep", command] for command in ("build", "verify", "bench")]
     texts = [
         subprocess.run(
-            [sys.executable, "-m", "shardprep", command, "--help"],
+            [sys.executable, "-m", *command, "--help"], cwd=ROOT,
             env={**NARROW, "COLUMNS": "200"}, capture_output=True, text=True, check=True,
         ).stdout
-        for command in ("build", "verify", "bench")
+        for command in [*commands, ["benchmarks"]]
     ]  # fmt: skip
     known = set(re.findall(r"--[a-z-]+", "".join(texts))) | {"--diagnose"}  # of train_keras.py
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):

@@ -1,0 +1,93 @@
+"""What the parent of a build takes of the processor, beside its workers: the part that is serial.
+
+Each run is a whole `shardprep build` that tells at its end what it and its workers used. A build of
+two photos gives what starting costs; what the other photos add to that grows with the dataset.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from typing import TYPE_CHECKING
+
+from benchmarks import photos
+from benchmarks.measure import Measure, Row, run
+from benchmarks.table import alone
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHARE = Measure("parent's share of processor time, 2 workers, start-up aside", "<= 8 %", "%")
+SHARE_WHOLE = Measure("the same, start-up and imports included", "", "%")
+PARENT_US = Measure("parent, per image", "", "µs")
+WORKER_US = Measure("workers, per image", "", "µs")
+IMAGE_BYTES = Measure("through the parent, per image", "", "bytes")
+MEASURES = (SHARE, SHARE_WHOLE, PARENT_US, WORKER_US, IMAGE_BYTES)
+
+_FEW = 2
+_ACCOUNT = """
+import json, resource, sys
+from pathlib import Path
+from shardprep.cli import main
+report = Path(sys.argv.pop(1))
+try:
+    main()
+finally:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    report.write_text(json.dumps([one.ru_utime + one.ru_stime for one in used]))
+"""
+
+
+def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
+    """Return the shares, and what the arithmetic of many cores needs."""
+    number = 200 if quick else 16_000
+    many = photos.write_folder(folder / "many", number, links=True)
+    few = photos.write_folder(folder / "few", _FEW)
+    runs = []
+    for _ in range(rounds):
+        start, whole = (_used(folder, source) for source in (few, many))
+        runs.append((*whole, *(a - b for a, b in zip(whole, start, strict=True))))
+    num_bytes = sum(path.stat().st_size for path in (folder / "out").glob("*/*/*.tfrecord-*"))
+    parent, workers, more_parent, more_workers = map(statistics.median, zip(*runs, strict=True))
+    each_us = 1e6 / (number - _FEW)
+    figures = f"{more_parent:.1f} s of {more_parent + more_workers:.1f} s, {number:,} photos"
+    return [
+        SHARE.came_to(100 * more_parent / (more_parent + more_workers), figures),
+        SHARE_WHOLE.came_to(
+            100 * parent / (parent + workers), f"{parent:.1f} s of {parent + workers:.1f} s"
+        ),
+        PARENT_US.came_to(more_parent * each_us, "takes chunks, writes shards, keeps the account"),
+        WORKER_US.came_to(more_workers * each_us, "read, decode, resize, encode"),
+        IMAGE_BYTES.came_to(num_bytes / number, "a record as it is stored"),
+    ]
+
+
+def scaling(found: list[Row]) -> str:
+    """Return how many workers one parent can feed, from the rows of a run."""
+    value = {row.measure: row.value for row in found}
+    parent, worker = value[PARENT_US], value[WORKER_US]
+    rate = 1e6 / parent
+    return (
+        f"The parent takes *p* = {parent:,.0f} µs of one core for an image, a worker *w* = "
+        f"{worker:,.0f} µs. One parent keeps up with *w* / *p* = {worker:,.0f} / {parent:,.0f} = "
+        f"**{worker / parent:,.0f} workers**, that is {rate:,.0f} images/s, each worker and the "
+        f"parent on a core of its own; at {value[IMAGE_BYTES]:,.0f} bytes a record these are "
+        f"{rate * value[IMAGE_BYTES] / 1e6:,.0f} MB/s into the shards."
+    )
+
+
+def _used(folder: Path, source: Path) -> tuple[float, float]:
+    """Return processor seconds of the parent and of its workers, for a build from nothing."""
+    out = folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    report = folder / "used.json"
+    build = ["build", source, "--out", out, "--workers", 2]
+    run([sys.executable, "-c", _ACCOUNT, report, *build], folder)
+    parent, workers = json.loads(report.read_text())
+    return parent, workers
+
+
+if __name__ == "__main__":
+    alone(rows, __doc__)
