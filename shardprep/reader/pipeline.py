@@ -69,23 +69,26 @@ def _dataset(plan: _Plan, request: Request, config: ReadConfig, total: int | Non
     if total is not None and config.service is None:  # a worker of a service has a part of them
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(total))
     calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
+    # Where epochs follow each other all keep the order, or the end of one would mix with the next.
+    in_order = True if request.repeat else None
     if not plan.by_batch:
-        # One record a call: the decoder is one op for one image, and calls run side by side. Where
-        # epochs follow each other it keeps the order, or the end of one would mix with the next.
-        in_order = True if request.repeat else None
+        # One record a call: the decoder is one op for one image, and calls run side by side.
         dataset = dataset.map(plan.decode, num_parallel_calls=calls, deterministic=in_order)
     if request.batch_size is not None:
         dataset = dataset.batch(
             request.batch_size,
             drop_remainder=request.drop_remainder,
             num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=in_order,
         )
     if plan.by_batch:
         # One parse and one reshape for a whole batch: per record they would cost more than all.
-        dataset = dataset.map(plan.decode, num_parallel_calls=calls)
+        dataset = dataset.map(plan.decode, num_parallel_calls=calls, deterministic=in_order)
     if plan.finish is not None:
         # After the batch: one call for many images. After the cache: what is random is never kept.
-        dataset = dataset.map(plan.finish, num_parallel_calls=tf.data.AUTOTUNE)
+        dataset = dataset.map(
+            plan.finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=in_order
+        )
     return dataset if config.service is None else served(dataset, total, request, config)
 
 
