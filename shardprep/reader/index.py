@@ -1,4 +1,4 @@
-"""Where each record lies in its shard, from the index that a build writes beside the shards."""
+"""Where each record lies in its shard, from the index beside it; and whether all are there."""
 
 from __future__ import annotations
 
@@ -33,3 +33,19 @@ def read_index(folder: Path, shard: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     if len(numbers) % 2 or not np.array_equal(frames[:, 0], np.append(0, ends[:-1])[: len(frames)]):
         raise DatasetError(str(path), "is damaged: its records do not join", hint)
     return frames
+
+
+def check_size(path: Path, actual: int | None, expected: int) -> None:
+    """Compare sizes: a file cut exactly between two records passes every checksum.
+
+    Raises:
+        DatasetError: the shard has another size in bytes, or is not there (None).
+
+    """
+    if actual != expected:
+        what = "is missing" if actual is None else f"has {actual:,} bytes"
+        raise DatasetError(
+            str(path),
+            f"{what}, the manifest says {expected:,}",
+            "copy it again, or build the set again",
+        )

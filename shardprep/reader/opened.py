@@ -9,7 +9,7 @@ from shardprep.dataset import find_dataset, read_schema
 from shardprep.errors import DatasetError
 from shardprep.manifest import load_manifest
 from shardprep.reader.config import check_request
-from shardprep.reader.index import read_index
+from shardprep.reader.index import check_size, read_index
 from shardprep.reader.slices import part_of, select
 
 if TYPE_CHECKING:
@@ -91,19 +91,7 @@ def open_dataset(path: Path, request: Request, config: ReadConfig) -> Opened:
             str(folder), f"{num_all} records cannot be shared by {number} readers", "use fewer"
         )
     opened = Opened(folder, manifest, schema, part_of(slices, index, number), num_all)
-    _check_shards(opened)
-    return opened
-
-
-def _check_shards(opened: Opened) -> None:
-    """Compare sizes: a file cut exactly between two records passes every checksum."""
     for shard in opened.shards.values():
-        path = opened.folder / shard.name
-        actual = path.stat().st_size if path.is_file() else None
-        if actual != shard.num_bytes:
-            what = "is missing" if actual is None else f"has {actual:,} bytes"
-            raise DatasetError(
-                str(path),
-                f"{what}, the manifest says {shard.num_bytes:,}",
-                "copy it again, or build the set again",
-            )
+        path = folder / shard.name
+        check_size(path, path.stat().st_size if path.is_file() else None, shard.num_bytes)
+    return opened

@@ -16,6 +16,7 @@ import numpy as np
 
 from shardprep.dataset import index_name
 from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.index import check_size, read_index
 from shardprep.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, unframe
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ def open_records(
     shards = tuple(by_name[name] for name in numbers)
     for shard in shards:
         path = folder / shard.name
-        _check_size(path, path.stat().st_size if path.is_file() else None, shard.num_bytes)
-    indices = [_read_index(folder / index_name(shard.name), shard) for shard in shards]
+        check_size(path, path.stat().st_size if path.is_file() else None, shard.num_bytes)
+    indices = [_frames(folder, shard) for shard in shards]
     columns: list[tuple[Int64s, ...]] = []
     for one in slices:
         wanted = slice(one.skip, one.skip + one.take)
@@ -143,23 +144,15 @@ def open_records(
     return Records(_Shards(folder, shards), places, verify_crc=verify_crc)
 
 
-def _read_index(path: Path, shard: Shard) -> tuple[Int64s, Int64s]:
+def _frames(folder: Path, shard: Shard) -> tuple[Int64s, Int64s]:
     """Return the offsets and lengths of a shard's records."""
-    try:
-        table = np.array(path.read_text(encoding="ascii").split(), np.int64).reshape(-1, 2)
-    except (OSError, ValueError) as error:
-        raise DatasetError(str(path), "is missing or damaged", "build the set again") from error
-    offset, length = np.ascontiguousarray(table.T)
-    ends = np.cumsum(length)
-    follow_on = (
-        len(table) == shard.num_records
-        and bool(np.all(length >= FRAME_BYTES))
-        and bool(np.array_equal(offset, ends - length))
-        and (int(ends[-1]) if len(ends) else 0) == shard.num_bytes
-    )
-    if not follow_on:
+    offset, length = np.ascontiguousarray(read_index(folder, shard.name).T)
+    is_whole = len(offset) == shard.num_records and int(length.sum()) == shard.num_bytes
+    if not is_whole or bool(np.any(length < FRAME_BYTES)):
         raise DatasetError(
-            str(path), "is not the index of its shard as the manifest has it", "build the set again"
+            str(folder / index_name(shard.name)),
+            "is not the index of its shard as the manifest has it",
+            "build the set again",
         )
     return offset, length
 
@@ -171,16 +164,5 @@ def _mapped(folder: Path, shards: tuple[Shard, ...], number: int) -> mmap.mmap:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: it is empty now
         raise DatasetError(str(path), f"cannot be read ({error})", "copy it again") from error
-    _check_size(path, len(mapped), shards[number].num_bytes)
+    check_size(path, len(mapped), shards[number].num_bytes)
     return mapped
-
-
-def _check_size(path: Path, actual: int | None, expected: int) -> None:
-    """Compare sizes: a file cut exactly between two records passes every checksum."""
-    if actual != expected:
-        what = "is missing" if actual is None else f"has {actual:,} bytes"
-        raise DatasetError(
-            str(path),
-            f"{what}, the manifest says {expected:,}",
-            "copy it again, or build the set again",
-        )
