@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shardprep.build import Part
 from shardprep.dataset import find_dataset
 from shardprep.errors import DatasetError, RecipeError
-from shardprep.recipe import RECIPE_FILE, Recipe, make_recipe, read_recipe
+from shardprep.place import find_place, place_of
+from shardprep.recipe import RECIPE_FILE, Recipe, make_recipe, read_recipe, share
 from shardprep.report.transfer import ByteProgress
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
+
+    from shardprep.place import Place
 
 _DATASETS = Path("tfrecords")
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z")
@@ -60,6 +64,48 @@ def downloaded(slug: str, to: Path | None, console: Console, *, refresh: bool) -
     """Return the archive of a slug, downloaded to a folder or the cache unless it is there."""
     with ByteProgress(console) as progress:
         return download(parse_ref(slug), to=to, refresh=refresh, watcher=progress)
+
+
+def part_of(text: str) -> Part:
+    """Return the part that "3/16" means.
+
+    Raises:
+        RecipeError: it means none.
+
+    """
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise RecipeError("--part", f"{text!r} is not I/N, such as 3/16", "count from 1 to N")
+    return Part(int(number), int(count))
+
+
+def rejected_share(text: str) -> float:
+    """Return the share that `--max-rejected` means.
+
+    Raises:
+        RecipeError: it means none.
+
+    """
+    try:
+        found = float(str(share(text)))
+    except ValueError as error:
+        raise RecipeError("--max-rejected", str(error)) from error
+    if not 0 <= found <= 1:
+        raise RecipeError("--max-rejected", f"{text} is not between 0% and 100%")
+    return found
+
+
+def unfinished(dataset: str | None) -> Place:
+    """Return the place of a dataset, finished or not; None is what the recipe writes.
+
+    Raises:
+        DatasetError: there is none, or several.
+
+    """
+    if dataset is None and Path(RECIPE_FILE).is_file():
+        recipe = make_recipe(read_recipe(Path(RECIPE_FILE)), RECIPE_FILE)
+        return place_of(recipe.out, recipe.dataset_name, recipe.version)
+    return find_place(dataset or str(_DATASETS))
 
 
 def repair_source(folder: Path, source: str | None, console: Console) -> str:

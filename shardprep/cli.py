@@ -19,6 +19,8 @@ from shardprep.errors import RecipeError, ShardprepError, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from shardprep.build import Part
+    from shardprep.complete import BuildResult
     from shardprep.recipe import Recipe
     from shardprep.verify.problem import Verification
 
@@ -142,6 +144,7 @@ def build(
     timeout: o.Timeout = None,
     save_rejected: o.SaveRejected = None,
     workers: o.Workers = None,
+    part: o.Part = None,
     refresh: o.Refresh = False,
     overwrite: o.Overwrite = False,
     profile: o.Profile = False,
@@ -152,11 +155,11 @@ def build(
 
     A build that was interrupted goes on where it stopped when the same command runs again.
     """
-    from shardprep.arguments import local_source, recipe_applies, recipe_of
+    from shardprep.arguments import local_source, part_of, recipe_applies, recipe_of
     from shardprep.recipe import RECIPE_FILE
 
     not_recipe = {
-        "workers", "save_rejected", "refresh", "overwrite", "profile", "dry_run", "as_json",
+        "workers", "part", "save_rejected", "refresh", "overwrite", "profile", "dry_run", "as_json",
     }  # fmt: skip
     given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
     recipe = recipe_of({key: value for key, value in given.items() if key not in not_recipe})
@@ -171,7 +174,50 @@ def build(
             from shardprep import stages
 
             stages.start()
-        _build(recipe, workers, save_rejected, overwrite=overwrite, as_json=as_json)
+        if part is not None:
+            if overwrite or save_rejected is not None:
+                flag = "--overwrite" if overwrite else "--save-rejected"
+                raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
+            _build_part(recipe, part_of(part), workers, as_json=as_json)
+        else:
+            _build(recipe, workers, save_rejected, overwrite=overwrite, as_json=as_json)
+
+
+@app.command(epilog="Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_vs_cats")
+def finalize(
+    dataset: Annotated[
+        str | None,
+        typer.Argument(
+            help="The dataset, or what it lies in. By default what ./shardprep.toml says, else "
+            "the one under ./tfrecords.",
+            show_default=False,
+        ),
+    ] = None,
+    max_rejected: o.MaxRejected = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads that check shards.", show_default="usable cores"),
+    ] = None,
+    as_json: o.Json = False,
+) -> None:
+    """Make a dataset of the shards that `build --part` has written, once all parts are done."""
+    from shardprep.arguments import rejected_share, unfinished
+    from shardprep.complete import TooManyRejectedError, finalize_dataset
+    from shardprep.engine.cores import usable_cores
+    from shardprep.report.facts import read_rejections
+    from shardprep.report.summary import print_inputs
+
+    limit = None if max_rejected is None else rejected_share(max_rejected)
+    try:
+        with _console(stderr=True).status("checking the shards"):
+            result = finalize_dataset(
+                unfinished(dataset), num_threads=workers or usable_cores(), max_rejected=limit
+            )
+    except TooManyRejectedError as error:
+        rejections = read_rejections(error.draft)
+        print_inputs(_console(stderr=True), error.manifest, rejections)
+        raise
+    _show_result(result, as_json=as_json)
 
 
 @app.command(epilog="Example:\n\nshardprep init dogs-vs-cats.zip && shardprep build")
@@ -389,8 +435,8 @@ def _build(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    from shardprep import stages
-    from shardprep.build import TooManyRejectedError, build_dataset
+    from shardprep.build import build_dataset
+    from shardprep.complete import TooManyRejectedError
     from shardprep.engine.cores import usable_cores
     from shardprep.report.facts import read_rejections
     from shardprep.report.progress import BuildProgress
@@ -405,18 +451,27 @@ def _build(
                 overwrite=overwrite,
             )
     except TooManyRejectedError as error:
-        rejections = read_rejections(Path(error.where))
+        rejections = read_rejections(error.draft)
         print_inputs(_console(stderr=True), error.manifest, rejections)
         if save_rejected is not None:
-            _save_rejected(Path(error.where), recipe, save_rejected)
+            _save_rejected(error.draft, recipe, save_rejected)
         raise
     if save_rejected is not None:
         _save_rejected(result.path, recipe, save_rejected)
+    _show_result(result, as_json=as_json)
+
+
+def _show_result(result: BuildResult, *, as_json: bool) -> None:
+    from shardprep import stages
+    from shardprep.dataset import read_schema
+    from shardprep.report.facts import read_rejections
+    from shardprep.report.summary import print_result
+
     seconds = stages.taken()
     if as_json:
         profile = {"profile": {name: round(value, 4) for name, value in seconds.items()}}
         summary = {
-            "path": str(result.path),
+            "path": result.location,
             "was_there": result.was_there,
             "num_new_items": result.num_new_items,
             "elapsed_s": round(result.elapsed_s, 3),
@@ -425,15 +480,34 @@ def _build(
         }
         typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
         return
-    from shardprep.dataset import read_schema
-    from shardprep.report.summary import print_result
-
     schema = read_schema(result.path)
     print_result(_console(), result, schema, read_rejections(result.path))
     if stages.is_on() and result.num_new_items:
         from shardprep.report.profile import print_profile
 
         print_profile(_console(), seconds, result.num_new_items, result.elapsed_s)
+
+
+def _build_part(recipe: Recipe, part: Part, workers: int | None, *, as_json: bool) -> None:
+    from shardprep.build import build_part
+    from shardprep.engine.cores import usable_cores
+    from shardprep.report.progress import BuildProgress
+    from shardprep.report.summary import print_part
+
+    with BuildProgress(_console(stderr=True)) as progress:
+        result = build_part(recipe, part, num_workers=workers or usable_cores(), watcher=progress)
+    if as_json:
+        summary = {
+            "path": result.place.location,
+            "part": f"{part.number}/{part.count}",
+            "was_there": result.was_there,
+            "num_shards": result.num_shards,
+            "num_new_items": result.num_new_items,
+            "elapsed_s": round(result.elapsed_s, 3),
+        }
+        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        return
+    print_part(_console(), part, result)
 
 
 def _save_rejected(folder: Path, recipe: Recipe, into: Path) -> None:

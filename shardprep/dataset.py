@@ -84,8 +84,10 @@ def index_name(shard: str) -> str:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, alone: bool = True) -> Iterator[None]:
     """Hold a folder, made if need be, against other builds; the lock goes with the process.
+
+    Builds that need not be `alone` hold it together.
 
     Raises:
         BuildError: another build holds it, or it cannot be made.
@@ -100,7 +102,8 @@ def locked(folder: Path) -> Iterator[None]:
         ) from error
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BuildError(
                 str(folder), "another build is at work here", "wait for it, or end it"

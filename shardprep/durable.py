@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 class DurableFile:
     """A file that exists under its name only after `commit`; nothing else ever commits it."""
 
-    def __init__(self, path: Path) -> None:
-        """Open a hidden sibling of `path` for writing, replacing one a dead run has left."""
+    def __init__(self, path: Path, token: str = "") -> None:
+        """Open a hidden sibling of `path` for writing, replacing one a dead run has left.
+
+        Where several processes may write the same file, each gives a token of its own.
+        """
         self.path = path
-        self._temporary = path.with_name(f".{path.name}.tmp")
+        name = f".{path.name}.{token}.tmp" if token else f".{path.name}.tmp"
+        self._temporary = path.with_name(name)
         self.stream: BinaryIO = self._temporary.open("wb")
         """For libraries that write to a file object; do not close it."""
 

@@ -6,6 +6,7 @@
     ├─ SchemaError            a schema file is wrong, or asks for what the source cannot give
     ├─ RecordError            a record of a shard is cut, damaged or malformed
     ├─ DatasetError           a dataset folder is missing, incomplete or not what it says
+    ├─ StorageError           object storage does not answer, or refuses
     └─ BuildError             the run cannot go on: no space, a dead worker, too many rejections
 
 A bad image is none of these: it is a value (`shardprep.image.Rejection`).
@@ -70,6 +71,10 @@ class RecordError(ShardprepError):
 
 class DatasetError(ShardprepError):
     """A dataset folder is absent, unfinished, or disagrees with its own manifest."""
+
+
+class StorageError(ShardprepError):
+    """Object storage does not answer, refuses, or has not what it should have."""
 
 
 class BuildError(ShardprepError):

@@ -1,99 +1,88 @@
-"""The last steps of a build: from the parts of all shards to a dataset folder with a manifest.
+"""The last steps of a build: from the parts of all shards to the documents of a dataset.
 
 It reads one part at a time, so memory does not grow with the data.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from shardprep import items, tfds
-from shardprep.dataset import INDEX_DIR, ITEMS_FILE, SCHEMA_FILE, index_name
-from shardprep.durable import write_durably
+from shardprep.dataset import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.errors import BuildError
-from shardprep.manifest import MANIFEST_FILE, Fingerprint, Labels, Manifest, Shard
-from shardprep.shard import PARTS_DIR, part_path, read_seal
+from shardprep.manifest import Labels, Manifest, Shard
+from shardprep.shard import PARTS_DIR, Folders, part_name, read_part
 from shardprep.stages import stage
 from shardprep.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from shardprep.prepare import BuildPlan
+    from shardprep.outline import Outline
+    from shardprep.source.archive import Skipped
+    from shardprep.storage.folder import Folder
 
-SKIPPED_PART = "skipped"
-_SHOWN_ROWS = 10
+_SKIPPED_PART = f"{PARTS_DIR}/skipped.parquet"
 
 
-def write_skipped(folder: Path, plan: BuildPlan) -> None:
+def write_skipped(parts: Folder, skipped: Sequence[Skipped]) -> None:
     """Keep the rows of skipped inputs with the parts."""
-    items.write_part(part_path(folder, SKIPPED_PART), items.skipped_table(plan.skipped), {})
+    items.write_part(parts, _SKIPPED_PART, items.skipped_table(skipped), {})
 
 
 @stage("finish")
-def finish(
-    folder: Path, plan: BuildPlan, recipe_version: str, fingerprint: Fingerprint
-) -> Manifest:
+def finish(folders: Folders, outline: Outline) -> Manifest:
     """Write everything but the manifest beside the finished shards; return the manifest.
 
     Raises:
         BuildError: a shard has no part.
 
     """
-    tally = Tally(plan.spec)
-    (folder / INDEX_DIR).mkdir(exist_ok=True)
-    items.write_items(folder / ITEMS_FILE, _tables(folder, plan, tally))
-    manifest = _manifest(plan, recipe_version, fingerprint, tally)
-    write_durably(folder / SCHEMA_FILE, plan.schema.dumps().encode())
-    for name, text in tfds.tfds_files(manifest, plan.schema).items():
-        write_durably(folder / name, text.encode())
-    hashes = {name: _sha256(folder / name) for name in (ITEMS_FILE, SCHEMA_FILE)}
+    tally = Tally(outline.spec)
+    folder = folders.shards
+    items.write_items(folder, ITEMS_FILE, _tables(folders, outline, tally))
+    manifest = _manifest(outline, tally)
+    folder.write(SCHEMA_FILE, outline.dataset_schema.dumps().encode())
+    for name, text in tfds.tfds_files(manifest, outline.dataset_schema).items():
+        folder.write(name, text.encode())
+    hashes = {name: folder.sha256(name) for name in (ITEMS_FILE, SCHEMA_FILE)}
     return manifest.model_copy(update={"files": hashes})
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def seal(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest: from then on the dataset is complete."""
-    write_durably(folder / MANIFEST_FILE, manifest.dumps().encode())
-
-
-def _tables(folder: Path, plan: BuildPlan, tally: Tally) -> Iterator[pa.Table]:
+def _tables(folders: Folders, outline: Outline, tally: Tally) -> Iterator[pa.Table]:
     """Yield every part in order, on the way writing its index and adding it to the tally."""
-    for shard_plan in plan.shards:
-        name = plan.shard_name(shard_plan)
-        measured = read_seal(folder, name)
-        if measured is None:
-            raise BuildError(
-                str(folder / PARTS_DIR / name), "is missing", "run the same command again"
-            )
-        table = items.read_part(part_path(folder, name))
-        tally.add(Shard(name=name, **measured._asdict()), shard_plan.split, table)
-        write_durably(folder / index_name(name), items.index_text(table).encode())
-        yield table
-    yield items.read_part(part_path(folder, SKIPPED_PART))
+    for shard in outline.shards:
+        part = read_part(folders.parts, shard.name)
+        if part is None:
+            raise _missing(folders, part_name(shard.name))
+        tally.add(Shard(name=shard.name, **part.seal._asdict()), shard.split, part.table)
+        folders.shards.write(index_name(shard.name), items.index_text(part.table).encode())
+        yield part.table
+    skipped = items.read_part(folders.parts, _SKIPPED_PART)
+    if skipped is None:
+        raise _missing(folders, _SKIPPED_PART)
+    yield skipped.table
 
 
-def _manifest(plan: BuildPlan, version: str, fingerprint: Fingerprint, tally: Tally) -> Manifest:
+def _missing(folders: Folders, name: str) -> BuildError:
+    return BuildError(folders.parts.located(name), "is missing", "run the same command again")
+
+
+def _manifest(outline: Outline, tally: Tally) -> Manifest:
     return Manifest(
-        name=plan.name,
-        version=version,
-        seed=fingerprint.options["seed"],
-        fingerprint=fingerprint,
+        name=outline.name,
+        version=outline.version,
+        seed=outline.fingerprint.options["seed"],
+        fingerprint=outline.fingerprint,
         labels=Labels(
-            names=plan.schema.labels,
-            found_by=plan.labels_from,
-            num_rows_without_image=len(plan.rows_without_image),
-            rows_without_image=plan.rows_without_image[:_SHOWN_ROWS],
+            names=outline.dataset_schema.labels,
+            found_by=outline.labels_from,
+            num_rows_without_image=outline.num_rows_without_image,
+            rows_without_image=outline.rows_without_image,
         ),
-        totals=tally.totals(Counter(one.reason for one in plan.skipped)),
-        splits=tally.splits(plan.schema.labels),
+        totals=tally.totals(Counter(outline.skipped)),
+        splits=tally.splits(outline.dataset_schema.labels),
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shardprep.durable import DurableFile
 from shardprep.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from shardprep.chunk import Outcome
     from shardprep.plan import ShardPlan
     from shardprep.source.archive import Skipped
+    from shardprep.storage.folder import Folder
 
 WRITTEN, REJECTED, SKIPPED = "written", "rejected", "skipped"
 
@@ -111,44 +111,42 @@ def index_text(table: pa.Table) -> str:
     return "".join(f"{offset} {length}\n" for offset, length in places if offset is not None)
 
 
-def write_part(path: Path, table: pa.Table, facts: dict[str, Any]) -> None:
-    """Write one table durably, with some facts that belong to it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_part(folder: Folder, name: str, table: pa.Table, facts: dict[str, Any]) -> None:
+    """Write one table, complete or not at all, with some facts that belong to it."""
     sink = pa.BufferOutputStream()
     metadata = {_FACTS: json.dumps(facts).encode()}
     pq.write_table(table.replace_schema_metadata(metadata), sink)
-    file = DurableFile(path)
-    try:
-        file.write(sink.getvalue())
-        file.commit()
-    finally:
-        file.abandon()
+    folder.write(name, sink.getvalue().to_pybytes())
 
 
-def read_part_facts(path: Path) -> dict[str, Any] | None:
-    """Return the facts of a part, None where it is missing or damaged."""
-    try:
-        metadata = pq.read_schema(path).metadata or {}
-        facts: dict[str, Any] = json.loads(metadata[_FACTS])
-    except (OSError, pa.ArrowException, KeyError, json.JSONDecodeError):
+class Part(NamedTuple):
+    """A table that is kept until the build is finished."""
+
+    table: pa.Table
+    facts: dict[str, Any]
+
+
+def has_kinds(table: pa.Table, kinds: Sequence[str]) -> bool:
+    """Tell whether a table holds a rejection of one of the kinds."""
+    return not set(table["kind"].cast("string").to_pylist()).isdisjoint(kinds)
+
+
+def read_part(folder: Folder, name: str) -> Part | None:
+    """Return a part, None where it is missing or damaged."""
+    data = folder.read(name)
+    if data is None:
         return None
-    return facts
+    try:
+        table = pq.read_table(pa.BufferReader(data), schema=COLUMNS.with_metadata(None))
+        facts: dict[str, Any] = json.loads(pq.read_schema(pa.BufferReader(data)).metadata[_FACTS])
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
+        return None
+    return Part(table, facts)
 
 
-def read_part(path: Path) -> pa.Table:
-    """Return the rows of a part."""
-    return pq.read_table(path, schema=COLUMNS)
-
-
-def has_kinds(path: Path, kinds: Sequence[str]) -> bool:
-    """Tell whether a part holds a rejection of one of the kinds."""
-    found = pq.read_table(path, columns=["kind"])["kind"].cast("string")
-    return not set(found.to_pylist()).isdisjoint(kinds)
-
-
-def write_items(path: Path, tables: Iterable[pa.Table]) -> None:
+def write_items(folder: Folder, name: str, tables: Iterable[pa.Table]) -> None:
     """Write the tables one after the other into one parquet file; memory holds one at a time."""
-    file = DurableFile(path)
+    file = folder.new_file(name)
     try:
         with pq.ParquetWriter(file.stream, COLUMNS, compression="zstd") as writer:
             for table in tables:

@@ -115,11 +115,14 @@ class Manifest(_Model):
         """All shards by name, in order."""
         return {shard.name: shard for split in self.splits.values() for shard in split.shards}
 
-    def dumps(self) -> str:
-        """Return the manifest as the text of a JSON file, its own hash made anew."""
+    def signed(self) -> Manifest:
+        """Return the manifest with its own hash, made anew."""
         unsigned = self.model_copy(update={"sha256": ""}).model_dump_json(indent=2)
-        digest = hashlib.sha256(unsigned.encode()).hexdigest()
-        return self.model_copy(update={"sha256": digest}).model_dump_json(indent=2) + "\n"
+        return self.model_copy(update={"sha256": hashlib.sha256(unsigned.encode()).hexdigest()})
+
+    def dumps(self) -> str:
+        """Return the signed manifest as the text of a JSON file."""
+        return self.signed().model_dump_json(indent=2) + "\n"
 
 
 def load_manifest(folder: Path) -> Manifest:
@@ -131,13 +134,31 @@ def load_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_FILE
     try:
-        return Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        data = path.read_bytes()
     except FileNotFoundError as error:
         raise DatasetError(
             str(folder),
             f"has no {MANIFEST_FILE}: it is no finished shardprep dataset",
             "run the build again",
         ) from error
-    except (OSError, ValueError, ValidationError) as error:
-        what = str(error).splitlines()[0]
-        raise DatasetError(str(path), f"cannot be read ({what})", "build the set again") from error
+    except OSError as error:
+        raise _unreadable(str(path), error) from error
+    return parse_manifest(data, str(path))
+
+
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """Return the manifest that a document holds.
+
+    Raises:
+        DatasetError: it is not one that this version reads.
+
+    """
+    try:
+        return Manifest.model_validate(json.loads(data.decode()))
+    except (ValueError, ValidationError) as error:
+        raise _unreadable(where, error) from error
+
+
+def _unreadable(where: str, error: Exception) -> DatasetError:
+    what = str(error).splitlines()[0]
+    return DatasetError(where, f"cannot be read ({what})", "build the set again")

@@ -377,6 +377,16 @@ Workers = Annotated[
         min=1, help="Processes that encode.", show_default="usable cores", rich_help_panel=_RUN
     ),
 ]
+Part = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="Write only the I-th of N equal shares of the shards, apart from the others "
+        "(array jobs); then: shardprep finalize.",
+        show_default=False,
+        rich_help_panel=_RUN,
+    ),
+]
 Refresh = Annotated[
     bool,
     typer.Option("--refresh", help="Download again what is in the cache.", rich_help_panel=_RUN),

@@ -53,7 +53,7 @@ def _split(value: object) -> object:
     return value
 
 
-def _share(value: object) -> object:
+def share(value: object) -> object:
     """Turn "5%" into 0.05."""
     if not isinstance(value, str):
         return value
@@ -164,7 +164,7 @@ class Recipe(BaseModel):
     max_aspect: float = Field(0.0, ge=0)
     """Of the longer by the shorter side; 0: any."""
     truncated: str = Field("reject", pattern="^(reject|recover)$")
-    max_rejected: Annotated[float, BeforeValidator(_share), Field(ge=0, le=1)] = 0.05
+    max_rejected: Annotated[float, BeforeValidator(share), Field(ge=0, le=1)] = 0.05
 
     @property
     def source_limits(self) -> SourceLimits:

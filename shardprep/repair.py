@@ -12,19 +12,22 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from shardprep.build import WORK_DIR, Remains, build_dataset
+from shardprep.build import Remains, build_dataset
 from shardprep.dataset import ITEMS_FILE, DatasetFolder
 from shardprep.errors import BuildError, DatasetError
 from shardprep.fingerprint import differences, make_fingerprint, recorded_recipe
-from shardprep.items import COLUMNS, read_items, write_part
+from shardprep.items import COLUMNS, read_items
 from shardprep.manifest import MANIFEST_FILE, load_manifest
-from shardprep.shard import PARTS_DIR, ShardSeal, part_path
+from shardprep.place import WORK_DIR
+from shardprep.shard import PARTS_DIR, ShardPart, ShardSeal, write_part
+from shardprep.storage.folder import LocalFolder
 from shardprep.verify.table import rows_by_shard
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.build import BuildResult, Watcher
+    from shardprep.build import Watcher
+    from shardprep.complete import BuildResult
     from shardprep.manifest import Manifest
     from shardprep.verify.problem import Verification
 
@@ -96,7 +99,7 @@ def _restore(found: Verification, manifest: Manifest, work: Path) -> None:
         shard = manifest.shards[name]
         seal = ShardSeal(shard.num_records, shard.num_bytes, shard.sha256)
         part = pa.Table.from_pydict(rows[name].to_pydict(), schema=COLUMNS)
-        write_part(part_path(work, name), part, seal._asdict())
+        write_part(LocalFolder(work), name, ShardPart(seal, "", part))
         _link(found.path / file, work / name)
 
 

@@ -1,28 +1,48 @@
 """The shard, the unit of commit: a shard file under its final name is complete.
 
-Beside the shards of an unfinished build lie their parts: one table of outcomes per shard, which
-also says how long the shard is and what it hashes to. A shard counts as done only if both are
-there and agree.
+Until the build is finished a part is kept of every shard: its table of outcomes, which also says
+how long the shard is and what it hashes to. A shard counts as done only if both are there and
+agree.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep import items
-from shardprep.durable import DurableFile
 from shardprep.stages import stage
+from shardprep.storage.folder import Written
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import pyarrow as pa
 
     from shardprep.chunk import EncodedChunk, Outcome
     from shardprep.plan import ShardPlan
+    from shardprep.storage.folder import Folder
 
 PARTS_DIR = ".parts"
 _UNSETTLED = ("unreadable", "crashed", "timeout")
 """Rejections that may be the fault of the run, a disk that was away say, and not of the image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where a build puts what it makes."""
+
+    shards: Folder
+    """Also of the documents: what the dataset will consist of."""
+    parts: Folder
+    """Of what is needed until then; may be the same."""
+
+
+class ShardTask(NamedTuple):
+    """One shard to be written: the slice of the plan that travels to a worker."""
+
+    name: str
+    """Of its file."""
+    plan: ShardPlan
 
 
 class ShardSeal(NamedTuple):
@@ -34,15 +54,24 @@ class ShardSeal(NamedTuple):
     """Hex."""
 
 
+class ShardPart(NamedTuple):
+    """What is known of a complete shard."""
+
+    seal: ShardSeal
+    mark: str
+    """By which the folder tells its bytes again."""
+    table: pa.Table
+    """A row for each item, written or rejected."""
+
+
 class ShardWriter:
     """Writes one shard from its chunks, in plan order."""
 
-    def __init__(self, folder: Path, name: str, plan: ShardPlan) -> None:
-        """Start the shard file in `folder`, under a temporary name."""
-        self.name = name
-        self.plan = plan
-        self._folder = folder
-        self._file = DurableFile(folder / name)
+    def __init__(self, folders: Folders, task: ShardTask) -> None:
+        """Start the shard file, under a temporary name."""
+        self.task = task
+        self._folders = folders
+        self._file = folders.shards.new_file(task.name)
         self._hash = hashlib.sha256()
         self._num_bytes = 0
         self._outcomes: list[Outcome] = []
@@ -50,7 +79,7 @@ class ShardWriter:
     @property
     def is_full(self) -> bool:
         """Whether every item of the plan has its outcome."""
-        return len(self._outcomes) == len(self.plan.items)
+        return len(self._outcomes) == len(self.task.plan.items)
 
     @stage("write")
     def append(self, chunk: EncodedChunk) -> None:
@@ -62,39 +91,55 @@ class ShardWriter:
 
     @stage("write")
     def commit(self) -> None:
-        """Write the part, then give the shard its name: from then on it is done."""
+        """Give the shard its name, then write its part: from then on it is done."""
         num_records = sum(not outcome.kind for outcome in self._outcomes)
         seal = ShardSeal(num_records, self._num_bytes, self._hash.hexdigest())
-        table = items.shard_table(self.name, self.plan, self._outcomes)
-        items.write_part(part_path(self._folder, self.name), table, seal._asdict())
         self._file.commit()
+        mark = self._folders.shards.mark(self.task.name)
+        table = items.shard_table(self.task.name, self.task.plan, self._outcomes)
+        write_part(self._folders.parts, self.task.name, ShardPart(seal, mark, table))
 
     def abandon(self) -> None:
         """Remove what is not committed."""
         self._file.abandon()
 
 
-def part_path(folder: Path, shard: str) -> Path:
-    """Return where the outcomes of a shard are kept until the build is finished."""
-    return folder / PARTS_DIR / f"{shard}.parquet"
+def part_name(shard: str) -> str:
+    """Return where the part of a shard is kept."""
+    return f"{PARTS_DIR}/{shard}.parquet"
 
 
-def read_seal(folder: Path, shard: str) -> ShardSeal | None:
-    """Return what the shard should measure, None where its part is missing or damaged."""
-    seal = items.read_part_facts(part_path(folder, shard))
-    return None if seal is None else ShardSeal(**seal)
+def write_part(parts: Folder, shard: str, part: ShardPart) -> None:
+    """Keep the part of a shard."""
+    facts = {"seal": part.seal._asdict(), "mark": part.mark}
+    items.write_part(parts, part_name(shard), part.table, facts)
 
 
-def is_done(folder: Path, shard: str) -> bool:
-    """Tell whether a shard of an unfinished build is there and is what its part says.
+def read_part(parts: Folder, shard: str) -> ShardPart | None:
+    """Return the part of a shard, None where it is missing or damaged."""
+    part = items.read_part(parts, part_name(shard))
+    if part is None:
+        return None
+    return ShardPart(ShardSeal(**part.facts["seal"]), part.facts["mark"], part.table)
+
+
+def is_whole(folders: Folders, shard: str) -> bool:
+    """Tell whether a shard of an unfinished build is there and is what its part says."""
+    part = read_part(folders.parts, shard)
+    return part is not None and _holds(folders, shard, part)
+
+
+def is_done(folders: Folders, shard: str) -> bool:
+    """Tell whether a shard is whole and need not be made again.
 
     One with rejections that another run may find unfounded is not done.
     """
-    seal = read_seal(folder, shard)
-    path = folder / shard
-    if seal is None or not path.is_file() or path.stat().st_size != seal.num_bytes:
+    part = read_part(folders.parts, shard)
+    if part is None or items.has_kinds(part.table, _UNSETTLED):
         return False
-    if items.has_kinds(part_path(folder, shard), _UNSETTLED):
-        return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == seal.sha256
+    return _holds(folders, shard, part)
+
+
+def _holds(folders: Folders, shard: str, part: ShardPart) -> bool:
+    written = Written(part.seal.num_bytes, part.seal.sha256, part.mark)
+    return folders.shards.holds(shard, written)

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from shardprep.build import BuildResult, build_dataset
+from shardprep.build import build_dataset
+from shardprep.engine.job import by_chunks
 from shardprep.recipe import make_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from shardprep.chunk import ChunkTask, EncodedChunk, Outcome
+    from shardprep.chunk import ChunkTask, EncodedChunk
+    from shardprep.complete import BuildResult
     from shardprep.engine.limits import WorkerLimits
     from shardprep.prepare import BuildPlan
+    from shardprep.shard import ShardTask
 
     Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 
@@ -101,20 +104,21 @@ class Quiet:
         """Remember nothing yet."""
         self.lines: list[str] = []
         self.num_done = 0
-        self.outcomes: list[Outcome] = []
+        self.num_new = 0
 
     def notice(self, line: str) -> None:
         """Remember the line."""
         self.lines.append(line)
 
-    def planned(self, plan: BuildPlan, num_done: int) -> None:
+    def planned(self, plan: BuildPlan, shards: Sequence[ShardTask], num_done: int) -> None:
         """Remember how much was done before."""
-        del plan
+        del plan, shards
         self.num_done = num_done
 
-    def encoded(self, outcomes: tuple[Outcome, ...]) -> None:
-        """Remember the outcomes."""
-        self.outcomes.extend(outcomes)
+    def encoded(self, num_items: int, num_rejected: int) -> None:
+        """Count the items."""
+        del num_rejected
+        self.num_new += num_items
 
 
 def in_process(
@@ -141,7 +145,7 @@ def build(
         recipe,
         num_workers=1,
         watcher=watcher or Quiet(),
-        engine=engine,
+        engine=by_chunks(engine),
         overwrite=replace,
     )
 

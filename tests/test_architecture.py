@@ -18,7 +18,10 @@ MODULES = {
 
 LAYERS = [
     ["errors", "engine.limits", "engine.cores", "stages", "verify.problem", "verify.layout"],
+    ["storage.url"],
+    ["storage.objects"],
     ["durable", "tfrecord", "example", "resample"],
+    ["storage.folder", "storage.staging"],
     ["reader.augment.batch"],
     ["reader.augment.color", "reader.augment.geometry", "reader.augment.mix"],
     ["reader.augment.compose"],
@@ -72,7 +75,10 @@ LAYERS = [
     ["reader.loaded", "reader.diagnosis"],
     ["shard", "tally", "report.facts", "reader.pipeline", "reader.arrays.dataset", "verify.rows"],
     ["bench.result", "reader.probe", "reader.stall"],
-    ["finish", "reader.resume", "reader.strategy", "rejected"],
+    ["outline", "engine.job"],
+    ["finish", "place", "reader.resume", "reader.strategy", "rejected"],
+    ["begin"],
+    ["complete"],
     ["reader", "verify.examples", "verify.documents"],
     ["reader.ways", "bench.run"],
     ["reader.timeline"],
@@ -110,7 +116,7 @@ def imports(path: Path, *, typing: bool = False) -> set[str]:
 def test_every_module_has_its_layer() -> None:
     packages = {
         "", "bench", "catalog", "engine", "reader.arrays", "report", "source", "source.kaggle",
-        "verify",
+        "storage", "verify",
     }  # fmt: skip
     named = {name for layer in LAYERS for name in layer}
     assert {m.removeprefix("shardprep").removeprefix(".") for m in MODULES} - packages == named

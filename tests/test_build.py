@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from shardprep.build import TooManyRejectedError, build_dataset
+from shardprep.build import build_dataset
+from shardprep.complete import TooManyRejectedError
 from shardprep.dataset import find_dataset, locked
+from shardprep.engine.job import by_chunks
 from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
 from shardprep.fingerprint import make_fingerprint
@@ -111,7 +113,7 @@ def test_bytes_do_not_depend_on_workers_engine_or_chunks(source: Path, tmp_path:
             recipe(source, out),
             num_workers=number,
             watcher=Quiet(),
-            engine=engine,  # type: ignore[arg-type]
+            engine=by_chunks(engine),  # type: ignore[arg-type]
         )
         trees.append(tree(result.path))
     assert trees[0] == trees[1] == trees[2]
@@ -182,9 +184,9 @@ class StopAfter(Quiet):
         super().__init__()
         self.left = num_items
 
-    def encoded(self, outcomes: Any) -> None:
-        super().encoded(outcomes)
-        self.left -= len(outcomes)
+    def encoded(self, num_items: int, num_rejected: int) -> None:
+        super().encoded(num_items, num_rejected)
+        self.left -= num_items
         if self.left <= 0:
             raise StoppedError
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from shardprep import build, reader
 from shardprep.cli import app
+from shardprep.engine.job import by_chunks
 from shardprep.example import decode
 from shardprep.items import read_items
 from shardprep.manifest import Manifest, load_manifest
@@ -51,7 +52,7 @@ class Built:
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command line encode in this process."""
-    quick = functools.partial(build.build_dataset, engine=in_process)  # type: ignore[arg-type]
+    quick = functools.partial(build.build_dataset, engine=by_chunks(in_process))  # type: ignore[arg-type]
     monkeypatch.setattr(build, "build_dataset", quick)
 
 

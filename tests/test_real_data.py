@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from shardprep.build import BuildResult, build_dataset
+from shardprep.build import build_dataset
 from shardprep.recipe import make_recipe, read_recipe
 from shardprep.survey import recipe_text, survey_source
 from shardprep.tfrecord import read_records
@@ -16,6 +16,8 @@ from tests.builders import SHARED_DATA, Quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from shardprep.complete import BuildResult
 
 pytestmark = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives are not here")
 

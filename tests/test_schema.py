@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from shardprep.build import BuildResult
+    from shardprep.complete import BuildResult
     from shardprep.manifest import Shard
 
 CLASSIFICATION = load_schema("classification")

@@ -10,10 +10,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from shardprep.report.bar import Bar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
-    from shardprep.chunk import Outcome
     from shardprep.prepare import BuildPlan
+    from shardprep.shard import ShardTask
 
 
 class BuildProgress(Bar):
@@ -35,21 +37,25 @@ class BuildProgress(Bar):
         self._num_new = 0
         self._num_rejected = 0
 
-    def planned(self, plan: BuildPlan, num_done: int) -> None:
+    def planned(self, plan: BuildPlan, shards: Sequence[ShardTask], num_done: int) -> None:
         """Say what is to be done and start counting."""
-        shards = f"{len(plan.shards):,} {'shard' if len(plan.shards) == 1 else 'shards'}"
-        self.notice(f"{plan.num_items:,} images to {shards}, labels by {plan.labels_from}")
+        num_all = len(plan.shards)
+        written = f"{num_all:,} {'shard' if num_all == 1 else 'shards'}"
+        self.notice(f"{plan.num_items:,} images to {written}, labels by {plan.labels_from}")
+        num_items = sum(len(shard.plan.items) for shard in shards)
+        if len(shards) < num_all:
+            self.notice(f"this part: {num_items:,} images, {len(shards):,} of the shards")
         for line in plan.findings:
             self.notice(line)
         if num_done:
             self.notice(f"going on with an unfinished build: {num_done:,} images are done")
-        self._total, self._num_done = plan.num_items, num_done
-        self.show("encoding", plan.num_items, num_done, rate=0.0, rejected="")
+        self._total, self._num_done = num_items, num_done
+        self.show("encoding", num_items, num_done, rate=0.0, rejected="")
 
-    def encoded(self, outcomes: tuple[Outcome, ...]) -> None:
-        """Count the items of a chunk."""
-        self._num_new += len(outcomes)
-        self._num_rejected += sum(bool(outcome.kind) for outcome in outcomes)
+    def encoded(self, num_items: int, num_rejected: int) -> None:
+        """Count items that are done."""
+        self._num_new += num_items
+        self._num_rejected += num_rejected
         rate = self._num_new / max(time.monotonic() - self.start_s, 1e-9)
         rejected = f"{self._num_rejected:,} rejected" if self._num_rejected else ""
         done = self._num_done + self._num_new

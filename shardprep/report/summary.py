@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from shardprep.build import BuildResult
+    from shardprep.build import Part, PartResult
+    from shardprep.complete import BuildResult
     from shardprep.manifest import Manifest
     from shardprep.prepare import BuildPlan
     from shardprep.report.facts import Example, Facts
@@ -74,9 +75,9 @@ def print_result(
     """Show what a build has come to."""
     manifest = result.manifest
     if result.was_there:
-        console.print(f"[bold]{result.path}[/bold] is there already, with these options.")
+        console.print(f"[bold]{result.location}[/bold] is there already, with these options.")
     else:
-        console.print(f"[bold]{result.path}[/bold]")
+        console.print(f"[bold]{result.location}[/bold]")
     console.print(_split_table(manifest))
     _print_labels(console, manifest.labels.names, manifest.labels.found_by, schema.target)
     print_line(console, "images", image_line(schema))
@@ -89,7 +90,19 @@ def print_result(
             "time",
             f"{result.num_new_items:,} images in {result.elapsed_s:.1f} s, {rate:,.0f} images/s",
         )
-    print_line(console, "next", f"shardprep inspect {result.path.parent}")
+    print_line(console, "next", f"shardprep inspect {result.location.rpartition('/')[0]}")
+
+
+def print_part(console: Console, part: Part, result: PartResult) -> None:
+    """Show what the build of a part has come to."""
+    if result.was_there:
+        console.print(f"[bold]{result.place.location}[/bold] is there already, with these options.")
+        return
+    console.print(
+        f"part {part.number}/{part.count}: {result.num_shards:,} of {result.num_all_shards:,} "
+        f"shards are done, {result.num_new_items:,} images by this run in {result.elapsed_s:.1f} s"
+    )
+    print_line(console, "next", f"when all parts are: shardprep finalize {result.place.location}")
 
 
 def print_facts(console: Console, facts: Facts) -> None:

@@ -1,0 +1,111 @@
+"""What an earlier run has left, and whether it was a run of the same build."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardprep.errors import BuildError
+from shardprep.fingerprint import differences
+from shardprep.manifest import Fingerprint
+from shardprep.place import BUILD_FILE, writing
+from shardprep.shard import PARTS_DIR, part_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardprep.manifest import Manifest
+    from shardprep.place import Place
+
+
+def begin(place: Place, fingerprint: Fingerprint, *, overwrite: bool) -> None:
+    """Take up an unfinished build of the same fingerprint, or start with nothing.
+
+    Raises:
+        BuildError: there is work of another build, and it may not be overwritten.
+
+    """
+    begun = _begun(place)
+    if begun is not None:
+        changes = differences(begun, fingerprint)
+        if not changes:
+            return
+        if has_work(place) and not overwrite:
+            raise _of_another(
+                place, changes, "add --overwrite to start again, or give the former options"
+            )
+    with writing(place):
+        place.clear()
+        _write(place, fingerprint)
+
+
+def join(place: Place, fingerprint: Fingerprint) -> None:
+    """Take up a build in parts, which others may be at work on, or start it.
+
+    Raises:
+        BuildError: another build was begun here.
+
+    """
+    begun = _begun(place)
+    if begun is None:
+        with writing(place):
+            _write(place, fingerprint)
+    elif changes := differences(begun, fingerprint):
+        raise _of_another(
+            place, changes, "give all parts the same options, or remove it to start again"
+        )
+
+
+def same_or_refuse(place: Place, finished: Manifest, fingerprint: Fingerprint) -> None:
+    """See that the finished dataset is what the recipe asks for.
+
+    Raises:
+        BuildError: it was built from other inputs, or with other options.
+
+    """
+    there = finished.fingerprint.model_copy(update={"versions": fingerprint.versions})
+    if changes := differences(there, fingerprint):
+        raise BuildError(
+            place.location,
+            f"is there already, and was built with other {', '.join(changes)}",
+            "add --overwrite to replace it, or give another --version or --name",
+        )
+
+
+def has_work(place: Place) -> bool:
+    """Tell whether a run has left anything here that another need not do again."""
+    if place.sealed() is not None:
+        return True
+    return any(
+        name.startswith(f"{PARTS_DIR}/") and ".tfrecord-" in name
+        for name in place.folders.parts.names()
+    )
+
+
+def drop(place: Place, shards: Iterable[str]) -> None:
+    """Let shards count as not done."""
+    place.folders.parts.remove([part_name(shard) for shard in shards])
+
+
+def _of_another(place: Place, changes: list[str], hint: str) -> BuildError:
+    return BuildError(
+        place.work, f"an unfinished build is here, begun with other {', '.join(changes)}", hint
+    )
+
+
+def _write(place: Place, fingerprint: Fingerprint) -> None:
+    place.folders.parts.write(BUILD_FILE, fingerprint.model_dump_json(indent=2).encode())
+
+
+def _begun(place: Place) -> Fingerprint | None:
+    """Return the fingerprint of the build that was begun here, None where there is none."""
+    sealed = place.sealed()
+    if sealed is not None:
+        return sealed.fingerprint
+    parts = place.folders.parts
+    data = parts.read(BUILD_FILE)
+    try:
+        return None if data is None else Fingerprint.model_validate_json(data)
+    except ValueError as error:
+        raise BuildError(
+            parts.located(BUILD_FILE), "is damaged", f"remove {place.work} to start again"
+        ) from error

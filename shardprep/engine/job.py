@@ -1,0 +1,91 @@
+"""What an engine is given: shards to write, and with what. It yields how far it has come.
+
+An engine may run anywhere and in any order. It writes each shard and its part through a
+`ShardWriter`, so that what it leaves behind counts as done, however it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shardprep import stages
+from shardprep.chunk import ChunkEncoder, ChunkTask, EncodedChunk
+from shardprep.engine.limits import WorkerLimits
+from shardprep.plan import chunks
+from shardprep.shard import Folders, ShardTask, ShardWriter
+from shardprep.stages import stage
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """How shards are written: a small value that travels to every worker."""
+
+    folders: Folders
+    encoder: ChunkEncoder
+    limits: WorkerLimits
+    num_items: int
+    """Of the whole build; chunks are cut by it."""
+    record_bytes: int
+    """About, of one record."""
+
+    def tasks(self, shard: ShardTask) -> Iterator[ChunkTask]:
+        """Yield the chunks of a shard."""
+        start = 0
+        for items in chunks(shard.plan, self.num_items, self.record_bytes):
+            yield ChunkTask(shard.name, start, items)
+            start += len(items)
+
+
+class Progress(NamedTuple):
+    """Items that are done."""
+
+    num_items: int
+    num_rejected: int
+    """Of these."""
+
+
+Engine = Callable[[ShardJob, Sequence[ShardTask], int], Generator[Progress]]
+"""Takes the job, the shards, and how many workers it may have."""
+ChunkRunner = Callable[
+    [ChunkEncoder, Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]
+]
+"""Yields the result of each task, in the order of the tasks."""
+
+
+def by_chunks(run: ChunkRunner) -> Engine:
+    """Return the engine that writes shards here, one after the other, from chunks of a runner."""
+
+    def engine(job: ShardJob, shards: Sequence[ShardTask], num_workers: int) -> Generator[Progress]:
+        tasks = (task for shard in shards for task in job.tasks(shard))
+        num_tasks = sum(1 for shard in shards for _ in job.tasks(shard))
+        num_workers = max(1, min(num_workers, num_tasks))
+        with closing(run(job.encoder, tasks, num_workers, job.limits)) as encoded:
+            for shard in shards:
+                yield from write_shard(job, shard, encoded)
+
+    return engine
+
+
+def write_shard(
+    job: ShardJob, shard: ShardTask, encoded: Iterator[EncodedChunk]
+) -> Iterator[Progress]:
+    """Write one shard from the next chunks of an iterator, which are its own."""
+    writer = ShardWriter(job.folders, shard)
+    try:
+        while not writer.is_full:
+            chunk = _awaited(encoded)
+            stages.add(chunk.seconds)
+            writer.append(chunk)
+            num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
+            yield Progress(len(chunk.outcomes), num_rejected)
+        writer.commit()
+    finally:
+        writer.abandon()
+
+
+@stage("wait")
+def _awaited(encoded: Iterator[EncodedChunk]) -> EncodedChunk:
+    return next(encoded)

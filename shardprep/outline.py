@@ -1,0 +1,102 @@
+"""The outline: everything of a plan but its items. With it and the parts a build can be ended.
+
+It is kept beside the parts, so that whoever ends a build need not have the source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from shardprep.errors import BuildError
+from shardprep.image import ImageSpec
+from shardprep.manifest import Fingerprint
+from shardprep.schema import Schema
+
+if TYPE_CHECKING:
+    from shardprep.prepare import BuildPlan
+    from shardprep.recipe import Recipe
+    from shardprep.storage.folder import Folder
+
+_OUTLINE_FILE = ".parts/outline.json"
+_SHOWN_ROWS = 10
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlannedShard(_Model):
+    """One shard, without its items."""
+
+    name: str
+    split: str
+    num_items: int
+
+
+class Outline(_Model):
+    """What a build will come to, as far as that is known before the first image is read."""
+
+    name: str
+    version: str
+    fingerprint: Fingerprint
+    spec: ImageSpec
+    dataset_schema: Schema
+    labels_from: str
+    num_rows_without_image: int
+    rows_without_image: tuple[str, ...]
+    """Some of them."""
+    shards: tuple[PlannedShard, ...]
+    """In the order of the dataset."""
+    skipped: dict[str, int]
+    """Inputs that never became items, by reason."""
+    max_rejected: float
+    """The share of rejected images up to which the dataset may be published."""
+
+    @property
+    def num_items(self) -> int:
+        """Items of all shards."""
+        return sum(shard.num_items for shard in self.shards)
+
+
+def make_outline(plan: BuildPlan, recipe: Recipe, fingerprint: Fingerprint) -> Outline:
+    """Return the outline of a plan."""
+    return Outline(
+        name=plan.name,
+        version=recipe.version,
+        fingerprint=fingerprint,
+        spec=plan.spec,
+        dataset_schema=plan.schema,
+        labels_from=plan.labels_from,
+        num_rows_without_image=len(plan.rows_without_image),
+        rows_without_image=plan.rows_without_image[:_SHOWN_ROWS],
+        shards=tuple(
+            PlannedShard(name=plan.shard_name(one), split=one.split, num_items=len(one.items))
+            for one in plan.shards
+        ),
+        skipped=dict(sorted(Counter(one.reason for one in plan.skipped).items())),
+        max_rejected=recipe.max_rejected,
+    )
+
+
+def write_outline(parts: Folder, outline: Outline) -> None:
+    """Keep the outline of a build."""
+    parts.write(_OUTLINE_FILE, outline.model_dump_json(indent=2).encode())
+
+
+def read_outline(parts: Folder) -> Outline | None:
+    """Return the outline of the build that was begun here, None where there is none.
+
+    Raises:
+        BuildError: it is damaged, or of another version.
+
+    """
+    data = parts.read(_OUTLINE_FILE)
+    try:
+        return None if data is None else Outline.model_validate_json(data)
+    except ValidationError as error:
+        raise BuildError(
+            parts.located(_OUTLINE_FILE), "is damaged", "run the build, or its parts, again"
+        ) from error

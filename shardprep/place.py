@@ -1,0 +1,315 @@
+"""Where a dataset is being built, and the step by which it comes to exist there.
+
+On a disk all work happens in `<version>.incomplete/`, which is renamed at the end. In object
+storage, where nothing can be renamed, shards and documents are written where they will be, and
+the manifest, which comes last and only where there is none, makes them a dataset; what must be
+remembered until then lies below `<version>.incomplete/` there too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from shardprep.dataset import INCOMPLETE_SUFFIX, DatasetFolder, locked
+from shardprep.durable import sync_folder
+from shardprep.errors import BuildError, DatasetError
+from shardprep.manifest import MANIFEST_FILE, load_manifest, parse_manifest
+from shardprep.shard import PARTS_DIR, Folders
+from shardprep.storage.folder import LocalFolder, ObjectFolder
+from shardprep.storage.staging import staged_documents
+from shardprep.storage.url import ObjectUrl, is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardprep.manifest import Manifest
+
+WORK_DIR = ".work"
+_VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+(\.incomplete)?")
+_NAMED = 4
+BUILD_FILE = ".build.json"
+
+
+@contextlib.contextmanager
+def writing(place: Place) -> Iterator[None]:
+    """Say in our words what the disk has to say."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            str(error.filename or place.work),
+            f"cannot be written ({error.strerror or error})",
+            "what is done is kept: free some space and run the same command again",
+        ) from error
+
+
+class Place(Protocol):
+    """Where one dataset is being built, or stands finished."""
+
+    @property
+    def location(self) -> str:
+        """Where the finished dataset is, for people."""
+
+    @property
+    def work(self) -> str:
+        """Where the unfinished one is, for people."""
+
+    @property
+    def folders(self) -> Folders:
+        """Where a build puts what it makes."""
+
+    def finished(self) -> Manifest | None:
+        """Return the manifest of the finished dataset, None where there is none."""
+
+    def sealed(self) -> Manifest | None:
+        """Return the manifest of a dataset that is complete and has not its name yet."""
+
+    def held(self, *, alone: bool) -> contextlib.AbstractContextManager[None]:
+        """Keep other builds out: all of them, or those that must be alone."""
+
+    def scratch(self) -> contextlib.AbstractContextManager[Path]:
+        """Give a folder on this machine for what must be unpacked; it goes in the end."""
+
+    def clear(self) -> None:
+        """Remove everything of an unfinished build."""
+
+    def discard(self) -> None:
+        """Take back what a build has made that came to nothing."""
+
+    def seal(self, manifest: Manifest) -> None:
+        """Write the manifest: from then on the dataset is complete."""
+
+    def publish(self) -> None:
+        """Give the complete dataset its name, and remove what it needs no more."""
+
+    def retract(self) -> None:
+        """Take the finished dataset away where a new one cannot come to exist beside it."""
+
+    def documents(self) -> Path:
+        """Return a folder of this machine with all of the finished dataset but its shards."""
+
+    def draft(self) -> Path:
+        """Return the same of one that lacks only its manifest."""
+
+
+def find_place(where: str) -> Place:
+    """Return the place that an argument means: a dataset, unfinished or not, or what it lies in.
+
+    Raises:
+        DatasetError: there is none, or several.
+
+    """
+    if is_url(where):
+        url = ObjectUrl.parse(where.removesuffix("/").removesuffix(INCOMPLETE_SUFFIX))
+        return ObjectPlace(url)
+    path = Path(where)
+    for pattern in ("", "*", "*/*"):
+        found = [
+            one
+            for one in (sorted(path.glob(pattern)) if pattern else [path])
+            if _VERSION_FOLDER.fullmatch(one.name)
+        ]
+        places = {one.with_name(one.name.removesuffix(INCOMPLETE_SUFFIX)) for one in found}
+        if len(places) > 1:
+            names = ", ".join(str(one) for one in sorted(places)[:_NAMED])
+            raise DatasetError(where, f"holds several datasets: {names}", "name one of them")
+        for one in places:
+            final = one.absolute()
+            folder = DatasetFolder(one.parent.parent, final.parent.name, final.name)
+            return LocalPlace(folder)
+    raise DatasetError(where, "holds no dataset, finished or not", "give what --out was, or a path")
+
+
+def place_of(out: str, name: str, version: str) -> Place:
+    """Return where a dataset of this name and version is built below `out`."""
+    if is_url(out):
+        return ObjectPlace(ObjectUrl.parse(out) / name / version)
+    return LocalPlace(DatasetFolder(Path(out), name, version))
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlace:
+    """A folder on a disk."""
+
+    folder: DatasetFolder
+
+    @property
+    def location(self) -> str:
+        """The path of the finished dataset."""
+        return str(self.folder.final)
+
+    @property
+    def work(self) -> str:
+        """The path of the unfinished one."""
+        return str(self.folder.incomplete)
+
+    @property
+    def folders(self) -> Folders:
+        """The folder of the unfinished build, for everything."""
+        folder = LocalFolder(self.folder.incomplete)
+        return Folders(folder, folder)
+
+    def finished(self) -> Manifest | None:
+        """Return the manifest under the final name."""
+        return load_manifest(self.folder.final) if self.folder.is_finished else None
+
+    def sealed(self) -> Manifest | None:
+        """Return the manifest in the folder of the unfinished build."""
+        work = self.folder.incomplete
+        return load_manifest(work) if (work / MANIFEST_FILE).is_file() else None
+
+    @contextlib.contextmanager
+    def held(self, *, alone: bool) -> Iterator[None]:
+        """Hold the lock of the unfinished folder; who is alone sweeps out what the dead left."""
+        work = self.folder.incomplete
+        with locked(work, alone=alone):
+            if alone:
+                shutil.rmtree(work / WORK_DIR, ignore_errors=True)
+                for path in (*work.glob(".*.tmp"), *work.glob("*/.*.tmp")):
+                    path.unlink(missing_ok=True)
+            yield
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Give a folder beside the shards, where there is room for what is unpacked."""
+        below = self.folder.incomplete / WORK_DIR
+        below.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+        with contextlib.suppress(OSError):  # another part of the build has its own in there
+            below.rmdir()
+
+    def clear(self) -> None:
+        """Empty the folder of the unfinished build."""
+        for path in self.folder.incomplete.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def discard(self) -> None:
+        """Remove the folder, and those above it that it alone was in."""
+        shutil.rmtree(self.folder.incomplete, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others are in there, or it is not ours
+            self.folder.incomplete.parent.rmdir()
+            self.folder.out.rmdir()
+
+    def seal(self, manifest: Manifest) -> None:
+        """Write the manifest beside the shards."""
+        LocalFolder(self.folder.incomplete).write(MANIFEST_FILE, manifest.dumps().encode())
+
+    def publish(self) -> None:
+        """Rename the folder, in place of a dataset that is there."""
+        incomplete, final, old = self.folder.incomplete, self.folder.final, self.folder.old
+        shutil.rmtree(incomplete / PARTS_DIR, ignore_errors=True)
+        shutil.rmtree(incomplete / WORK_DIR, ignore_errors=True)
+        (incomplete / BUILD_FILE).unlink(missing_ok=True)
+        shutil.rmtree(old, ignore_errors=True)
+        if final.exists():
+            final.rename(old)
+        incomplete.rename(final)
+        sync_folder(final.parent)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def retract(self) -> None:
+        """Do nothing: it stays until the new one is complete."""
+
+    def documents(self) -> Path:
+        """Return the finished dataset itself."""
+        return self.folder.final
+
+    def draft(self) -> Path:
+        """Return the folder of the unfinished one."""
+        return self.folder.incomplete
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlace:
+    """A key in object storage. There are no locks: what two builds both write is the same."""
+
+    url: ObjectUrl
+
+    @property
+    def location(self) -> str:
+        """The address of the dataset."""
+        return str(self.url)
+
+    @property
+    def work(self) -> str:
+        """The address of what is remembered of an unfinished build."""
+        return str(self._parts.url)
+
+    @property
+    def _parts(self) -> ObjectFolder:
+        return ObjectFolder(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX))
+
+    @property
+    def folders(self) -> Folders:
+        """Shards where they will be, the rest beside them."""
+        return Folders(ObjectFolder(self.url), self._parts)
+
+    def finished(self) -> Manifest | None:
+        """Return the manifest, which only a complete dataset has."""
+        data = ObjectFolder(self.url).read(MANIFEST_FILE)
+        return None if data is None else parse_manifest(data, str(self.url / MANIFEST_FILE))
+
+    def sealed(self) -> Manifest | None:
+        """Return nothing: what is complete has its name."""
+        return None
+
+    def held(self, *, alone: bool) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: the manifest is created by one build alone."""
+        del alone
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """Give a temporary folder."""
+        with tempfile.TemporaryDirectory(prefix="shardprep-") as folder:
+            yield Path(folder)
+
+    def clear(self) -> None:
+        """Remove all objects of the dataset, its manifest first."""
+        folder = ObjectFolder(self.url)
+        folder.remove([MANIFEST_FILE])
+        folder.remove(folder.names())
+        self._parts.remove(self._parts.names())
+
+    def discard(self) -> None:
+        """Remove what is remembered."""
+        self._parts.remove(self._parts.names())
+
+    def seal(self, manifest: Manifest) -> None:
+        """Create the manifest.
+
+        Raises:
+            BuildError: another build was first, with other bytes.
+
+        """
+        data = manifest.dumps().encode()
+        folder = ObjectFolder(self.url)
+        if not folder.create(MANIFEST_FILE, data) and folder.read(MANIFEST_FILE) != data:
+            raise BuildError(
+                self.location,
+                "another build was published here meanwhile",
+                "add --overwrite to replace it, or give another --version or --name",
+            )
+
+    def publish(self) -> None:
+        """Remove what was remembered."""
+        self._parts.remove(self._parts.names())
+
+    def retract(self) -> None:
+        """Remove the manifest: what is left is no dataset."""
+        ObjectFolder(self.url).remove([MANIFEST_FILE])
+
+    def documents(self) -> Path:
+        """Return a copy."""
+        return staged_documents(self.url)
+
+    def draft(self) -> Path:
+        """Return a copy."""
+        return staged_documents(self.url)

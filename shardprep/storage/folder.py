@@ -1,0 +1,228 @@
+"""A folder of named files, each complete or absent, on a disk or in object storage.
+
+Names may hold slashes. A folder is a small value that travels to workers; what it needs to reach
+its files, each process makes for itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from shardprep.durable import DurableFile, write_durably
+from shardprep.storage import objects
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import BinaryIO
+
+    from shardprep.storage.url import ObjectUrl
+
+
+class Written(NamedTuple):
+    """What a file was when it was complete."""
+
+    num_bytes: int
+    sha256: str
+    """Hex."""
+    mark: str
+    """Of the folder it was written to."""
+
+
+class NewFile(Protocol):
+    """A file that exists under its name only after `commit`."""
+
+    @property
+    def stream(self) -> BinaryIO:
+        """For libraries that write to a file object; do not close it."""
+
+    def write(self, data: bytes) -> None:
+        """Append the bytes."""
+
+    def commit(self) -> None:
+        """Give the file its name, at once and for good."""
+
+    def abandon(self) -> None:
+        """Leave no trace; does nothing after `commit`."""
+
+
+class Folder(Protocol):
+    """Named files."""
+
+    def located(self, name: str) -> str:
+        """Return where a file is, for people."""
+
+    def new_file(self, name: str) -> NewFile:
+        """Begin a file, to take the place of one of that name."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a whole file at once, complete or not at all."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes of a file, None where there is none."""
+
+    def mark(self, name: str) -> str:
+        """Return what vouches for the content of a file: an ETag, "" where only its bytes do."""
+
+    def holds(self, name: str, written: Written) -> bool:
+        """Tell whether a file is there with the content that was written."""
+
+    def sha256(self, name: str) -> str:
+        """Return the hash of a file that is there, hex."""
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all files, sorted."""
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files; those that are not there are no matter."""
+
+    def free_bytes(self) -> int | None:
+        """Return the room that is left, None where nothing says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFolder:
+    """A folder on a disk."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def located(self, name: str) -> str:
+        """Return the path of a file."""
+        return str(self.path / name)
+
+    def new_file(self, name: str) -> NewFile:
+        """Begin a file beside its name, under one that no other process takes."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return DurableFile(path, os.urandom(4).hex())
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a whole file durably."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, data)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes of a file, None where there is none."""
+        try:
+            return (self.path / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def mark(self, name: str) -> str:
+        """Return nothing: a disk vouches for nothing."""
+        del name
+        return ""
+
+    def holds(self, name: str, written: Written) -> bool:
+        """Compare the bytes of a file."""
+        path = self.path / name
+        is_as_long = path.is_file() and path.stat().st_size == written.num_bytes
+        return is_as_long and self.sha256(name) == written.sha256
+
+    def sha256(self, name: str) -> str:
+        """Return the hash of a file."""
+        with (self.path / name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def names(self) -> list[str]:
+        """Return the paths of all files below."""
+        files = (path for path in self.path.rglob("*") if path.is_file())
+        return sorted(str(path.relative_to(self.path)) for path in files)
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files."""
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def free_bytes(self) -> int | None:
+        """Return what the disk has left."""
+        return shutil.disk_usage(self.path).free
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFolder:
+    """All objects below a key."""
+
+    url: ObjectUrl
+
+    def __str__(self) -> str:
+        return str(self.url)
+
+    def located(self, name: str) -> str:
+        """Return the address of an object."""
+        return str(self.url / name)
+
+    def new_file(self, name: str) -> NewFile:
+        """Begin an object on this machine's disk; it is sent when it is committed."""
+        return _ObjectFile(self.url / name)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a whole object at once."""
+        objects.put(self.url / name, data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object only where there is none; False where there is one."""
+        return objects.create(self.url / name, data)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes of an object, None where there is none."""
+        return objects.get(self.url / name)
+
+    def mark(self, name: str) -> str:
+        """Return the ETag of an object."""
+        facts = objects.head(self.url / name)
+        return "" if facts is None else facts.etag
+
+    def holds(self, name: str, written: Written) -> bool:
+        """Compare length and ETag with those at the end of the upload; no bytes are read."""
+        facts = objects.head(self.url / name)
+        return (
+            facts is not None
+            and facts.num_bytes == written.num_bytes
+            and facts.etag == written.mark != ""
+        )
+
+    def sha256(self, name: str) -> str:
+        """Return the hash of an object, all of which is read for it."""
+        return hashlib.sha256(objects.get(self.url / name) or b"").hexdigest()
+
+    def names(self) -> list[str]:
+        """Return the names of all objects below."""
+        return [facts.name for facts in objects.listing(self.url)]
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove objects."""
+        objects.delete([self.url / name for name in names])
+
+    def free_bytes(self) -> int | None:
+        """Return None: a bucket has no end."""
+        return None
+
+
+class _ObjectFile:
+    """Bytes on their way to a store: kept on the disk, so that an upload can be tried again."""
+
+    def __init__(self, url: ObjectUrl) -> None:
+        self._url = url
+        self._file = tempfile.NamedTemporaryFile(prefix="shardprep-")  # noqa: SIM115 - lives on
+        self.stream: BinaryIO = self._file.file  # type: ignore[assignment]
+
+    def write(self, data: bytes) -> None:
+        self.stream.write(data)
+
+    def commit(self) -> None:
+        self.stream.flush()
+        objects.put(self._url, Path(self._file.name))
+        self._file.close()
+
+    def abandon(self) -> None:
+        self._file.close()

@@ -1,0 +1,60 @@
+"""Addresses in object storage: `s3://bucket/key`, `gs://bucket/key`, `az://container/key`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shardprep.errors import RecipeError
+
+SCHEMES = ("s3", "gs", "az")
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a text is an address in object storage, and no path."""
+    return text.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+
+
+class ObjectUrl(NamedTuple):
+    """A bucket, or a key in one."""
+
+    scheme: str
+    bucket: str
+    """An Azure container is one too."""
+    key: str
+    """Without slashes at its ends; "" is the whole bucket."""
+
+    @classmethod
+    def parse(cls, text: str) -> ObjectUrl:
+        """Return the parts of an address.
+
+        Raises:
+            RecipeError: it is none.
+
+        """
+        scheme, _, rest = text.partition("://")
+        bucket, _, key = rest.partition("/")
+        if not is_url(text) or not bucket or "?" in text or "#" in text or "@" in bucket:
+            raise RecipeError(
+                text,
+                "is no address in object storage",
+                "give s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY; "
+                "keys and endpoints come from the environment",
+            )
+        return cls(scheme, bucket, "/".join(part for part in key.split("/") if part))
+
+    @property
+    def root(self) -> str:
+        """The address of the bucket."""
+        return f"{self.scheme}://{self.bucket}"
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition("/")[2]
+
+    def __str__(self) -> str:
+        return f"{self.root}/{self.key}"
+
+    def __truediv__(self, name: str) -> ObjectUrl:
+        """Return what lies below."""
+        return self._replace(key=f"{self.key}/{name}" if self.key else name)
