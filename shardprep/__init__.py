@@ -7,9 +7,12 @@ parallel → shards of records → a manifest; the reader needs nothing but the 
     catalog/    what the images are: labels, splits, groups, by paths and tables
     prepare     recipe → plan; `plan` is pure and decides split, order and shard of every item
     chunk       items → framed records; what a worker does: `image`, `schema`, `example`, `tfrecord`
-    engine/     who runs the chunks
-    build       encode, commit shard by shard, publish; `shard`, `finish`, `durable`
+    engine/     who writes the shards, and on what
+    build       encode, commit shard by shard, publish; `begin`, `shard`, `complete`, `finish`
+    outline     a plan without its items: with it and the parts of all shards a build can be ended
+    place       where a dataset is being built: `storage/` is disks and object storage
     manifest    what a dataset folder holds; `items` is the table of every input
+    commands/   a file a command
     report/     what people look at
     reader/     the tf.data reader, the only importer of TensorFlow
 

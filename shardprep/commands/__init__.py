@@ -1,0 +1,1 @@
+"""A file a command: parse, call, print. No decisions about data."""

@@ -1,0 +1,213 @@
+"""`shardprep build`: a source to a dataset, or to one part of its shards, or to a plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardprep import options as o
+from shardprep.commands.terminal import console, notice, show_result
+from shardprep.errors import RecipeError
+
+if TYPE_CHECKING:
+    from shardprep.build import Part
+    from shardprep.recipe import Recipe
+
+EPILOG = (
+    "Examples:\n\n"
+    "shardprep build dogs-vs-cats.zip --shards 20\n\n"
+    "shardprep build photos/ --size 256x256 --fit pad --split train=0.9,validation=0.1\n\n"
+    "shardprep build kaggle:dog-breed-identification --labels csv:labels.csv:id:breed"
+)
+
+
+def build(
+    context: typer.Context,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="A folder, an archive (zip, tar, tar.gz/bz2/xz, 7z, nested as they come), "
+            "kaggle:COMPETITION or kaggle:OWNER/DATASET. "
+            "By default what ./shardprep.toml says.",
+            show_default=False,
+        ),
+    ] = None,
+    out: o.Out = None,
+    name: o.Name = None,
+    version: o.Version = None,
+    shards: o.Shards = None,
+    schema: o.SchemaFile = None,
+    size: o.Size = None,
+    fit: o.Fit = None,
+    format_: o.Format = None,
+    quality: o.Quality = None,
+    background: o.Background = None,
+    max_pixels: o.MaxPixels = None,
+    min_side: o.MinSide = None,
+    max_aspect: o.MaxAspect = None,
+    truncated: o.Truncated = None,
+    labels: o.Labels = None,
+    target: o.Target = None,
+    separator: o.Separator = None,
+    classes: o.Classes = None,
+    class_map: o.ClassMap = None,
+    join: o.Join = None,
+    columns: o.Columns = None,
+    header: o.Header = None,
+    null: o.Null = None,
+    split: o.Split = None,
+    group: o.Group = None,
+    dedup: o.Dedup = None,
+    seed: o.Seed = None,
+    root: o.Root = None,
+    include: o.Include = None,
+    exclude: o.Exclude = None,
+    exclude_list: o.ExcludeList = None,
+    zip_encoding: o.ZipEncoding = None,
+    max_members: o.MaxMembers = None,
+    max_member_size: o.MaxMemberSize = None,
+    max_unpacked: o.MaxUnpacked = None,
+    max_ratio: o.MaxRatio = None,
+    max_depth: o.MaxDepth = None,
+    max_rejected: o.MaxRejected = None,
+    timeout: o.Timeout = None,
+    save_rejected: o.SaveRejected = None,
+    workers: o.Workers = None,
+    part: o.Part = None,
+    refresh: o.Refresh = False,
+    overwrite: o.Overwrite = False,
+    profile: o.Profile = False,
+    dry_run: o.DryRun = False,
+    as_json: o.Json = False,
+) -> None:
+    """Turn raw images into TFRecord shards.
+
+    A build that was interrupted goes on where it stopped when the same command runs again.
+    """
+    from shardprep.arguments import local_source, part_of, recipe_applies, recipe_of
+    from shardprep.recipe import RECIPE_FILE
+
+    not_recipe = {
+        "workers", "part", "save_rejected", "refresh", "overwrite", "profile", "dry_run", "as_json",
+    }  # fmt: skip
+    given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
+    recipe = recipe_of({key: value for key, value in given.items() if key not in not_recipe})
+    if source is not None and recipe_applies(source):
+        notice(console(stderr=True), f"the options of {RECIPE_FILE} apply: it is for this source")
+    local = local_source(recipe.source, console(stderr=True), refresh=refresh)
+    recipe = recipe.model_copy(update={"source": local})
+    if dry_run:
+        _show_plan(recipe, as_json=as_json)
+    else:
+        if profile:
+            from shardprep import stages
+
+            stages.start()
+        if part is not None:
+            if overwrite or save_rejected is not None:
+                flag = "--overwrite" if overwrite else "--save-rejected"
+                raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
+            _build_part(recipe, part_of(part), workers, as_json=as_json)
+        else:
+            _build(recipe, workers, save_rejected, overwrite=overwrite, as_json=as_json)
+
+
+def _build(
+    recipe: Recipe,
+    workers: int | None,
+    save_rejected: Path | None,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    from shardprep.build import build_dataset
+    from shardprep.complete import TooManyRejectedError
+    from shardprep.engine.cores import usable_cores
+    from shardprep.report.facts import read_rejections
+    from shardprep.report.progress import BuildProgress
+    from shardprep.report.summary import print_inputs
+
+    try:
+        with BuildProgress(console(stderr=True)) as progress:
+            result = build_dataset(
+                recipe,
+                num_workers=workers or usable_cores(),
+                watcher=progress,
+                overwrite=overwrite,
+            )
+    except TooManyRejectedError as error:
+        rejections = read_rejections(error.draft)
+        print_inputs(console(stderr=True), error.manifest, rejections)
+        if save_rejected is not None:
+            _save_rejected(error.draft, recipe, save_rejected)
+        raise
+    if save_rejected is not None:
+        _save_rejected(result.path, recipe, save_rejected)
+    show_result(result, as_json=as_json)
+
+
+def _build_part(recipe: Recipe, part: Part, workers: int | None, *, as_json: bool) -> None:
+    from shardprep.build import build_part
+    from shardprep.engine.cores import usable_cores
+    from shardprep.report.progress import BuildProgress
+    from shardprep.report.summary import print_part
+
+    with BuildProgress(console(stderr=True)) as progress:
+        result = build_part(recipe, part, num_workers=workers or usable_cores(), watcher=progress)
+    if as_json:
+        summary = {
+            "path": result.place.location,
+            "part": f"{part.number}/{part.count}",
+            "was_there": result.was_there,
+            "num_shards": result.num_shards,
+            "num_new_items": result.num_new_items,
+            "elapsed_s": round(result.elapsed_s, 3),
+        }
+        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        return
+    print_part(console(), part, result)
+
+
+def _show_plan(recipe: Recipe, *, as_json: bool) -> None:
+    import tempfile
+
+    from shardprep.prepare import make_plan
+
+    terminal = console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
+        plan = make_plan(recipe, Path(work), lambda line: notice(terminal, line))
+    if as_json:
+        from collections import Counter
+
+        summary = {
+            "name": plan.name,
+            "splits": dict(Counter(shard.split for shard in plan.shards)),
+            "images": dict(Counter(item.split for shard in plan.shards for item in shard.items)),
+            "labels": list(plan.schema.labels),
+            "labels_from": plan.labels_from,
+            "num_rows_without_image": len(plan.rows_without_image),
+            "skipped": dict(Counter(one.reason for one in plan.skipped)),
+            "estimated_bytes": plan.estimated_bytes,
+        }
+        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        return
+    from shardprep.report.summary import print_plan
+
+    print_plan(console(), plan)
+
+
+def _save_rejected(folder: Path, recipe: Recipe, into: Path) -> None:
+    from shardprep.rejected import LIST_FILE, save_rejected
+
+    terminal = console(stderr=True)
+    num_files, num_rejected = save_rejected(
+        folder, recipe, into, lambda line: notice(terminal, line)
+    )
+    notice(
+        terminal,
+        f"{num_files:,} of {num_rejected:,} rejected images copied to {into}, "
+        f"with their reasons in {into / LIST_FILE}",
+    )

@@ -1,0 +1,41 @@
+"""`shardprep download`: an archive from Kaggle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardprep import options as o
+from shardprep.commands.terminal import console
+
+EPILOG = (
+    "Examples:\n\nshardprep download dogs-vs-cats\n\n"
+    "shardprep download kaggle:owner/dataset --to archives"
+)
+
+
+def download(
+    slug: Annotated[
+        str,
+        typer.Argument(
+            help="COMPETITION, OWNER/DATASET or OWNER/DATASET/VERSION, or its page's address."
+        ),
+    ],
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the archive.", show_default="the cache", metavar="DIR"),
+    ] = None,
+    refresh: o.Refresh = False,
+    as_json: o.Json = False,
+) -> None:
+    """Download an archive from Kaggle, check every byte of it, and keep it."""
+    from shardprep.arguments import downloaded
+
+    path = downloaded(slug, to, console(stderr=True), refresh=refresh)
+    if as_json:
+        typer.echo(json.dumps({"path": str(path), "num_bytes": path.stat().st_size}, indent=2))
+    else:
+        typer.echo(str(path))

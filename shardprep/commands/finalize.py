@@ -1,0 +1,48 @@
+"""`shardprep finalize`: the shards of a build in parts to a dataset."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shardprep import options as o
+from shardprep.commands.terminal import console, show_result
+
+EPILOG = "Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_vs_cats"
+
+
+def finalize(
+    dataset: Annotated[
+        str | None,
+        typer.Argument(
+            help="The dataset, or what it lies in. By default what ./shardprep.toml says, else "
+            "the one under ./tfrecords.",
+            show_default=False,
+        ),
+    ] = None,
+    max_rejected: o.MaxRejected = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads that check shards.", show_default="usable cores"),
+    ] = None,
+    as_json: o.Json = False,
+) -> None:
+    """Make a dataset of the shards that `build --part` has written, once all parts are done."""
+    from shardprep.arguments import rejected_share, unfinished
+    from shardprep.complete import TooManyRejectedError, finalize_dataset
+    from shardprep.engine.cores import usable_cores
+    from shardprep.report.facts import read_rejections
+    from shardprep.report.summary import print_inputs
+
+    limit = None if max_rejected is None else rejected_share(max_rejected)
+    try:
+        with console(stderr=True).status("checking the shards"):
+            result = finalize_dataset(
+                unfinished(dataset), num_threads=workers or usable_cores(), max_rejected=limit
+            )
+    except TooManyRejectedError as error:
+        rejections = read_rejections(error.draft)
+        print_inputs(console(stderr=True), error.manifest, rejections)
+        raise
+    show_result(result, as_json=as_json)

@@ -1,0 +1,55 @@
+"""`shardprep init`: a source to a recipe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardprep import options as o
+from shardprep.commands.terminal import console, notice
+from shardprep.errors import RecipeError
+
+EPILOG = "Example:\n\nshardprep init dogs-vs-cats.zip && shardprep build"
+
+
+def init(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="A folder, an archive or kaggle:…. By default the one archive in this folder.",
+            show_default=False,
+        ),
+    ] = None,
+    overwrite: o.Overwrite = False,
+    refresh: o.Refresh = False,
+    as_json: o.Json = False,
+) -> None:
+    """Look into a source, say what it holds, and write a shardprep.toml for it."""
+    import tempfile
+    from dataclasses import replace
+
+    from shardprep.arguments import local_source, only_archive
+    from shardprep.durable import write_durably
+    from shardprep.recipe import RECIPE_FILE
+    from shardprep.survey import recipe_text, survey_source
+
+    place = Path(RECIPE_FILE)
+    if place.exists() and not overwrite:
+        raise RecipeError(RECIPE_FILE, "is there already", "add --overwrite to replace it")
+    archive = source or only_archive()
+    notices = console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
+        local = Path(local_source(archive, notices, refresh=refresh))
+        survey = survey_source(local, Path(work), lambda line: notice(notices, line))
+    survey = replace(survey, source=archive)
+    write_durably(place, recipe_text(survey).encode())
+    if as_json:
+        typer.echo(json.dumps(survey.as_json(), indent=2, ensure_ascii=False))
+        return
+    from shardprep.report.survey import print_survey
+
+    print_survey(console(), survey)
+    typer.echo(f"wrote {RECIPE_FILE}; next: shardprep build")
