@@ -1,8 +1,8 @@
 """Peak memory of builds of 1,000 and of 100,000 images: it must not grow with the dataset.
 
-The peak is the sum of what the parent and each worker held at most, by the kernel's own high-water
-marks (`VmHWM`), read again and again until the build ends. Pages that processes share count for
-each of them.
+The peak is the sum of what the parent and each of its processes held at most, by the kernel's own
+high-water marks (`VmHWM`), read again and again until the build ends. Pages that processes share
+count for each of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _peak_bytes(source: Path, out: Path) -> int:
     )
     peaks: dict[int, int] = {}
     while process.poll() is None:
-        for pid in (process.pid, *_children(process.pid)):
+        for pid in (process.pid, *_descendants(process.pid)):
             peaks[pid] = max(peaks.get(pid, 0), _high_water(pid))
         time.sleep(0.02)
     if process.returncode:
@@ -48,9 +48,12 @@ def _peak_bytes(source: Path, out: Path) -> int:
     return sum(peaks.values())
 
 
-def _children(pid: int) -> list[int]:
+def _descendants(pid: int) -> list[int]:
+    """Return the server that workers are forked from, the workers, and what else there is."""
     with contextlib.suppress(OSError):
-        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        children = list(map(int, text.split()))
+        return children + [one for child in children for one in _descendants(child)]
     return []
 
 

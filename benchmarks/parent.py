@@ -29,12 +29,14 @@ MEASURES = (SHARE, SHARE_WHOLE, PARENT_US, WORKER_US, IMAGE_BYTES)
 _FEW = 2
 _ACCOUNT = """
 import json, resource, sys
+from multiprocessing import forkserver
 from pathlib import Path
 from shardprep.cli import main
 report = Path(sys.argv.pop(1))
 try:
     main()
 finally:
+    forkserver._forkserver._stop()  # else nobody waits for it, and its children count for no one
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     report.write_text(json.dumps([one.ru_utime + one.ru_stime for one in used]))
 """

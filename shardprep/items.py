@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from shardprep.catalog.catalog import Item
     from shardprep.chunk import Outcome
     from shardprep.plan import ShardPlan
     from shardprep.source.archive import Skipped
@@ -56,40 +57,66 @@ shard; they are null for others. Of `label` (an index into the class names), `la
 _FACTS = b"shardprep"
 
 
-def shard_table(shard: str, plan: ShardPlan, outcomes: Sequence[Outcome]) -> pa.Table:
-    """Return the rows of one shard's items, in plan order."""
-    written = [not outcome.kind for outcome in outcomes]
-    ends = list(accumulate(outcome.length for outcome in outcomes))
-    numbers = list(accumulate(written))
-    columns: dict[str, list[Any]] = {
-        "key": [item.key for item in plan.items],
-        "status": [WRITTEN if ok else REJECTED for ok in written],
-        "kind": [outcome.kind or None for outcome in outcomes],
-        "reason": [outcome.reason or None for outcome in outcomes],
-        "split": [plan.split] * len(outcomes),
-        "shard": [shard] * len(outcomes),
-        "record": [n - 1 if ok else None for n, ok in zip(numbers, written, strict=True)],
-        "offset": [
-            end - outcome.length if ok else None
-            for end, outcome, ok in zip(ends, outcomes, written, strict=True)
-        ],
-        "length": [outcome.length or None for outcome in outcomes],
-        "label": _targets(plan, int),
-        "labels": _targets(plan, tuple),
-        "target": _targets(plan, float),
-        "text": _targets(plan, str),
-        "group": [item.group or None for item in plan.items],
-        "original_width": [outcome.width or None for outcome in outcomes],
-        "original_height": [outcome.height or None for outcome in outcomes],
-        "original_format": [outcome.format or None for outcome in outcomes],
-        "original_bytes": [outcome.num_bytes for outcome in outcomes],
-        "original_sha256": [outcome.sha256 or None for outcome in outcomes],
-    }
-    return pa.Table.from_pydict(columns, schema=COLUMNS)
+class ShardRows:
+    """The rows of one shard, as they come to be: kept as columns, a fraction of the outcomes."""
+
+    def __init__(self, shard: str, plan: ShardPlan) -> None:
+        self.num_records = 0
+        self.num_bytes = 0
+        self._shard = shard
+        self._plan = plan
+        self._num_items = 0
+        self._tables: list[pa.Table] = []
+
+    @property
+    def are_all(self) -> bool:
+        """Whether every item of the plan has its row."""
+        return self._num_items == len(self._plan.items)
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Add what became of the next items of the plan."""
+        start = self._num_items
+        self._num_items += len(outcomes)
+        items = self._plan.items[start : self._num_items]
+        written = [not outcome.kind for outcome in outcomes]
+        ends = [self.num_bytes + n for n in accumulate(outcome.length for outcome in outcomes)]
+        numbers = [self.num_records + n for n in accumulate(written)]
+        columns: dict[str, list[Any]] = {
+            "key": [item.key for item in items],
+            "status": [WRITTEN if ok else REJECTED for ok in written],
+            "kind": [outcome.kind or None for outcome in outcomes],
+            "reason": [outcome.reason or None for outcome in outcomes],
+            "split": [self._plan.split] * len(outcomes),
+            "shard": [self._shard] * len(outcomes),
+            "record": [n - 1 if ok else None for n, ok in zip(numbers, written, strict=True)],
+            "offset": [
+                end - outcome.length if ok else None
+                for end, outcome, ok in zip(ends, outcomes, written, strict=True)
+            ],
+            "length": [outcome.length or None for outcome in outcomes],
+            "label": _targets(items, int),
+            "labels": _targets(items, tuple),
+            "target": _targets(items, float),
+            "text": _targets(items, str),
+            "group": [item.group or None for item in items],
+            "original_width": [outcome.width or None for outcome in outcomes],
+            "original_height": [outcome.height or None for outcome in outcomes],
+            "original_format": [outcome.format or None for outcome in outcomes],
+            "original_bytes": [outcome.num_bytes for outcome in outcomes],
+            "original_sha256": [outcome.sha256 or None for outcome in outcomes],
+        }
+        self._tables.append(pa.Table.from_pydict(columns, schema=COLUMNS))
+        self.num_records += sum(written)
+        self.num_bytes = ends[-1] if ends else self.num_bytes
+
+    def table(self) -> pa.Table:
+        """Return all rows, in plan order; how they came to be cannot be told from it."""
+        whole = pa.concat_tables([COLUMNS.empty_table(), *self._tables])
+        return whole.unify_dictionaries()
 
 
-def _targets(plan: ShardPlan, kind: type) -> list[Any]:
-    return [item.target if isinstance(item.target, kind) else None for item in plan.items]
+def _targets(items: Sequence[Item], kind: type) -> list[Any]:
+    return [item.target if isinstance(item.target, kind) else None for item in items]
 
 
 def skipped_table(skipped: Sequence[Skipped]) -> pa.Table:

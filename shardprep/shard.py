@@ -18,7 +18,7 @@ from shardprep.storage.folder import Written
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from shardprep.chunk import EncodedChunk, Outcome
+    from shardprep.chunk import EncodedChunk
     from shardprep.plan import ShardPlan
     from shardprep.storage.folder import Folder
 
@@ -73,31 +73,28 @@ class ShardWriter:
         self._folders = folders
         self._file = folders.shards.new_file(task.name)
         self._hash = hashlib.sha256()
-        self._num_bytes = 0
-        self._outcomes: list[Outcome] = []
+        self._rows = items.ShardRows(task.name, task.plan)
 
     @property
     def is_full(self) -> bool:
         """Whether every item of the plan has its outcome."""
-        return len(self._outcomes) == len(self.task.plan.items)
+        return self._rows.are_all
 
     @stage("write")
     def append(self, chunk: EncodedChunk) -> None:
         """Add the next chunk of the plan."""
         self._file.write(chunk.data)
         self._hash.update(chunk.data)
-        self._num_bytes += len(chunk.data)
-        self._outcomes.extend(chunk.outcomes)
+        self._rows.add(chunk.outcomes)
 
     @stage("write")
     def commit(self) -> None:
         """Give the shard its name, then write its part: from then on it is done."""
-        num_records = sum(not outcome.kind for outcome in self._outcomes)
-        seal = ShardSeal(num_records, self._num_bytes, self._hash.hexdigest())
+        rows = self._rows
+        seal = ShardSeal(rows.num_records, rows.num_bytes, self._hash.hexdigest())
         self._file.commit()
         mark = self._folders.shards.mark(self.task.name)
-        table = items.shard_table(self.task.name, self.task.plan, self._outcomes)
-        write_part(self._folders.parts, self.task.name, ShardPart(seal, mark, table))
+        write_part(self._folders.parts, self.task.name, ShardPart(seal, mark, rows.table()))
 
     def abandon(self) -> None:
         """Remove what is not committed."""

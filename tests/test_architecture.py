@@ -17,7 +17,15 @@ MODULES = {
 }
 
 LAYERS = [
-    ["errors", "engine.limits", "engine.cores", "stages", "verify.problem", "verify.layout"],
+    [
+        "errors",
+        "engine.limits",
+        "engine.cores",
+        "engine.server",
+        "stages",
+        "verify.problem",
+        "verify.layout",
+    ],
     ["storage.url"],
     ["storage.objects"],
     ["durable", "tfrecord", "example", "resample"],

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import time
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -141,6 +143,21 @@ def test_a_worker_that_dies_of_something_else_costs_nothing(fault: str, tmp_path
     assert outcomes == [WRITTEN] * 30
 
 
+def server_process() -> int:
+    server: Any = forkserver
+    return int(server._forkserver._forkserver_pid)
+
+
+def test_the_end_of_the_server_that_workers_are_forked_from_costs_nothing() -> None:
+    chunks = run_chunks(Encode(), (task(i) for i in range(40)), 2, NO_LIMITS)
+    first = next(chunks)
+    server = server_process()
+    os.kill(server, signal.SIGKILL)
+    data = b"".join([first.data, *(chunk.data for chunk in chunks)]).decode()
+    assert data == "".join(f"{i};" for i in range(40))
+    assert server_process() != server
+
+
 def test_the_clock_is_that_of_one_item_and_not_of_a_chunk() -> None:
     data, _ = encoded(SlowEncode(), [task(0, 8)], num_workers=1, limits=WorkerLimits(item_s=0.4))
     assert data == "01234567"
@@ -204,26 +221,22 @@ def test_workers_that_cannot_start_end_the_build() -> None:
         encoded(CannotStart(), [task(0)], num_workers=1)
 
 
-def children() -> set[int]:
-    me = os.getpid()
-    found = set()
+def workers() -> set[int]:
+    """Return the children of our children: workers are forked from a server of ours."""
+    parents = {}
     for place in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):
             stat = (place / "stat").read_text().rsplit(")", 1)[1].split()
-            spawned = "spawn_main" in (place / "cmdline").read_text()
-        except OSError:
-            continue
-        if int(stat[1]) == me and spawned:
-            found.add(int(place.name))
-    return found
+            parents[int(place.name)] = int(stat[1])
+    return {child for child, parent in parents.items() if parents.get(parent) == os.getpid()}
 
 
 @pytest.mark.parametrize("how", ["finished", "closed early", "failed"])
 def test_no_worker_outlives_the_run(how: str) -> None:
-    before = children()
+    before = workers()
     chunks = run_chunks(Encode(at=5, fault="raises"), (task(i) for i in range(20)), 2, NO_LIMITS)
     next(chunks)
-    assert children() > before
+    assert workers() > before
     if how == "closed early":
         chunks.close()
     elif how == "failed":
@@ -232,4 +245,4 @@ def test_no_worker_outlives_the_run(how: str) -> None:
     else:
         chunks.close()
         assert numbers(Encode(), 3, 2) == "0;1;2;"
-    assert children() == before
+    assert workers() == before

@@ -105,10 +105,12 @@ def is_gone(group: int) -> bool:
 
 
 def workers(process: subprocess.Popen[str]) -> list[int]:
+    """Return the processes that were forked from the server of a program."""
     found = []
     for number in members(process.pid):
         with contextlib.suppress(OSError):
-            if "spawn_main" in Path(f"/proc/{number}/cmdline").read_text():
+            stat = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()
+            if "forkserver" in Path(f"/proc/{stat[1]}/cmdline").read_text():
                 found.append(number)
     return found
 

@@ -87,6 +87,11 @@ def build(
 
     A build that was interrupted goes on where it stopped when the same command runs again.
     """
+    from shardprep.engine.server import start_server
+
+    if not dry_run:
+        start_server()
+
     from shardprep.arguments import local_source, part_of, recipe_applies, recipe_of
     from shardprep.recipe import RECIPE_FILE
 
@@ -123,6 +128,8 @@ def _build(
     overwrite: bool,
     as_json: bool,
 ) -> None:
+    import pyarrow as pa
+
     from shardprep.build import build_dataset
     from shardprep.complete import TooManyRejectedError
     from shardprep.engine.cores import usable_cores
@@ -130,6 +137,7 @@ def _build(
     from shardprep.report.progress import BuildProgress
     from shardprep.report.summary import print_inputs
 
+    pa.set_memory_pool(pa.system_memory_pool())  # gives back what a shard's rows took
     try:
         with BuildProgress(console(stderr=True)) as progress:
             result = build_dataset(

@@ -1,4 +1,4 @@
-"""Chunks on the cores of this machine: spawned processes, one pipe each, one task at a time.
+"""Chunks on the cores of this machine: a process for each, one pipe each, one task at a time.
 
 The parent always knows which worker holds which task. When a worker dies, its items are tried
 again, each alone in a new process: what kills a second time is rejected, and the build goes on.
@@ -7,7 +7,6 @@ again, each alone in a new process: what kills a second time is rejected, and th
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import signal
@@ -24,12 +23,13 @@ from shardprep.engine.limits import (
     hold_memory,
     start_clock,
 )
+from shardprep.engine.server import start_server
 from shardprep.errors import BuildError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from multiprocessing.connection import Connection
-    from multiprocessing.context import SpawnProcess
+    from multiprocessing.context import ForkServerProcess
 
     from shardprep.chunk import ChunkTask
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 _WINDOW = 2
 """Chunks begun and not yet taken, per worker: bounds memory, hides uneven chunks."""
-_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(512 << 20), "MALLOC_MMAP_THRESHOLD_": str(512 << 20)}
-"""Keeps glibc from mapping and unmapping the decode buffers anew for every image."""
 _MOST_LOST_IN_A_ROW = 16
 """Items lost with none done between them: not the images are at fault then, but the machine."""
 _MOST_FAILED_STARTS = 3
@@ -105,17 +103,16 @@ class _Worker:
         self._start()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = start_server()
         self.pipe, theirs = context.Pipe()
         self._is_up = False
-        self._process: SpawnProcess = context.Process(
+        self._process: ForkServerProcess = context.Process(
             target=_serve,
             args=(theirs, self._encode, self._limits),
             name="shardprep worker",
             daemon=True,
         )
-        with _environment(_MALLOC):
-            self._process.start()
+        self._process.start()
         theirs.close()
 
     def begin(self, number: int, task: ChunkTask) -> None:
@@ -231,15 +228,3 @@ def _silence_stderr() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables that are not set yet, for children started meanwhile."""
-    new = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(new)
-    try:
-        yield
-    finally:
-        for name in new:
-            del os.environ[name]
