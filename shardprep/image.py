@@ -6,6 +6,7 @@ and encodes it. What becomes of which kind of input is written in docs/images.md
 
 from __future__ import annotations
 
+import functools
 import io
 import warnings
 from dataclasses import dataclass
@@ -187,9 +188,13 @@ def estimated_bytes(spec: ImageSpec, original_bytes: int) -> int:
         return original_bytes
     height, width = spec.size
     if spec.format == "jpeg":
-        per_pixel = float(np.interp(spec.quality, *_JPEG_BYTES_PER_PIXEL))
-        return _JPEG_HEADER_BYTES + int(height * width * per_pixel)
+        return _JPEG_HEADER_BYTES + int(height * width * _jpeg_bytes_per_pixel(spec.quality))
     return height * width * (3 if spec.format == "raw" else 2)
+
+
+@functools.cache
+def _jpeg_bytes_per_pixel(quality: int) -> float:
+    return float(np.interp(quality, *_JPEG_BYTES_PER_PIXEL))
 
 
 def _process(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.splits import given_split
@@ -29,12 +28,12 @@ class KeyIndex:
     def __init__(self, keys: Sequence[str]) -> None:
         """Index the keys by base name and by base name without extension."""
         self.keys = keys
-        self._by_name: dict[str, list[int]] = defaultdict(list)
-        self._by_stem: dict[str, list[int]] = defaultdict(list)
+        self._by_name: dict[str, int | list[int]] = {}
+        self._by_stem: dict[str, int | list[int]] = {}
         for i, key in enumerate(keys):
             name = key.rpartition("/")[2]
-            self._by_name[name].append(i)
-            self._by_stem[name.rpartition(".")[0] or name].append(i)
+            _add(self._by_name, name, i)
+            _add(self._by_stem, name.rpartition(".")[0] or name, i)
 
     def find(self, text: str) -> list[int]:
         """Return the positions of all keys that the id fits; a path must be the end of the key.
@@ -43,7 +42,10 @@ class KeyIndex:
         """
         path = text.replace("\\", "/").removeprefix("./").lstrip("/")
         name = path.rpartition("/")[2]
-        found = self._by_name.get(name) or self._by_stem.get(name) or []
+        named = self._by_name.get(name)
+        if named is None:
+            named = self._by_stem.get(name, [])
+        found = [named] if isinstance(named, int) else named
         if "/" in path:
             found = [i for i in found if _ends_with(self.keys[i], path)]
         if len(found) > 1:
@@ -67,6 +69,15 @@ class KeyIndex:
                 "leave copies out with --dedup",
             )
         return found[0] if found else None
+
+
+def _add(places: dict[str, int | list[int]], name: str, place: int) -> None:
+    """Add a place; a list for each of a million names that have one would take most of the time."""
+    known = places.setdefault(name, place)
+    if isinstance(known, list):
+        known.append(place)
+    elif known != place:
+        places[name] = [known, place]
 
 
 def row_ids(table: Table, column: str) -> tuple[str, Callable[[list[str]], str]]:

@@ -20,7 +20,7 @@ def unsafe_name(name: str) -> str:
     path = name.replace("\\", "/")
     if path.startswith("/") or _DRIVE.match(path):
         return "absolute path"
-    if ".." in path.split("/"):
+    if ".." in path and ".." in path.split("/"):
         return "path leads out of the archive"
     return "path too long" if len(path) > MAX_KEY_LENGTH else ""
 
