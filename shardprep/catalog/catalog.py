@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 UNLABELLED = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, a million take a second more
 class Item:
     """One image found, not yet read."""
 

@@ -45,7 +45,7 @@ _SHOWN_ERROR = 100
 _PART = re.compile(r"(?P<whole>.+)\.(?P<number>\d{3})")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, a million take a second more
 class Member:
     """One entry of an archive, or one file of a folder."""
 

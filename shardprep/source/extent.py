@@ -76,7 +76,7 @@ class PlainExtent:
         return _read_at(self.file, self.offset + at, min(num_bytes, left))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, a million take a second more
 class ZipExtent:
     """A member of a zip, as its central directory describes it."""
 
