@@ -36,7 +36,7 @@ LAYERS = [
         "source.kaggle.damage",
         "source.kaggle.shelf",
     ],
-    ["colour", "truncation", "nonimage"],
+    ["colour", "truncation", "nonimage", "jpeg"],
     ["decode"],
     [
         "recipe",
