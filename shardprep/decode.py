@@ -16,6 +16,8 @@ from shardprep.truncation import without_cut_segment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardprep.jpeg import OrdinaryJpeg
+
 DECODERS: Final = (
     "JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "PPM",
     "TGA", "PCX", "PSD", "SGI", "DDS", "QOI", "XBM", "XPM",
@@ -81,7 +83,7 @@ def decode(
     damage = ""
     if image.format in _JPEGS and image.mode in _FAST_MODES:
         try:
-            pixels = decode_jpeg(data, image, scale)
+            pixels = decode_jpeg(data, image.height, image.width, scale)
         except ValueError as error:
             damage = f"damaged: {' '.join(str(error).split())}"
         else:
@@ -113,11 +115,23 @@ def recover(data: bytes, background: tuple[int, int, int]) -> Pixels | None:
     return None if (pixels == pixels[0, 0]).all() else pixels
 
 
-def decode_jpeg(data: bytes, image: Image.Image, scale: int) -> Pixels:
-    """Return the pixels as libjpeg-turbo decodes them.
+@stage("decode")
+def decode_ordinary(data: bytes, jpeg: OrdinaryJpeg, scale: int) -> Pixels:
+    """Do what `decode` does, for a JPEG that has nothing but pixels.
+
+    Raises:
+        ValueError: it finds fault with the bytes, which Pillow may yet get over.
+
+    """
+    return decode_jpeg(data, jpeg.height, jpeg.width, scale)
+
+
+def decode_jpeg(data: bytes, height: int, width: int, scale: int) -> Pixels:
+    """Return the pixels as libjpeg-turbo decodes them, of a JPEG of this height and width.
 
     Same library and same settings as Pillow's decoder, so the same pixels (a test holds it),
-    in less time; what it refuses is left for Pillow to judge.
+    in less time; what it refuses is left for Pillow to judge. At any scale it reads every bit
+    of the file, so a fault that it finds at one it finds at all.
 
     Raises:
         ValueError: it finds fault with the bytes.
@@ -126,8 +140,8 @@ def decode_jpeg(data: bytes, image: Image.Image, scale: int) -> Pixels:
     return simplejpeg.decode_jpeg(  # type: ignore[no-any-return]
         data,
         colorspace="RGB",
-        min_height=-(-image.height // scale) if scale > 1 else 0,
-        min_width=-(-image.width // scale) if scale > 1 else 0,
+        min_height=-(-height // scale) if scale > 1 else 0,
+        min_width=-(-width // scale) if scale > 1 else 0,
         min_factor=scale,
     )
 

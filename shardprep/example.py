@@ -73,16 +73,16 @@ def _feature(values: Values) -> bytes:
         return b""
     first = values[0]
     if isinstance(first, bytes):
-        return _field(_BYTES, b"".join(_field(1, value) for value in values))  # type: ignore[arg-type]
+        return _field(_BYTES, b"".join([_field(1, value) for value in values]))  # type: ignore[arg-type]
     if isinstance(first, float):
         return _field(_FLOAT, _field(1, struct.pack(f"<{len(values)}f", *values)))
-    return _field(_INT64, _field(1, b"".join(_varint(int(value) & _UINT64) for value in values)))
+    return _field(_INT64, _field(1, b"".join([_varint(int(value) & _UINT64) for value in values])))
 
 
 def _varint(value: int) -> bytes:
     if value < _ONE_BYTE:
         return _BYTES_OF[value]
-    out = bytearray()
+    out = []
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -91,7 +91,7 @@ def _varint(value: int) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    return bytes((number << 3 | _LENGTH,)) + _varint(len(data)) + data
+    return _BYTES_OF[number << 3 | _LENGTH] + _varint(len(data)) + data
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

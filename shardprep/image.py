@@ -6,6 +6,7 @@ and encodes it. What becomes of which kind of input is written in docs/images.md
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import warnings
@@ -16,7 +17,16 @@ import numpy as np
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
-from shardprep.decode import decode, is_plain, open_image, recover, scalable_size
+from shardprep.colour import srgb_transform
+from shardprep.decode import (
+    decode,
+    decode_ordinary,
+    is_plain,
+    open_image,
+    recover,
+    scalable_size,
+)
+from shardprep.jpeg import ordinary_jpeg
 from shardprep.nonimage import description, is_broken_image
 from shardprep.resample import resize
 from shardprep.stages import stage
@@ -36,6 +46,8 @@ RejectionKind = Literal[
 
 _DCT_SCALES = (8, 4, 2)
 """1/8, 1/4 and 1/2 have fast paths in libjpeg-turbo; the sevenths between them are slower."""
+_PROOF_SCALE = 8
+"""A decode that is not for the pixels: every bit is read, few pixels are made."""
 _JPEG_BYTES_PER_PIXEL = (
     (1, 10, 30, 50, 75, 85, 90, 95, 98, 100),
     (0.02, 0.04, 0.08, 0.11, 0.17, 0.23, 0.29, 0.42, 0.59, 0.82),
@@ -116,6 +128,10 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
 
     Never raises, whatever the bytes hold.
     """
+    with contextlib.suppress(Exception):  # whatever it was, what follows finds it out by Pillow
+        done = _process_ordinary(data, spec)
+        if done is not None:
+            return done
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns of odd metadata; the pixels decide
         try:
@@ -127,6 +143,28 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
             return _refused(original, spec) or _process(data, image, original, spec)
         except Exception as error:
             return _undecoded(error, original)
+
+
+def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
+    """Do what `_process` does, for a JPEG that has nothing but pixels; None of all others.
+
+    Raises:
+        Exception: it has a fault.
+
+    """
+    jpeg = ordinary_jpeg(data)
+    if jpeg is None:
+        return None
+    size = (jpeg.height, jpeg.width)
+    original = Original(*size, "jpeg")
+    if _refused(original, spec) is not None:
+        return None  # a fault of the header would come first
+    if spec.format == "keep" and not jpeg.is_grey and _is_fitted(size, spec):
+        decode_ordinary(data, jpeg, _PROOF_SCALE)
+        return ProcessedImage(data, *size, original)
+    fitted = _fit(decode_ordinary(data, jpeg, _dct_scale(size, spec)), spec)
+    height, width = fitted.shape[:2]
+    return ProcessedImage(_encode(fitted, original, spec), height, width, original)
 
 
 def _unopened(data: bytes, error: Exception) -> Rejection:
@@ -200,7 +238,8 @@ def _jpeg_bytes_per_pixel(quality: int) -> float:
 def _process(
     data: bytes, image: Image.Image, original: Original, spec: ImageSpec
 ) -> ProcessedImage | Rejection:
-    scale = _dct_scale(scalable_size(image), spec)
+    is_kept = _is_kept(data, image, original, spec)
+    scale = _PROOF_SCALE if is_kept else _dct_scale(scalable_size(image), spec)
     try:
         pixels, is_srgb, damage = decode(data, image, scale, spec.background)
     except Exception as error:
@@ -210,12 +249,25 @@ def _process(
         if found is None:
             return Rejection("truncated", _cut(spec), original)
         pixels, is_srgb, damage = found, False, "recovered: the file ends before its image does"
+    if is_kept and not damage:
+        return ProcessedImage(data, original.height, original.width, original)
     fitted = _fit(pixels, spec)
     height, width = fitted.shape[:2]
     untouched = fitted is pixels and (height, width) == (original.height, original.width)
     if spec.format == "keep" and untouched and is_srgb and not damage and is_plain(data, image):
         return ProcessedImage(data, height, width, original)
     return ProcessedImage(_encode(fitted, original, spec), height, width, original, damage)
+
+
+def _is_kept(data: bytes, image: Image.Image, original: Original, spec: ImageSpec) -> bool:
+    """Tell whether a JPEG is stored as it stands, should its pixels be sound."""
+    return (
+        spec.format == "keep"
+        and image.format == "JPEG"
+        and _is_fitted((original.height, original.width), spec)
+        and is_plain(data, image)
+        and srgb_transform(image) is None
+    )
 
 
 def _cut(spec: ImageSpec) -> str:
@@ -248,6 +300,13 @@ def fitted_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
     if spec.fit == "within":
         ratio = min(ratio, 1.0)
     return max(1, round(height * ratio)), max(1, round(width * ratio))
+
+
+def _is_fitted(size: tuple[int, int], spec: ImageSpec) -> bool:
+    """Tell whether `_fit` leaves an image of this height and width as it is."""
+    if spec.fit == "within":
+        return fitted_size(*size, spec) == size
+    return spec.size in (None, size)
 
 
 @stage("resize")

@@ -47,7 +47,7 @@ LAYERS = [
         "source.kaggle.damage",
         "source.kaggle.shelf",
     ],
-    ["colour", "truncation", "nonimage"],
+    ["colour", "truncation", "nonimage", "jpeg"],
     ["decode"],
     [
         "recipe",
