@@ -18,7 +18,7 @@ MODULES = {
 
 LAYERS = [
     ["errors", "engine.limits", "engine.cores", "stages", "verify.problem", "verify.layout"],
-    ["storage.url"],
+    ["storage.url", "part"],
     ["storage.objects"],
     ["durable", "tfrecord", "example", "resample"],
     ["storage.folder", "storage.staging"],
@@ -77,7 +77,7 @@ LAYERS = [
     ["bench.result", "reader.probe", "reader.stall"],
     ["outline", "engine.job"],
     ["finish", "place", "reader.resume", "reader.strategy", "rejected"],
-    ["begin"],
+    ["begin", "unfinished"],
     ["complete"],
     ["reader", "verify.examples", "verify.documents"],
     ["reader.ways", "bench.run"],
