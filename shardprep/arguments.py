@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardprep.build import Part
 from shardprep.dataset import find_dataset
 from shardprep.errors import DatasetError, RecipeError
-from shardprep.place import find_place, place_of
+from shardprep.part import Part
+from shardprep.place import place_of
 from shardprep.recipe import RECIPE_FILE, Recipe, make_recipe, read_recipe, share
 from shardprep.report.transfer import ByteProgress
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
+from shardprep.unfinished import find_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +106,8 @@ def unfinished(dataset: str | None) -> Place:
     if dataset is None and Path(RECIPE_FILE).is_file():
         recipe = make_recipe(read_recipe(Path(RECIPE_FILE)), RECIPE_FILE)
         return place_of(recipe.out, recipe.dataset_name, recipe.version)
+    if dataset is None and not _DATASETS.is_dir():
+        raise _nothing_named()
     return find_place(dataset or str(_DATASETS))
 
 
@@ -157,7 +160,11 @@ def dataset_folder(dataset: Path | None, find: Callable[[Path], Path] = find_dat
         recipe = make_recipe(read_recipe(Path(RECIPE_FILE)), RECIPE_FILE)
         return find_dataset(Path(recipe.out, recipe.dataset_name))
     if not _DATASETS.is_dir():
-        raise DatasetError(
-            str(_DATASETS), "no dataset is named, and there is no such folder here", "name a folder"
-        )
+        raise _nothing_named()
     return find_dataset(_DATASETS)
+
+
+def _nothing_named() -> DatasetError:
+    return DatasetError(
+        str(_DATASETS), "no dataset is named, and there is no such folder here", "name a folder"
+    )

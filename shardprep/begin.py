@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError
@@ -35,24 +36,50 @@ def begin(place: Place, fingerprint: Fingerprint, *, overwrite: bool) -> None:
             )
     with writing(place):
         place.clear()
-        _write(place, fingerprint)
+        place.folders.parts.write(BUILD_FILE, _text(fingerprint))
+
+
+def refuse_another(place: Place, fingerprint: Fingerprint) -> None:
+    """See that no other build was begun here.
+
+    Raises:
+        BuildError: one was.
+
+    """
+    begun = _begun(place)
+    if begun is not None and (changes := differences(begun, fingerprint)):
+        raise _of_another(
+            place,
+            changes,
+            "give all parts the same source and options, or remove the folder to start again",
+        )
 
 
 def join(place: Place, fingerprint: Fingerprint) -> None:
-    """Take up a build in parts, which others may be at work on, or start it.
+    """Take up a build which others may be at work on, or start it.
 
     Raises:
         BuildError: another build was begun here.
 
     """
-    begun = _begun(place)
-    if begun is None:
+    if _begun(place) is None:
         with writing(place):
-            _write(place, fingerprint)
-    elif changes := differences(begun, fingerprint):
-        raise _of_another(
-            place, changes, "give all parts the same options, or remove it to start again"
-        )
+            place.folders.parts.create(BUILD_FILE, _text(fingerprint))
+    refuse_another(place, fingerprint)
+
+
+def is_begun(place: Place) -> bool:
+    """Tell whether there is a build here that is not finished."""
+    return place.sealed() is not None or place.folders.parts.read(BUILD_FILE) is not None
+
+
+def take_back(place: Place) -> None:
+    """Leave nothing of a part that came to nothing, unless another has begun the build."""
+    if is_begun(place):
+        return
+    with contextlib.suppress(BuildError), place.held(alone=True) as is_held:
+        if is_held and not is_begun(place):
+            place.discard()
 
 
 def same_or_refuse(place: Place, finished: Manifest, fingerprint: Fingerprint) -> None:
@@ -92,8 +119,8 @@ def _of_another(place: Place, changes: list[str], hint: str) -> BuildError:
     )
 
 
-def _write(place: Place, fingerprint: Fingerprint) -> None:
-    place.folders.parts.write(BUILD_FILE, fingerprint.model_dump_json(indent=2).encode())
+def _text(fingerprint: Fingerprint) -> bytes:
+    return fingerprint.model_dump_json(indent=2).encode()
 
 
 def _begun(place: Place) -> Fingerprint | None:

@@ -10,10 +10,18 @@ import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from shardprep import stages
-from shardprep.begin import begin, drop, has_work, join, same_or_refuse
+from shardprep.begin import (
+    begin,
+    drop,
+    has_work,
+    join,
+    refuse_another,
+    same_or_refuse,
+    take_back,
+)
 from shardprep.chunk import ChunkEncoder
 from shardprep.complete import BuildResult, complete
 from shardprep.engine.job import ShardJob, by_chunks
@@ -23,6 +31,7 @@ from shardprep.errors import BuildError, SourceError
 from shardprep.fingerprint import make_fingerprint
 from shardprep.finish import write_skipped
 from shardprep.outline import make_outline, write_outline
+from shardprep.part import WHOLE, Part
 from shardprep.place import place_of, writing
 from shardprep.prepare import make_plan
 from shardprep.shard import ShardTask, is_done
@@ -37,7 +46,6 @@ if TYPE_CHECKING:
     from shardprep.prepare import BuildPlan
     from shardprep.recipe import Recipe
 
-_Shard = TypeVar("_Shard")
 _SPARE_BYTES = 64 << 20
 _WORKER_BYTES = 1 << 30
 _PIXEL_BYTES = 16
@@ -71,33 +79,23 @@ class Remains:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One of the equal parts in which a build is done, apart from each other."""
-
-    number: int
-    """1 to count."""
-    count: int
-
-    def of(self, shards: Sequence[_Shard]) -> Sequence[_Shard]:
-        """Return the shards of this part."""
-        return shards[self.number - 1 :: self.count]
-
-
-@dataclass(frozen=True, slots=True)
 class PartResult:
     """What the build of a part has come to."""
 
     place: Place
-    num_shards: int
-    """Of this part."""
+    part: Part
     num_all_shards: int
-    num_new_items: int
-    elapsed_s: float
+    num_new_items: int = 0
+    elapsed_s: float = 0.0
     was_there: bool = False
     """The dataset is finished, with the same inputs and options: nothing was done."""
 
+    @property
+    def num_shards(self) -> int:
+        """Of this part; all of them are done."""
+        return len(self.part.of(range(self.num_all_shards)))
 
-WHOLE = Part(1, 1)
+
 ON_THIS_MACHINE = by_chunks(run_chunks)
 
 
@@ -171,16 +169,20 @@ def build_part(
     place = place_of(recipe.out, recipe.dataset_name, recipe.version)
     fingerprint = make_fingerprint(recipe)
     finished = place.finished()
-    if finished is not None:
-        same_or_refuse(place, finished, fingerprint)
-        return PartResult(place, 0, len(finished.shards), 0, 0.0, was_there=True)
-    with place.held(alone=False):
-        join(place, fingerprint)
-        shards = _Shards(place, recipe, fingerprint, num_workers, engine)
-        outline, num_new = shards.write(part, watcher)
-    num_shards = len(part.of(outline.shards))
-    elapsed = time.monotonic() - start
-    return PartResult(place, num_shards, len(outline.shards), num_new, elapsed)
+    if finished is None:
+        try:
+            with place.held(alone=False):
+                finished = place.finished()  # it may have been published meanwhile
+                if finished is None:
+                    refuse_another(place, fingerprint)
+                    shards = _Shards(place, recipe, fingerprint, num_workers, engine)
+                    num_shards, num_new = shards.write_part(part, watcher)
+                    elapsed = time.monotonic() - start
+                    return PartResult(place, part, num_shards, num_new, elapsed)
+        finally:
+            take_back(place)
+    same_or_refuse(place, finished, fingerprint)
+    return PartResult(place, part, len(finished.shards), was_there=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +195,21 @@ class _Shards:
     num_workers: int
     engine: Engine
 
+    def write_part(self, part: Part, watcher: Watcher) -> tuple[int, int]:
+        """Write a part, unless all are complete; return how many shards all have, and as below."""
+        sealed = self.place.sealed()
+        if sealed is not None:
+            return len(sealed.shards), 0
+        outline, num_new = self.write(part, watcher)
+        return len(outline.shards), num_new
+
     def write(self, part: Part, watcher: Watcher) -> tuple[Outline, int]:
         """Write what is not done of a part; return the outline and how many items that took."""
         with self.place.scratch() as scratch:
             plan = make_plan(self.recipe, scratch, watcher.notice)
-            outline = make_outline(plan, self.recipe, self.fingerprint)
+            outline = make_outline(plan, self.recipe, self.fingerprint, part.count)
             mine = part.of([ShardTask(plan.shard_name(shard), shard) for shard in plan.shards])
+            join(self.place, self.fingerprint)
             with writing(self.place):
                 write_outline(self.place.folders.parts, outline)
                 write_skipped(self.place.folders.parts, plan.skipped)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.begin import drop
+from shardprep.begin import drop, is_begun
 from shardprep.errors import BuildError, DatasetError
 from shardprep.finish import finish
 from shardprep.outline import read_outline
+from shardprep.part import numbers_of
 from shardprep.place import writing
 from shardprep.shard import is_whole
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from shardprep.place import Place
 
 _NAMED = 4
+_SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
 
 
 class TooManyRejectedError(BuildError):
@@ -83,40 +86,67 @@ def finalize_dataset(
 
     """
     start = time.monotonic()
-    outline = read_outline(place.folders.parts)
+    if is_begun(place):
+        with place.held(alone=True):
+            if is_begun(place):
+                manifest = place.sealed() or _completed(place, num_threads, max_rejected)
+                with writing(place):
+                    place.publish()
+                path, elapsed = place.documents(), time.monotonic() - start
+                return BuildResult(place.location, path, manifest, elapsed_s=elapsed)
+            place.discard()  # another has published it meanwhile
     finished = place.finished()
+    if finished is None:
+        raise _nothing_written(place)
+    return BuildResult(place.location, place.documents(), finished, was_there=True)
+
+
+def _completed(place: Place, num_threads: int, max_rejected: float | None) -> Manifest:
+    outline = read_outline(place.folders.parts)
     if outline is None:
-        if finished is not None:
-            return BuildResult(place.location, place.documents(), finished, was_there=True)
-        raise DatasetError(
-            place.location, "no build in parts was begun here", "run shardprep build --part 1/N"
-        )
-    with place.held(alone=True):
-        manifest = place.sealed()
-        if manifest is None:
-            _check_whole(place, outline, num_threads)
-            if max_rejected is not None:
-                outline = outline.model_copy(update={"max_rejected": max_rejected})
-            manifest = complete(place, outline)
-        with writing(place):
-            place.publish()
-    elapsed = time.monotonic() - start
-    return BuildResult(place.location, place.documents(), manifest, elapsed_s=elapsed)
+        raise _nothing_written(place)
+    _check_whole(place, outline, num_threads)
+    if max_rejected is not None:
+        outline = outline.model_copy(update={"max_rejected": max_rejected})
+    return complete(place, outline)
+
+
+def _nothing_written(place: Place) -> DatasetError:
+    return DatasetError(
+        place.location,
+        "no part of a build was written here",
+        "run `shardprep build` with --part 1/N, 2/N, … first, or name another dataset",
+    )
 
 
 def _check_whole(place: Place, outline: Outline, num_threads: int) -> None:
-    """See that every shard is there; hashing leaves the interpreter, so threads do."""
+    """See that every shard is there, and no other; hashing leaves the interpreter, so threads do.
+
+    What a shard is called says which part it belongs to, whoever wrote the others.
+    """
     names = [shard.name for shard in outline.shards]
+    there = place.folders.shards.names()
+    foreign = sorted(set(filter(_SHARD_FILE.fullmatch, there)).difference(names))
+    if foreign:
+        raise BuildError(
+            place.folders.shards.located(foreign[0]),
+            "is no shard of this build",
+            "remove it: readers would take it for one",
+        )
     with ThreadPoolExecutor(num_threads) as pool:
-        wholes = pool.map(lambda name: is_whole(place.folders, name), names)
-        missing = [name for name, whole in zip(names, wholes, strict=True) if not whole]
-    if missing:
-        more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+        wholes = list(pool.map(lambda name: is_whole(place.folders, name), names))
+    places = [i for i, whole in enumerate(wholes) if not whole]
+    if places:
+        more = f" and {len(places) - _NAMED:,} more" if len(places) > _NAMED else ""
+        again = "`shardprep build`"
+        if outline.num_parts > 1:
+            numbers = numbers_of(places, outline.num_parts)
+            again = f"part{'' if numbers.isdecimal() else 's'} {numbers} of {outline.num_parts}"
         raise BuildError(
             place.work,
-            f"{len(missing):,} of {len(names):,} shards are not there, or not whole: "
-            f"{', '.join(missing[:_NAMED])}{more}",
-            "run all parts again: what is done is not done again",
+            f"{len(places):,} of {len(names):,} shards are not there, or not whole: "
+            f"{', '.join(names[i] for i in places[:_NAMED])}{more}",
+            f"run {again} again: what is done is not done again",
         )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -24,7 +26,11 @@ ITEMS_FILE = "items.parquet"
 SCHEMA_FILE = "schema.json"
 INDEX_DIR = "index"
 INCOMPLETE_SUFFIX = ".incomplete"
+LOCK_FILE = ".lock"
+OUTLINE_FILE = ".parts/outline.json"
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+"""What file systems answer that have no locks: Lustre without `flock`, NFS without its daemon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +90,12 @@ def index_name(shard: str) -> str:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, *, alone: bool = True) -> Iterator[None]:
+def locked(folder: Path, *, alone: bool = True) -> Iterator[bool]:
     """Hold a folder, made if need be, against other builds; the lock goes with the process.
 
-    Builds that need not be `alone` hold it together.
+    Builds that need not be `alone` hold it together. Yields whether it is held: on a file system
+    without locks, where it cannot be, a build goes on all the same. The lock is that of a file
+    open for writing, for which network file systems ask the other machines.
 
     Raises:
         BuildError: another build holds it, or it cannot be made.
@@ -95,26 +103,44 @@ def locked(folder: Path, *, alone: bool = True) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise BuildError(
             str(folder), f"cannot be made ({error.strerror})", "choose another --out"
         ) from error
     try:
-        try:
-            kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BuildError(
-                str(folder), "another build is at work here", "wait for it, or end it"
-            ) from error
-        if not folder.exists() or not os.path.samestat(os.fstat(descriptor), folder.stat()):
+        is_held = _lock(descriptor, folder, alone=alone)
+        if not _is_file(descriptor, folder / LOCK_FILE):
             raise BuildError(
                 str(folder), "another build has just finished here", "run the command again"
             )
-        yield
+        yield is_held
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path, *, alone: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BuildError(
+            str(folder),
+            "another build is at work here, or a part of this one",
+            "wait for it, or end it",
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    return True
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    """Tell whether an open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def find_dataset(place: Path) -> Path:
@@ -141,12 +167,17 @@ def find_dataset(place: Path) -> Path:
         raise DatasetError(str(place), f"holds several datasets: {names}", "name one of them")
     unfinished = sorted(place.glob(f"**/*{INCOMPLETE_SUFFIX}"))
     if place.name.endswith(INCOMPLETE_SUFFIX) or unfinished:
-        raise DatasetError(
-            str(unfinished[0] if unfinished else place),
-            "the build is not finished",
-            "run the same `shardprep build` again: it goes on where it stopped",
-        )
+        work = unfinished[0] if unfinished else place
+        raise DatasetError(str(work), "the build is not finished", _way_on(work))
     raise DatasetError(str(place), "holds no dataset", "write one with `shardprep build`")
+
+
+def _way_on(work: Path) -> str:
+    """Return what ends the build in a folder; those in parts say in their outline what they are."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if json.loads((work / OUTLINE_FILE).read_bytes()).get("num_parts", 1) > 1:
+            return f"when all its parts are done, run `shardprep finalize {work}`"
+    return "run the same `shardprep build` again: it goes on where it stopped"
 
 
 def find_damaged(place: Path) -> Path:

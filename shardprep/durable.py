@@ -30,11 +30,28 @@ class DurableFile:
 
     def commit(self) -> None:
         """Make the file durable and give it its name, atomically."""
+        self._sync()
+        self._temporary.replace(self.path)
+        sync_folder(self.path.parent)
+
+    def commit_new(self) -> bool:
+        """Do what `commit` does, but only where there is no such file; False where there is."""
+        self._sync()
+        try:
+            self.path.hardlink_to(self._temporary)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            if self.path.exists():
+                return False
+            self._temporary.replace(self.path)
+        sync_folder(self.path.parent)
+        return True
+
+    def _sync(self) -> None:
         self.stream.flush()
         os.fsync(self.stream.fileno())
         self.stream.close()
-        self._temporary.replace(self.path)
-        sync_folder(self.path.parent)
 
     def abandon(self) -> None:
         """Leave no trace; does nothing after `commit`."""

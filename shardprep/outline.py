@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from shardprep.dataset import OUTLINE_FILE
 from shardprep.errors import BuildError
 from shardprep.image import ImageSpec
 from shardprep.manifest import Fingerprint
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from shardprep.recipe import Recipe
     from shardprep.storage.folder import Folder
 
-_OUTLINE_FILE = ".parts/outline.json"
 _SHOWN_ROWS = 10
 
 
@@ -54,6 +54,8 @@ class Outline(_Model):
     """Inputs that never became items, by reason."""
     max_rejected: float
     """The share of rejected images up to which the dataset may be published."""
+    num_parts: int
+    """In how many parts the run that wrote this has cut the build; 1 is a whole build."""
 
     @property
     def num_items(self) -> int:
@@ -61,7 +63,9 @@ class Outline(_Model):
         return sum(shard.num_items for shard in self.shards)
 
 
-def make_outline(plan: BuildPlan, recipe: Recipe, fingerprint: Fingerprint) -> Outline:
+def make_outline(
+    plan: BuildPlan, recipe: Recipe, fingerprint: Fingerprint, num_parts: int
+) -> Outline:
     """Return the outline of a plan."""
     return Outline(
         name=plan.name,
@@ -78,12 +82,13 @@ def make_outline(plan: BuildPlan, recipe: Recipe, fingerprint: Fingerprint) -> O
         ),
         skipped=dict(sorted(Counter(one.reason for one in plan.skipped).items())),
         max_rejected=recipe.max_rejected,
+        num_parts=num_parts,
     )
 
 
 def write_outline(parts: Folder, outline: Outline) -> None:
     """Keep the outline of a build."""
-    parts.write(_OUTLINE_FILE, outline.model_dump_json(indent=2).encode())
+    parts.write(OUTLINE_FILE, outline.model_dump_json(indent=2).encode())
 
 
 def read_outline(parts: Folder) -> Outline | None:
@@ -93,10 +98,10 @@ def read_outline(parts: Folder) -> Outline | None:
         BuildError: it is damaged, or of another version.
 
     """
-    data = parts.read(_OUTLINE_FILE)
+    data = parts.read(OUTLINE_FILE)
     try:
         return None if data is None else Outline.model_validate_json(data)
     except ValidationError as error:
         raise BuildError(
-            parts.located(_OUTLINE_FILE), "is damaged", "run the build, or its parts, again"
+            parts.located(OUTLINE_FILE), "is damaged", "run the build, or its parts, again"
         ) from error

@@ -9,16 +9,15 @@ remembered until then lies below `<version>.incomplete/` there too.
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shardprep.dataset import INCOMPLETE_SUFFIX, DatasetFolder, locked
+from shardprep.dataset import INCOMPLETE_SUFFIX, LOCK_FILE, DatasetFolder, locked
 from shardprep.durable import sync_folder
-from shardprep.errors import BuildError, DatasetError
+from shardprep.errors import BuildError
 from shardprep.manifest import MANIFEST_FILE, load_manifest, parse_manifest
 from shardprep.shard import PARTS_DIR, Folders
 from shardprep.storage.folder import LocalFolder, ObjectFolder
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from shardprep.manifest import Manifest
 
 WORK_DIR = ".work"
-_VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+(\.incomplete)?")
-_NAMED = 4
 BUILD_FILE = ".build.json"
 
 
@@ -70,8 +67,11 @@ class Place(Protocol):
     def sealed(self) -> Manifest | None:
         """Return the manifest of a dataset that is complete and has not its name yet."""
 
-    def held(self, *, alone: bool) -> contextlib.AbstractContextManager[None]:
-        """Keep other builds out: all of them, or those that must be alone."""
+    def held(self, *, alone: bool) -> contextlib.AbstractContextManager[bool]:
+        """Keep other builds out: all of them, or those that must be alone.
+
+        Gives whether that can be had here.
+        """
 
     def scratch(self) -> contextlib.AbstractContextManager[Path]:
         """Give a folder on this machine for what must be unpacked; it goes in the end."""
@@ -96,34 +96,6 @@ class Place(Protocol):
 
     def draft(self) -> Path:
         """Return the same of one that lacks only its manifest."""
-
-
-def find_place(where: str) -> Place:
-    """Return the place that an argument means: a dataset, unfinished or not, or what it lies in.
-
-    Raises:
-        DatasetError: there is none, or several.
-
-    """
-    if is_url(where):
-        url = ObjectUrl.parse(where.removesuffix("/").removesuffix(INCOMPLETE_SUFFIX))
-        return ObjectPlace(url)
-    path = Path(where)
-    for pattern in ("", "*", "*/*"):
-        found = [
-            one
-            for one in (sorted(path.glob(pattern)) if pattern else [path])
-            if _VERSION_FOLDER.fullmatch(one.name)
-        ]
-        places = {one.with_name(one.name.removesuffix(INCOMPLETE_SUFFIX)) for one in found}
-        if len(places) > 1:
-            names = ", ".join(str(one) for one in sorted(places)[:_NAMED])
-            raise DatasetError(where, f"holds several datasets: {names}", "name one of them")
-        for one in places:
-            final = one.absolute()
-            folder = DatasetFolder(one.parent.parent, final.parent.name, final.name)
-            return LocalPlace(folder)
-    raise DatasetError(where, "holds no dataset, finished or not", "give what --out was, or a path")
 
 
 def place_of(out: str, name: str, version: str) -> Place:
@@ -165,15 +137,18 @@ class LocalPlace:
         return load_manifest(work) if (work / MANIFEST_FILE).is_file() else None
 
     @contextlib.contextmanager
-    def held(self, *, alone: bool) -> Iterator[None]:
+    def held(self, *, alone: bool) -> Iterator[bool]:
         """Hold the lock of the unfinished folder; who is alone sweeps out what the dead left."""
+        with locked(self.folder.incomplete, alone=alone) as is_held:
+            if alone and is_held:
+                self._sweep()
+            yield is_held
+
+    def _sweep(self) -> None:
         work = self.folder.incomplete
-        with locked(work, alone=alone):
-            if alone:
-                shutil.rmtree(work / WORK_DIR, ignore_errors=True)
-                for path in (*work.glob(".*.tmp"), *work.glob("*/.*.tmp")):
-                    path.unlink(missing_ok=True)
-            yield
+        shutil.rmtree(work / WORK_DIR, ignore_errors=True)
+        for path in (*work.glob(".*.tmp"), *work.glob("*/.*.tmp")):
+            path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -182,13 +157,12 @@ class LocalPlace:
         below.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
-        with contextlib.suppress(OSError):  # another part of the build has its own in there
-            below.rmdir()
 
     def clear(self) -> None:
-        """Empty the folder of the unfinished build."""
+        """Empty the folder of the unfinished build, which stays held."""
         for path in self.folder.incomplete.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if path.name != LOCK_FILE:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def discard(self) -> None:
         """Remove the folder, and those above it that it alone was in."""
@@ -205,12 +179,14 @@ class LocalPlace:
         """Rename the folder, in place of a dataset that is there."""
         incomplete, final, old = self.folder.incomplete, self.folder.final, self.folder.old
         shutil.rmtree(incomplete / PARTS_DIR, ignore_errors=True)
-        shutil.rmtree(incomplete / WORK_DIR, ignore_errors=True)
+        self._sweep()
         (incomplete / BUILD_FILE).unlink(missing_ok=True)
         shutil.rmtree(old, ignore_errors=True)
         if final.exists():
             final.rename(old)
+        (incomplete / LOCK_FILE).unlink(missing_ok=True)
         incomplete.rename(final)
+        (final / LOCK_FILE).unlink(missing_ok=True)  # of one that came between
         sync_folder(final.parent)
         shutil.rmtree(old, ignore_errors=True)
 
@@ -260,10 +236,10 @@ class ObjectPlace:
         """Return nothing: what is complete has its name."""
         return None
 
-    def held(self, *, alone: bool) -> contextlib.AbstractContextManager[None]:
+    def held(self, *, alone: bool) -> contextlib.AbstractContextManager[bool]:
         """Do nothing: the manifest is created by one build alone."""
         del alone
-        return contextlib.nullcontext()
+        return contextlib.nullcontext(enter_result=False)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from shardprep.catalog.catalog import Catalog, make_catalog
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.catalog.catalog import Item
+    from shardprep.part import Part
     from shardprep.recipe import Recipe
 
 _RECORD_OVERHEAD_BYTES = 200
@@ -49,6 +50,13 @@ class BuildPlan:
     def num_items(self) -> int:
         """Items of all shards."""
         return sum(len(shard.items) for shard in self.shards)
+
+    def of_part(self, part: Part) -> BuildPlan:
+        """Return the plan of one part; what is said of the source stays as it is."""
+        shards = tuple(part.of(self.shards))
+        num_items = sum(len(shard.items) for shard in shards)
+        estimate = self.estimated_bytes * num_items // self.num_items
+        return replace(self, shards=shards, estimated_bytes=estimate)
 
     def shard_name(self, shard: ShardPlan) -> str:
         """Return the file name of one of the shards."""

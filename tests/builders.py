@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from shardprep import build as parts
+from shardprep.arguments import part_of
 from shardprep.build import build_dataset
+from shardprep.complete import finalize_dataset
 from shardprep.engine.job import by_chunks
 from shardprep.recipe import make_recipe
+from shardprep.unfinished import find_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from shardprep.build import PartResult
     from shardprep.chunk import ChunkTask, EncodedChunk
     from shardprep.complete import BuildResult
     from shardprep.engine.limits import WorkerLimits
@@ -148,6 +153,31 @@ def build(
         engine=by_chunks(engine),
         overwrite=replace,
     )
+
+
+def build_part(
+    source: Path,
+    out: Path,
+    part: str,
+    *,
+    watcher: Quiet | None = None,
+    engine: Any = in_process,
+    **keys: Any,
+) -> PartResult:
+    """Build part "I/N" of a dataset, in this process."""
+    recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
+    return parts.build_part(
+        recipe,
+        part_of(part),
+        num_workers=1,
+        watcher=watcher or Quiet(),
+        engine=by_chunks(engine),
+    )
+
+
+def finalize(out: Path, *, max_rejected: float | None = None) -> BuildResult:
+    """Make a dataset of the parts below a folder."""
+    return finalize_dataset(find_place(str(out)), num_threads=2, max_rejected=max_rejected)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

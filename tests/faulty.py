@@ -17,14 +17,15 @@ import signal
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import BuildError
-from tests.builders import build, in_process, tree
+from tests.builders import build, build_part, finalize, in_process, tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 KEYS: dict[str, Any] = {
     "shards": 3,
@@ -32,7 +33,17 @@ KEYS: dict[str, Any] = {
     "format": "png",
     "split": "train=0.8,test=0.2",
 }
-LEAST = {"every change": 40, "random moments": 100, "full disk": 15, "read-only": 1}
+FEW: dict[str, Any] = {**KEYS, "shards": 1}
+"""Two shards, one in each part."""
+LEAST = {
+    "every change": 40,
+    "random moments": 100,
+    "full disk": 15,
+    "read-only": 1,
+    "every change of parts": 50,
+    "parts at random moments": 60,
+    "parts together": 10,
+}
 """Plan → how many faults it must have made."""
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
@@ -41,7 +52,7 @@ _DISK_BYTES = 96 << 20
 _PAGE_BYTES = 4096
 
 
-def forked(work: Callable[[], None]) -> int:
+def forked(work: Callable[[], object]) -> int:
     """Run the work in a child; return its wait status as `os.waitstatus_to_exitcode` gives it."""
     child = os.fork()
     if child == 0:
@@ -54,14 +65,10 @@ def forked(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def undisturbed(source: Path, out: Path) -> dict[str, bytes]:
+def undisturbed(source: Path, out: Path, keys: dict[str, Any] = KEYS) -> dict[str, bytes]:
     """Build to the end in a child; return every file that is there then."""
-    assert forked(lambda: _ignore(build(source, out, **KEYS))) == 0
+    assert forked(partial(build, source, out, **keys)) == 0
     return tree(out)
-
-
-def _ignore(_: object) -> None:
-    pass
 
 
 def kill_at_change(number: int, out: Path) -> None:
@@ -143,6 +150,96 @@ def random_moments(source: Path, folder: Path, num_kills: int = 100) -> dict[str
         shutil.rmtree(out)
         builds += 1
     return {"tried": kills, "same bytes": kills}
+
+
+def in_parts(source: Path, out: Path) -> None:
+    """Build in two parts, then make a dataset of them."""
+    for part in ("1/2", "2/2"):
+        build_part(source, out, part, **FEW)
+    finalize(out)
+
+
+def ended_in_parts(source: Path, out: Path) -> dict[str, bytes]:
+    """Build in parts to the end in a child; return every file that is there then."""
+    assert forked(partial(in_parts, source, out)) == 0
+    return tree(out)
+
+
+def every_change_of_parts(source: Path, folder: Path) -> dict[str, int]:
+    """Kill a build in parts before each change that it makes to the disk, then do it again."""
+    whole = undisturbed(source, folder / "whole", FEW)
+    number = 0
+    while True:
+        number += 1
+        out = folder / f"change{number}"
+
+        def faulty(out: Path = out, number: int = number) -> None:
+            kill_at_change(number, out)
+            in_parts(source, out)
+
+        code = forked(faulty)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        check_complete(out, whole)
+        assert ended_in_parts(source, out) == whole, f"killed before change {number}"
+        shutil.rmtree(out)
+    return {"tried": number - 1, "same bytes": number - 1}
+
+
+def together(works: Sequence[Callable[[], object]]) -> list[int]:
+    """Run works at the same time, a child each; return 0, or the error or signal of each."""
+    children = []
+    for work in works:
+        child = os.fork()
+        if child == 0:
+            os._exit(abs(forked(work)))
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def parts_at_random_moments(source: Path, folder: Path, num_kills: int = 60) -> dict[str, int]:
+    """Kill parts that are built at the same time, one of them twice, then build them again."""
+    whole = undisturbed(source, folder / "whole", FEW)
+    start = time.monotonic()
+    ended_in_parts(source, folder / "again")
+    duration = time.monotonic() - start
+    draw = random.Random(7)
+    kills = builds = 0
+    while kills < num_kills:
+        out = folder / f"moment{builds}"
+        for _ in range(draw.randint(1, 3)):
+            works = []
+            for part in ("1/2", "2/2", "2/2"):
+                moment = draw.uniform(0.001, duration)
+
+                def faulty(out: Path = out, part: str = part, moment: float = moment) -> None:
+                    signal.setitimer(signal.ITIMER_REAL, moment)
+                    build_part(source, out, part, **FEW)
+
+                works.append(faulty)
+            codes = together(works)
+            assert set(codes) <= {0, signal.SIGALRM}
+            kills += codes.count(signal.SIGALRM)
+            check_complete(out, whole)
+        assert ended_in_parts(source, out) == whole
+        shutil.rmtree(out)
+        builds += 1
+    return {"tried": kills, "same bytes": kills}
+
+
+def parts_together(source: Path, folder: Path, num_rounds: int = 10) -> dict[str, int]:
+    """Build each part in two processes at the same time, and end the build in two at once."""
+    whole = undisturbed(source, folder / "whole", FEW)
+    for number in range(num_rounds):
+        out = folder / f"round{number}"
+        parts = ("1/2", "2/2", "2/2", "1/2")
+        works = [partial(build_part, source, out, part, **FEW) for part in parts]
+        assert together(works) == [0] * len(parts)
+        assert 0 in together([partial(finalize, out)] * 2)
+        assert tree(out) == whole
+        shutil.rmtree(out)
+    return {"tried": num_rounds, "same bytes": num_rounds}
 
 
 def own_disk(place: Path) -> bool:
@@ -229,6 +326,9 @@ def main(plan: str, source: str, folder: str) -> None:
         "random moments": random_moments,
         "full disk": full_disk,
         "read-only": read_only,
+        "every change of parts": every_change_of_parts,
+        "parts at random moments": parts_at_random_moments,
+        "parts together": parts_together,
     }
     print(json.dumps(plans[plan](Path(source), Path(folder))))  # noqa: T201 - its result
 

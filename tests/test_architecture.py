@@ -17,16 +17,9 @@ MODULES = {
 }
 
 LAYERS = [
-    [
-        "errors",
-        "engine.limits",
-        "engine.cores",
-        "engine.server",
-        "stages",
-        "verify.problem",
-        "verify.layout",
-    ],
-    ["storage.url"],
+    ["errors", "stages", "engine.limits", "engine.cores", "engine.server"],
+    ["verify.problem", "verify.layout"],
+    ["storage.url", "part"],
     ["storage.objects"],
     ["durable", "tfrecord", "example", "resample"],
     ["storage.folder", "storage.staging"],
@@ -85,7 +78,7 @@ LAYERS = [
     ["bench.result", "reader.probe", "reader.stall"],
     ["outline", "engine.job"],
     ["finish", "place", "reader.resume", "reader.strategy", "rejected"],
-    ["begin"],
+    ["begin", "unfinished"],
     ["complete"],
     ["reader", "verify.examples", "verify.documents"],
     ["reader.ways", "bench.run"],

@@ -224,7 +224,8 @@ def test_version_is_the_package_s(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["build", "init", "inspect", "verify", "bench", "download", "sample"]
+    "command",
+    ["build", "finalize", "init", "inspect", "verify", "bench", "download", "sample"],
 )
 def test_help_shows_an_example_and_fits_80_columns(here: Path, command: str) -> None:
     done = run(command, "--help", cwd=here)

@@ -82,6 +82,18 @@ def fault_rows() -> list[tuple[str, str, str]]:
         ("killed by a timer, at random moments", least["random moments"], same),
         ("disk full (*), at each page written", least["full disk"], f"one-line error; {same}"),
         ("read-only disk (*)", str(LEAST["read-only"]), f"one-line error, nothing written; {same}"),
+        (
+            "SIGKILL of a build in parts before a change to the disk, at each in turn",
+            least["every change of parts"], same,
+        ),
+        (
+            "parts, built at the same time, killed by a timer at random moments",
+            least["parts at random moments"], same,
+        ),
+        (
+            "each part built by two processes at the same time", str(LEAST["parts together"]),
+            "the same bytes",
+        ),
         ("SIGKILL of a build that has workers", str(PARENT_KILLS), f"no worker is left; {same}"),
         ("SIGKILL of workers in one build", f"at least {MIN_WORKER_KILLS}", "the same bytes"),
         ("Ctrl-C", "1", f"exit code 130, no worker is left; {same}"),

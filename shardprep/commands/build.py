@@ -13,14 +13,15 @@ from shardprep.commands.terminal import console, notice, show_result
 from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
-    from shardprep.build import Part
+    from shardprep.part import Part
     from shardprep.recipe import Recipe
 
 EPILOG = (
     "Examples:\n\n"
     "shardprep build dogs-vs-cats.zip --shards 20\n\n"
     "shardprep build photos/ --size 256x256 --fit pad --split train=0.9,validation=0.1\n\n"
-    "shardprep build kaggle:dog-breed-identification --labels csv:labels.csv:id:breed"
+    "shardprep build kaggle:dog-breed-identification --labels csv:labels.csv:id:breed\n\n"
+    "shardprep build photos.zip --out /shared/tfrecords --part 3/16"
 )
 
 
@@ -98,6 +99,10 @@ def build(
     not_recipe = {
         "workers", "part", "save_rejected", "refresh", "overwrite", "profile", "dry_run", "as_json",
     }  # fmt: skip
+    piece = None if part is None else part_of(part)
+    if piece is not None and (overwrite or save_rejected is not None):
+        flag = "--overwrite" if overwrite else "--save-rejected"
+        raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
     given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
     recipe = recipe_of({key: value for key, value in given.items() if key not in not_recipe})
     if source is not None and recipe_applies(source):
@@ -105,17 +110,14 @@ def build(
     local = local_source(recipe.source, console(stderr=True), refresh=refresh)
     recipe = recipe.model_copy(update={"source": local})
     if dry_run:
-        _show_plan(recipe, as_json=as_json)
+        _show_plan(recipe, piece, as_json=as_json)
     else:
         if profile:
             from shardprep import stages
 
             stages.start()
-        if part is not None:
-            if overwrite or save_rejected is not None:
-                flag = "--overwrite" if overwrite else "--save-rejected"
-                raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
-            _build_part(recipe, part_of(part), workers, as_json=as_json)
+        if piece is not None:
+            _build_part(recipe, piece, workers, as_json=as_json)
         else:
             _build(recipe, workers, save_rejected, overwrite=overwrite, as_json=as_json)
 
@@ -168,18 +170,19 @@ def _build_part(recipe: Recipe, part: Part, workers: int | None, *, as_json: boo
     if as_json:
         summary = {
             "path": result.place.location,
-            "part": f"{part.number}/{part.count}",
+            "part": str(part),
             "was_there": result.was_there,
             "num_shards": result.num_shards,
+            "num_all_shards": result.num_all_shards,
             "num_new_items": result.num_new_items,
             "elapsed_s": round(result.elapsed_s, 3),
         }
         typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
         return
-    print_part(console(), part, result)
+    print_part(console(), result)
 
 
-def _show_plan(recipe: Recipe, *, as_json: bool) -> None:
+def _show_plan(recipe: Recipe, part: Part | None, *, as_json: bool) -> None:
     import tempfile
 
     from shardprep.prepare import make_plan
@@ -187,11 +190,15 @@ def _show_plan(recipe: Recipe, *, as_json: bool) -> None:
     terminal = console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         plan = make_plan(recipe, Path(work), lambda line: notice(terminal, line))
+    num_all_shards = len(plan.shards)
+    if part is not None:
+        plan = plan.of_part(part)
     if as_json:
         from collections import Counter
 
         summary = {
             "name": plan.name,
+            **({} if part is None else {"part": str(part), "num_all_shards": num_all_shards}),
             "splits": dict(Counter(shard.split for shard in plan.shards)),
             "images": dict(Counter(item.split for shard in plan.shards for item in shard.items)),
             "labels": list(plan.schema.labels),
@@ -204,6 +211,8 @@ def _show_plan(recipe: Recipe, *, as_json: bool) -> None:
         return
     from shardprep.report.summary import print_plan
 
+    if part is not None:
+        typer.echo(f"part {part}: {len(plan.shards):,} of {num_all_shards:,} shards")
     print_plan(console(), plan)
 
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from shardprep import options as o
 from shardprep.commands.terminal import console, show_result
 
 EPILOG = "Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_vs_cats"
@@ -16,19 +15,30 @@ def finalize(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            help="The dataset, or what it lies in. By default what ./shardprep.toml says, else "
-            "the one under ./tfrecords.",
+            help="The dataset's folder, or one above it. By default what ./shardprep.toml "
+            "builds, else the one unfinished build under ./tfrecords.",
             show_default=False,
         ),
     ] = None,
-    max_rejected: o.MaxRejected = None,
+    max_rejected: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Fail if more images than this are bad.",
+            show_default="what the parts were given",
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Threads that check shards.", show_default="usable cores"),
     ] = None,
-    as_json: o.Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Make a dataset of the shards that `build --part` has written, once all parts are done."""
+    """Make a dataset of the shards that `build --part` has written, once all parts are done.
+
+    It needs neither the source nor the options, reads every shard once, and says which parts to
+    run again where shards are missing. What it makes equals a build in one run, byte for byte.
+    """
     from shardprep.arguments import rejected_share, unfinished
     from shardprep.complete import TooManyRejectedError, finalize_dataset
     from shardprep.engine.cores import usable_cores

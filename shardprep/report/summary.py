@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from shardprep.build import Part, PartResult
+    from shardprep.build import PartResult
     from shardprep.complete import BuildResult
     from shardprep.manifest import Manifest
     from shardprep.prepare import BuildPlan
@@ -75,7 +75,7 @@ def print_result(
     """Show what a build has come to."""
     manifest = result.manifest
     if result.was_there:
-        console.print(f"[bold]{result.location}[/bold] is there already, with these options.")
+        console.print(f"[bold]{result.location}[/bold] is there already: nothing to do.")
     else:
         console.print(f"[bold]{result.location}[/bold]")
     console.print(_split_table(manifest))
@@ -93,16 +93,18 @@ def print_result(
     print_line(console, "next", f"shardprep inspect {result.location.rpartition('/')[0]}")
 
 
-def print_part(console: Console, part: Part, result: PartResult) -> None:
+def print_part(console: Console, result: PartResult) -> None:
     """Show what the build of a part has come to."""
     if result.was_there:
-        console.print(f"[bold]{result.place.location}[/bold] is there already, with these options.")
+        console.print(f"[bold]{result.place.location}[/bold] is there already: nothing to do.")
         return
     console.print(
-        f"part {part.number}/{part.count}: {result.num_shards:,} of {result.num_all_shards:,} "
-        f"shards are done, {result.num_new_items:,} images by this run in {result.elapsed_s:.1f} s"
+        f"part {result.part} is done: {result.num_shards:,} of {result.num_all_shards:,} shards; "
+        f"{result.num_new_items:,} images by this run in {result.elapsed_s:.1f} s",
+        soft_wrap=True,
     )
-    print_line(console, "next", f"when all parts are: shardprep finalize {result.place.location}")
+    print_line(console, "next", "when all parts are done:")
+    print_line(console, "", f"shardprep finalize {result.place.location}")
 
 
 def print_facts(console: Console, facts: Facts) -> None:

@@ -1,0 +1,63 @@
+"""Which build an argument of `finalize` means: the unfinished one at a path, or below it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from shardprep.dataset import INCOMPLETE_SUFFIX, DatasetFolder
+from shardprep.errors import DatasetError
+from shardprep.place import LocalPlace, ObjectPlace, Place
+from shardprep.storage.url import ObjectUrl, is_url
+
+_VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+(\.incomplete)?")
+_NAMED = 4
+
+
+def find_place(where: str) -> Place:
+    """Return the place that an argument means: a dataset, unfinished or not, or what it lies in.
+
+    Where several lie there, the one that is unfinished.
+
+    Raises:
+        DatasetError: there is none, or several.
+
+    """
+    if is_url(where):
+        url = ObjectUrl.parse(where.removesuffix("/").removesuffix(INCOMPLETE_SUFFIX))
+        return ObjectPlace(url)
+    path = Path(where)
+    if path.name in ("", "..") or path.parent.name in ("", ".."):
+        path = path.resolve()
+    if _VERSION_FOLDER.fullmatch(path.name):
+        folder = _folder(path)
+        if not path.is_dir() or folder.is_finished or folder.incomplete.is_dir():
+            return LocalPlace(folder)
+    if not path.is_dir():
+        raise DatasetError(where, "no such folder", "give the folder that --out was")
+    found = _below(path, "*") or _below(path, "*/*")
+    unfinished = [folder for folder in found if folder.incomplete.is_dir()]
+    if len(unfinished or found) == 1:
+        return LocalPlace((unfinished or found)[0])
+    if not found:
+        raise DatasetError(
+            where, "holds no dataset, finished or not", "give the folder that --out was"
+        )
+    names = ", ".join(str(folder.final) for folder in (unfinished or found)[:_NAMED])
+    what = "several unfinished builds" if unfinished else "no unfinished build, only"
+    raise DatasetError(where, f"holds {what}: {names}", "name one of them")
+
+
+def _below(path: Path, pattern: str) -> list[DatasetFolder]:
+    there = (
+        one for one in path.glob(pattern) if _VERSION_FOLDER.fullmatch(one.name) and one.is_dir()
+    )
+    return [_folder(one) for one in sorted({one.with_name(_final(one)) for one in there})]
+
+
+def _folder(path: Path) -> DatasetFolder:
+    return DatasetFolder(path.parent.parent, path.parent.name, _final(path))
+
+
+def _final(path: Path) -> str:
+    return path.name.removesuffix(INCOMPLETE_SUFFIX)
