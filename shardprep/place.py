@@ -171,9 +171,14 @@ class LocalPlace:
         with locked(work, alone=alone):
             if alone:
                 shutil.rmtree(work / WORK_DIR, ignore_errors=True)
-                for path in (*work.glob(".*.tmp"), *work.glob("*/.*.tmp")):
-                    path.unlink(missing_ok=True)
+                self._sweep()
             yield
+
+    def _sweep(self) -> None:
+        """Remove what processes that died had begun to write."""
+        work = self.folder.incomplete
+        for path in (*work.glob(".*.tmp"), *work.glob("*/.*.tmp")):
+            path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -207,6 +212,7 @@ class LocalPlace:
         shutil.rmtree(incomplete / PARTS_DIR, ignore_errors=True)
         shutil.rmtree(incomplete / WORK_DIR, ignore_errors=True)
         (incomplete / BUILD_FILE).unlink(missing_ok=True)
+        self._sweep()
         shutil.rmtree(old, ignore_errors=True)
         if final.exists():
             final.rename(old)

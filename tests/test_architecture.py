@@ -19,6 +19,7 @@ MODULES = {
 LAYERS = [
     ["errors", "engine.limits", "engine.cores", "stages", "verify.problem", "verify.layout"],
     ["storage.url"],
+    ["engine.cluster"],
     ["storage.objects"],
     ["durable", "tfrecord", "example", "resample"],
     ["storage.folder", "storage.staging"],
@@ -76,6 +77,8 @@ LAYERS = [
     ["shard", "tally", "report.facts", "reader.pipeline", "reader.arrays.dataset", "verify.rows"],
     ["bench.result", "reader.probe", "reader.stall"],
     ["outline", "engine.job"],
+    ["engine.preflight"],
+    ["engine.ray"],
     ["finish", "place", "reader.resume", "reader.strategy", "rejected"],
     ["begin"],
     ["complete"],

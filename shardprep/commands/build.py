@@ -13,6 +13,9 @@ from shardprep.commands.terminal import console, notice, show_result
 from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from shardprep.arguments import Crew
     from shardprep.build import Part
     from shardprep.recipe import Recipe
 
@@ -20,7 +23,8 @@ EPILOG = (
     "Examples:\n\n"
     "shardprep build dogs-vs-cats.zip --shards 20\n\n"
     "shardprep build photos/ --size 256x256 --fit pad --split train=0.9,validation=0.1\n\n"
-    "shardprep build kaggle:dog-breed-identification --labels csv:labels.csv:id:breed"
+    "shardprep build kaggle:dog-breed-identification --labels csv:labels.csv:id:breed\n\n"
+    "shardprep build /shared/photos.zip --out /shared/tfrecords --engine ray --ray-address auto"
 )
 
 
@@ -76,6 +80,8 @@ def build(
     timeout: o.Timeout = None,
     save_rejected: o.SaveRejected = None,
     workers: o.Workers = None,
+    engine: o.Engine = "local",
+    ray_address: o.RayAddress = None,
     part: o.Part = None,
     refresh: o.Refresh = False,
     overwrite: o.Overwrite = False,
@@ -87,14 +93,16 @@ def build(
 
     A build that was interrupted goes on where it stopped when the same command runs again.
     """
-    from shardprep.arguments import local_source, part_of, recipe_applies, recipe_of
+    from shardprep.arguments import engine_of, local_source, part_of, recipe_applies, recipe_of
     from shardprep.recipe import RECIPE_FILE
 
     not_recipe = {
-        "workers", "part", "save_rejected", "refresh", "overwrite", "profile", "dry_run", "as_json",
+        "workers", "engine", "ray_address", "part", "save_rejected", "refresh", "overwrite",
+        "profile", "dry_run", "as_json",
     }  # fmt: skip
     given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
     recipe = recipe_of({key: value for key, value in given.items() if key not in not_recipe})
+    crew = engine_of(engine, ray_address, workers)
     if source is not None and recipe_applies(source):
         notice(console(stderr=True), f"the options of {RECIPE_FILE} apply: it is for this source")
     local = local_source(recipe.source, console(stderr=True), refresh=refresh)
@@ -110,14 +118,14 @@ def build(
             if overwrite or save_rejected is not None:
                 flag = "--overwrite" if overwrite else "--save-rejected"
                 raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
-            _build_part(recipe, part_of(part), workers, as_json=as_json)
+            _build_part(recipe, part_of(part), crew, as_json=as_json)
         else:
-            _build(recipe, workers, save_rejected, overwrite=overwrite, as_json=as_json)
+            _build(recipe, crew, save_rejected, overwrite=overwrite, as_json=as_json)
 
 
 def _build(
     recipe: Recipe,
-    workers: int | None,
+    crew: AbstractContextManager[Crew],
     save_rejected: Path | None,
     *,
     overwrite: bool,
@@ -125,18 +133,18 @@ def _build(
 ) -> None:
     from shardprep.build import build_dataset
     from shardprep.complete import TooManyRejectedError
-    from shardprep.engine.cores import usable_cores
     from shardprep.report.facts import read_rejections
     from shardprep.report.progress import BuildProgress
     from shardprep.report.summary import print_inputs
 
     try:
-        with BuildProgress(console(stderr=True)) as progress:
+        with crew as workers, BuildProgress(console(stderr=True)) as progress:
             result = build_dataset(
                 recipe,
-                num_workers=workers or usable_cores(),
+                num_workers=workers.num_workers,
                 watcher=progress,
                 overwrite=overwrite,
+                engine=workers.engine,
             )
     except TooManyRejectedError as error:
         rejections = read_rejections(error.draft)
@@ -149,14 +157,17 @@ def _build(
     show_result(result, as_json=as_json)
 
 
-def _build_part(recipe: Recipe, part: Part, workers: int | None, *, as_json: bool) -> None:
+def _build_part(
+    recipe: Recipe, part: Part, crew: AbstractContextManager[Crew], *, as_json: bool
+) -> None:
     from shardprep.build import build_part
-    from shardprep.engine.cores import usable_cores
     from shardprep.report.progress import BuildProgress
     from shardprep.report.summary import print_part
 
-    with BuildProgress(console(stderr=True)) as progress:
-        result = build_part(recipe, part, num_workers=workers or usable_cores(), watcher=progress)
+    with crew as workers, BuildProgress(console(stderr=True)) as progress:
+        result = build_part(
+            recipe, part, num_workers=workers.num_workers, watcher=progress, engine=workers.engine
+        )
     if as_json:
         summary = {
             "path": result.place.location,

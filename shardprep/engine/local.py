@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.chunk import EncodedChunk
 from shardprep.engine.limits import (
+    KEPT_BYTES,
     WorkerLimits,
     cause_of_death,
     die_with_parent,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 _WINDOW = 2
 """Chunks begun and not yet taken, per worker: bounds memory, hides uneven chunks."""
-_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(512 << 20), "MALLOC_MMAP_THRESHOLD_": str(512 << 20)}
+_MALLOC = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(KEPT_BYTES))
 """Keeps glibc from mapping and unmapping the decode buffers anew for every image."""
 _MOST_LOST_IN_A_ROW = 16
 """Items lost with none done between them: not the images are at fault then, but the machine."""
