@@ -27,7 +27,7 @@ from shardprep.shard import ShardTask
 from shardprep.source.extent import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from tests.builders import animals, build, tree, write, zip_bytes
-from tests.ray_cluster import RayCluster, can_be_alone, ray_cluster
+from tests.ray_cluster import ROOT, RayCluster, can_be_alone, ray_cluster
 from tests.ray_driver import DEADLY, KEYS
 from tests.test_faults import Deadly, wait_until
 
@@ -196,6 +196,19 @@ def test_a_cluster_that_does_not_answer_is_one_line_within_seconds(tmp_path: Pat
     said = ended(process, 1)
     assert time.monotonic() - start < MOST_S
     assert said.startswith("127.0.0.1:1: no Ray cluster answers (connection refused); ")
+
+
+def test_the_document_says_what_is_said_and_counted() -> None:
+    pytest.importorskip("ray")
+    from shardprep.engine import ray as engine
+
+    text = (ROOT / "docs" / "ray.md").read_text()
+    problem = "has libjpeg_turbo 3.1.0, where the build was started 3.2.0"
+    assert str(engine._unfit("10.0.0.7", problem)) in text
+    assert engine._MOST_DEATHS == 4
+    assert "four workers over one shard" in text
+    megabytes = round(engine._BASE_BYTES / 1e6)
+    assert f"{megabytes} MB and {engine._BYTES_A_BYTE} bytes for each" in text
 
 
 WRONG = {

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _MOST_DEATHS = 4
 """Of workers, over one shard: not an image is at fault then, but the cluster."""
-_BASE_BYTES = 300 << 20
+_BASE_BYTES = 300_000_000
 """A process with its libraries, and a chunk of records."""
 _BYTES_A_BYTE = 32
 """What decoding takes for each byte of an image file: a JPEG holds about ten times as many pixels'
@@ -96,7 +96,7 @@ class _Submit:
         self._order = ray.put(order)
         memory = min(_memory(order.job, shards), max(node.memory_bytes for node in nodes()))
         self._remote = ray.remote(
-            num_cpus=1, memory=memory, max_retries=0, retry_exceptions=False, max_calls=0
+            num_cpus=1, memory=memory or None, max_retries=0, retry_exceptions=False
         )(_write)
 
     def __call__(self, shard: ShardTask, *, careful: bool) -> Any:
