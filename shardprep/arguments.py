@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from shardprep.build import ON_THIS_MACHINE
 from shardprep.dataset import find_dataset
+from shardprep.engine import cluster
+from shardprep.engine.cores import usable_cores
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.part import Part
 from shardprep.place import place_of
@@ -16,13 +20,16 @@ from shardprep.source.kaggle.ref import is_ref, parse_ref
 from shardprep.unfinished import find_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
+    from shardprep.engine.job import Engine
     from shardprep.place import Place
 
 _DATASETS = Path("tfrecords")
+_BEGUN_A_CPU = 2
+"""Shards given to a cluster, so that no processor waits for the next."""
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 
 
@@ -65,6 +72,41 @@ def downloaded(slug: str, to: Path | None, console: Console, *, refresh: bool) -
     """Return the archive of a slug, downloaded to a folder or the cache unless it is there."""
     with ByteProgress(console) as progress:
         return download(parse_ref(slug), to=to, refresh=refresh, watcher=progress)
+
+
+class Crew(NamedTuple):
+    """Who does the work of a build."""
+
+    engine: Engine
+    num_workers: int
+    """On a cluster, shards begun at a time."""
+
+
+def engine_of(
+    name: str, ray_address: str | None, workers: int | None
+) -> AbstractContextManager[Crew]:
+    """Return what gives the workers that are asked for, and lets them go.
+
+    Raises:
+        RecipeError: there is no such engine, or nothing says where it is.
+
+    """
+    if name == "ray":
+        return _on_cluster(cluster.wanted_address(ray_address), workers)
+    if name != "local":
+        raise RecipeError("--engine", f"{name!r} is not one of local, ray")
+    if ray_address is not None:
+        raise RecipeError("--ray-address", "is for --engine ray", "add that, or leave this out")
+    return nullcontext(Crew(ON_THIS_MACHINE, workers or usable_cores()))
+
+
+@contextmanager
+def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
+    with cluster.connected(address):
+        from shardprep.engine.ray import by_shards  # noqa: PLC0415 - needs Ray
+
+        num_cpus = sum(node.num_cpus for node in cluster.nodes())
+        yield Crew(by_shards, workers or _BEGUN_A_CPU * num_cpus)
 
 
 def part_of(text: str) -> Part:

@@ -108,10 +108,12 @@ class ChunkEncoder:
         if not self.is_timed:
             return encode_chunk(task.items, self, before_item)
         stages.start()
+        before = stages.taken()
         start = time.perf_counter()
         chunk = encode_chunk(task.items, self, before_item)
         seconds = stages.taken()
         seconds["other"] = time.perf_counter() - start - sum(seconds.values())
+        stages.add(before)
         return EncodedChunk(chunk.data, chunk.outcomes, seconds)
 
 

@@ -374,7 +374,28 @@ SaveRejected = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Processes that encode.", show_default="usable cores", rich_help_panel=_RUN
+        min=1,
+        help="Processes that encode; on a cluster, shards at a time.",
+        show_default="usable cores",
+        rich_help_panel=_RUN,
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="What runs the work: local, the cores of this machine, or ray, a cluster that runs "
+        "already (pip install 'shardprep\\[ray]').",
+        rich_help_panel=_RUN,
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Of the cluster's head, or auto for the cluster that this machine is in.",
+        show_default="$RAY_ADDRESS",
+        rich_help_panel=_RUN,
     ),
 ]
 Part = Annotated[

@@ -145,6 +145,7 @@ class LocalPlace:
             yield is_held
 
     def _sweep(self) -> None:
+        """Remove what processes that died had begun to write, or to read."""
         work = self.folder.incomplete
         shutil.rmtree(work / WORK_DIR, ignore_errors=True)
         for path in (*work.glob(".*.tmp"), *work.glob("*/.*.tmp")):
@@ -179,8 +180,8 @@ class LocalPlace:
         """Rename the folder, in place of a dataset that is there."""
         incomplete, final, old = self.folder.incomplete, self.folder.final, self.folder.old
         shutil.rmtree(incomplete / PARTS_DIR, ignore_errors=True)
-        self._sweep()
         (incomplete / BUILD_FILE).unlink(missing_ok=True)
+        self._sweep()
         shutil.rmtree(old, ignore_errors=True)
         if final.exists():
             final.rename(old)

@@ -17,9 +17,11 @@ MODULES = {
 }
 
 LAYERS = [
-    ["errors", "stages", "engine.limits", "engine.cores", "engine.server"],
+    ["errors", "stages", "engine.limits", "engine.cores"],
+    ["engine.server"],
     ["verify.problem", "verify.layout"],
     ["storage.url", "part"],
+    ["engine.cluster"],
     ["storage.objects"],
     ["durable", "tfrecord", "example", "resample"],
     ["storage.folder", "storage.staging"],
@@ -77,6 +79,8 @@ LAYERS = [
     ["shard", "tally", "report.facts", "reader.pipeline", "reader.arrays.dataset", "verify.rows"],
     ["bench.result", "reader.probe", "reader.stall"],
     ["outline", "engine.job"],
+    ["engine.preflight"],
+    ["engine.ray"],
     ["finish", "place", "reader.resume", "reader.strategy", "rejected"],
     ["begin", "unfinished"],
     ["complete"],

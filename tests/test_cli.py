@@ -99,8 +99,8 @@ def test_every_key_of_the_recipe_is_a_flag_and_the_other_way_round(here: Path) -
     text = run("build", "--help", cwd=here).stdout
     flags = {word.strip("│ ,")[2:] for word in text.split() if word.startswith("--")}
     only_for_a_run = {
-        "workers", "part", "save-rejected", "refresh", "overwrite", "profile", "dry-run", "json",
-        "help", "no-header",
+        "workers", "engine", "ray-address", "part", "save-rejected", "refresh", "overwrite",
+        "profile", "dry-run", "json", "help", "no-header",
     }  # fmt: skip
     assert {flag.replace("-", "_") for flag in flags - only_for_a_run} == keys - {"source"}
 

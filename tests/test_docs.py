@@ -87,7 +87,10 @@ def test_every_option_of_the_documents_exists() -> None:
         ).stdout
         for command in [*commands, ["benchmarks"]]
     ]  # fmt: skip
-    known = set(re.findall(r"--[a-z-]+", "".join(texts))) | {"--diagnose"}  # of train_keras.py
+    known = set(re.findall(r"--[a-z-]+", "".join(texts))) | {
+        "--diagnose",  # of train_keras.py
+        "--address", "--working-dir",  # of ray job submit
+    }  # fmt: skip
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         assert set(re.findall(r"`?(--[a-z][a-z-]+)", path.read_text())) <= known, path
 

@@ -13,6 +13,9 @@ from shardprep.commands.terminal import console, notice, show_result
 from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from shardprep.arguments import Crew
     from shardprep.part import Part
     from shardprep.recipe import Recipe
 
@@ -21,7 +24,8 @@ EPILOG = (
     "shardprep build dogs-vs-cats.zip --shards 20\n\n"
     "shardprep build photos/ --size 256x256 --fit pad --split train=0.9,validation=0.1\n\n"
     "shardprep build kaggle:dog-breed-identification --labels csv:labels.csv:id:breed\n\n"
-    "shardprep build photos.zip --out /shared/tfrecords --part 3/16"
+    "shardprep build photos.zip --out /shared/tfrecords --part 3/16\n\n"
+    "shardprep build /shared/photos.zip --out /shared/tfrecords --engine ray --ray-address auto"
 )
 
 
@@ -77,6 +81,8 @@ def build(
     timeout: o.Timeout = None,
     save_rejected: o.SaveRejected = None,
     workers: o.Workers = None,
+    engine: o.Engine = "local",
+    ray_address: o.RayAddress = None,
     part: o.Part = None,
     refresh: o.Refresh = False,
     overwrite: o.Overwrite = False,
@@ -90,14 +96,15 @@ def build(
     """
     from shardprep.engine.server import start_server
 
-    if not dry_run:
+    if engine == "local" and not dry_run:
         start_server()
 
-    from shardprep.arguments import local_source, part_of, recipe_applies, recipe_of
+    from shardprep.arguments import engine_of, local_source, part_of, recipe_applies, recipe_of
     from shardprep.recipe import RECIPE_FILE
 
     not_recipe = {
-        "workers", "part", "save_rejected", "refresh", "overwrite", "profile", "dry_run", "as_json",
+        "workers", "engine", "ray_address", "part", "save_rejected", "refresh", "overwrite",
+        "profile", "dry_run", "as_json",
     }  # fmt: skip
     piece = None if part is None else part_of(part)
     if piece is not None and (overwrite or save_rejected is not None):
@@ -105,6 +112,7 @@ def build(
         raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
     given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
     recipe = recipe_of({key: value for key, value in given.items() if key not in not_recipe})
+    crew = engine_of(engine, ray_address, workers)
     if source is not None and recipe_applies(source):
         notice(console(stderr=True), f"the options of {RECIPE_FILE} apply: it is for this source")
     local = local_source(recipe.source, console(stderr=True), refresh=refresh)
@@ -117,14 +125,14 @@ def build(
 
             stages.start()
         if piece is not None:
-            _build_part(recipe, piece, workers, as_json=as_json)
+            _build_part(recipe, piece, crew, as_json=as_json)
         else:
-            _build(recipe, workers, save_rejected, overwrite=overwrite, as_json=as_json)
+            _build(recipe, crew, save_rejected, overwrite=overwrite, as_json=as_json)
 
 
 def _build(
     recipe: Recipe,
-    workers: int | None,
+    crew: AbstractContextManager[Crew],
     save_rejected: Path | None,
     *,
     overwrite: bool,
@@ -134,19 +142,19 @@ def _build(
 
     from shardprep.build import build_dataset
     from shardprep.complete import TooManyRejectedError
-    from shardprep.engine.cores import usable_cores
     from shardprep.report.facts import read_rejections
     from shardprep.report.progress import BuildProgress
     from shardprep.report.summary import print_inputs
 
     pa.set_memory_pool(pa.system_memory_pool())  # gives back what a shard's rows took
     try:
-        with BuildProgress(console(stderr=True)) as progress:
+        with crew as workers, BuildProgress(console(stderr=True)) as progress:
             result = build_dataset(
                 recipe,
-                num_workers=workers or usable_cores(),
+                num_workers=workers.num_workers,
                 watcher=progress,
                 overwrite=overwrite,
+                engine=workers.engine,
             )
     except TooManyRejectedError as error:
         rejections = read_rejections(error.draft)
@@ -159,14 +167,17 @@ def _build(
     show_result(result, as_json=as_json)
 
 
-def _build_part(recipe: Recipe, part: Part, workers: int | None, *, as_json: bool) -> None:
+def _build_part(
+    recipe: Recipe, part: Part, crew: AbstractContextManager[Crew], *, as_json: bool
+) -> None:
     from shardprep.build import build_part
-    from shardprep.engine.cores import usable_cores
     from shardprep.report.progress import BuildProgress
     from shardprep.report.summary import print_part
 
-    with BuildProgress(console(stderr=True)) as progress:
-        result = build_part(recipe, part, num_workers=workers or usable_cores(), watcher=progress)
+    with crew as workers, BuildProgress(console(stderr=True)) as progress:
+        result = build_part(
+            recipe, part, num_workers=workers.num_workers, watcher=progress, engine=workers.engine
+        )
     if as_json:
         summary = {
             "path": result.place.location,

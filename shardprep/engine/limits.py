@@ -10,9 +10,18 @@ import ctypes
 import resource
 import signal
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""malloc.h"""
+KEPT_BYTES = 512 << 20
+"""That malloc neither gives back to the system nor maps anew for every image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +42,32 @@ def hold_memory(num_bytes: int) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, most))
 
 
+@contextlib.contextmanager
+def limited(limits: WorkerLimits) -> Iterator[None]:
+    """Prepare a process that was not started for it, and has other work afterwards.
+
+    The memory that it holds already does not count. The clock is for `start_clock`; it is stopped
+    in the end. Only for the main thread.
+    """
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    try:
+        if limits.worker_bytes:
+            hold_memory(_data_bytes() + limits.worker_bytes)
+        yield
+    finally:
+        start_clock(0)
+        signal.signal(signal.SIGALRM, handler)
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def keep_buffers() -> None:
+    """Let malloc keep `KEPT_BYTES` from now on: what the environment says at the start (glibc)."""
+    with contextlib.suppress(OSError, AttributeError):
+        for parameter in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            ctypes.CDLL(None).mallopt(parameter, KEPT_BYTES)
+
+
 def start_clock(seconds: float) -> None:
     """End this process by SIGALRM unless the clock is started anew in time; 0 stops it.
 
@@ -45,6 +80,12 @@ def die_with_parent() -> None:
     """Let the system end this process when its parent ends, even by SIGKILL (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _data_bytes() -> int:
+    """Return the memory that counts for the limit and is taken already."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmData:")[2].split()[0]) << 10
 
 
 def cause_of_death(exit_code: int | None) -> str:

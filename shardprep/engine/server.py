@@ -12,13 +12,15 @@ import os
 from multiprocessing import forkserver
 from typing import TYPE_CHECKING
 
+from shardprep.engine.limits import KEPT_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.context import ForkServerContext
 
 _PRELOADED = ["shardprep.cli", "shardprep.engine.local", "shardprep.catalog.catalog"]
 """What a task is made of; the program itself, for a worker looks at it as well."""
-_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(512 << 20), "MALLOC_MMAP_THRESHOLD_": str(512 << 20)}
+_MALLOC = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(KEPT_BYTES))
 """Keeps glibc from mapping and unmapping the decode buffers anew for every image."""
 
 

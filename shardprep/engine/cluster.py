@@ -1,0 +1,191 @@
+"""The Ray cluster: one that runs already, connected to and left again. None is ever started here.
+
+Ray waits long and says much where an address or a token is wrong; here it is one line, and soon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shardprep.errors import BuildError, RecipeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ADDRESS = "RAY_ADDRESS"
+_AUTO = "auto"
+_KNOCK_S = 3.0
+_BEFORE_IMPORT = {
+    "RAY_NUM_REDIS_GET_RETRIES": "2",  # seconds for which it tries a server that refuses it
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else workers that die are told of on stdout
+}
+"""What Ray reads when it is imported, where the user has set nothing else."""
+
+
+class Node(NamedTuple):
+    """A machine of the cluster that tasks can run on."""
+
+    id: str
+    address: str
+    num_cpus: int
+    memory_bytes: int
+    """That tasks may ask for."""
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Be connected to the cluster of an address: `wanted_address` has it.
+
+    A connection that is there already is used, and left as it is.
+
+    Raises:
+        BuildError: it does not answer, or does not let us in.
+
+    """
+    ray = _ray()
+    if ray.is_initialized():
+        yield
+        return
+    if address != _AUTO:
+        _knock(address)
+    _connect(ray, address)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def nodes() -> list[Node]:
+    """Return the nodes that are alive and have a processor for tasks.
+
+    Raises:
+        BuildError: there is none.
+
+    """
+    found = [
+        Node(
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            int(node["Resources"].get("CPU", 0)),
+            int(node["Resources"].get("memory", 0)),
+        )
+        for node in _ray().nodes()
+        if node["Alive"] and node["Resources"].get("CPU", 0) >= 1
+    ]
+    if not found:
+        raise BuildError(
+            "the Ray cluster",
+            "has no node with a processor for tasks",
+            "add one, and run the same command again",
+        )
+    return found
+
+
+def wanted_address(address: str | None) -> str:
+    """Return the address that is meant: HOST:PORT, or "auto".
+
+    None is $RAY_ADDRESS, and so is "auto" where that is set, as with Ray itself.
+
+    Raises:
+        RecipeError: nothing says which cluster, or not in a form that is understood.
+
+    """
+    where, text = "--ray-address", address
+    if text in (None, "", _AUTO) and os.environ.get(_ADDRESS):
+        where, text = _ADDRESS, os.environ[_ADDRESS]
+    if not text:
+        raise RecipeError(
+            "--engine ray",
+            "no cluster is named",
+            f"give --ray-address HOST:PORT, or set {_ADDRESS}; none is started here",
+        )
+    if text == _AUTO:
+        return text
+    host, colon, port = text.rpartition(":")
+    if "://" in text or not (colon and host and port.isdecimal()):
+        raise RecipeError(
+            where,
+            f"{text!r} is not HOST:PORT",
+            "give the address of the cluster's head, such as 10.0.0.5:6379, on one of its nodes; "
+            "from elsewhere: ray job submit",
+        )
+    return text
+
+
+def _knock(address: str) -> None:
+    """See that somebody listens: Ray itself would go on asking for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise BuildError(
+            address,
+            f"no Ray cluster answers ({str(why).lower()})",
+            "is it up, and is this the port of its head (ray start prints both)?",
+        ) from error
+
+
+def _connect(ray: Any, address: str) -> None:
+    try:
+        with _silent():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise _refused(address, f"{error} {error.__cause__ or ''}") from error
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Hide what Ray's core prints, past all settings, while it connects."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+def _refused(address: str, said: str) -> BuildError:
+    """Return what to say where Ray has said much."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if "oken" in said and "uthenticat" in said:
+        return BuildError(
+            address,
+            "the cluster wants a token, and there is none here or another",
+            "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN to the cluster's",
+        )
+    if "Version mismatch" in said:
+        cluster, here = (
+            " and ".join(line for line in part if line.startswith(("Ray:", "Python:")))
+            for part in (lines[:3], lines[3:])
+        )
+        return BuildError(
+            address,
+            f"the cluster has {cluster.replace(':', '')}, this machine {here.replace(':', '')}",
+            "install the cluster's versions here, or: ray job submit",
+        )
+    if address == _AUTO:
+        return BuildError(
+            "--ray-address auto", "no Ray cluster runs on this machine", "give HOST:PORT"
+        )
+    return BuildError(address, f"Ray cannot connect ({lines[0]})", "see: ray status")
+
+
+def _ray() -> Any:
+    for name, value in _BEFORE_IMPORT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise BuildError("--engine ray", "needs Ray", "pip install 'shardprep[ray]'") from error
+    return ray

@@ -1,0 +1,121 @@
+"""What every machine of a build must have in common: versions, the source, and where to write.
+
+A machine with another libjpeg would write other bytes, and one that cannot see the source would
+reject every image of it. So both are compared before the first image, and where a machine joins
+later, before its first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep.errors import StorageError
+from shardprep.fingerprint import versions
+from shardprep.source.extent import MemberError, RefusedExtent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from shardprep.shard import ShardTask
+    from shardprep.source.extent import StoredExtent
+    from shardprep.storage.folder import Folder
+
+_MOST_FILES = 16
+"""Of the source: one that is a folder has as many as it has images."""
+_HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The beginning of an item, as this machine reads it."""
+
+    extent: StoredExtent
+    content: str
+    """Its hash, or why it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a machine must find as it is found here."""
+
+    versions: Mapping[str, str]
+    samples: tuple[Sample, ...]
+    folder: Folder
+    """That parts are written to."""
+    token: str
+    """Content of a file in there."""
+
+
+@contextlib.contextmanager
+def terms(shards: Iterable[ShardTask], folder: Folder) -> Iterator[Terms]:
+    """Give the terms as this machine finds them; they hold until the end of the block."""
+    token = os.urandom(8).hex()
+    name = _token_file(token)
+    folder.write(name, token.encode())
+    try:
+        yield Terms(_versions(), tuple(_samples(shards)), folder, token)
+    finally:
+        folder.remove([name])
+
+
+def difference(terms: Terms) -> str:
+    """Return in words the first thing that is not on this machine as it must be, "" for nothing."""
+    here = _versions()
+    for name, wanted in terms.versions.items():
+        if here.get(name) != wanted:
+            return f"has {name} {here.get(name, 'None')}, where the build was started {wanted}"
+    for sample in terms.samples:
+        found = _content(sample.extent)
+        if found != sample.content:
+            what = "other bytes" if len(found) == len(sample.content) else found
+            return f"does not read {sample.extent.file} as where the build was started ({what})"
+    return _trouble_with(terms.folder, terms.token)
+
+
+def _versions() -> dict[str, str]:
+    major, minor, _ = platform.python_version_tuple()
+    return {"Python": f"{major}.{minor}", **versions()}
+
+
+def _samples(shards: Iterable[ShardTask]) -> Iterator[Sample]:
+    """Yield the first item of each file that items lie in, up to so many files."""
+    seen: set[str] = set()
+    for shard in shards:
+        for item in shard.plan.items:
+            if isinstance(item.extent, RefusedExtent) or item.extent.file in seen:
+                continue
+            seen.add(item.extent.file)
+            yield Sample(item.extent, _content(item.extent))
+            if len(seen) == _MOST_FILES:
+                return
+
+
+def _content(extent: StoredExtent) -> str:
+    try:
+        return hashlib.sha256(extent.read_head(_HEAD_BYTES)).hexdigest()
+    except MemberError as error:
+        return str(error)
+
+
+def _trouble_with(folder: Folder, token: str) -> str:
+    name = _token_file(token)
+    mine = _token_file(f"{token}-{os.urandom(8).hex()}")
+    try:
+        if folder.read(name) != token.encode():
+            return f"does not see {folder}, which the build writes to"
+        folder.write(mine, token.encode())
+        was_kept = folder.read(mine) == token.encode()
+        folder.remove([mine])
+    except (OSError, StorageError) as error:
+        return f"cannot write to {folder} ({error})"
+    return "" if was_kept else f"does not find in {folder} what it has written there"
+
+
+def _token_file(token: str) -> str:
+    """Return a name that is swept out like other unfinished files."""
+    return f".machines-{token}.tmp"

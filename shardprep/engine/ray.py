@@ -1,0 +1,269 @@
+"""Shards on the nodes of a Ray cluster, a task each: what a node writes is done, whoever dies.
+
+A task encodes in the process that Ray gives it. Where that dies, the shard is tried again with
+care: the process encodes no more itself but has one of its own for it, so that, as on one machine,
+an item that kills costs that item. Ray itself tries nothing again: it is counted here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, deque
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import ray
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError, WorkerCrashedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from shardprep import stages
+from shardprep.engine.cluster import nodes
+from shardprep.engine.job import Progress, ShardJob, write_shard
+from shardprep.engine.limits import keep_buffers, limited, start_clock
+from shardprep.engine.local import run_chunks
+from shardprep.engine.preflight import Terms, difference, terms
+from shardprep.errors import BuildError, ShardprepError
+from shardprep.shard import ShardTask, is_done, read_part
+from shardprep.stages import stage
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+    from shardprep.chunk import EncodedChunk
+    from shardprep.engine.cluster import Node
+
+_MOST_DEATHS = 4
+"""Of workers, over one shard: not an image is at fault then, but the cluster."""
+_BASE_BYTES = 300_000_000
+"""A process with its libraries, and a chunk of records."""
+_BYTES_A_BYTE = 32
+"""What decoding takes for each byte of an image file: a JPEG holds about ten times as many pixels'
+bytes as its own, and some copies of them exist at once."""
+_ANSWER_S = 60.0
+_LOOK_S = 10.0
+"""After so long without a finished shard: are there nodes left?"""
+_END_S = 10.0
+
+_agreed: set[str] = set()
+"""Tokens of the builds whose terms this process has compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What all tasks of a build share."""
+
+    job: ShardJob
+    terms: Terms
+    folder: str
+    """In which paths are meant that are not absolute."""
+
+
+class _Done(NamedTuple):
+    """A shard that is written."""
+
+    progress: Progress
+    seconds: dict[str, float]
+    """By stage, where they are counted."""
+
+
+def by_shards(job: ShardJob, shards: Sequence[ShardTask], num_workers: int) -> Generator[Progress]:
+    """Write the shards on the cluster that this process is connected to; an `Engine`.
+
+    At most `num_workers` tasks are begun and not yet finished. Progress comes shard by shard.
+
+    Raises:
+        ShardprepError: the nodes do not fit the build, or a shard cannot be written; the other
+            tasks are cancelled, and what is done is kept.
+        OSError: a node cannot write.
+
+    """
+    with terms(shards, job.folders.parts) as agreed:
+        order = _Order(job, agreed, str(Path.cwd()))
+        _compare(order, nodes())
+        with contextlib.ExitStack() as ends:
+            running: dict[Any, ShardTask] = {}
+            ends.callback(_cancel, running)
+            yield from _run(_Submit(order, shards), deque(shards), num_workers, running)
+
+
+class _Submit:
+    """Starts tasks."""
+
+    def __init__(self, order: _Order, shards: Sequence[ShardTask]) -> None:
+        self._order = ray.put(order)
+        memory = min(_memory(order.job, shards), max(node.memory_bytes for node in nodes()))
+        self._remote = ray.remote(
+            num_cpus=1, memory=memory or None, max_retries=0, retry_exceptions=False
+        )(_write)
+
+    def __call__(self, shard: ShardTask, *, careful: bool) -> Any:
+        return self._remote.options(name=f"shardprep {shard.name}").remote(
+            self._order, shard, careful
+        )
+
+
+def _run(
+    submit: _Submit, todo: deque[ShardTask], num_workers: int, running: dict[Any, ShardTask]
+) -> Iterator[Progress]:
+    deaths: Counter[str] = Counter()
+    while todo or running:
+        while todo and len(running) < num_workers:
+            shard = todo.popleft()
+            running[submit(shard, careful=deaths[shard.name] > 0)] = shard
+        ready = _awaited(running)
+        if ready is None:
+            nodes()
+            continue
+        shard = running[ready]
+        try:
+            done = _result(ready, shard)
+        except (WorkerCrashedError, NodeDiedError, OutOfMemoryError) as error:
+            deaths[shard.name] += 1
+            if deaths[shard.name] == _MOST_DEATHS:
+                raise BuildError(
+                    shard.name,
+                    f"{_MOST_DEATHS} workers died over it, at last by {type(error).__name__}",
+                    "what is done is kept: see what ends them, and run the same command again",
+                ) from error
+            todo.appendleft(shard)
+            continue
+        finally:
+            del running[ready]
+        stages.add(done.seconds)
+        yield done.progress
+
+
+@stage("wait")
+def _awaited(running: dict[Any, ShardTask]) -> Any:
+    ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
+    return ready[0] if ready else None
+
+
+def _result(ready: Any, shard: ShardTask) -> _Done:
+    """Return what a task has come to; an error that it met is raised here, as if it were ours."""
+    try:
+        found: _Done | ShardprepError | OSError = ray.get(ready)
+    except (WorkerCrashedError, NodeDiedError, OutOfMemoryError):
+        raise
+    except RayError as error:
+        raise BuildError(
+            shard.name, f"a worker failed: {_last_line(error)}", "see: ray logs"
+        ) from (error)
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def _cancel(running: dict[Any, ShardTask]) -> None:
+    """End what still runs, and wait until it has: nothing is written any more."""
+    for ref in running:
+        with contextlib.suppress(RayError, ValueError):
+            ray.cancel(ref, force=True)
+    if running:
+        ray.wait(list(running), num_returns=len(running), timeout=_END_S)
+
+
+def _compare(order: _Order, found: Sequence[Node]) -> None:
+    """See that all nodes can do this build.
+
+    Raises:
+        BuildError: one cannot, or does not say.
+
+    """
+    probe = ray.remote(num_cpus=0, max_retries=0)(_probe)
+    asked = {
+        probe.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)
+        ).remote(order): node
+        for node in found
+    }
+    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
+    for ref in (*ready, *late):
+        try:
+            problem = ray.get(ref, timeout=0) if ref in ready else "does not answer"
+        except RayError as error:
+            problem = f"cannot run shardprep ({_last_line(error)})"
+        if problem:
+            raise _unfit(asked[ref].address, problem)
+
+
+def _unfit(address: str, problem: str) -> BuildError:
+    return BuildError(
+        f"node {address}",
+        problem,
+        "all nodes need the same versions, and source and --out on storage that all of them share",
+    )
+
+
+def _memory(job: ShardJob, shards: Sequence[ShardTask]) -> int:
+    """Return what a task may be expected to take, in bytes: pixels are not known before."""
+    largest = max(item.extent.num_bytes for shard in shards for item in shard.plan.items)
+    estimate = _BASE_BYTES + _BYTES_A_BYTE * largest
+    return min(estimate, job.limits.worker_bytes or estimate)
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+def _probe(order: _Order) -> str:
+    """Return what is wrong with this node; runs there."""
+    if order.terms.token in _agreed:
+        return ""
+    with _in(order.folder):
+        problem = difference(order.terms)
+    if not problem:
+        _agreed.add(order.terms.token)
+    return problem
+
+
+def _write(order: _Order, shard: ShardTask, careful: bool) -> _Done | ShardprepError | OSError:  # noqa: FBT001 - Ray
+    """Write a shard; runs on a node. Errors are values: Ray would make tracebacks of them."""
+    try:
+        if problem := _probe(order):
+            return _unfit(ray.util.get_node_ip_address(), problem)
+        with _in(order.folder):
+            return _written(order.job, shard, careful=careful)
+    except (ShardprepError, OSError) as error:
+        return error
+
+
+def _written(job: ShardJob, shard: ShardTask, *, careful: bool) -> _Done:
+    if is_done(job.folders, shard.name):
+        part = read_part(job.folders.parts, shard.name)
+        num_items = len(shard.plan.items)
+        num_rejected = 0 if part is None else num_items - part.seal.num_records
+        return _Done(Progress(num_items, num_rejected), {})
+    stages.taken()
+    if careful:
+        progress = _total(job, shard, run_chunks(job.encoder, job.tasks(shard), 1, job.limits))
+    else:
+        keep_buffers()
+        with limited(job.limits):
+            progress = _total(job, shard, _encoded(job, shard))
+    seconds = stages.taken()
+    seconds.pop("wait", None)
+    return _Done(progress, seconds)
+
+
+def _total(job: ShardJob, shard: ShardTask, chunks: Generator[EncodedChunk]) -> Progress:
+    with closing(chunks):
+        steps = list(write_shard(job, shard, chunks))
+    return Progress(*(sum(column) for column in zip(*steps, strict=True)))
+
+
+def _encoded(job: ShardJob, shard: ShardTask) -> Generator[EncodedChunk]:
+    start = partial(start_clock, job.limits.item_s)
+    for task in job.tasks(shard):
+        chunk = job.encoder(task, start)
+        start_clock(0)
+        yield chunk
+
+
+def _in(folder: str) -> contextlib.AbstractContextManager[None]:
+    """Be in a folder, where there is one of that name: else only absolute paths can be meant."""
+    return contextlib.chdir(folder) if Path(folder).is_dir() else contextlib.nullcontext()
