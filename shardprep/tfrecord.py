@@ -17,7 +17,12 @@ from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import BinaryIO
+    from typing import Any, BinaryIO, TypeVar
+
+    import numpy as np
+
+    Bytes = bytes | np.ndarray[Any, np.dtype[np.uint8]]
+    _Bytes = TypeVar("_Bytes", bytes, np.ndarray[Any, np.dtype[np.uint8]])
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -36,7 +41,7 @@ class Record(NamedTuple):
     payload: bytes
 
 
-def _masked_crc(data: bytes) -> int:
+def _masked_crc(data: Bytes) -> int:
     crc: int = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
@@ -87,8 +92,10 @@ def read_records(stream: BinaryIO, name: str) -> Iterator[Record]:
         offset += length + FRAME_BYTES
 
 
-def unframe(framed: bytes, name: str, offset: int) -> bytes:
+def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
     """Return the payload of one record, given the bytes of its whole frame and no others.
+
+    They may be an array of uint8; the payload is a view into it then.
 
     Raises:
         RecordError: a checksum differs, or the frame is of another length; `name` is what the
@@ -97,13 +104,14 @@ def unframe(framed: bytes, name: str, offset: int) -> bytes:
     """
     if len(framed) < FRAME_BYTES:
         raise _damaged(name, offset, f"cut inside a record header ({len(framed)} bytes)")
-    length, length_crc = struct.unpack_from("<QI", framed)
-    _check_crc(name, offset, "length", framed[:8], length_crc)
+    header, footer = bytes(framed[:HEADER_BYTES]), bytes(framed[-FOOTER_BYTES:])
+    length, length_crc = struct.unpack("<QI", header)
+    _check_crc(name, offset, "length", header[:8], length_crc)
     if length != len(framed) - FRAME_BYTES:
         what = f"holds {length:,} bytes where the index says {len(framed) - FRAME_BYTES:,}"
         raise _damaged(name, offset, what)
     payload = framed[HEADER_BYTES:-FOOTER_BYTES]
-    _check_crc(name, offset, "data", payload, struct.unpack_from("<I", framed, len(framed) - 4)[0])
+    _check_crc(name, offset, "data", payload, struct.unpack("<I", footer)[0])
     return payload
 
 
@@ -118,7 +126,7 @@ def _read(stream: BinaryIO, num_bytes: int) -> bytes:
     return b"".join(blocks)
 
 
-def _check_crc(name: str, offset: int, part: str, data: bytes, stored: int) -> None:
+def _check_crc(name: str, offset: int, part: str, data: Bytes, stored: int) -> None:
     actual = _masked_crc(data)
     if actual != stored:
         raise _damaged(name, offset, f"{part} CRC is {actual:#010x}, stored {stored:#010x}")

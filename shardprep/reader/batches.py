@@ -22,11 +22,17 @@ def served(dataset: Any, total: int | None, request: Request, config: ReadConfig
         )
     )
     size = request.batch_size or 1
-    dataset = dataset.rebatch(size, drop_remainder=request.drop_remainder)
-    if total is not None and total > 0:
-        number = total // size if request.drop_remainder else -(-total // size)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(number))
-    return dataset
+    return counted(dataset.rebatch(size, drop_remainder=request.drop_remainder), total, request)
+
+
+def counted(dataset: Any, total: int | None, request: Request) -> Any:
+    """Tell tf.data the number of batches that so many records make, where it cannot know it."""
+    if total is None:
+        return dataset
+    size = request.batch_size or 1
+    if total > 0:
+        total = total // size if request.drop_remainder else _ceil(total, size)
+    return dataset.apply(tf.data.experimental.assert_cardinality(total))
 
 
 def num_batches(opened: Opened, request: Request, config: ReadConfig) -> int:

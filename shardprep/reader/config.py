@@ -57,7 +57,7 @@ class ReadConfig:
     num_parallel_calls_for_interleave_files: int | None = None
     """Shards read at the same time by `shuffle=N`; None lets tf.data decide."""
     num_parallel_calls_for_decode: int | None = None
-    """Images decoded at the same time; None lets tf.data decide."""
+    """Images decoded at the same time; None: one for each core, or what tf.data decides."""
     shuffle_reshuffle_each_iteration: bool = True
     """Another order each epoch; with a seed, the same sequence of orders each run."""
     image_size: tuple[int, int] | None = None

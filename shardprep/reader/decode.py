@@ -68,6 +68,10 @@ class Decoder:
         """Return the pixels of an encoded image, uint8[height, width, 3], resized if asked."""
         return self._resized(self._pixels(data))
 
+    def pixels(self, data: bytes) -> Any:
+        """Return the pixels of an encoded image as an array, not resized. Raises as TensorFlow."""
+        return self._pixels(tf.constant(data)).numpy()
+
     def _pixels(self, data: Any) -> Any:
         encoding = self.schema.image.encoding
         if encoding == "raw":

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from shardprep.reader.advice import advise
-from shardprep.reader.batches import evened, padded, served
+from shardprep.reader.batches import counted, evened, padded, served
 from shardprep.reader.decode import Decoder, Finisher
+from shardprep.reader.filled import Filled, is_faster
 from shardprep.reader.good import GoodRecords
 from shardprep.reader.held import Held
 from shardprep.reader.kept import kept_in, twins
-from shardprep.reader.records import Cursor, Reading, Source, make_source, records
+from shardprep.reader.records import Cursor, Reading, Source, make_source, position_batches, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,8 @@ class _Plan(NamedTuple):
     decode: Callable[..., Any]
     by_batch: bool
     """Decode a whole batch in one call."""
+    num_calls: int
+    """Calls of `decode` at a time."""
     finish: Callable[..., Any] | None
 
 
@@ -65,25 +68,30 @@ def _dataset(plan: _Plan, request: Request, config: ReadConfig, total: int | Non
     # order, a few at a time mixed. Here and not later, because here they are encoded, a tenth of
     # their pixels; and by index, so that no buffer has to fill and any place is found at once.
     # Epochs repeat in here, after the shuffle: all records come once before any comes again.
-    dataset = records(plan.source, plan.reading)
-    if total is not None and config.service is None:  # a worker of a service has a part of them
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(total))
-    calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
+    size, drop = request.batch_size, request.drop_remainder
     # Where epochs follow each other all keep the order, or the end of one would mix with the next.
     in_order = True if request.repeat else None
-    if not plan.by_batch:
-        # One record a call: the decoder is one op for one image, and calls run side by side.
-        dataset = dataset.map(plan.decode, num_parallel_calls=calls, deterministic=in_order)
-    if request.batch_size is not None:
-        dataset = dataset.batch(
-            request.batch_size,
-            drop_remainder=request.drop_remainder,
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=in_order,
-        )
+    if plan.reading.is_positions and size is not None:
+        # Positions stand for records that are not read here at all.
+        dataset = position_batches(plan.source, plan.reading, size, drop_remainder=drop)
+        dataset = counted(dataset, total, request)
+    else:
+        dataset = records(plan.source, plan.reading)
+        if total is not None and config.service is None:  # a worker of a service has a part of them
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(total))
+        if not plan.by_batch:
+            # One record a call: the decoder is one op for one image, and calls run side by side.
+            dataset = dataset.map(plan.decode, plan.num_calls, deterministic=in_order)
+        if size is not None:
+            dataset = dataset.batch(
+                size,
+                drop_remainder=drop,
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=in_order,
+            )
     if plan.by_batch:
-        # One parse and one reshape for a whole batch: per record they would cost more than all.
-        dataset = dataset.map(plan.decode, num_parallel_calls=calls, deterministic=in_order)
+        # One call for a whole batch: per record it would cost more than what it does.
+        dataset = dataset.map(plan.decode, plan.num_calls, deterministic=in_order)
     if plan.finish is not None:
         # After the batch: one call for many images. After the cache: what is random is never kept.
         dataset = dataset.map(
@@ -104,9 +112,15 @@ def _plan(
     decoder = Decoder(opened.schema, request, config)
     finish = Finisher(request, opened.schema.target, source.key)
     in_memory = kept == "memory"
+    is_filled = not in_memory and is_faster(opened.schema, request, config)
+    num_calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
     good = None
     decode: Callable[..., Any]
-    if in_memory:
+    if is_filled:
+        filled = Filled(source, decoder, request.batch_size or 1, config)
+        decode, num_calls = filled.batch, filled.num_parallel_calls
+        by_batch = True
+    elif in_memory:
         decode = Held(lambda: _plain(opened, request, config), opened.num_records).rows
         by_batch = True
     elif config.on_error != "raise":
@@ -124,12 +138,12 @@ def _plan(
         config,
         cursor,
         read=None if good is None else good.read,
-        is_positions=in_memory,
+        is_positions=in_memory or is_filled,
         is_tagged=is_tagged,
     )
     last = (finish if is_tagged else _untagged(finish)) if finish.is_needed or is_tagged else None
     by_batch = by_batch and request.batch_size is not None
-    return _Plan(opened, source, reading, decode, by_batch, last)
+    return _Plan(opened, source, reading, decode, by_batch, num_calls, last)
 
 
 def _plain(opened: Opened, request: Request, config: ReadConfig) -> Any:

@@ -111,11 +111,29 @@ def records(source: Source, reading: Reading) -> Any:
     """Return the dataset of the records of all epochs that are asked for."""
     if reading.request.window:
         return _windowed(source, reading)
-    starts = _groups(source, reading)
-    # One group after the other, the next one being read while the last one is used: the order
-    # needs no luck, and two groups are all that is in memory.
-    return starts.interleave(
-        lambda epoch, group, skip: _group(source, reading, epoch, group).skip(skip),
+    return _in_turn(source, reading, lambda group: group)
+
+
+def position_batches(source: Source, reading: Reading, size: int, *, drop_remainder: bool) -> Any:
+    """Return the dataset of batches of so many positions, in the order of `records`.
+
+    A group goes through as one vector: a step of tf.data for each record would cost as much as
+    what there is to do for it besides decoding.
+    """
+    if reading.request.window:
+        return records(source, reading).batch(size, drop_remainder=drop_remainder)
+    groups = _in_turn(source, reading, lambda group: group.batch(source.group_records))
+    return groups.rebatch(size, drop_remainder=drop_remainder)
+
+
+def _in_turn(source: Source, reading: Reading, form: Callable[[Any], Any]) -> Any:
+    """Return the records of one group after the other, in the form that is given to each.
+
+    The next one is being read while the last one is used: the order needs no luck, and two groups
+    are all that is in memory.
+    """
+    return _groups(source, reading).interleave(
+        lambda epoch, group, skip: form(_group(source, reading, epoch, group).skip(skip)),
         cycle_length=1,
         block_length=source.group_records,
         num_parallel_calls=1,
@@ -178,11 +196,12 @@ def _group(source: Source, reading: Reading, epoch: Any, group: Any) -> Any:
         tf.gather(tf.constant(column), places)
         for column in (blocks.file, blocks.offset, blocks.num_bytes, blocks.count, blocks.first)
     ]
+    if reading.is_positions:
+        dataset = _positions(source, reading, epoch, columns[4], columns[3])
+        return _group_order(dataset, source, reading, order.mixed(key, _GROUP, group))
     files = tf.constant(source.files)
 
     def block(file: Any, offset: Any, num_bytes: Any, count: Any, first: Any) -> Any:
-        if reading.is_positions:
-            return tf.data.Dataset.range(first, first + count)
         if reading.read is not None:
             return _in_blocks(reading.read, first, count)
         # The buffer is the block: nothing is read that is not used.
@@ -203,9 +222,19 @@ def _group(source: Source, reading: Reading, epoch: Any, group: Any) -> Any:
         return tf.data.Dataset.zip(found, tf.data.Dataset.range(first, first + columns[3]))
 
     dataset = tf.data.Dataset.from_tensor_slices(tuple(columns)).flat_map(tagged)
-    if not reading.request.shuffle:
-        return dataset
-    return _shuffled(dataset, source.group_records, order.mixed(key, _GROUP, group))
+    return _group_order(dataset, source, reading, order.mixed(key, _GROUP, group))
+
+
+def _positions(source: Source, reading: Reading, epoch: Any, first: Any, count: Any) -> Any:
+    """Return the positions of the records of some blocks."""
+    found = tf.ragged.range(first, first + count).flat_values
+    tags = epoch * source.num_records + found
+    return tf.data.Dataset.from_tensor_slices((found, tags) if reading.is_tagged else found)
+
+
+def _group_order(dataset: Any, source: Source, reading: Reading, key: Any) -> Any:
+    """Return the records of a group in the order in which they come."""
+    return _shuffled(dataset, source.group_records, key) if reading.request.shuffle else dataset
 
 
 def _windowed(source: Source, reading: Reading) -> Any:

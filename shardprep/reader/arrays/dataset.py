@@ -15,9 +15,10 @@ from shardprep.dataset import find_dataset, read_schema
 from shardprep.engine.cores import usable_cores
 from shardprep.errors import DatasetError
 from shardprep.manifest import load_manifest
-from shardprep.reader.arrays.batches import IMAGES_A_TURN, Ahead, Batches
+from shardprep.reader.arrays.batches import Ahead, Batches
 from shardprep.reader.arrays.epochs import Epochs
 from shardprep.reader.arrays.examples import Examples
+from shardprep.reader.arrays.filling import IMAGES_A_TURN
 from shardprep.reader.arrays.records import open_records
 from shardprep.reader.arrays.values import Values
 from shardprep.reader.slices import select

@@ -23,6 +23,8 @@ _LISTS = {"bytes": 0x0A, "float32": 0x12, "int64": 0x1A}
 _SHORT = 128
 """Lengths below it are one byte."""
 _UINT64 = (1 << 64) - 1
+_NEVER = b"\0"
+"""Is the tag of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +49,24 @@ class Layout:
             _entry(name, _LISTS[dtypes[name]], wanted=name in wanted) for name in sorted(dtypes)
         ]
 
-    def find(self, data: bytes) -> dict[str, Found] | None:
+    def find(self, data: bytes | memoryview) -> dict[str, Found] | None:
         """Return the values of the wanted features; bytes are views into `data`."""
         try:
-            return self._find(data)
+            return self._find(memoryview(data))
         except IndexError:
             return None
 
-    def _find(self, data: bytes) -> dict[str, Found] | None:
-        view = memoryview(data)
+    def _find(self, data: memoryview) -> dict[str, Found] | None:
         found: dict[str, Found] = {}
         size, at = _varint(data, 1)
         if data[0] != _FIELD or at + size != len(data):
             return None
         for entry in self._entries:
             length = data[at + 1]
-            if length < _SHORT and data.startswith(entry.short[length], at):
+            short = entry.short[length] if length < _SHORT else _NEVER
+            if bytes(data[at : at + len(short)]) == short:
                 end = at + 2 + length
-                at += len(entry.short[length])
+                at += len(short)
             else:
                 values = _long(data, at, entry)
                 if values is None:
@@ -72,7 +74,7 @@ class Layout:
                 at, end = values
             if entry.wanted:
                 if entry.list_tag == _LISTS["bytes"]:
-                    found[entry.name] = [view[at:end]]
+                    found[entry.name] = [data[at:end]]
                 elif entry.list_tag == _LISTS["int64"]:
                     found[entry.name] = _ints(data, at, end)
                 else:
@@ -87,25 +89,25 @@ def _entry(name: str, list_tag: int, *, wanted: bool) -> _Entry:
         return _Entry(name, b"", 0, (), wanted)
     head = bytes((_FIELD, len(raw))) + raw + b"\x12"
     before = len(head) + 5
-    never = b"\0"  # is the tag of nothing
     short = [
         bytes((_FIELD, length))
         + head
         + bytes((length - before + 4, list_tag, length - before + 2, _FIELD, length - before))
         if length >= before
-        else never
+        else _NEVER
         for length in range(_SHORT)
     ]
     return _Entry(name, head, list_tag, tuple(short), wanted)
 
 
-def _long(data: bytes, at: int, entry: _Entry) -> tuple[int, int] | None:
+def _long(data: memoryview, at: int, entry: _Entry) -> tuple[int, int] | None:
     """Return where the values of an entry of any length start and end."""
     size, start = _varint(data, at + 1)
     end = start + size
-    if data[at] != _FIELD or not entry.head or not data.startswith(entry.head, start):
+    values = start + len(entry.head)
+    if data[at] != _FIELD or not entry.head or bytes(data[start:values]) != entry.head:
         return None
-    size, at = _varint(data, start + len(entry.head))
+    size, at = _varint(data, values)
     if at + size != end or data[at] != entry.list_tag:
         return None
     size, at = _varint(data, at + 1)
@@ -115,7 +117,7 @@ def _long(data: bytes, at: int, entry: _Entry) -> tuple[int, int] | None:
     return (at, end) if at + size == end else None
 
 
-def _ints(data: bytes, at: int, end: int) -> list[int]:
+def _ints(data: memoryview, at: int, end: int) -> list[int]:
     numbers = []
     while at < end:
         number, at = _varint(data, at)
@@ -126,13 +128,13 @@ def _ints(data: bytes, at: int, end: int) -> list[int]:
     return numbers
 
 
-def _floats(data: bytes, at: int, end: int) -> list[float]:
+def _floats(data: memoryview, at: int, end: int) -> list[float]:
     if (end - at) % 4:
         raise IndexError
     return list(struct.unpack_from(f"<{(end - at) // 4}f", data, at))
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """Return a number and where it ends. Raises IndexError for what is none."""
     value = data[at]
     if value < _SHORT:

@@ -16,6 +16,7 @@ import numpy as np
 
 from shardprep.dataset import index_name
 from shardprep.errors import DatasetError, RecordError
+from shardprep.manifest import Shard
 from shardprep.reader.index import check_size, read_index
 from shardprep.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, unframe
 
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from shardprep.manifest import Manifest, Shard
+    from shardprep.manifest import Manifest
     from shardprep.reader.slices import ShardSlice
 
+    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
     Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
 _MAX_MAPPED = 512
@@ -82,8 +84,8 @@ class Records:
     def __getitem__(self, wanted: slice) -> Records:
         return Records(self._shards, self._places[wanted], verify_crc=self._verify_crc)
 
-    def payload(self, number: int) -> bytes:
-        """Return the payload of a record, 0 ≤ number < len.
+    def payload(self, number: int) -> memoryview:
+        """Return the payload of a record, 0 ≤ number < len: a view into its shard, not a copy.
 
         Raises:
             RecordError: it is damaged.
@@ -92,11 +94,11 @@ class Records:
         """
         places = self._places
         offset, length = places.offset.item(number), places.length.item(number)
-        mapped = self._shards.mapped(places.shard.item(number))
+        framed = self._shards.mapped(places.shard.item(number))[offset : offset + length]
         if not self._verify_crc:
-            return mapped[offset + HEADER_BYTES : offset + length - FOOTER_BYTES]
+            return framed[HEADER_BYTES:-FOOTER_BYTES].data
         try:
-            return unframe(mapped[offset : offset + length], "", offset)
+            return unframe(framed, "", offset).data
         except RecordError as error:
             raise self.damaged(number, error.what.partition(": ")[2]) from error
 
@@ -127,37 +129,66 @@ def open_records(
 
     """
     by_name = {shard.name: shard for split in manifest.splits.values() for shard in split.shards}
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(s.shard for s in slices))}
-    shards = tuple(by_name[name] for name in numbers)
+    shards = tuple(by_name[name] for name in dict.fromkeys(one.shard for one in slices))
     for shard in shards:
         path = folder / shard.name
         check_size(path, path.stat().st_size if path.is_file() else None, shard.num_bytes)
-    indices = [_frames(folder, shard) for shard in shards]
-    columns: list[tuple[Int64s, ...]] = []
-    for one in slices:
-        wanted = slice(one.skip, one.skip + one.take)
-        offset, length = indices[numbers[one.shard]]
-        number = np.full(one.take, numbers[one.shard], np.int64)
-        record = np.arange(one.skip, one.skip + one.take, dtype=np.int64)
-        columns.append((number, record, offset[wanted], length[wanted]))
+    indices = {shard.name: _frames(folder, shard) for shard in shards}
+    frames = [indices[one.shard][one.skip : one.skip + one.take] for one in slices]
+    return _records(_Shards(folder, shards), slices, frames, verify_crc=verify_crc)
+
+
+def records_at(
+    folder: Path, slices: list[ShardSlice], frames: list[Int64s], *, verify_crc: bool
+) -> Records:
+    """Return the records of slices whose frames are known, in their order.
+
+    Args:
+        folder: where the shards lie, which are trusted to have the size they have now.
+        slices: of the shards.
+        frames: for each slice int64[records, 2], offset and length of each frame.
+        verify_crc: compare the checksums of each record that is read.
+
+    """
+    names = dict.fromkeys(one.shard for one in slices)
+    sizes = {name: (folder / name).stat().st_size for name in names}
+    shards = tuple(
+        Shard(name=name, num_records=0, num_bytes=size, sha256="") for name, size in sizes.items()
+    )
+    return _records(_Shards(folder, shards), slices, frames, verify_crc=verify_crc)
+
+
+def _records(
+    shards: _Shards, slices: list[ShardSlice], frames: list[Int64s], *, verify_crc: bool
+) -> Records:
+    numbers = {shard.name: number for number, shard in enumerate(shards.shards)}
+    columns = [
+        (
+            np.full(one.take, numbers[one.shard], np.int64),
+            np.arange(one.skip, one.skip + one.take, dtype=np.int64),
+            *found.T,
+        )
+        for one, found in zip(slices, frames, strict=True)
+    ]
     places = _Places(*(np.concatenate(column) for column in zip(*columns, strict=True)))
-    return Records(_Shards(folder, shards), places, verify_crc=verify_crc)
+    return Records(shards, places, verify_crc=verify_crc)
 
 
-def _frames(folder: Path, shard: Shard) -> tuple[Int64s, Int64s]:
-    """Return the offsets and lengths of a shard's records."""
-    offset, length = np.ascontiguousarray(read_index(folder, shard.name).T)
-    is_whole = len(offset) == shard.num_records and int(length.sum()) == shard.num_bytes
+def _frames(folder: Path, shard: Shard) -> Int64s:
+    """Return the offset and length of each of a shard's records."""
+    frames = read_index(folder, shard.name)
+    length = frames[:, 1]
+    is_whole = len(frames) == shard.num_records and int(length.sum()) == shard.num_bytes
     if not is_whole or bool(np.any(length < FRAME_BYTES)):
         raise DatasetError(
             str(folder / index_name(shard.name)),
             "is not the index of its shard as the manifest has it",
             "build the set again",
         )
-    return offset, length
+    return frames
 
 
-def _mapped(folder: Path, shards: tuple[Shard, ...], number: int) -> mmap.mmap:
+def _mapped(folder: Path, shards: tuple[Shard, ...], number: int) -> Bytes:
     path = folder / shards[number].name
     try:
         with path.open("rb") as file:
@@ -165,4 +196,4 @@ def _mapped(folder: Path, shards: tuple[Shard, ...], number: int) -> mmap.mmap:
     except (OSError, ValueError) as error:  # ValueError: it is empty now
         raise DatasetError(str(path), f"cannot be read ({error})", "copy it again") from error
     check_size(path, len(mapped), shards[number].num_bytes)
-    return mapped
+    return np.frombuffer(mapped, np.uint8)

@@ -6,6 +6,7 @@ payload in, values out; what is wrong with a payload is a ValueError.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from shardprep.reader.arrays.layout import Layout
 from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardprep.schema import Feature, Schema
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -29,9 +32,21 @@ _DTYPES = {"bytes": np.object_, "int64": np.int64, "float32": np.float32}
 class Values:
     """Turns payloads of a dataset's records into values."""
 
-    def __init__(self, schema: Schema, names: tuple[str, ...], *, decode: bool) -> None:
-        """Give the features `names`; without `decode`, images stay the bytes they are stored as."""
+    def __init__(
+        self,
+        schema: Schema,
+        names: tuple[str, ...],
+        *,
+        decode: bool,
+        otherwise: Callable[[bytes], Pixels] | None = None,
+    ) -> None:
+        """Give the features `names`; without `decode`, images stay the bytes they are stored as.
+
+        `otherwise` is asked for the pixels of an image that cannot be decoded here, and raises
+        whatever it likes.
+        """
         self.names = names
+        self._otherwise = otherwise
         self._schema = schema
         self._decode = decode
         self._features = schema.features
@@ -51,7 +66,7 @@ class Values:
         size = self._schema.image_size
         return None if size is None or not self._decode else (*size, 3)
 
-    def item(self, payload: bytes) -> dict[str, Any]:
+    def item(self, payload: memoryview) -> dict[str, Any]:
         """Return the values of one example by feature."""
         raw = self._raw(payload)
         return {
@@ -59,7 +74,7 @@ class Values:
             for name in self.names
         }
 
-    def fill(self, payload: bytes, columns: dict[str, np.ndarray[Any, Any]], row: int) -> None:
+    def fill(self, payload: memoryview, columns: dict[str, np.ndarray[Any, Any]], row: int) -> None:
         """Write the values of one example into a row of each column, the image's among them."""
         raw = self._raw(payload)
         for name in self.names:
@@ -76,9 +91,9 @@ class Values:
             return np.empty((num_rows, len(self._schema.labels)), np.float32)
         return np.empty(num_rows, _DTYPES[feature.dtype])
 
-    def _raw(self, payload: bytes) -> dict[str, Any]:
+    def _raw(self, payload: memoryview) -> dict[str, Any]:
         raw = self._layout.find(payload)
-        return example.decode(payload) if raw is None else raw
+        return example.decode(bytes(payload)) if raw is None else raw
 
     def _value(self, name: str, raw: dict[str, Any]) -> Any:
         feature = self._features[name]
@@ -133,7 +148,15 @@ class Values:
             with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
                 return np.array(image.convert("RGB"))
         except Exception as error:
+            if self._otherwise is not None:
+                with contextlib.suppress(Exception):
+                    return self._rescued(self._otherwise(bytes(data)), out)
             raise ValueError(f"the image cannot be decoded ({error})") from error
+
+    def _rescued(self, pixels: Pixels, out: Pixels | None) -> Pixels:
+        if out is not None and out.shape == pixels.shape:
+            out[:] = pixels
+        return pixels
 
     def _is_jpeg(self, data: bytes | memoryview) -> bool:
         encoding = self._features[IMAGE].encoding
