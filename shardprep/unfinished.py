@@ -27,10 +27,9 @@ def find_place(where: str) -> Place:
         url = ObjectUrl.parse(where.removesuffix("/").removesuffix(INCOMPLETE_SUFFIX))
         return ObjectPlace(url)
     path = Path(where)
-    if path.name in ("", "..") or path.parent.name in ("", ".."):
-        path = path.resolve()
-    if _VERSION_FOLDER.fullmatch(path.name):
-        folder = _folder(path)
+    own = path if _is_named(path) else path.resolve()
+    if _VERSION_FOLDER.fullmatch(own.name):
+        folder = _folder(own)
         if not path.is_dir() or folder.is_finished or folder.incomplete.is_dir():
             return LocalPlace(folder)
     if not path.is_dir():
@@ -56,7 +55,12 @@ def _below(path: Path, pattern: str) -> list[DatasetFolder]:
 
 
 def _folder(path: Path) -> DatasetFolder:
+    path = path if _is_named(path.parent) else path.resolve()
     return DatasetFolder(path.parent.parent, path.parent.name, _final(path))
+
+
+def _is_named(path: Path) -> bool:
+    return path.name not in ("", "..")
 
 
 def _final(path: Path) -> str:

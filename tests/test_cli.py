@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,61 @@ def test_dry_run_writes_nothing(here: Path) -> None:
     assert sorted(path.name for path in here.iterdir()) == ["pets.zip"]
 
 
+def test_parts_then_finalize_say_what_to_do_next(here: Path) -> None:
+    first = run("build", "pets.zip", "--shards", "3", "--part", "1/2", cwd=here)
+    assert first.returncode == 0, first.stderr
+    assert "this part: 13 images, 2 of the shards" in first.stderr
+    assert first.stdout.startswith("part 1/2 is done: 2 of 3 shards; 13 images by this run in ")
+    follow = first.stdout.split("          ")[-1].strip()
+    assert follow == "shardprep finalize tfrecords/pets/1.0.0"
+    early = error_of(run(*follow.split()[1:], cwd=here), 1)
+    assert early.endswith("; run part 2 of 2 again: what is done is not done again")
+    second = run("build", "pets.zip", "--shards", "3", "--part", "2/2", "--json", cwd=here)
+    facts = json.loads(second.stdout)
+    assert facts.pop("elapsed_s") > 0
+    assert facts == {
+        "path": "tfrecords/pets/1.0.0", "part": "2/2", "was_there": False, "num_shards": 1,
+        "num_all_shards": 3, "num_new_items": 7,
+    }  # fmt: skip
+    done = run(*follow.split()[1:], "--json", cwd=here)
+    result = json.loads(done.stdout)
+    assert (result["path"], result["was_there"]) == ("tfrecords/pets/1.0.0", False)
+    assert result["manifest"]["totals"]["num_written"] == 20
+    assert "is there already" in run("finalize", cwd=here).stdout
+    assert all(len(line) <= 80 for line in first.stdout.splitlines())
+
+
+def test_finalize_without_an_argument_means_what_the_recipe_builds(here: Path) -> None:
+    write(here / "shardprep.toml", b'source = "pets.zip"\nout = "sets"\nname = "mine"\n')
+    nothing = error_of(run("finalize", cwd=here), 1)
+    assert nothing.startswith("sets/mine/1.0.0: no part of a build was written here; run")
+    run("build", "--part", "1/1", cwd=here)
+    done = run("finalize", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("sets/mine/1.0.0\n")
+
+
+def test_the_dry_run_of_a_part_shows_that_part(here: Path) -> None:
+    options = ("pets.zip", "--shards", "3", "--part", "1/2", "--dry-run")
+    shown = run("build", *options, cwd=here).stdout
+    assert shown.startswith("part 1/2: 2 of 3 shards\n")
+    assert re.search(r"^train +13 +2 +13$", shown, re.MULTILINE)
+    facts = json.loads(run("build", *options, "--json", cwd=here).stdout)
+    assert (facts["part"], facts["splits"], facts["images"]) == ("1/2", {"train": 2}, {"train": 13})
+    assert facts["num_all_shards"] == 3
+    assert sorted(path.name for path in here.iterdir()) == ["pets.zip"]
+
+
+def test_too_many_rejections_of_parts_show_which_and_exit_1(here: Path) -> None:
+    members = {**animals(8), "train/cat.9.jpg": b"not an image", "train/dog.9.jpg": b""}
+    write(here / "pets.zip", zip_bytes(members))
+    assert run("build", "pets.zip", "--part", "1/1", cwd=here).returncode == 0
+    done = run("finalize", cwd=here)
+    assert error_of(done, 1).startswith("tfrecords/pets/1.0.0.incomplete: 2 of 10 images")
+    assert "train/dog.9.jpg: the file is empty" in done.stderr
+    assert run("finalize", "--max-rejected", "20%", cwd=here).returncode == 0
+
+
 def test_rerun_says_that_it_is_there(here: Path) -> None:
     run("build", "pets.zip", cwd=here)
     again = run("build", "pets.zip", cwd=here)
@@ -160,6 +216,20 @@ USAGE: dict[str, tuple[tuple[Any, ...], str]] = {
         "contradicts",
     ),
     "a fit without a size": (("build", "pets.zip", "--size", "none", "--fit", "pad"), "needs a"),
+    "a part of words": (("build", "pets.zip", "--part", "half"), "'half' is not I/N"),
+    "a part before the first": (("build", "pets.zip", "--part", "0/3"), "count from 1 to N"),
+    "a part after the last": (("build", "pets.zip", "--part", "4/3"), "'4/3' is not I/N"),
+    "a part that is negative": (("build", "pets.zip", "--part", "-1/3"), "'-1/3' is not I/N"),
+    "a part that overwrites": (
+        ("build", "pets.zip", "--part", "1/3", "--overwrite"),
+        "--overwrite: is for a whole build",
+    ),
+    "a part that saves rejected images": (
+        ("build", "pets.zip", "--part", "1/3", "--save-rejected", "bad"),
+        "--save-rejected: is for a whole build",
+    ),
+    "a bad part of a plan": (("build", "pets.zip", "--part", "4/3", "--dry-run"), "is not I/N"),
+    "a bad share for finalize": (("finalize", "--max-rejected", "2"), "not between 0% and 100%"),
     "a quality for png": (("build", "pets.zip", "--format", "png", "--quality", "5"), "nothing"),
 }
 
@@ -181,6 +251,9 @@ ERRORS: dict[str, tuple[tuple[Any, ...], str]] = {
     "no dataset": (("inspect",), "name a folder"),
     "no such dataset": (("inspect", "nowhere"), "nowhere: no such folder"),
     "a folder that is no dataset": (("inspect", "."), "holds no dataset"),
+    "nothing to finalize": (("finalize",), "name a folder"),
+    "nowhere to finalize": (("finalize", "nowhere"), "nowhere: no such folder"),
+    "no build to finalize": (("finalize", "."), "holds no dataset, finished or not"),
 }
 
 

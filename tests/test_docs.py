@@ -22,6 +22,13 @@ from tests.layouts import LAYOUTS
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 FORMAT = (ROOT / "docs" / "format.md").read_text()
+OF_OTHERS = {
+    "--diagnose",  # of train_keras.py
+    "--members",  # of benchmarks.plan
+    "--address", "--working-dir",  # of ray job submit
+    "--job-name", "--array", "--cpus-per-task", "--mem", "--time", "--requeue", "--parsable",
+    "--dependency", "--kill-on-invalid-dep", "--wrap", "--for",  # of sbatch and kubectl
+}  # fmt: skip
 NARROW = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
 
 
@@ -87,10 +94,7 @@ def test_every_option_of_the_documents_exists() -> None:
         ).stdout
         for command in [*commands, ["benchmarks"]]
     ]  # fmt: skip
-    known = set(re.findall(r"--[a-z-]+", "".join(texts))) | {
-        "--diagnose",  # of train_keras.py
-        "--address", "--working-dir",  # of ray job submit
-    }  # fmt: skip
+    known = set(re.findall(r"--[a-z-]+", "".join(texts))) | OF_OTHERS
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         assert set(re.findall(r"`?(--[a-z][a-z-]+)", path.read_text())) <= known, path
 

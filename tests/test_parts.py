@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -16,11 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep import dataset
-from shardprep.chunk import EncodedChunk
+from shardprep.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 from shardprep.complete import TooManyRejectedError
 from shardprep.dataset import find_dataset, locked
+from shardprep.engine.job import ShardJob
+from shardprep.engine.limits import WorkerLimits
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
 from shardprep.part import Part, numbers_of
+from shardprep.prepare import make_plan
+from shardprep.recipe import make_recipe
+from shardprep.shard import Folders, ShardTask
 from shardprep.storage.folder import LocalFolder
 from tests.builders import (
     Quiet,
@@ -659,3 +665,22 @@ def test_a_damaged_outline_is_one_line(source: Path, out: Path) -> None:
     write(work_of(out) / ".parts" / "outline.json", json.dumps({"name": 3}).encode())
     with pytest.raises(BuildError, match=r"outline\.json: is damaged; run the build, or"):
         finalize(out)
+
+
+def test_what_travels_to_a_worker_does_not_grow_with_the_plan(tmp_path: Path) -> None:
+    """A task holds the items of its shard or chunk, and nothing of the others."""
+    sizes = []
+    for num_items in (40, 4000):
+        members = {f"train/cat.{i:05d}.jpg": b"\xff\xd8" for i in range(num_items)}
+        source = write(tmp_path / "pets.zip", zip_bytes({"train.zip": zip_bytes(members)}))
+        keys = {"source": str(source), "labels": "none", "shards": num_items // 8}
+        plan = make_plan(make_recipe(keys, "test"), tmp_path / "work", print)
+        task = ShardTask("pets", plan.shards[0])
+        chunk = ChunkTask("pets", 0, task.plan.items[:4])
+        assert len(task.plan.items) == 8
+        folder = LocalFolder(tmp_path)
+        encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns)
+        job = ShardJob(Folders(folder, folder), encoder, WorkerLimits(), num_items, 100)
+        sizes.append([len(pickle.dumps(one)) for one in (job, task, chunk)])
+    for few, many in zip(*sizes, strict=True):
+        assert many <= few + 64  # numbers have more digits

@@ -36,8 +36,7 @@ def finalize(
 ) -> None:
     """Make a dataset of the shards that `build --part` has written, once all parts are done.
 
-    It needs neither the source nor the options, reads every shard once, and says which parts to
-    run again where shards are missing. What it makes equals a build in one run, byte for byte.
+    It needs neither source nor options, and names the parts to run again if shards are missing.
     """
     from shardprep.arguments import rejected_share, unfinished
     from shardprep.complete import TooManyRejectedError, finalize_dataset
