@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import resource
 import signal
 import subprocess
@@ -18,10 +19,11 @@ import pytest
 
 from shardprep.arguments import engine_of
 from shardprep.catalog.catalog import Item
+from shardprep.engine.cluster import connected
 from shardprep.engine.limits import WorkerLimits, limited, start_clock
 from shardprep.engine.local import run_chunks
 from shardprep.engine.preflight import difference, terms
-from shardprep.errors import RecipeError
+from shardprep.errors import BuildError, RecipeError
 from shardprep.plan import ShardPlan
 from shardprep.shard import ShardTask
 from shardprep.source.extent import PlainExtent
@@ -29,6 +31,7 @@ from shardprep.storage.folder import LocalFolder
 from tests.builders import animals, build, tree, write, zip_bytes
 from tests.ray_cluster import ROOT, RayCluster, can_be_alone, ray_cluster
 from tests.ray_driver import DEADLY, KEYS
+from tests.test_architecture import loaded
 from tests.test_faults import Deadly, wait_until
 
 if TYPE_CHECKING:
@@ -196,6 +199,32 @@ def test_a_cluster_that_does_not_answer_is_one_line_within_seconds(tmp_path: Pat
     said = ended(process, 1)
     assert time.monotonic() - start < MOST_S
     assert said.startswith("127.0.0.1:1: no Ray cluster answers (connection refused); ")
+
+
+def test_other_versions_of_ray_and_python_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from ray._private.utils import check_version_info
+
+    def init(**_: object) -> None:
+        other = {"ray_version": "2.52.0", "python_version": "3.12.1"}
+        check_version_info(other, "10.0.0.5", raise_on_mismatch=True)
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(BuildError) as error, connected("auto"):
+        pass
+    here = f"Ray {ray.__version__} and Python {platform.python_version()}"
+    assert f"the cluster has Ray 2.52.0 and Python 3.12.1, this machine {here}" in str(error.value)
+
+
+def test_a_machine_without_ray_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(BuildError, match=r"pip install 'shardprep\[ray\]'"), connected("auto"):
+        pass
+
+
+def test_workers_never_import_tensorflow() -> None:
+    pytest.importorskip("ray")
+    assert not loaded("import shardprep.engine.ray") & {"tensorflow", "keras", "kaggle"}
 
 
 def test_the_document_says_what_is_said_and_counted() -> None:
