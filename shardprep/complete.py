@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.begin import drop
+from shardprep.begin import drop, folders_of
 from shardprep.errors import BuildError, DatasetError
 from shardprep.finish import finish
 from shardprep.outline import read_outline
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from shardprep.manifest import Manifest
     from shardprep.outline import Outline
     from shardprep.place import Place
+    from shardprep.shard import Folders
 
 _NAMED = 4
+_NUM_THREADS = 16
+"""That wait for object storage."""
 
 
 class TooManyRejectedError(BuildError):
@@ -62,11 +65,17 @@ def complete(place: Place, outline: Outline, expected: Manifest | None = None) -
 
     """
     with writing(place):
-        manifest = finish(place.folders, outline).signed()
+        folders = folders_of(place, outline.fingerprint)
+        manifest = finish(folders, outline).signed()
         _check_rejections(place, manifest, outline.max_rejected)
         if expected is not None:
             _check_same(place, manifest, expected)
+        if not place.is_exclusive:
+            _check_whole(place, folders, outline, _NUM_THREADS)
         place.seal(manifest)
+        if folders.is_replaced():
+            place.retract()
+            raise folders.replaced()
     return manifest
 
 
@@ -94,7 +103,8 @@ def finalize_dataset(
     with place.held(alone=True):
         manifest = place.sealed()
         if manifest is None:
-            _check_whole(place, outline, num_threads)
+            folders = folders_of(place, outline.fingerprint)
+            _check_whole(place, folders, outline, num_threads)
             if max_rejected is not None:
                 outline = outline.model_copy(update={"max_rejected": max_rejected})
             manifest = complete(place, outline)
@@ -104,11 +114,11 @@ def finalize_dataset(
     return BuildResult(place.location, place.documents(), manifest, elapsed_s=elapsed)
 
 
-def _check_whole(place: Place, outline: Outline, num_threads: int) -> None:
+def _check_whole(place: Place, folders: Folders, outline: Outline, num_threads: int) -> None:
     """See that every shard is there; hashing leaves the interpreter, so threads do."""
     names = [shard.name for shard in outline.shards]
     with ThreadPoolExecutor(num_threads) as pool:
-        wholes = pool.map(lambda name: is_whole(place.folders, name), names)
+        wholes = pool.map(lambda name: is_whole(folders, name), names)
         missing = [name for name, whole in zip(names, wholes, strict=True) if not whole]
     if missing:
         more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""

@@ -269,6 +269,8 @@ class _Passing(BaseHTTPRequestHandler):
         length = headers.get("Content-Length", len(data)) if self.command == "HEAD" else len(data)
         self.send_header("Content-Length", str(length))
         self.end_headers()
+        if self.command == "HEAD":
+            return
         if fault.cut_at is not None:
             self.wfile.write(data[: fault.cut_at])
             self.wfile.flush()

@@ -19,6 +19,7 @@ MODULES = {
 LAYERS = [
     ["errors", "engine.limits", "engine.cores", "stages", "verify.problem", "verify.layout"],
     ["storage.url"],
+    ["storage.faults"],
     ["storage.objects"],
     ["durable", "tfrecord", "example", "resample"],
     ["storage.folder", "storage.staging"],
@@ -75,6 +76,7 @@ LAYERS = [
     ["reader.loaded", "reader.diagnosis"],
     ["shard", "tally", "report.facts", "reader.pipeline", "reader.arrays.dataset", "verify.rows"],
     ["bench.result", "reader.probe", "reader.stall"],
+    ["engine.commits"],
     ["outline", "engine.job"],
     ["finish", "place", "reader.resume", "reader.strategy", "rejected"],
     ["begin"],
