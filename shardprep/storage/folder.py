@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from shardprep.durable import DurableFile, write_durably
+from shardprep.durable import DurableFile
 from shardprep.errors import StorageError
 from shardprep.storage import objects
 
@@ -102,15 +102,21 @@ class LocalFolder:
 
     def new_file(self, name: str) -> NewFile:
         """Begin a file beside its name, under one that no other process takes."""
+        return self._new_file(name)
+
+    def _new_file(self, name: str) -> DurableFile:
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return DurableFile(path, os.urandom(4).hex())
 
     def write(self, name: str, data: bytes) -> None:
         """Write a whole file durably."""
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, data)
+        file = self._new_file(name)
+        try:
+            file.write(data)
+            file.commit()
+        finally:
+            file.abandon()
 
     def read(self, name: str) -> bytes | None:
         """Return the bytes of a file, None where there is none."""
