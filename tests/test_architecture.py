@@ -29,6 +29,8 @@ LAYERS = [
     ["reader.augment.compose"],
     ["reader.augment.layer"],
     ["reader.augment"],
+    ["source.remote"],
+    ["source.prefix"],
     ["source.sniff", "source.names", "source.folder", "catalog.splits", "source.extent"],
     ["source.kaggle.ref", "source.kaggle.credentials", "source.kaggle.watcher"],
     ["source.kaggle.client", "source.kaggle.faults"],
