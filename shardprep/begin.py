@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError
 from shardprep.fingerprint import differences
 from shardprep.manifest import Fingerprint
-from shardprep.place import BUILD_FILE, writing
-from shardprep.shard import PARTS_DIR, part_name
+from shardprep.place import writing
+from shardprep.shard import BUILD_FILE, PARTS_DIR, Folders, build_hash, part_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
     from shardprep.place import Place
 
 
-def begin(place: Place, fingerprint: Fingerprint, *, overwrite: bool) -> None:
+def begin(place: Place, fingerprint: Fingerprint, *, overwrite: bool) -> bool:
     """Take up an unfinished build of the same fingerprint, or start with nothing.
+
+    Returns:
+        Whether it is a new build.
 
     Raises:
         BuildError: there is work of another build, and it may not be overwritten.
@@ -29,14 +33,18 @@ def begin(place: Place, fingerprint: Fingerprint, *, overwrite: bool) -> None:
     if begun is not None:
         changes = differences(begun, fingerprint)
         if not changes:
-            return
-        if has_work(place) and not overwrite:
+            return False
+        if not overwrite and (has_work(place) or not place.is_exclusive):
+            is_dead = "" if place.is_exclusive else "if that is no more at work, "
             raise _of_another(
-                place, changes, "add --overwrite to start again, or give the former options"
+                place,
+                changes,
+                f"{is_dead}add --overwrite to start again, or give the former options",
             )
     with writing(place):
-        place.clear()
-        place.folders.parts.write(BUILD_FILE, _text(fingerprint))
+        if place.start(_text(fingerprint), over=begun is not None):
+            return True
+    return begin(place, fingerprint, overwrite=overwrite)  # another was first
 
 
 def refuse_another(place: Place, fingerprint: Fingerprint) -> None:
@@ -53,6 +61,21 @@ def refuse_another(place: Place, fingerprint: Fingerprint) -> None:
             changes,
             "give all parts the same source and options, or remove the folder to start again",
         )
+
+
+def folders_of(place: Place, fingerprint: Fingerprint) -> Folders:
+    """Return the folders of a place where a build of this fingerprint is at work.
+
+    Raises:
+        BuildError: another build is at work there, or none any more.
+
+    """
+    folders = place.folders
+    data = folders.parts.read(BUILD_FILE)
+    begun = None if data is None else _parsed(place, data)
+    if data is None or begun is None or differences(begun, fingerprint):
+        raise folders.replaced()
+    return replace(folders, build=build_hash(data))
 
 
 def join(place: Place, fingerprint: Fingerprint) -> None:
@@ -128,11 +151,13 @@ def _begun(place: Place) -> Fingerprint | None:
     sealed = place.sealed()
     if sealed is not None:
         return sealed.fingerprint
-    parts = place.folders.parts
-    data = parts.read(BUILD_FILE)
+    data = place.folders.parts.read(BUILD_FILE)
+    return None if data is None else _parsed(place, data)
+
+
+def _parsed(place: Place, data: bytes) -> Fingerprint:
     try:
-        return None if data is None else Fingerprint.model_validate_json(data)
+        return Fingerprint.model_validate_json(data)
     except ValueError as error:
-        raise BuildError(
-            parts.located(BUILD_FILE), "is damaged", f"remove {place.work} to start again"
-        ) from error
+        where = place.folders.parts.located(BUILD_FILE)
+        raise BuildError(where, "is damaged", f"remove {place.work} to start again") from error

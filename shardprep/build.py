@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +17,7 @@ from shardprep import stages
 from shardprep.begin import (
     begin,
     drop,
+    folders_of,
     has_work,
     join,
     refuse_another,
@@ -27,8 +29,8 @@ from shardprep.complete import BuildResult, complete
 from shardprep.engine.job import ShardJob, by_chunks
 from shardprep.engine.limits import WorkerLimits
 from shardprep.engine.local import run_chunks
-from shardprep.errors import BuildError, SourceError
-from shardprep.fingerprint import make_fingerprint
+from shardprep.errors import BuildError, ShardprepError, SourceError
+from shardprep.fingerprint import differences, make_fingerprint
 from shardprep.finish import write_skipped
 from shardprep.outline import make_outline, write_outline
 from shardprep.part import WHOLE, Part
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 
 _SPARE_BYTES = 64 << 20
 _WORKER_BYTES = 1 << 30
+_NUM_THREADS = 8
+"""That hash shards, or wait for object storage."""
 _PIXEL_BYTES = 16
 """What decoding may take for each pixel that an image may have, copies on the way included."""
 
@@ -128,7 +132,7 @@ def build_dataset(
     with place.held(alone=True):
         if finished is not None:
             place.retract()
-        begin(place, fingerprint, overwrite=overwrite)
+        is_new = begin(place, fingerprint, overwrite=overwrite)
         try:
             manifest = place.sealed()
             if manifest is None:
@@ -138,15 +142,36 @@ def build_dataset(
                 outline, num_new = shards.write(WHOLE, watcher)
                 expected = None if remains is None else remains.manifest
                 manifest = complete(place, outline, expected)
-        finally:
-            if not has_work(place):
-                place.discard()
+        except BaseException as error:
+            manifest = _by_another(place, fingerprint, error)
+            if manifest is None:
+                _leave(place, is_new=is_new)
+                raise
         with writing(place):
             place.publish()
     elapsed = time.monotonic() - start
     return BuildResult(
         place.location, place.documents(), manifest, num_new_items=num_new, elapsed_s=elapsed
     )
+
+
+def _by_another(place: Place, fingerprint: Fingerprint, error: BaseException) -> Manifest | None:
+    """Return the manifest of the same build, where another run of it has finished meanwhile."""
+    if place.is_exclusive or not isinstance(error, BuildError):
+        return None
+    finished = place.finished()
+    return (
+        finished
+        if finished is not None and not differences(finished.fingerprint, fingerprint)
+        else None
+    )
+
+
+def _leave(place: Place, *, is_new: bool) -> None:
+    """Take back a build that came to nothing; what was wrong before is what the user is told."""
+    with contextlib.suppress(ShardprepError, OSError):
+        if (is_new or place.is_exclusive) and not has_work(place):
+            place.discard()
 
 
 def build_part(
@@ -218,8 +243,10 @@ class _Shards:
         return outline, num_new
 
     def _write(self, plan: BuildPlan, mine: Sequence[ShardTask], watcher: Watcher) -> int:
-        folders = self.place.folders
-        todo = [shard for shard in mine if not is_done(folders, shard.name)]
+        folders = folders_of(self.place, self.fingerprint)
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            done = pool.map(lambda shard: is_done(folders, shard.name), mine)
+            todo = [shard for shard, is_so in zip(mine, done, strict=True) if not is_so]
         num_todo = sum(len(shard.plan.items) for shard in todo)
         num_mine = sum(len(shard.plan.items) for shard in mine)
         watcher.planned(plan, mine, num_mine - num_todo)

@@ -15,6 +15,7 @@ from shardprep import schema as names
 from shardprep import stages, tfrecord
 from shardprep.image import ImageSpec, ProcessedImage, Rejection, process_image
 from shardprep.source.extent import MemberError
+from shardprep.source.remote import read_ahead
 from shardprep.stages import stage
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def encode_chunk(
     """Read, process, encode and frame the items, in order."""
     records: list[bytes] = []
     outcomes: list[Outcome] = []
-    for item in items:
+    for item, _ in zip(items, read_ahead([item.extent.span for item in items]), strict=True):
         before_item()
         record, outcome = _encode_item(item, encoder)
         records.append(record)

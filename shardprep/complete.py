@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.begin import drop, is_begun
+from shardprep.begin import drop, folders_of, is_begun
 from shardprep.errors import BuildError, DatasetError
 from shardprep.finish import finish
 from shardprep.outline import read_outline
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from shardprep.manifest import Manifest
     from shardprep.outline import Outline
     from shardprep.place import Place
+    from shardprep.shard import Folders
 
 _NAMED = 4
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
+_NUM_THREADS = 16
+"""That wait for object storage."""
 
 
 class TooManyRejectedError(BuildError):
@@ -65,11 +68,17 @@ def complete(place: Place, outline: Outline, expected: Manifest | None = None) -
 
     """
     with writing(place):
-        manifest = finish(place.folders, outline).signed()
+        folders = folders_of(place, outline.fingerprint)
+        manifest = finish(folders, outline).signed()
         _check_rejections(place, manifest, outline.max_rejected)
         if expected is not None:
             _check_same(place, manifest, expected)
+        if not place.is_exclusive:
+            _check_whole(place, folders, outline, _NUM_THREADS)
         place.seal(manifest)
+        if folders.is_replaced():
+            place.retract()
+            raise folders.replaced()
     return manifest
 
 
@@ -105,7 +114,8 @@ def _completed(place: Place, num_threads: int, max_rejected: float | None) -> Ma
     outline = read_outline(place.folders.parts)
     if outline is None:
         raise _nothing_written(place)
-    _check_whole(place, outline, num_threads)
+    folders = folders_of(place, outline.fingerprint)
+    _check_whole(place, folders, outline, num_threads)
     if max_rejected is not None:
         outline = outline.model_copy(update={"max_rejected": max_rejected})
     return complete(place, outline)
@@ -119,7 +129,7 @@ def _nothing_written(place: Place) -> DatasetError:
     )
 
 
-def _check_whole(place: Place, outline: Outline, num_threads: int) -> None:
+def _check_whole(place: Place, folders: Folders, outline: Outline, num_threads: int) -> None:
     """See that every shard is there, and no other; hashing leaves the interpreter, so threads do.
 
     What a shard is called says which part it belongs to, whoever wrote the others.
@@ -134,7 +144,7 @@ def _check_whole(place: Place, outline: Outline, num_threads: int) -> None:
             "remove it: readers would take it for one",
         )
     with ThreadPoolExecutor(num_threads) as pool:
-        wholes = list(pool.map(lambda name: is_whole(place.folders, name), names))
+        wholes = list(pool.map(lambda name: is_whole(folders, name), names))
     places = [i for i, whole in enumerate(wholes) if not whole]
     if places:
         more = f" and {len(places) - _NAMED:,} more" if len(places) > _NAMED else ""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from shardprep.errors import BuildError, DatasetError
 from shardprep.manifest import MANIFEST_FILE
 from shardprep.schema import parse_schema
+from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,10 +63,11 @@ class DatasetFolder:
         return (self.final / MANIFEST_FILE).is_file()
 
 
-def outputs(recipe: Recipe) -> tuple[Path, ...]:
-    """Return the folders that a build writes, which are never part of its source."""
-    folder = DatasetFolder(Path(recipe.out), recipe.dataset_name, recipe.version)
-    return folder.out, folder.final, folder.incomplete, folder.old
+def outputs(recipe: Recipe) -> tuple[str, ...]:
+    """Return the folders or addresses that a build writes, which are never part of its source."""
+    out = recipe.out.rstrip("/") if is_url(recipe.out) else str(Path(recipe.out))
+    final = f"{out}/{recipe.dataset_name}/{recipe.version}"
+    return out, final, final + INCOMPLETE_SUFFIX, f"{final}.old"
 
 
 def read_schema(folder: Path) -> Schema:

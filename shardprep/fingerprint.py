@@ -19,7 +19,9 @@ from shardprep.schema import shipped_schemas
 from shardprep.source.directory import read_end
 from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.folder import walk_files
+from shardprep.source.prefix import find_objects
 from shardprep.source.sniff import HEAD_BYTES, archive_type
+from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,8 +43,7 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
         SourceError: the source is not there.
 
     """
-    source = Path(recipe.source)
-    inputs = {"source": source_signature(source, outputs(recipe))}
+    inputs = {"source": source_signature(recipe.source, outputs(recipe))}
     for file in named_files(recipe):
         if Path(file).is_file():
             inputs[file] = _sha256(Path(file).read_bytes())
@@ -72,17 +73,21 @@ def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
         ) from error
 
 
-def source_signature(source: Path, leave_out: Iterable[Path]) -> str:
+def source_signature(source: Path | str, leave_out: Iterable[str]) -> str:
     """Return a hash that changes when the source does.
 
-    A zip is told by its size and its central directory, which holds the CRC-32 of every member;
-    another file by size and modification time; a folder by names, sizes and modification times of
-    all its files but those in the folders `leave_out`.
+    A zip is told by its size and its central directory, which holds the CRC-32 of every member,
+    wherever it lies; another file by size and modification time; a folder by names, sizes and
+    modification times of all its files but those in the folders `leave_out`. In object storage the
+    ETag stands for the modification time.
 
     Raises:
         SourceError: there is no such file or folder.
 
     """
+    if is_url(str(source)):
+        return _object_signature(str(source), leave_out)
+    source = Path(source)
     if source.is_dir():
         return _sha256(
             "\n".join(sorted(_listing(source, leave_out))).encode(errors="surrogateescape")
@@ -95,16 +100,29 @@ def source_signature(source: Path, leave_out: Iterable[Path]) -> str:
         )
     status = source.stat()
     try:
-        return _file_signature(PlainExtent(str(source), 0, status.st_size), status.st_mtime_ns)
+        whole = PlainExtent(str(source), 0, status.st_size)
+        return _file_signature(whole, str(status.st_mtime_ns))
     except MemberError as error:
         raise SourceError(str(source), str(error)) from error
 
 
-def _file_signature(whole: PlainExtent, mtime_ns: int) -> str:
+def _object_signature(address: str, leave_out: Iterable[str]) -> str:
+    found = find_objects(address, leave_out)
+    if found.archive_bytes is None:
+        return _sha256(
+            "\n".join(f"{one.relative} {one.num_bytes} {one.etag}" for one in found.below).encode()
+        )
+    try:
+        return _file_signature(PlainExtent(str(found.url), 0, found.archive_bytes), found.etag)
+    except MemberError as error:
+        raise SourceError(address, str(error)) from error
+
+
+def _file_signature(whole: PlainExtent, mark: str) -> str:
     is_zip = archive_type(whole.read_head(HEAD_BYTES)) == "zip"
     end = read_end(whole) if is_zip else None
     if end is None:
-        return _sha256(b"%d %d" % (whole.num_bytes, mtime_ns))
+        return _sha256(f"{whole.num_bytes} {mark}".encode())
     digest = hashlib.sha256(b"%d " % whole.num_bytes)
     for at in range(end.directory, whole.num_bytes, _BLOCK_BYTES):
         digest.update(whole.part(at, _BLOCK_BYTES))
@@ -138,7 +156,7 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _listing(folder: Path, leave_out: Iterable[Path]) -> list[str]:
+def _listing(folder: Path, leave_out: Iterable[str]) -> list[str]:
     return [
         f"{relative} {status.st_size} {status.st_mtime_ns}"
         for _, relative, status in walk_files(folder, leave_out)

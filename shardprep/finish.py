@@ -55,7 +55,7 @@ def finish(folders: Folders, outline: Outline) -> Manifest:
 def _tables(folders: Folders, outline: Outline, tally: Tally) -> Iterator[pa.Table]:
     """Yield every part in order, on the way writing its index and adding it to the tally."""
     for shard in outline.shards:
-        part = read_part(folders.parts, shard.name)
+        part = read_part(folders.parts, shard.name, folders.build)
         if part is None:
             raise _missing(folders, part_name(shard.name))
         tally.add(Shard(name=shard.name, **part.seal._asdict()), shard.split, part.table)

@@ -3,7 +3,10 @@
 On a disk all work happens in `<version>.incomplete/`, which is renamed at the end. In object
 storage, where nothing can be renamed, shards and documents are written where they will be, and
 the manifest, which comes last and only where there is none, makes them a dataset; what must be
-remembered until then lies below `<version>.incomplete/` there too.
+remembered until then lies below `<version>.incomplete/` there too. There are no locks either: the
+`BUILD_FILE` there says whose the place is. It is created only where there is none; who is to take
+the place of another build writes it before anything else, and who has lost it commits nothing
+more, and takes its manifest back.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from shardprep.dataset import INCOMPLETE_SUFFIX, LOCK_FILE, DatasetFolder, locke
 from shardprep.durable import sync_folder
 from shardprep.errors import BuildError
 from shardprep.manifest import MANIFEST_FILE, load_manifest, parse_manifest
-from shardprep.shard import PARTS_DIR, Folders
+from shardprep.shard import BUILD_FILE, PARTS_DIR, Folders
 from shardprep.storage.folder import LocalFolder, ObjectFolder
 from shardprep.storage.staging import staged_documents
 from shardprep.storage.url import ObjectUrl, is_url
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from shardprep.manifest import Manifest
 
 WORK_DIR = ".work"
-BUILD_FILE = ".build.json"
 
 
 @contextlib.contextmanager
@@ -61,6 +63,10 @@ class Place(Protocol):
     def folders(self) -> Folders:
         """Where a build puts what it makes."""
 
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether `held` keeps others out: what another has begun here is then no more at work."""
+
     def finished(self) -> Manifest | None:
         """Return the manifest of the finished dataset, None where there is none."""
 
@@ -76,8 +82,11 @@ class Place(Protocol):
     def scratch(self) -> contextlib.AbstractContextManager[Path]:
         """Give a folder on this machine for what must be unpacked; it goes in the end."""
 
-    def clear(self) -> None:
-        """Remove everything of an unfinished build."""
+    def start(self, build: bytes, *, over: bool) -> bool:
+        """Keep the `BUILD_FILE` of a new build and nothing else of an unfinished one.
+
+        Without `over` only where no build was begun; False where one was.
+        """
 
     def discard(self) -> None:
         """Take back what a build has made that came to nothing."""
@@ -127,6 +136,11 @@ class LocalPlace:
         folder = LocalFolder(self.folder.incomplete)
         return Folders(folder, folder)
 
+    @property
+    def is_exclusive(self) -> bool:
+        """There are locks."""
+        return True
+
     def finished(self) -> Manifest | None:
         """Return the manifest under the final name."""
         return load_manifest(self.folder.final) if self.folder.is_finished else None
@@ -159,11 +173,14 @@ class LocalPlace:
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
-    def clear(self) -> None:
-        """Empty the folder of the unfinished build, which stays held."""
+    def start(self, build: bytes, *, over: bool) -> bool:
+        """Empty the folder of the unfinished build, which is held."""
+        del over
         for path in self.folder.incomplete.iterdir():
             if path.name != LOCK_FILE:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+        LocalFolder(self.folder.incomplete).write(BUILD_FILE, build)
+        return True
 
     def discard(self) -> None:
         """Remove the folder, and those above it that it alone was in."""
@@ -205,7 +222,7 @@ class LocalPlace:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace:
-    """A key in object storage. There are no locks: what two builds both write is the same."""
+    """A key in object storage."""
 
     url: ObjectUrl
 
@@ -228,6 +245,11 @@ class ObjectPlace:
         """Shards where they will be, the rest beside them."""
         return Folders(ObjectFolder(self.url), self._parts)
 
+    @property
+    def is_exclusive(self) -> bool:
+        """There are no locks."""
+        return False
+
     def finished(self) -> Manifest | None:
         """Return the manifest, which only a complete dataset has."""
         data = ObjectFolder(self.url).read(MANIFEST_FILE)
@@ -248,12 +270,28 @@ class ObjectPlace:
         with tempfile.TemporaryDirectory(prefix="shardprep-") as folder:
             yield Path(folder)
 
-    def clear(self) -> None:
-        """Remove all objects of the dataset, its manifest first."""
-        folder = ObjectFolder(self.url)
-        folder.remove([MANIFEST_FILE])
-        folder.remove(folder.names())
-        self._parts.remove(self._parts.names())
+    def start(self, build: bytes, *, over: bool) -> bool:
+        """Take the place first, then remove what was there before.
+
+        Raises:
+            BuildError: another build has published its dataset meanwhile.
+
+        """
+        folder, parts = ObjectFolder(self.url), self._parts
+        if over:
+            parts.write(BUILD_FILE, build)
+        old, old_parts = folder.names(), parts.names()
+        if not over:
+            if BUILD_FILE in old_parts or not parts.create(BUILD_FILE, build):
+                return False
+            if folder.read(MANIFEST_FILE) is not None:
+                parts.remove([BUILD_FILE])
+                raise BuildError(
+                    self.location, "another build has just finished here", "run the command again"
+                )
+        folder.remove([MANIFEST_FILE, *old])
+        parts.remove([name for name in old_parts if name != BUILD_FILE])
+        return True
 
     def discard(self) -> None:
         """Remove what is remembered."""

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from shardprep.errors import RecipeError
 from shardprep.schema import TargetKind
 from shardprep.source.limits import DEFAULT_LIMITS, SourceLimits
+from shardprep.storage.url import SCHEMES, ObjectUrl, is_url, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -184,6 +185,25 @@ class Recipe(BaseModel):
             message = f"{name!r} must be lower-case letters, digits and _, and start with a letter"
             raise ValueError(message)
         return name
+
+    @field_validator("source", "out")
+    @classmethod
+    def _check_address(cls, place: str) -> str:
+        if is_url(place):
+            try:
+                ObjectUrl.parse(place)
+            except RecipeError as error:
+                raise ValueError(str(error)) from None
+        return place
+
+    @field_validator("labels", "join", "class_map", "exclude_list", "split", "schema_")
+    @classmethod
+    def _check_near(cls, value: Any) -> Any:
+        for text in (value,) if isinstance(value, str) else value:
+            if any(f"{scheme}://" in text for scheme in SCHEMES):
+                message = f"{shown_url(text)}: a table is read from the source or from this machine"
+                raise ValueError(message)
+        return value
 
     @field_validator("version")
     @classmethod

@@ -56,7 +56,7 @@ def save_rejected(
         extents = {}
         if len(table):
             listing = list_source(
-                Path(recipe.source),
+                recipe.source,
                 Path(work),
                 notice,
                 recipe.zip_encoding or None,

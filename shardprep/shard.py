@@ -2,7 +2,7 @@
 
 Until the build is finished a part is kept of every shard: its table of outcomes, which also says
 how long the shard is and what it hashes to. A shard counts as done only if both are there and
-agree.
+agree. A build that another one has taken the place of commits nothing more.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep import items
+from shardprep.errors import BuildError
 from shardprep.stages import stage
 from shardprep.storage.folder import Written
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from shardprep.storage.folder import Folder
 
 PARTS_DIR = ".parts"
+BUILD_FILE = ".build.json"
 _UNSETTLED = ("unreadable", "crashed", "timeout")
 """Rejections that may be the fault of the run, a disk that was away say, and not of the image."""
 
@@ -35,6 +37,31 @@ class Folders:
     """Also of the documents: what the dataset will consist of."""
     parts: Folder
     """Of what is needed until then; may be the same."""
+    build: str = ""
+    """The hash of `BUILD_FILE`: a build tells its parts from another's by it; "" tells nothing."""
+
+    def check_build(self) -> None:
+        """See that this build is still the one that is at work here.
+
+        Raises:
+            BuildError: another has taken its place, or has finished it.
+
+        """
+        if self.build and build_hash(self.parts.read(BUILD_FILE) or b"") != self.build:
+            raise self.replaced()
+
+    def is_replaced(self) -> bool:
+        """Tell whether another build is at work here, in the place of this one."""
+        there = self.parts.read(BUILD_FILE)
+        return bool(self.build) and there is not None and build_hash(there) != self.build
+
+    def replaced(self) -> BuildError:
+        """Return what to say then."""
+        return BuildError(
+            str(self.parts),
+            "another build has taken the place of this one",
+            "end one of them, or give another --name or --version",
+        )
 
 
 class ShardTask(NamedTuple):
@@ -62,6 +89,8 @@ class ShardPart(NamedTuple):
     """By which the folder tells its bytes again."""
     table: pa.Table
     """A row for each item, written or rejected."""
+    build: str = ""
+    """Of the folders it was written to."""
 
 
 class ShardWriter:
@@ -87,18 +116,23 @@ class ShardWriter:
         self._hash.update(chunk.data)
         self._rows.add(chunk.outcomes)
 
-    @stage("write")
     def commit(self) -> None:
         """Give the shard its name, then write its part: from then on it is done."""
         rows = self._rows
         seal = ShardSeal(rows.num_records, rows.num_bytes, self._hash.hexdigest())
-        self._file.commit()
-        mark = self._folders.shards.mark(self.task.name)
-        write_part(self._folders.parts, self.task.name, ShardPart(seal, mark, rows.table()))
+        self._folders.check_build()
+        mark = self._file.commit() or ""
+        part = ShardPart(seal, mark, rows.table(), self._folders.build)
+        write_part(self._folders.parts, self.task.name, part)
 
     def abandon(self) -> None:
         """Remove what is not committed."""
         self._file.abandon()
+
+
+def build_hash(build: bytes) -> str:
+    """Return by what a build is told from others: the hash of its `BUILD_FILE`, hex."""
+    return hashlib.sha256(build).hexdigest()
 
 
 def part_name(shard: str) -> str:
@@ -108,21 +142,22 @@ def part_name(shard: str) -> str:
 
 def write_part(parts: Folder, shard: str, part: ShardPart) -> None:
     """Keep the part of a shard."""
-    facts = {"seal": part.seal._asdict(), "mark": part.mark}
+    facts = {"seal": part.seal._asdict(), "mark": part.mark, "build": part.build}
     items.write_part(parts, part_name(shard), part.table, facts)
 
 
-def read_part(parts: Folder, shard: str) -> ShardPart | None:
-    """Return the part of a shard, None where it is missing or damaged."""
+def read_part(parts: Folder, shard: str, build: str = "") -> ShardPart | None:
+    """Return the part of a shard, None where it is missing, damaged or of another build."""
     part = items.read_part(parts, part_name(shard))
-    if part is None:
+    if part is None or (build and part.facts.get("build") not in ("", build)):
         return None
-    return ShardPart(ShardSeal(**part.facts["seal"]), part.facts["mark"], part.table)
+    facts = part.facts
+    return ShardPart(ShardSeal(**facts["seal"]), facts["mark"], part.table, facts.get("build", ""))
 
 
 def is_whole(folders: Folders, shard: str) -> bool:
     """Tell whether a shard of an unfinished build is there and is what its part says."""
-    part = read_part(folders.parts, shard)
+    part = read_part(folders.parts, shard, folders.build)
     return part is not None and _holds(folders, shard, part)
 
 
@@ -131,7 +166,7 @@ def is_done(folders: Folders, shard: str) -> bool:
 
     One with rejections that another run may find unfounded is not done.
     """
-    part = read_part(folders.parts, shard)
+    part = read_part(folders.parts, shard, folders.build)
     if part is None or items.has_kinds(part.table, _UNSETTLED):
         return False
     return _holds(folders, shard, part)

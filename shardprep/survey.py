@@ -92,7 +92,7 @@ class Survey:
         return asdict(self)
 
 
-def survey_source(source: Path, work_dir: Path, notice: Callable[[str], None]) -> Survey:
+def survey_source(source: Path | str, work_dir: Path, notice: Callable[[str], None]) -> Survey:
     """Return what lies in a source. Arguments and errors are those of `list_source`."""
     listing = list_source(source, work_dir, notice)
     if not listing.images:

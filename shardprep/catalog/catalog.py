@@ -106,9 +106,8 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
         SourceError: the source cannot be read, holds no image, or contradicts the rules.
 
     """
-    source = Path(recipe.source)
     listing = list_source(
-        source,
+        recipe.source,
         work_dir,
         notice,
         recipe.zip_encoding or None,
@@ -116,7 +115,7 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
         outputs(recipe),
     )
     documents = Documents(listing.others, recipe)
-    members, skipped = _wanted(source, listing, recipe, documents)
+    members, skipped = _wanted(listing, recipe, documents)
     keys = [member.key for member in members]
     labelling = label_keys(keys, parse_label_rule(recipe.labels), documents.label_tables())
     match = _table_match(keys, labelling, documents)
@@ -142,11 +141,11 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
 
 
 def _wanted(
-    source: Path, listing: Listing, recipe: Recipe, documents: Documents
+    listing: Listing, recipe: Recipe, documents: Documents
 ) -> tuple[list[Member], list[Skipped]]:
     if not listing.images:
         raise SourceError(
-            str(source), f"holds no image ({_what_instead(listing)})", "is it the right archive?"
+            recipe.source, f"holds no image ({_what_instead(listing)})", "is it the right archive?"
         )
     members, skipped = select(
         listing.images, root=recipe.root, include=recipe.include, exclude=recipe.exclude
@@ -161,7 +160,7 @@ def _wanted(
         reasons = Counter(one.reason for one in skipped)
         counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
         raise SourceError(
-            str(source),
+            recipe.source,
             f"none of its {len(listing.images):,} images is wanted ({counted})",
             f"a key looks like {listing.images[0].key}",
         )

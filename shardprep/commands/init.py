@@ -42,7 +42,7 @@ def init(
     archive = source or only_archive()
     notices = console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
-        local = Path(local_source(archive, notices, refresh=refresh))
+        local = local_source(archive, notices, refresh=refresh)
         survey = survey_source(local, Path(work), lambda line: notice(notices, line))
     survey = replace(survey, source=archive)
     write_durably(place, recipe_text(survey).encode())

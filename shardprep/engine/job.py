@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from shardprep import stages
 from shardprep.chunk import ChunkEncoder, ChunkTask, EncodedChunk
+from shardprep.engine.commits import Commits
 from shardprep.engine.limits import WorkerLimits
 from shardprep.plan import chunks
 from shardprep.shard import Folders, ShardTask, ShardWriter
@@ -56,15 +57,23 @@ ChunkRunner = Callable[
 
 
 def by_chunks(run: ChunkRunner) -> Engine:
-    """Return the engine that writes shards here, one after the other, from chunks of a runner."""
+    """Return the engine that writes shards here, one after the other, from chunks of a runner.
+
+    While one is committed the next is written.
+    """
 
     def engine(job: ShardJob, shards: Sequence[ShardTask], num_workers: int) -> Generator[Progress]:
         tasks = (task for shard in shards for task in job.tasks(shard))
         num_tasks = sum(1 for shard in shards for _ in job.tasks(shard))
         num_workers = max(1, min(num_workers, num_tasks))
-        with closing(run(job.encoder, tasks, num_workers, job.limits)) as encoded:
+        with (
+            closing(run(job.encoder, tasks, num_workers, job.limits)) as found,
+            Commits() as commits,
+        ):
             for shard in shards:
-                yield from write_shard(job, shard, encoded)
+                writer = ShardWriter(job.folders, shard)
+                yield from _filled(writer, found)
+                commits.add(writer)
 
     return engine
 
@@ -74,6 +83,15 @@ def write_shard(
 ) -> Iterator[Progress]:
     """Write one shard from the next chunks of an iterator, which are its own."""
     writer = ShardWriter(job.folders, shard)
+    yield from _filled(writer, encoded)
+    try:
+        _commit(writer)
+    finally:
+        writer.abandon()
+
+
+def _filled(writer: ShardWriter, encoded: Iterator[EncodedChunk]) -> Iterator[Progress]:
+    """Take the chunks of a shard; it is abandoned where that does not come to an end."""
     try:
         while not writer.is_full:
             chunk = _awaited(encoded)
@@ -81,9 +99,14 @@ def write_shard(
             writer.append(chunk)
             num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
             yield Progress(len(chunk.outcomes), num_rejected)
-        writer.commit()
-    finally:
+    except BaseException:
         writer.abandon()
+        raise
+
+
+@stage("write")
+def _commit(writer: ShardWriter) -> None:
+    writer.commit()
 
 
 @stage("wait")

@@ -24,7 +24,7 @@ from shardprep.engine.limits import (
     start_clock,
 )
 from shardprep.engine.server import start_server
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, ShardprepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -154,6 +154,8 @@ class _Worker:
     def _receive(self) -> EncodedChunk:
         answer = pickle.loads(self.pipe.recv_bytes())  # noqa: S301 - from our own child
         data = self.pipe.recv_bytes()
+        if isinstance(answer, ShardprepError):
+            raise answer
         if isinstance(answer, str):
             raise BuildError(
                 str(self._todo[0]), f"a worker failed: {answer}", "this is a fault of shardprep"
@@ -216,6 +218,8 @@ def _serve(pipe: Connection, encode: Encode, limits: WorkerLimits) -> None:
             try:
                 chunk = encode(task, before_item)
                 answer = pickle.dumps((chunk.outcomes, chunk.seconds)), chunk.data
+            except ShardprepError as error:  # the source is out of reach: no fault of an image
+                answer = pickle.dumps(error), b""
             except Exception:
                 answer = pickle.dumps(traceback.format_exc(limit=-3)), b""
             start_clock(0)

@@ -24,9 +24,11 @@ from shardprep.source.extent import MOST_BYTES, Extent, MemberError, PlainExtent
 from shardprep.source.folder import walk_files
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
+from shardprep.source.prefix import find_objects
 from shardprep.source.sniff import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
 from shardprep.source.streams import buffered, decompressed, stored_bytes
 from shardprep.source.unpack import Workshop
+from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -77,22 +79,23 @@ class Listing:
 
 
 def list_source(
-    source: Path,
+    source: Path | str,
     work_dir: Path,
     notice: Callable[[str], None],
     zip_encoding: str | None = None,
     limits: SourceLimits = DEFAULT_LIMITS,
-    leave_out: Iterable[Path] = (),
+    leave_out: Iterable[str] = (),
 ) -> Listing:
     """Return all members of the source in the order of their keys.
 
     Args:
-        source: a folder or an archive, told by content, or the first part of a split one.
+        source: a folder or an archive, told by content, or the first part of a split one; or the
+            address of an archive, or of what objects lie below.
         work_dir: where what must be unpacked is put; the caller removes it.
         notice: told, in one line, of work that takes long.
         zip_encoding: of member names in zips; None is UTF-8 where that fits, else cp437.
         limits: what it may ask for.
-        leave_out: folders below the source that are no part of it.
+        leave_out: folders or addresses below the source that are no part of it.
 
     Raises:
         SourceError: the source is missing, is no archive, is damaged or past a limit, or two
@@ -101,6 +104,11 @@ def list_source(
     """
     budget = Budget(limits)
     walk = _Walk(Workshop(work_dir, notice, budget), budget, zip_encoding)
+    if is_url(str(source)):
+        walk.address(str(source), leave_out)
+        walk.join_parts()
+        return walk.listing()
+    source = Path(source)
     if source.is_dir():
         walk.folder(source, leave_out)
     elif not source.is_file():
@@ -111,14 +119,7 @@ def list_source(
             budget.add_source(extent.num_bytes)
             walk.part("", path.name, extent, depth=0)
     else:
-        extent = PlainExtent(str(source), 0, source.stat().st_size)
-        budget.add_source(extent.num_bytes)
-        if not walk.archive(extent, source.name, prefix="", depth=1):
-            raise SourceError(
-                str(source),
-                "is neither a folder nor an archive that can be read",
-                "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)",
-            )
+        walk.file(str(source), source.stat().st_size)
     walk.join_parts()
     return walk.listing()
 
@@ -149,7 +150,36 @@ class _Walk:
                 )
         return Listing(self.images, self.others, self.skipped)
 
-    def folder(self, root: Path, leave_out: Iterable[Path]) -> None:
+    def file(self, place: str, num_bytes: int) -> None:
+        """Add the members of an archive that is the source."""
+        extent = PlainExtent(place, 0, num_bytes)
+        self.budget.add_source(num_bytes)
+        if not self.archive(extent, place.rpartition("/")[2], prefix="", depth=1):
+            raise SourceError(
+                place,
+                "is neither a folder nor an archive that can be read",
+                "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)",
+            )
+
+    def address(self, address: str, leave_out: Iterable[str]) -> None:
+        """Add the members of an archive in object storage, or the objects below an address."""
+        found = find_objects(address, leave_out)
+        if found.archive_bytes is None:
+            for one in found.below:
+                self.budget.add_member(address)
+                self.budget.add_source(one.num_bytes)
+                extent = PlainExtent(str(found.url / one.relative), 0, one.num_bytes)
+                self.member(clean_key(one.relative), extent, depth=1)
+        elif _PART.fullmatch(found.url.name):
+            raise SourceError(
+                address,
+                "is one part of a split archive",
+                "give the address that all of its parts lie below",
+            )
+        else:
+            self.file(str(found.url), found.archive_bytes)
+
+    def folder(self, root: Path, leave_out: Iterable[str]) -> None:
         """Add the files below a folder."""
         for path, relative, status in walk_files(root, leave_out):
             name = Path(relative).as_posix()

@@ -14,7 +14,13 @@ import zlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from shardprep.source import remote
+from shardprep.source.remote import Span
+from shardprep.storage.url import is_url
+
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature … name length, extra length (APPNOTE 4.3.7)
+_MOST_HEADER_BYTES = 512
+"""Of most local headers, name and extra fields included."""
 _ENCRYPTED = 0x1
 _METHODS = {
     9: "Deflate64 (as Windows packs large zips; pack it again with 7-Zip)",
@@ -54,8 +60,14 @@ class PlainExtent:
     """Bytes that lie as they are: a file, or a member of an uncompressed tar."""
 
     file: str
+    """A path, or an address in object storage."""
     offset: int
     num_bytes: int
+
+    @property
+    def span(self) -> Span:
+        """Where `read` will read."""
+        return Span(self.file, self.offset, self.num_bytes)
 
     def read(self) -> bytes:
         """Return the bytes.
@@ -89,6 +101,11 @@ class ZipExtent:
     crc32: int
     method: int
     flags: int
+
+    @property
+    def span(self) -> Span:
+        """Where `read` will read, with room for what stands before the bytes."""
+        return Span(self.file, self.header_offset, self.stored_bytes + _MOST_HEADER_BYTES)
 
     def read(self) -> bytes:
         """Return the uncompressed bytes, checked against size and CRC-32.
@@ -140,6 +157,11 @@ class RefusedExtent:
     num_bytes: int
     """As stated, at most `MOST_BYTES`."""
     reason: str
+
+    @property
+    def span(self) -> Span:
+        """Return nothing that is anywhere."""
+        return Span("", 0, 0)
 
     def read(self) -> bytes:
         """Say why there are none.
@@ -216,6 +238,8 @@ def _lzma_unpacker(head: bytes) -> Unpacker:
 
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
     """Read through a descriptor of its own: a cached one would show a file that was replaced."""
+    if is_url(file):
+        return _read_object(file, offset, num_bytes)
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -228,6 +252,18 @@ def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
             os.close(descriptor)
     except (OSError, OverflowError) as error:
         message = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        raise MemberError(message) from error
+    if len(data) < num_bytes:
+        message = f"is cut: {len(data):,} of {num_bytes:,} bytes are there"
+        raise MemberError(message)
+    return data
+
+
+def _read_object(address: str, offset: int, num_bytes: int) -> bytes:
+    try:
+        data = remote.read_at(address, offset, num_bytes)
+    except FileNotFoundError as error:
+        message = "cannot be read (no such object)"
         raise MemberError(message) from error
     if len(data) < num_bytes:
         message = f"is cut: {len(data):,} of {num_bytes:,} bytes are there"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 
 class FoundFile(NamedTuple):
@@ -23,7 +23,7 @@ class FoundFile(NamedTuple):
     """None where it is no regular file: a device, a link to nothing."""
 
 
-def walk_files(root: Path, leave_out: Iterable[Path] = ()) -> Iterator[FoundFile]:
+def walk_files(root: Path, leave_out: Iterable[str] = ()) -> Iterator[FoundFile]:
     """Yield the files below a folder, sorted in each; links to folders are followed, each once.
 
     Args:
@@ -35,7 +35,7 @@ def walk_files(root: Path, leave_out: Iterable[Path] = ()) -> Iterator[FoundFile
 
     """
     seen: set[tuple[int, int]] = set()
-    seen.update(_identity(folder) for folder in leave_out if folder.is_dir())
+    seen.update(_identity(folder) for folder in leave_out if Path(folder).is_dir())
     seen.discard(_identity(root))
     for place, folders, files in os.walk(root, followlinks=True, onerror=_unreadable):
         identity = _identity(place)

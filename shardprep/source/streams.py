@@ -19,6 +19,7 @@ from shardprep.source.extent import (
     damaged,
     new_unpacker,
 )
+from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
@@ -31,12 +32,13 @@ _HEADER_BYTES = 64
 
 
 class Window(io.RawIOBase):
-    """A part of a file, as a read-only file of its own."""
+    """A part of a file or an object, as a read-only file of its own."""
 
     def __init__(self, place: PlainExtent) -> None:
         """Open the file; closing the window closes it."""
-        self._file = Path(place.file).open("rb", buffering=0)  # noqa: SIM115 - closed by close()
-        self._start = place.offset
+        self._place = place
+        is_object = is_url(place.file)
+        self._file = None if is_object else Path(place.file).open("rb", buffering=0)  # noqa: SIM115 - closed by close()
         self._size = place.num_bytes
         self._at = 0
 
@@ -58,12 +60,18 @@ class Window(io.RawIOBase):
 
     def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer)[: max(0, self._size - self._at)]
-        num_bytes = os.preadv(self._file.fileno(), [view], self._start + self._at)
+        if self._file is None:
+            data = self._place.part(self._at, len(view))
+            num_bytes = len(data)
+            view[:num_bytes] = data
+        else:
+            num_bytes = os.preadv(self._file.fileno(), [view], self._place.offset + self._at)
         self._at += num_bytes
         return num_bytes
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         super().close()
 
 

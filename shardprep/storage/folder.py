@@ -6,6 +6,7 @@ its files, each process makes for itself.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from shardprep.durable import DurableFile
+from shardprep.errors import StorageError
 from shardprep.storage import objects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
     from shardprep.storage.url import ObjectUrl
@@ -31,7 +33,7 @@ class Written(NamedTuple):
     sha256: str
     """Hex."""
     mark: str
-    """Of the folder it was written to."""
+    """What the folder said of it: an ETag, or ""."""
 
 
 class NewFile(Protocol):
@@ -44,8 +46,11 @@ class NewFile(Protocol):
     def write(self, data: bytes) -> None:
         """Append the bytes."""
 
-    def commit(self) -> None:
-        """Give the file its name, at once and for good."""
+    def commit(self) -> str | None:
+        """Give the file its name, at once and for good.
+
+        Returns what vouches for its content: an ETag, None where only its bytes do.
+        """
 
     def abandon(self) -> None:
         """Leave no trace; does nothing after `commit`."""
@@ -68,9 +73,6 @@ class Folder(Protocol):
 
     def read(self, name: str) -> bytes | None:
         """Return the bytes of a file, None where there is none."""
-
-    def mark(self, name: str) -> str:
-        """Return what vouches for the content of a file: an ETag, "" where only its bytes do."""
 
     def holds(self, name: str, written: Written) -> bool:
         """Tell whether a file is there with the content that was written."""
@@ -135,11 +137,6 @@ class LocalFolder:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def mark(self, name: str) -> str:
-        """Return nothing: a disk vouches for nothing."""
-        del name
-        return ""
-
     def holds(self, name: str, written: Written) -> bool:
         """Compare the bytes of a file."""
         path = self.path / name
@@ -195,23 +192,19 @@ class ObjectFolder:
         """Return the bytes of an object, None where there is none."""
         return objects.get(self.url / name)
 
-    def mark(self, name: str) -> str:
-        """Return the ETag of an object."""
-        facts = objects.head(self.url / name)
-        return "" if facts is None else facts.etag
-
     def holds(self, name: str, written: Written) -> bool:
-        """Compare length and ETag with those at the end of the upload; no bytes are read."""
+        """Compare length and ETag with those at the end of the upload, only else the bytes.
+
+        The same bytes have another ETag where another build, or another version, has sent them.
+        """
         facts = objects.head(self.url / name)
-        return (
-            facts is not None
-            and facts.num_bytes == written.num_bytes
-            and facts.etag == written.mark != ""
-        )
+        if facts is None or facts.num_bytes != written.num_bytes:
+            return False
+        return facts.etag == written.mark != "" or self.sha256(name) == written.sha256
 
     def sha256(self, name: str) -> str:
         """Return the hash of an object, all of which is read for it."""
-        return hashlib.sha256(objects.get(self.url / name) or b"").hexdigest()
+        return objects.sha256(self.url / name)
 
     def names(self) -> list[str]:
         """Return the names of all objects below."""
@@ -231,16 +224,33 @@ class _ObjectFile:
 
     def __init__(self, url: ObjectUrl) -> None:
         self._url = url
-        self._file = tempfile.NamedTemporaryFile(prefix="shardprep-")  # noqa: SIM115 - lives on
+        with _spooling():
+            self._file = tempfile.NamedTemporaryFile(prefix="shardprep-")  # noqa: SIM115 - lives on
         self.stream: BinaryIO = self._file.file  # type: ignore[assignment]
 
     def write(self, data: bytes) -> None:
-        self.stream.write(data)
+        with _spooling():
+            self.stream.write(data)
 
-    def commit(self) -> None:
-        self.stream.flush()
-        objects.put(self._url, Path(self._file.name))
+    def commit(self) -> str:
+        with _spooling():
+            self.stream.flush()
+        mark = objects.put(self._url, Path(self._file.name))
         self._file.close()
+        return mark
 
     def abandon(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what was not written yet is not wanted
+            self._file.close()
+
+
+@contextlib.contextmanager
+def _spooling() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            tempfile.gettempdir(),
+            f"cannot be written ({error.strerror}), and shards are kept there until they are sent",
+            "free some space, or set TMPDIR to another folder",
+        ) from error

@@ -1,19 +1,22 @@
 """Objects by their addresses: every call that leaves this machine for object storage is here.
 
-Retries with back-off are the store's own (obstore): 429, 5xx and connections that break. What is
-left of errors becomes a `StorageError` of one line, in which no credentials stand.
+Retries with back-off are the client's own (obstore): 429, 5xx and connections that break, for some
+seconds until a store has answered once, for minutes after that. What is left of errors becomes a
+`StorageError` of one line, in which no credentials stand.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
-import re
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.errors import StorageError
+from shardprep.storage.faults import endpoint_of, explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,25 +25,29 @@ if TYPE_CHECKING:
 
     from shardprep.storage.url import ObjectUrl
 
-_ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STORAGE_ENDPOINT"}
-_CREDENTIALS = {
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or a role)",
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS (or a service account of the machine)",
-    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or an identity)",
-}
-_RETRY = {
-    "max_retries": 8,
-    "retry_timeout": timedelta(seconds=120),
-    "backoff": {
-        "init_backoff": timedelta(milliseconds=100),
-        "max_backoff": timedelta(seconds=10),
-        "base": 2,
-    },
-}
-_STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CONNECT_S = 3
-_MULTIPART_BYTES = 16 << 20
+_PART_BYTES = 8 << 20
 """Smaller objects are put at once, larger ones in parts of this size."""
+_PARTS_AT_ONCE = 4
+"""With their size, what a slow line must carry within `timeout`."""
+_NEAR_BYTES = 128 << 10
+"""Ranges no further apart are got as one: what lies between costs less than a request."""
+_CREATE_PAUSES_S = (0.2, 1, 4, 15)
+
+
+class _Patience(NamedTuple):
+    """For how long a store may fail or be silent."""
+
+    retry_s: int
+    pause_s: int
+    """Between two tries, at most."""
+    answer_s: int
+
+
+_FIRST, _LATER = _Patience(5, 1, 10), _Patience(180, 15, 120)
+"""Before a store has answered once, a wrong address is more likely than a bad hour."""
+_answered: set[str] = set()
+"""Buckets that have answered this process."""
 
 
 class ObjectFacts(NamedTuple):
@@ -83,7 +90,9 @@ def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) ->
 
     """
     with _translated(url):
-        found = _obstore().get_ranges(_store(url), url.key, starts=starts, lengths=lengths)
+        found = _obstore().get_ranges(
+            _store(url), url.key, starts=starts, lengths=lengths, coalesce=_NEAR_BYTES
+        )
         return [bytes(part) for part in found]
 
 
@@ -97,20 +106,48 @@ def download(url: ObjectUrl, file: BinaryIO) -> bool:
     return True
 
 
-def put(url: ObjectUrl, content: bytes | Path) -> None:
-    """Write the object, whole or not at all, in place of one that is there."""
+def sha256(url: ObjectUrl) -> str:
+    """Return the hash of an object, all of which is read for it, hex; "" where there is none."""
+    digest = hashlib.sha256()
+    with _translated(url):
+        try:
+            for block in _obstore().get(_store(url), url.key):
+                digest.update(block)
+        except FileNotFoundError:
+            return ""
+    return digest.hexdigest()
+
+
+def put(url: ObjectUrl, content: bytes | Path) -> str:
+    """Write the object, whole or not at all, in place of one that is there; return its ETag."""
     with _translated(url, writing=True):
-        _obstore().put(_store(url), url.key, content, chunk_size=_MULTIPART_BYTES)
+        done = _obstore().put(
+            _store(url), url.key, content, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+        )
+    return done["e_tag"] or ""
 
 
 def create(url: ObjectUrl, content: bytes) -> bool:
-    """Write the object only where there is none; False where there is one."""
-    with _translated(url, writing=True):
+    """Write the object only where there is none; False where there is one with other content.
+
+    The store's client does not try this again by itself: when an answer is lost, only a look at
+    what is there says whether it was done.
+    """
+    for pause in (*_CREATE_PAUSES_S, None):
         try:
-            _obstore().put(_store(url), url.key, content, mode="create")
+            with _translated(url, writing=True):
+                _obstore().put(_store(url), url.key, content, mode="create")
         except _obstore().exceptions.AlreadyExistsError:
-            return False
-    return True
+            there = get(url)
+            if there is not None:
+                return there == content
+        except StorageError:
+            if pause is None or url.root not in _answered:
+                raise
+        else:
+            return True
+        time.sleep(pause or 0)
+    raise StorageError(str(url), "comes and goes", "is another build at work here? end one of them")
 
 
 def head(url: ObjectUrl) -> ObjectFacts | None:
@@ -137,9 +174,19 @@ def listing(url: ObjectUrl) -> list[ObjectFacts]:
 
 def delete(urls: Sequence[ObjectUrl]) -> None:
     """Remove objects of one bucket; those that are not there are no matter."""
-    if urls:
-        with _translated(urls[0], writing=True), contextlib.suppress(FileNotFoundError):
-            _obstore().delete(_store(urls[0]), [url.key for url in urls])
+    for url in _left(urls):
+        with _translated(url, writing=True), contextlib.suppress(FileNotFoundError):
+            _obstore().delete(_store(url), url.key)
+
+
+def _left(urls: Sequence[ObjectUrl]) -> Sequence[ObjectUrl]:
+    """Remove objects all at once; return what may be left: some stores stop at an absent one."""
+    if not urls:
+        return ()
+    with _translated(urls[0], writing=True), contextlib.suppress(FileNotFoundError):
+        _obstore().delete(_store(urls[0]), [url.key for url in urls])
+        return ()
+    return urls
 
 
 def _obstore() -> Any:
@@ -157,56 +204,48 @@ def _obstore() -> Any:
 
 def _store(url: ObjectUrl) -> Any:
     """Return this process's store for a bucket: obstore does not outlive a fork."""
-    return _store_of(url.root, os.getpid(), os.environ.get(_ENDPOINTS[url.scheme], ""))
+    patience = _LATER if url.root in _answered else _FIRST
+    return _store_of(url.root, os.getpid(), endpoint_of(url.scheme), patience)
 
 
 @functools.lru_cache
-def _store_of(root: str, process: int, endpoint: str) -> Any:
+def _store_of(root: str, process: int, endpoint: str, patience: _Patience) -> Any:
     del process
-    client = {"connect_timeout": timedelta(seconds=_CONNECT_S), "timeout": timedelta(minutes=10)}
+    client = {
+        "connect_timeout": timedelta(seconds=_CONNECT_S),
+        "read_timeout": timedelta(seconds=patience.answer_s),
+        "timeout": timedelta(minutes=10),
+    }
     if endpoint.startswith("http://"):
         client["allow_http"] = True  # type: ignore[assignment]
+    retry = {
+        "max_retries": 1000,
+        "retry_timeout": timedelta(seconds=patience.retry_s),
+        "backoff": {
+            "init_backoff": timedelta(milliseconds=100),
+            "max_backoff": timedelta(seconds=patience.pause_s),
+            "base": 2,
+        },
+    }
     make: Callable[..., Any] = _obstore().store.from_url
-    return make(root, client_options=client, retry_config=_RETRY)
+    return make(root, client_options=client, retry_config=retry)
 
 
 @contextlib.contextmanager
 def _translated(url: ObjectUrl, *, writing: bool = False) -> Iterator[None]:
-    """Turn what the store raises into one line, except that there is no such object to read."""
+    """Turn what the store raises into one line, except what an answer of its own may mean."""
     exceptions = _obstore().exceptions
     try:
         yield
-    except FileNotFoundError as error:
-        if not writing:
-            raise
-        raise StorageError(url.root, "there is no such bucket", "create it first") from error
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise StorageError(
-            str(url),
-            f"may not be {'written' if writing else 'read'} with these credentials",
-            f"set {_CREDENTIALS[url.scheme]}",
-        ) from error
+    except (FileNotFoundError, exceptions.AlreadyExistsError) as error:
+        _answered.add(url.root)
+        if writing and isinstance(error, FileNotFoundError):
+            raise explained(error, url, writing=writing) from None
+        raise
+    except StorageError:
+        raise
     except (exceptions.BaseError, OSError, ValueError) as error:
-        raise StorageError(
-            str(url),
-            f"cannot be {'written' if writing else 'read'} ({_reason(error, url)})",
-            "run the same command again when the store answers",
-        ) from error
-
-
-def _reason(error: Exception, url: ObjectUrl) -> str:
-    """Return the kernel of a message of many lines."""
-    text = str(error)
-    status = _STATUS.search(text)
-    if status:
-        return f"HTTP {status[1].strip()}"
-    if "kind: Connect" in text or "kind: Timeout" in text:
-        endpoint = os.environ.get(_ENDPOINTS[url.scheme])
-        return f"no answer from {_without_user(endpoint) if endpoint else 'the store'}"
-    if "metadata" in text or "credential" in text.lower():
-        return f"no credentials: set {_CREDENTIALS[url.scheme]}"
-    return text.splitlines()[0].partition(" http")[0][:120]
-
-
-def _without_user(endpoint: str) -> str:
-    return re.sub(r"//[^/@]*@", "//", endpoint)
+        # `from None`: a traceback that somebody prints must not show what was asked, and with what
+        raise explained(error, url, writing=writing) from None
+    else:
+        _answered.add(url.root)

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.durable import write_durably
 from shardprep.storage import objects
+from shardprep.storage.folder import LocalFolder
 
 if TYPE_CHECKING:
     from shardprep.storage.url import ObjectUrl
@@ -28,9 +28,7 @@ def staged_documents(url: ObjectUrl) -> Path:
     for facts in wanted:
         path = folder / facts.name
         if not path.is_file() or path.stat().st_size != facts.num_bytes:
-            data = objects.get(url / facts.name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(path, data or b"")
+            LocalFolder(folder).write(facts.name, objects.get(url / facts.name) or b"")
     return folder
 
 

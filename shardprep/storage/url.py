@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from shardprep.errors import RecipeError
@@ -12,6 +13,11 @@ SCHEMES = ("s3", "gs", "az")
 def is_url(text: str) -> bool:
     """Tell whether a text is an address in object storage, and no path."""
     return text.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+
+
+def shown_url(text: str) -> str:
+    """Return an address without what people put credentials into: a user, a query."""
+    return re.sub(r"//[^/@]*@", "//", text).partition("?")[0]
 
 
 class ObjectUrl(NamedTuple):
@@ -31,15 +37,21 @@ class ObjectUrl(NamedTuple):
             RecipeError: it is none.
 
         """
-        scheme, _, rest = text.partition("://")
-        bucket, _, key = rest.partition("/")
-        if not is_url(text) or not bucket or "?" in text or "#" in text or "@" in bucket:
+        url = cls.split(text)
+        if not is_url(text) or not url.bucket or "?" in text or "#" in text or "@" in url.bucket:
             raise RecipeError(
-                text,
+                shown_url(text),
                 "is no address in object storage",
                 "give s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY; "
                 "keys and endpoints come from the environment",
             )
+        return url
+
+    @classmethod
+    def split(cls, address: str) -> ObjectUrl:
+        """Return the parts of an address that is known to be one."""
+        scheme, _, rest = address.partition("://")
+        bucket, _, key = rest.partition("/")
         return cls(scheme, bucket, "/".join(part for part in key.split("/") if part))
 
     @property

@@ -1,0 +1,162 @@
+"""Bytes of objects by range: few requests for small reads in a row, and many side by side.
+
+What is read again or next lies in a few blocks of memory. A worker says before a chunk what it
+will read; that comes while it decodes what came before. No bytes of an object lie on the disk.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep.stages import stage
+from shardprep.storage import objects
+from shardprep.storage.url import ObjectUrl, is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
+
+_FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
+"""Of one request: it doubles for as long as each read begins near the end of the last block."""
+_KEPT_BYTES = 24 << 20
+_WINDOW_BYTES, _WINDOW_SPANS = 16 << 20, 64
+"""What is got ahead at a time; two of these are held at once."""
+_AT_ONCE = 10
+
+
+class Span(NamedTuple):
+    """Where bytes lie."""
+
+    file: str
+    """A path or an address."""
+    offset: int
+    num_bytes: int
+    """At least what is needed; a little more does no harm."""
+
+
+class _Blocks:
+    """The blocks that this process holds; the oldest go."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._num_bytes = 0
+        self._last = ("", 0, 0)
+
+    def find(self, file: str, offset: int, num_bytes: int) -> bytes | None:
+        """Return the bytes where one block has them all."""
+        for (name, start), block in reversed(self._blocks.items()):
+            at = offset - start
+            if name == file and at >= 0 and at + num_bytes <= len(block):
+                return block[at : at + num_bytes]
+        return None
+
+    def read(self, file: str, offset: int, num_bytes: int) -> bytes:
+        """Return the bytes, fewer where the object ends before."""
+        last_file, stop, size = self._last
+        is_next = file == last_file and 0 <= offset - stop <= size
+        size = max(_FIRST_BYTES, min(2 * size, _MOST_BYTES) if is_next else 0, num_bytes)
+        block = objects.get_range(ObjectUrl.split(file), offset, size)
+        self._last = (file, offset + len(block), size)
+        self._blocks[file, offset] = block
+        self._num_bytes += len(block)
+        while self._num_bytes > _KEPT_BYTES:
+            self._num_bytes -= len(self._blocks.popitem(last=False)[1])
+        return block[:num_bytes]
+
+    def forget(self) -> None:
+        """Hold nothing."""
+        self.__init__()  # type: ignore[misc] # as new
+
+
+_blocks = _Blocks()
+_at_hand: dict[str, list[tuple[int, bytes]]] = {}
+"""What was got ahead, by file: where it starts, and the bytes."""
+
+
+def read_at(file: str, offset: int, num_bytes: int) -> bytes:
+    """Return bytes of an object, fewer where it ends before.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+        StorageError: the store does not answer, or refuses.
+
+    """
+    for start, data in _at_hand.get(file, ()):
+        if start <= offset and offset + num_bytes <= start + len(data):
+            return data[offset - start : offset - start + num_bytes]
+    found = _blocks.find(file, offset, num_bytes)
+    return _blocks.read(file, offset, num_bytes) if found is None else found
+
+
+def forget() -> None:
+    """Ask the store anew for whatever is read next."""
+    _blocks.forget()
+
+
+def read_ahead(spans: Sequence[Span]) -> Iterator[Span]:
+    """Yield the spans; those of objects are at hand when they come, until the next window.
+
+    Raises:
+        StorageError: the store does not answer, or refuses.
+
+    """
+    if not any(is_url(span.file) for span in spans):
+        yield from spans
+        return
+    windows = list(_windows(spans))
+    with ThreadPoolExecutor(1) as pool:
+        coming = [pool.submit(_get, windows[0])]
+        try:
+            for i, window in enumerate(windows):
+                found = _arrived(coming.pop())
+                if i + 1 < len(windows):
+                    coming.append(pool.submit(_get, windows[i + 1]))
+                _at_hand.update(found)
+                yield from window
+                _at_hand.clear()
+        finally:
+            _at_hand.clear()
+
+
+@stage("read")
+def _arrived(
+    coming: Future[dict[str, list[tuple[int, bytes]]]],
+) -> dict[str, list[tuple[int, bytes]]]:
+    return coming.result()
+
+
+def _windows(spans: Sequence[Span]) -> Iterator[list[Span]]:
+    window: list[Span] = []
+    num_bytes = 0
+    for span in spans:
+        if window and (num_bytes + span.num_bytes > _WINDOW_BYTES or len(window) == _WINDOW_SPANS):
+            yield window
+            window, num_bytes = [], 0
+        window.append(span)
+        num_bytes += span.num_bytes
+    yield window
+
+
+def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
+    """Get the ranges of one window, those of one object as one call, objects side by side."""
+    by_file: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in window:
+        if is_url(span.file) and span.num_bytes:
+            by_file[span.file].append(span)
+    if not by_file:
+        return {}
+    with ThreadPoolExecutor(min(_AT_ONCE, len(by_file))) as pool:
+        return dict(zip(by_file, pool.map(_get_of_one, by_file.values()), strict=True))
+
+
+def _get_of_one(spans: Sequence[Span]) -> list[tuple[int, bytes]]:
+    """Get ranges of one object; one that is gone gives none, which reading will say."""
+    starts = [span.offset for span in spans]
+    lengths = [span.num_bytes for span in spans]
+    try:
+        found = objects.get_ranges(ObjectUrl.split(spans[0].file), starts, lengths)
+    except FileNotFoundError:
+        return []
+    return list(zip(starts, found, strict=True))

@@ -1,0 +1,98 @@
+"""What a store's errors mean, in one line. No credentials, no signed address, no body of theirs.
+
+A line is made of words of ours, an HTTP status, the store's error code and the host that was
+asked; nothing else of what a store or its client say is ever shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from shardprep.errors import StorageError
+
+if TYPE_CHECKING:
+    from shardprep.storage.url import ObjectUrl
+
+ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""Variables that name another server than the provider's, by scheme."""
+_CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (profiles are not read: aws configure "
+    "export-credentials --format env), or give the machine a role",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or give the machine a service account",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or give the machine an "
+    "identity",
+}
+_AGAIN = "run the same command again when the store answers"
+_STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z]*)*)")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,40})</Code>")
+_NO_CREDENTIALS = ("169.254.", "metadata", "token request", "credential", "Account must be")
+_NO_ANSWER = ("kind: Connect", "kind: Timeout", "kind: Request", "kind: Interrupted")
+
+
+def endpoint_of(scheme: str) -> str:
+    """Return the server that the environment names, "" for the provider's own.
+
+    Raises:
+        StorageError: it is no address of a server.
+
+    """
+    for name in ENDPOINTS[scheme]:
+        endpoint = os.environ.get(name, "")
+        if endpoint:
+            _check_endpoint(name, endpoint)
+            return endpoint
+    return ""
+
+
+def _check_endpoint(name: str, endpoint: str) -> None:
+    try:
+        parts = urlsplit(endpoint)
+        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_good = False
+    else:
+        is_good = is_good and not (parts.username or parts.query or parts.fragment)
+    if not is_good:
+        raise StorageError(
+            name, "is no address of a server", "give http(s)://HOST[:PORT], without credentials"
+        )
+
+
+def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> StorageError:
+    """Return the one line for what a store's client has raised."""
+    text = str(error)
+    verb = "written" if writing else "read"
+    found = _STATUS.search(text)
+    status = f"HTTP {found[1]}" if found else ""
+    if code := _CODE.search(text):
+        status = f"{status} {code[1]}".strip()
+    if _is_about_credentials(text):
+        return StorageError(
+            str(url), f"cannot be {verb}: there are no credentials", _CREDENTIALS[url.scheme]
+        )
+    if found is not None and found[1][:3] in ("401", "403"):
+        what = f"may not be {verb} with these credentials ({status})"
+        return StorageError(str(url), what, "ask for the right to, or use others")
+    if found is not None and found[1][:3] == "404":
+        return StorageError(url.root, "there is no such bucket", "create it first")
+    if found is not None and found[1][:3] == "416":
+        return StorageError(str(url), "has become shorter", "run it again when it is at rest")
+    if "redirect" in text.lower():
+        what = f"cannot be {verb}: the bucket lies in another region"
+        return StorageError(str(url), what, "set AWS_REGION")
+    if not status and any(mark in text for mark in _NO_ANSWER):
+        status = f"no answer from {urlsplit(endpoint_of(url.scheme)).netloc or 'the store'}"
+    return StorageError(str(url), f"cannot be {verb} ({status or 'the store fails'})", _AGAIN)
+
+
+def _is_about_credentials(text: str) -> bool:
+    """Tell whether a client has looked for credentials in vain: it asks the machine's own host."""
+    first = text.partition("\n")[0].partition("status code")[0].lower()
+    return any(mark.lower() in first for mark in _NO_CREDENTIALS)
