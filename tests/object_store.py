@@ -1,0 +1,314 @@
+"""An S3 of our own on loopback: moto's server as a process, and a proxy before it that fails.
+
+Fixtures are in conftest.py: `object_store` (the server, one a session) and `bucket` (a new
+bucket, which the environment of the test leads to).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+    from typing import Self
+
+ACCESS_KEY, SECRET_KEY = "AKIATESTACCESSKEY", "a-secret-that-nobody-may-see"
+_START_S = 60
+_BLOCK_BYTES = 64 << 10
+
+
+class ObjectStore:
+    """A context: while entered, an S3 answers at `endpoint`."""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", line):
+                self.endpoint = found[1]
+                threading.Thread(target=self._process.stderr.read, daemon=True).start()
+                return self
+        message = "moto's server does not start"
+        raise RuntimeError(message)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def client(self) -> Any:
+        """Return boto3's S3: an oracle that shares no code with the program."""
+        import boto3
+
+        return boto3.client(
+            "s3", endpoint_url=self.endpoint, region_name="us-east-1",
+            aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
+        )  # fmt: skip
+
+
+def environment(endpoint: str) -> dict[str, str]:
+    """Return the variables by which a process finds the store, and nothing else."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+@dataclass
+class Bucket:
+    """One bucket, seen with boto3."""
+
+    store: ObjectStore
+    name: str
+    client: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = self.store.client()
+        self.client.create_bucket(Bucket=self.name)
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"s3://{self.name}"
+
+    def put(self, key: str, data: bytes) -> str:
+        """Write an object; return its address."""
+        self.client.put_object(Bucket=self.name, Key=key, Body=data)
+        return f"{self.url}/{key}"
+
+    def tree(self, below: str = "") -> dict[str, bytes]:
+        """Return every object below a key by what follows it: as `builders.tree` does of files."""
+        prefix = f"{below}/" if below else ""
+        pages = self.client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.name, Prefix=prefix
+        )
+        keys = [one["Key"] for page in pages for one in page.get("Contents", ())]
+        return {key[len(prefix) :]: self.read(key) for key in keys}
+
+    def read(self, key: str) -> bytes:
+        """Return the bytes of an object."""
+        return bytes(self.client.get_object(Bucket=self.name, Key=key)["Body"].read())
+
+    def unfinished_uploads(self) -> list[str]:
+        """Return the keys of multipart uploads that were never completed."""
+        found = self.client.list_multipart_uploads(Bucket=self.name)
+        return [one["Key"] for one in found.get("Uploads", ())]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as it came to the proxy."""
+
+    number: int
+    """From 0, since the proxy started or was last reset."""
+    method: str
+    path: str
+    """With the bucket, unquoted query behind "?"."""
+    headers: Mapping[str, str]
+    """Their names in lower case."""
+
+    @property
+    def is_upload_part(self) -> bool:
+        """Whether it brings one part of a multipart upload."""
+        return self.method == "PUT" and "partNumber=" in self.path
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What befalls a request."""
+
+    delay_s: float = 0.0
+    """Before anything else."""
+    hold: threading.Event | None = None
+    """Waited for before anything else."""
+    status: int | None = None
+    """Answered in place of the server."""
+    body: str = ""
+    """Of that answer."""
+    is_reset: bool = False
+    """The connection ends by RST, before the server hears of it."""
+    cut_at: int | None = None
+    """Bytes of the answer's body after which the connection ends by RST."""
+    is_deaf: bool = False
+    """The server does it, its answer is lost: the connection ends by RST."""
+    bytes_per_s: float | None = None
+    """Of the request's body and the answer's."""
+
+
+@dataclass
+class Proxy:
+    """A context: while entered, passes requests at `endpoint` on, and faults where `rule` says."""
+
+    store: ObjectStore
+    rule: Callable[[Request], Fault | None] = lambda _: None
+    requests: list[Request] = field(default_factory=list)
+    """All that came, in order."""
+
+    def __enter__(self) -> Self:
+        upstream = urlsplit(self.store.endpoint).netloc
+        self._lock = threading.Lock()
+
+        handler = type("Handler", (_Passing,), {"proxy": self, "host": upstream})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def took(self, method: str, path: str, headers: Mapping[str, str]) -> Fault:
+        """Note a request; return what befalls it."""
+        with self._lock:
+            request = Request(len(self.requests), method, path, headers)
+            self.requests.append(request)
+        return self.rule(request) or Fault()
+
+    def reset(self) -> None:
+        """Forget the requests, and the rule."""
+        with self._lock:
+            self.requests.clear()
+        self.rule = lambda _: None
+
+    def count(self, method: str = "", path: str = "") -> int:
+        """Return how many requests had the method and the text in their path."""
+        return sum(r.method.startswith(method) and path in r.path for r in list(self.requests))
+
+
+def nth(number: int, fault: Fault, wanted: Callable[[Request], bool]) -> Any:
+    """Return a rule: the fault befalls the request of this number (from 0) among the wanted."""
+    lock = threading.Lock()
+    seen = 0
+
+    def rule(request: Request) -> Fault | None:
+        nonlocal seen
+        if not wanted(request):
+            return None
+        with lock:
+            seen += 1
+            return fault if seen == number + 1 else None
+
+    return rule
+
+
+class _Passing(BaseHTTPRequestHandler):
+    proxy: Proxy
+    host: str
+    protocol_version = "HTTP/1.1"
+
+    def _pass(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        fault = self.proxy.took(self.command, self.path, headers)
+        time.sleep(fault.delay_s)
+        if fault.hold is not None:
+            fault.hold.wait()
+        if fault.is_reset:
+            self._break_off()
+            return
+        with contextlib.suppress(OSError):
+            body = b"".join(
+                _slowly(self.rfile.read, int(headers.get("content-length", 0)), fault.bytes_per_s)
+            )
+            if fault.status is not None:
+                self._answer(fault.status, {"Content-Type": "text/xml"}, fault.body.encode(), fault)
+                return
+            server = http.client.HTTPConnection(self.host)
+            with contextlib.closing(server):
+                server.putrequest(
+                    self.command, self.path, skip_host=True, skip_accept_encoding=True
+                )
+                for name, value in self.headers.items():
+                    server.putheader(name, value)
+                server.endheaders(body)
+                answer = server.getresponse()
+                data = answer.read()
+            if fault.is_deaf:
+                self._break_off()
+                return
+            self._answer(answer.status, dict(answer.getheaders()), data, fault)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass  # noqa: N815 - http.server's names
+
+    def _answer(self, status: int, headers: dict[str, str], data: bytes, fault: Fault) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            if name.lower() not in ("content-length", "connection", "transfer-encoding"):
+                self.send_header(name, value)
+        length = headers.get("Content-Length", len(data)) if self.command == "HEAD" else len(data)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        if fault.cut_at is not None:
+            self.wfile.write(data[: fault.cut_at])
+            self.wfile.flush()
+            self._break_off()
+            return
+        for block in _slowly(io.BytesIO(data).read, len(data), fault.bytes_per_s):
+            self.wfile.write(block)
+
+    def _break_off(self) -> None:
+        """End the connection by RST."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RD)
+        self.connection.close()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def _slowly(read: Any, num_bytes: int, bytes_per_s: float | None) -> Iterator[bytes]:
+    while num_bytes > 0:
+        block = read(min(num_bytes, _BLOCK_BYTES))
+        if not block:
+            return
+        yield block
+        num_bytes -= len(block)
+        if bytes_per_s is not None:
+            time.sleep(len(block) / bytes_per_s)
+
+
+def wait_until(is_so: Callable[[], Any], seconds: float = 30.0) -> None:
+    """Wait for something that another process or thread does."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.01)
+
+
+def process_environment(endpoint: str, **more: str) -> dict[str, str]:
+    """Return the environment of a program that is to find the store."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
+    return {**kept, **environment(endpoint), "NO_COLOR": "1", **more}
