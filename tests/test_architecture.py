@@ -18,7 +18,7 @@ MODULES = {
 
 LAYERS = [
     ["errors", "engine.limits", "engine.cores", "stages", "verify.problem", "verify.layout"],
-    ["storage.url"],
+    ["storage.url", "storage.cache"],
     ["storage.objects"],
     ["durable", "tfrecord", "example", "resample"],
     ["storage.folder", "storage.staging"],
@@ -59,10 +59,10 @@ LAYERS = [
         "source.kaggle.download",
     ],
     ["catalog.select", "catalog.dedup", "catalog.columns", "catalog.groups", "catalog.documents"],
-    ["catalog.catalog", "fingerprint"],
+    ["catalog.catalog", "fingerprint", "remote"],
     ["stratify", "chunk", "reader.slices", "reader.order", "reader.index", "reader.memory"],
-    ["reader.calls"],
-    ["reader.config", "reader.held"],
+    ["reader.calls", "reader.remote"],
+    ["reader.config", "reader.held", "reader.fetched"],
     ["reader.decode", "reader.records", "reader.opened", "reader.cache"],
     ["reader.good", "reader.batches", "reader.advice"],
     ["reader.kept"],

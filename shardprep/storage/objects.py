@@ -39,6 +39,7 @@ _RETRY = {
 }
 _STATUS = re.compile(r"status code: (\d{3}[A-Za-z ]*)")
 _CONNECT_S = 3
+_STREAM_BYTES = 1 << 20
 _MULTIPART_BYTES = 16 << 20
 """Smaller objects are put at once, larger ones in parts of this size."""
 
@@ -85,6 +86,38 @@ def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) ->
     with _translated(url):
         found = _obstore().get_ranges(_store(url), url.key, starts=starts, lengths=lengths)
         return [bytes(part) for part in found]
+
+
+def read_part(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> bytes:
+    """Return so many bytes of the very object that had this ETag; they must be there.
+
+    Raises:
+        StorageError: it is gone, or another one now.
+
+    """
+    asked = {"range": (start, start + num_bytes), **_only(etag)}
+    with _translated(url), _there(url):
+        return bytes(_obstore().get(_store(url), url.key, options=asked).bytes())
+
+
+def read_whole(url: ObjectUrl, etag: str) -> Iterator[bytes]:
+    """Yield all bytes of the very object that had this ETag. Raises as `read_part`."""
+    with _translated(url), _there(url):
+        found = _obstore().get(_store(url), url.key, options=_only(etag))
+        for block in found.stream(min_chunk_size=_STREAM_BYTES):
+            yield bytes(block)
+
+
+def _only(etag: str) -> dict[str, str]:
+    return {"if_match": etag} if etag else {}
+
+
+@contextlib.contextmanager
+def _there(url: ObjectUrl) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StorageError(str(url), "is not there any more", "upload the dataset again") from error
 
 
 def download(url: ObjectUrl, file: BinaryIO) -> bool:
@@ -156,13 +189,30 @@ def _obstore() -> Any:
 
 
 def _store(url: ObjectUrl) -> Any:
-    """Return this process's store for a bucket: obstore does not outlive a fork."""
-    return _store_of(url.root, os.getpid(), os.environ.get(_ENDPOINTS[url.scheme], ""))
+    """Return this process's store for a bucket.
+
+    Raises:
+        StorageError: the process was forked from one that had a store: obstore would wait for ever
+            for threads that are not there.
+
+    """
+    _used_by.add(os.getpid())
+    if len(_used_by) > 1:
+        raise StorageError(
+            str(url),
+            "cannot be reached from a process that was forked after its parent had reached it",
+            "start processes anew: multiprocessing_context='forkserver' of a DataLoader, "
+            "multiprocessing.get_context('forkserver')",
+        )
+    return _store_of(url.root, os.environ.get(_ENDPOINTS[url.scheme], ""))
+
+
+_used_by: set[int] = set()
+"""This process, and those it was forked from."""
 
 
 @functools.lru_cache
-def _store_of(root: str, process: int, endpoint: str) -> Any:
-    del process
+def _store_of(root: str, endpoint: str) -> Any:
     client = {"connect_timeout": timedelta(seconds=_CONNECT_S), "timeout": timedelta(minutes=10)}
     if endpoint.startswith("http://"):
         client["allow_http"] = True  # type: ignore[assignment]
@@ -180,6 +230,10 @@ def _translated(url: ObjectUrl, *, writing: bool = False) -> Iterator[None]:
         if not writing:
             raise
         raise StorageError(url.root, "there is no such bucket", "create it first") from error
+    except exceptions.PreconditionError as error:
+        raise StorageError(
+            str(url), "has changed since it was found", "open the dataset again"
+        ) from error
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise StorageError(
             str(url),
