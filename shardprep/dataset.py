@@ -24,6 +24,7 @@ ITEMS_FILE = "items.parquet"
 SCHEMA_FILE = "schema.json"
 INDEX_DIR = "index"
 INCOMPLETE_SUFFIX = ".incomplete"
+FETCHING_SUFFIX = ".fetching"
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 
@@ -44,6 +45,11 @@ class DatasetFolder:
     def incomplete(self) -> Path:
         """Where a build works; what is done here is not done again."""
         return self.out / self.name / f"{self.version}{INCOMPLETE_SUFFIX}"
+
+    @property
+    def fetching(self) -> Path:
+        """Where a copy of one that lies elsewhere comes to be."""
+        return self.out / self.name / f"{self.version}{FETCHING_SUFFIX}"
 
     @property
     def old(self) -> Path:

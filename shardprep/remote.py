@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.dataset import INCOMPLETE_SUFFIX, ITEMS_FILE, SCHEMA_FILE, find_dataset, read_schema
+from shardprep.dataset import (
+    INCOMPLETE_SUFFIX,
+    ITEMS_FILE,
+    SCHEMA_FILE,
+    find_damaged,
+    find_dataset,
+    read_schema,
+)
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage import objects
@@ -104,6 +111,10 @@ class RemoteDataset:
             )
         return RemoteShard(self.url / shard.name, found.etag, shard.num_bytes, shard.sha256)
 
+    def is_beside_unfinished(self) -> bool:
+        """Tell whether something of an unfinished build lies beside it; asks the store."""
+        return bool(objects.listing(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX)))
+
     def _changed(self, name: str) -> DatasetError:
         return DatasetError(
             str(self.url / name),
@@ -123,8 +134,12 @@ def addressed(folder: Path, where: object) -> Iterator[None]:
         ) from error
 
 
-def find(place: str | Path) -> Path | RemoteDataset:
+def find(place: str | Path, *, damaged: bool = False) -> Path | RemoteDataset:
     """Return the dataset that an argument means: a folder, or in object storage.
+
+    Args:
+        place: the dataset, or what it lies in.
+        damaged: let one be found that has lost its manifest.
 
     Raises:
         DatasetError: there is none, or several.
@@ -132,10 +147,15 @@ def find(place: str | Path) -> Path | RemoteDataset:
     """
     text = str(place)
     if is_url(text):
-        return find_remote(ObjectUrl.parse(text))
-    if isinstance(place, Path) and text.partition(":/")[0] in SCHEMES and ":/" in text:
+        return find_remote(ObjectUrl.parse(text), damaged=damaged)
+    if isinstance(place, Path) and text.startswith(tuple(f"{scheme}:/" for scheme in SCHEMES)):
         raise DatasetError(text, "is an address that became a path", "give it as a text")
-    return find_dataset(Path(place))
+    return find_damaged(Path(place)) if damaged else find_dataset(Path(place))
+
+
+def documents_of(found: Path | RemoteDataset, names: Sequence[str]) -> Path:
+    """Return a folder with documents of a dataset; raises as `RemoteDataset.checked`."""
+    return found.checked(found.manifest(), names) if isinstance(found, RemoteDataset) else found
 
 
 def described(found: Path | RemoteDataset) -> tuple[Manifest, Schema]:
@@ -162,10 +182,10 @@ def find_remote(url: ObjectUrl, *, damaged: bool = False) -> RemoteDataset:
 
     Raises:
         DatasetError: there is none, or several.
+        StorageError: there is no such bucket, or it cannot be read.
 
     """
-    with _there(url):
-        found = {facts.name: facts for facts in objects.listing(url)}
+    found = {facts.name: facts for facts in objects.listing(url)}
     is_unfinished = url.key.endswith(INCOMPLETE_SUFFIX)
     if MANIFEST_FILE in found or (damaged and not is_unfinished and found.keys() & set(_REMAINS)):
         return RemoteDataset(url, found)
@@ -195,14 +215,6 @@ def find_remote(url: ObjectUrl, *, damaged: bool = False) -> RemoteDataset:
     raise DatasetError(
         str(url), "holds no dataset", "give the address that `shardprep build --out` wrote to"
     )
-
-
-@contextlib.contextmanager
-def _there(url: ObjectUrl) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise DatasetError(str(url), "there is no such bucket", "check the address") from error
 
 
 def local_only(found: Path | RemoteDataset, what: str) -> Path:

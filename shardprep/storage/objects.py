@@ -159,13 +159,24 @@ def head(url: ObjectUrl) -> ObjectFacts | None:
 def listing(url: ObjectUrl) -> list[ObjectFacts]:
     """Return all objects below the key, sorted by name."""
     skip = len(url.key) + 1 if url.key else 0
-    with _translated(url):
+    with _bucket(url), _translated(url):
         pages = _obstore().list(_store(url), prefix=url.key or None)
         return sorted(
             ObjectFacts(facts["path"][skip:], facts["size"], facts["e_tag"] or "")
             for page in pages
             for facts in page
         )
+
+
+@contextlib.contextmanager
+def _bucket(url: ObjectUrl) -> Iterator[None]:
+    """Say of a list that is not found what is not there."""
+    try:
+        yield
+    except (FileNotFoundError, StorageError) as error:
+        if isinstance(error, StorageError) and "HTTP 404" not in error.what:
+            raise
+        raise StorageError(url.root, "there is no such bucket", "check the address") from error
 
 
 def delete(urls: Sequence[ObjectUrl]) -> None:
