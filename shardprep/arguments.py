@@ -1,4 +1,4 @@
-"""What the arguments of a command mean: a recipe, a source on this machine, a dataset's folder."""
+"""What the arguments of a command mean: a recipe, a source on this machine, a dataset."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.build import ON_THIS_MACHINE
-from shardprep.dataset import find_dataset
 from shardprep.engine import cluster
 from shardprep.engine.cores import usable_cores
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.part import Part
 from shardprep.place import place_of
 from shardprep.recipe import RECIPE_FILE, Recipe, make_recipe, read_recipe, share
+from shardprep.remote import find
 from shardprep.report.transfer import ByteProgress
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
 from shardprep.unfinished import find_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from rich.console import Console
 
     from shardprep.engine.job import Engine
     from shardprep.place import Place
+    from shardprep.remote import RemoteDataset
 
 _DATASETS = Path("tfrecords")
 _BEGUN_A_CPU = 2
@@ -189,21 +190,25 @@ def only_archive() -> str:
     raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
 
 
-def dataset_folder(dataset: Path | None, find: Callable[[Path], Path] = find_dataset) -> Path:
-    """Return the folder that a dataset argument means; None is what the recipe has written.
+def dataset_at(dataset: str | None, *, damaged: bool = False) -> Path | RemoteDataset:
+    """Return the dataset that an argument means; None is what the recipe has written.
+
+    Args:
+        dataset: a folder or an address in object storage, of the dataset or of what it lies in.
+        damaged: let one be found that has lost its manifest.
 
     Raises:
         DatasetError: there is no such dataset, or several.
 
     """
     if dataset is not None:
-        return find(dataset)
+        return find(dataset, damaged=damaged)
     if Path(RECIPE_FILE).is_file():
         recipe = make_recipe(read_recipe(Path(RECIPE_FILE)), RECIPE_FILE)
-        return find_dataset(Path(recipe.out, recipe.dataset_name))
+        return find(f"{recipe.out}/{recipe.dataset_name}")
     if not _DATASETS.is_dir():
         raise _nothing_named()
-    return find_dataset(_DATASETS)
+    return find(_DATASETS)
 
 
 def _nothing_named() -> DatasetError:

@@ -16,6 +16,7 @@ from shardprep.commands import (
     bench,
     build,
     download,
+    fetch,
     finalize,
     init,
     inspect,
@@ -93,6 +94,7 @@ _COMMANDS = {
     "verify": verify,
     "sample": sample,
     "download": download,
+    "fetch": fetch,
 }
 """In the order of `--help`."""
 

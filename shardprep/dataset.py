@@ -29,6 +29,7 @@ INDEX_DIR = "index"
 INCOMPLETE_SUFFIX = ".incomplete"
 LOCK_FILE = ".lock"
 OUTLINE_FILE = ".parts/outline.json"
+FETCHING_SUFFIX = ".fetching"
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """What file systems answer that have no locks: Lustre without `flock`, NFS without its daemon."""
@@ -51,6 +52,11 @@ class DatasetFolder:
     def incomplete(self) -> Path:
         """Where a build works; what is done here is not done again."""
         return self.out / self.name / f"{self.version}{INCOMPLETE_SUFFIX}"
+
+    @property
+    def fetching(self) -> Path:
+        """Where a copy of one that lies elsewhere comes to be."""
+        return self.out / self.name / f"{self.version}{FETCHING_SUFFIX}"
 
     @property
     def old(self) -> Path:

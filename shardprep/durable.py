@@ -59,9 +59,9 @@ class DurableFile:
         self._temporary.unlink(missing_ok=True)
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a whole file at once, complete or not at all."""
-    file = DurableFile(path)
+def write_durably(path: Path, data: bytes, token: str = "") -> None:
+    """Write a whole file at once, complete or not at all; `token` as for `DurableFile`."""
+    file = DurableFile(path, token)
     try:
         file.write(data)
         file.commit()

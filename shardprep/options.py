@@ -423,10 +423,10 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show the plan, write nothing.", rich_help_panel=_RUN)
 ]
 Dataset = Annotated[
-    Path | None,
+    str | None,
     typer.Argument(
-        help="The dataset's folder, or one above it. By default what ./shardprep.toml "
-        "builds, else the one dataset under ./tfrecords.",
+        help="The dataset's folder, or one above it; or such an address, s3://, gs:// or az://. By "
+        "default what ./shardprep.toml builds, else the one dataset under ./tfrecords.",
         show_default=False,
     ),
 ]

@@ -203,7 +203,7 @@ def test_verify_changes_nothing(folder: Path) -> None:
 def test_workers_find_what_one_process_finds(folder: Path) -> None:
     write(folder / FIRST, flipped((folder / FIRST).read_bytes(), 8000))
     write(folder / SECOND, (folder / SECOND).read_bytes()[:100])
-    contents = read_contents(folder)
+    contents = read_contents(folder, None)
     check = ExampleCheck(contents.schema, decode=True)
     tasks = [
         ShardTask(
@@ -228,7 +228,7 @@ class Deadly:
     """Ends the process that receives it."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.folder = str(path.parent)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os._exit, (9,)

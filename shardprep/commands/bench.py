@@ -33,14 +33,15 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure how fast the shards are read: plain tf.data, tfds and this package's readers."""
-    from shardprep.arguments import dataset_folder
+    from shardprep.arguments import dataset_at
     from shardprep.bench.result import Settings
     from shardprep.bench.run import run_benchmark
+    from shardprep.remote import local_only
     from shardprep.report.plot import check_plot, write_plot
 
     if plot is not None:
         check_plot(plot)
-    folder = dataset_folder(dataset)
+    folder = local_only(dataset_at(dataset), "shardprep bench")
     with console(stderr=True).status("starting") as status:
         settings = Settings(
             batch_size=batch_size, seconds=seconds, rounds=rounds, timelines=plot is not None

@@ -18,10 +18,13 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what a dataset holds. Reads its manifest and item table, never the shards."""
-    from shardprep.arguments import dataset_folder
+    from shardprep.arguments import dataset_at
+    from shardprep.dataset import ITEMS_FILE, SCHEMA_FILE
+    from shardprep.remote import documents_of
     from shardprep.report.facts import read_facts
 
-    facts = read_facts(dataset_folder(dataset))
+    found = dataset_at(dataset)
+    facts = read_facts(documents_of(found, (SCHEMA_FILE, ITEMS_FILE)), str(found))
     if as_json:
         typer.echo(json.dumps(facts.as_json(), indent=2, ensure_ascii=False))
         return

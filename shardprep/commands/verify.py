@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +11,9 @@ from shardprep import options as o
 from shardprep.commands.terminal import console
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.remote import RemoteDataset
     from shardprep.verify.problem import Verification
 
 EXIT_PROBLEMS = 3
@@ -48,19 +50,21 @@ def verify(
 
     Exits with 3 where problems are found, and remain.
     """
-    from shardprep.arguments import dataset_folder
-    from shardprep.dataset import find_damaged
+    from shardprep.arguments import dataset_at
+    from shardprep.remote import local_only
     from shardprep.report.verification import print_verification
 
-    folder = dataset_folder(dataset, find_damaged)
-    found = _verify(folder, workers, decode=decode)
+    place = dataset_at(dataset, damaged=True)
+    if repair:
+        local_only(place, "--repair")
+    found = _verify(place, workers, decode=decode)
     if not as_json:
         print_verification(console(), found, decode=decode, repair=repair)
     was_repaired = bool(repair and found.problems)
     before = found
     if was_repaired:
         _repair(found, source, workers)
-        found = _verify(folder, workers, decode=decode)
+        found = _verify(place, workers, decode=decode)
         if not as_json:
             print_verification(console(), found, decode=decode, repair=repair)
     if as_json:
@@ -72,14 +76,14 @@ def verify(
         raise typer.Exit(EXIT_PROBLEMS)
 
 
-def _verify(folder: Path, workers: int | None, *, decode: bool) -> Verification:
+def _verify(place: Path | RemoteDataset, workers: int | None, *, decode: bool) -> Verification:
     from shardprep.engine.cores import usable_cores
     from shardprep.report.transfer import ByteProgress
     from shardprep.verify.dataset import verify_dataset
 
     with ByteProgress(console(stderr=True)) as progress:
         return verify_dataset(
-            folder, decode=decode, num_workers=workers or usable_cores(), watcher=progress
+            place, decode=decode, num_workers=workers or usable_cores(), watcher=progress
         )
 
 

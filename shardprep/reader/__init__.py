@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import importlib
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from shardprep.errors import DatasetError
@@ -24,6 +23,7 @@ from shardprep.reader.slices import EvenSplit, even_splits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from shardprep.reader.arrays.dataset import Dataset
     from shardprep.reader.diagnosis import Diagnosis
@@ -81,7 +81,8 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
     `batch_size` the batch axis is absent; a set without labels yields images alone.
 
     Args:
-        path: the dataset's folder, or one above it (newest version).
+        path: the dataset's folder, or one above it (newest version), or such an address in object
+            storage: "s3://bucket/key", "gs://…", "az://…".
         split: "train", "train[:90%]", "train[100:200]", "train+validation", or one of
             `even_splits`; slices count records in the order of the shards.
         batch_size: images a batch.
@@ -123,7 +124,7 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
     request, config = make_request(split, options)
     with _needing_tensorflow():
         from shardprep.reader import opened, pipeline
-    return pipeline.make_dataset(opened.open_dataset(Path(path), request, config), request, config)
+    return pipeline.make_dataset(opened.open_dataset(path, request, config), request, config)
 
 
 def iterate(
@@ -148,7 +149,7 @@ def iterate(
         )
     with _needing_tensorflow():
         from shardprep.reader import opened, resume
-    return resume.Batches(opened.open_dataset(Path(path), request, config), request, config)
+    return resume.Batches(opened.open_dataset(path, request, config), request, config)
 
 
 def distribute(
@@ -170,7 +171,7 @@ def distribute(
     request, config = make_request(split, options)
     with _needing_tensorflow():
         from shardprep.reader import strategy as strategies
-    return strategies.distribute(strategy, Path(path), request, config)
+    return strategies.distribute(strategy, path, request, config)
 
 
 @contextmanager

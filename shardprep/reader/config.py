@@ -79,6 +79,10 @@ class ReadConfig:
     service: str | None = None
     """Address of a tf.data service, "grpc://host:port", whose workers read, decode and batch. They
     must see the dataset under the same path."""
+    staging_bytes: int | None = None
+    """Of a dataset in object storage: what copies of shards may take on this machine's disk, with
+    those of all other datasets. None: what SHARDPREP_CACHE_BYTES says, else half of what the disk
+    could hold. What does not fit is read from the store in each epoch; 0 keeps nothing."""
     cache_ram_share: float = 0.5
     """Of the memory that is free at `load`, what `cache="auto"` may fill."""
     private_threadpool_size: int | None = None
@@ -197,6 +201,8 @@ def check_request(request: Request, config: ReadConfig) -> None:
     for name, value in counts.items():
         if value is not None and value is not False and value < 1:
             raise _refused(f"{name}={value!r} means nothing", "use 1 or more")
+    if config.staging_bytes is not None and config.staging_bytes < 0:
+        raise _refused(f"staging_bytes={config.staging_bytes} means nothing", "use 0 or more")
     if request.cache == "True":
         raise _refused("cache=True", "use 'auto', 'memory' or the name of a folder")
     if request.dtype not in ("uint8", "float32"):

@@ -25,6 +25,7 @@ from shardprep.tfrecord import read_records
 if TYPE_CHECKING:
     from shardprep.reader.config import ReadConfig
     from shardprep.reader.decode import Decoder
+    from shardprep.reader.order import Ints
     from shardprep.reader.records import Source
 
 _log = logging.getLogger("shardprep.reader")
@@ -41,9 +42,11 @@ class GoodRecords:
         self._bad: dict[int, BadRecord] = {}
         self._lock = threading.Lock()
 
-    def read(self, first: Any, count: Any) -> Any:
-        """Return the bytes of records that lie together, string[count]; for a graph."""
-        found = tf.numpy_function(from_graph(self._read), [first, count], tf.string, stateful=False)
+    def read(self, firsts: Any, counts: Any) -> Any:
+        """Return the bytes of runs of records that lie together, string[all]; for a graph."""
+        found = tf.numpy_function(
+            from_graph(self._read), [firsts, counts], tf.string, stateful=False
+        )
         return tf.ensure_shape(found, (None,))
 
     def image(self, record: Any, position: Any) -> tuple[Any, Any]:
@@ -54,22 +57,20 @@ class GoodRecords:
         size = self._decoder.resize or self._decoder.schema.image_size or (None, None)
         return tf.ensure_shape(data, ()), tf.ensure_shape(pixels, (*size, 3))
 
-    def _read(self, first: int, count: int) -> Any:
-        """Read a run of one slice at once, then look at each record alone."""
-        number = int(np.searchsorted(self._starts, first, side="right")) - 1
-        begin = int(first - self._starts[number])
-        frames = self._source.frames[number][begin : begin + int(count)]
-        with open(self._source.files[number], "rb") as file:  # noqa: PTH123 - TensorFlow's string
-            file.seek(int(frames[0, 0]))
-            data = file.read(int(frames[:, 1].sum()))
+    def _read(self, firsts: Ints, counts: Ints) -> Any:
+        """Read runs of slices at once, then look at each record alone."""
+        cuts = self._source.cuts(firsts, counts)
         found = []
-        for i, (offset, length) in enumerate(frames - [frames[0, 0], 0]):
-            position = int(first) + i
-            try:
-                found.append(_payload(data[offset : offset + length]))
-            except RecordError as error:
-                self._note(position, error.what)
-                found.append(self._next_good(position)[0])
+        for first, (_, frames), data in zip(
+            firsts.tolist(), cuts, self._source.bytes_of(cuts), strict=True
+        ):
+            for i, (offset, length) in enumerate(frames - [frames[0, 0], 0]):
+                position = first + i
+                try:
+                    found.append(_payload(data[offset : offset + length]))
+                except RecordError as error:
+                    self._note(position, error.what)
+                    found.append(self._next_good(position)[0])
         return np.array(found, object)
 
     def _image(self, record: Any, position: Any) -> tuple[bytes, Any]:
@@ -92,11 +93,7 @@ class GoodRecords:
             at = (position + step) % number
             if at in self._bad:
                 continue
-            shard = int(np.searchsorted(self._starts, at, side="right")) - 1
-            offset, length = self._source.frames[shard][at - self._starts[shard]]
-            with open(self._source.files[shard], "rb") as file:  # noqa: PTH123 - TensorFlow's string
-                file.seek(int(offset))
-                frame = file.read(int(length))
+            (frame,) = self._source.bytes_of(self._source.cuts(np.array([at]), np.array([1])))
             try:
                 data = _payload(frame)
                 return data, self._pixels(data)

@@ -35,7 +35,7 @@ def read_index(folder: Path, shard: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     return frames
 
 
-def check_size(path: Path, actual: int | None, expected: int) -> None:
+def check_size(path: Path | str, actual: int | None, expected: int) -> None:
     """Compare sizes: a file cut exactly between two records passes every checksum.
 
     Raises:

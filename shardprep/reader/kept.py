@@ -69,7 +69,7 @@ def kept_size(opened: Opened, config: ReadConfig) -> tuple[int, int]:
     size = opened.image_size(config)
     if size is None:
         raise DatasetError(
-            str(opened.folder),
+            opened.where,
             "its images differ in size, so they cannot be cached decoded",
             "pass read_config=ReadConfig(image_size=(height, width)), or cache=False",
         )
@@ -91,7 +91,7 @@ def twins(opened: Opened, request: Request, config: ReadConfig, place: Path) -> 
     def decoded(shard: Shard) -> Iterator[tuple[bytes, bytes]]:
         whole = replace(opened, slices=[ShardSlice(shard.name, 0, shard.num_records)])
         plain = replace(request, shuffle=False, repeat=False)
-        source = make_source(whole.folder, whole.slices, whole.frames(), plain, config)
+        source = make_source(whole, plain, config)
         good = GoodRecords(source, decoder, config) if skips else None
         reading = Reading(
             plain, config, None, good.read if good else None, is_positions=False, is_tagged=skips
@@ -105,4 +105,4 @@ def twins(opened: Opened, request: Request, config: ReadConfig, place: Path) -> 
     folder = cache.cached(place, list(shards.values()), made_with, decoded)
     slices = [replace(one, shard=cache.twin_name(shards[one.shard])) for one in opened.slices]
     schema = cache.raw_schema(opened.schema, size)
-    return replace(opened, folder=folder, slices=slices, schema=schema)
+    return replace(opened, folder=folder, slices=slices, schema=schema, remote=None)

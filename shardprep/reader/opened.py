@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.dataset import find_dataset, read_schema
 from shardprep.errors import DatasetError
-from shardprep.manifest import load_manifest
 from shardprep.reader.config import check_request
 from shardprep.reader.index import check_size, read_index
+from shardprep.reader.remote import open_remote
 from shardprep.reader.slices import part_of, select
+from shardprep.remote import RemoteDataset, addressed, described, find
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from shardprep.manifest import Manifest, Shard
     from shardprep.reader.config import ReadConfig, Request
     from shardprep.reader.order import Ints
+    from shardprep.reader.remote import RemoteShards
     from shardprep.reader.slices import ShardSlice
     from shardprep.schema import Schema
 
@@ -32,6 +33,10 @@ class Opened:
     slices: list[ShardSlice]
     num_all: int
     """Records of all readers together."""
+    remote: RemoteShards | None
+    """The shards, where they are not in the folder."""
+    where: str
+    """The dataset's folder or address, for people."""
 
     @property
     def shards(self) -> dict[str, Shard]:
@@ -59,26 +64,51 @@ class Opened:
         return [self._frames(one) for one in self.slices]
 
     def _frames(self, one: ShardSlice) -> Ints:
-        found = read_index(self.folder, one.shard)
-        size = (self.folder / one.shard).stat().st_size
+        with addressed(self.folder, self.where):
+            found = read_index(self.folder, one.shard)
+        if self.remote is None:
+            where = str(self.folder / one.shard)
+            size = (self.folder / one.shard).stat().st_size
+        else:
+            where, size = self.remote.located(one.shard), self.shards[one.shard].num_bytes
         if len(found) < one.skip + one.take or found[-1].sum() != size:
             raise DatasetError(
-                str(self.folder / one.shard),
+                where,
                 "its index is that of another file",
                 "copy both again, or build the set again",
             )
         return found[one.skip : one.skip + one.take]
 
 
-def open_dataset(path: Path, request: Request, config: ReadConfig) -> Opened:
+def open_dataset(path: str | Path, request: Request, config: ReadConfig) -> Opened:
     """Return what a request is about. Raises as `reader.load` says."""
-    folder = find_dataset(path)
+    found = find(path)
     check_request(request, config)
-    manifest = load_manifest(folder)
-    schema = read_schema(folder)
+    manifest, schema = described(found)
+    slices, num_all = _wanted(manifest, schema, str(found), request, config)
+    if isinstance(found, RemoteDataset):
+        if config.service:
+            raise DatasetError(
+                str(found),
+                "workers of a service see neither this process nor its copies",
+                f"shardprep fetch {found} to a folder they share, or mount the bucket there",
+            )
+        folder, remote = open_remote(found, manifest, slices, config.staging_bytes)
+        return Opened(folder, manifest, schema, slices, num_all, remote, str(found))
+    opened = Opened(found, manifest, schema, slices, num_all, None, str(found))
+    for shard in opened.shards.values():
+        place = found / shard.name
+        check_size(place, place.stat().st_size if place.is_file() else None, shard.num_bytes)
+    return opened
+
+
+def _wanted(
+    manifest: Manifest, schema: Schema, where: str, request: Request, config: ReadConfig
+) -> tuple[list[ShardSlice], int]:
+    """Return the wanted records of this reader, and the number of those of all readers."""
     if schema.image_size is None and config.image_size is None and request.batch_size is not None:
         raise DatasetError(
-            str(folder),
+            where,
             "its images differ in size, so they cannot be batched as they are",
             "pass read_config=ReadConfig(image_size=(height, width)), leave out batch_size, "
             "or build with --size",
@@ -88,10 +118,6 @@ def open_dataset(path: Path, request: Request, config: ReadConfig) -> Opened:
     index, number = config.shard_of
     if num_all < number:
         raise DatasetError(
-            str(folder), f"{num_all} records cannot be shared by {number} readers", "use fewer"
+            where, f"{num_all} records cannot be shared by {number} readers", "use fewer"
         )
-    opened = Opened(folder, manifest, schema, part_of(slices, index, number), num_all)
-    for shard in opened.shards.values():
-        path = folder / shard.name
-        check_size(path, path.stat().st_size if path.is_file() else None, shard.num_bytes)
-    return opened
+    return part_of(slices, index, number), num_all

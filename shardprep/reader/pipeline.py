@@ -108,11 +108,13 @@ def _plan(
         # Once decoded, never again: from here on the shards are those of the cache. The order is
         # that of the records, so it is the same with and without.
         opened = twins(opened, request, config, Path(kept))
-    source = make_source(opened.folder, opened.slices, opened.frames(), request, config)
+    source = make_source(opened, request, config)
     decoder = Decoder(opened.schema, request, config)
     finish = Finisher(request, opened.schema.target, source.key)
     in_memory = kept == "memory"
-    is_filled = not in_memory and is_faster(opened.schema, request, config)
+    is_filled = (
+        not in_memory and opened.remote is None and is_faster(opened.schema, request, config)
+    )
     num_calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
     good = None
     decode: Callable[..., Any]

@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from shardprep.dataset import find_dataset, read_schema
 from shardprep.errors import DatasetError
-from shardprep.manifest import load_manifest
 from shardprep.reader.config import make_request
 from shardprep.reader.diagnosis import Circumstances, Diagnosis, Measured, conclude
 from shardprep.reader.loaded import Loaded
@@ -20,6 +17,7 @@ from shardprep.reader.memory import free_bytes
 from shardprep.reader.opened import open_dataset
 from shardprep.reader.records import Reading, make_source, records
 from shardprep.reader.slices import select
+from shardprep.remote import described, find
 from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
@@ -109,8 +107,8 @@ def _records(loaded: Loaded) -> Any:
     """Return the records in batches, read as the pipeline reads them, undecoded."""
     again = {"repeat": True, "augment": None, "cache": False}
     request, config = make_request(loaded.split, {**loaded.options, **again})  # type: ignore[typeddict-item]  # they are
-    opened = open_dataset(Path(loaded.path), request, config)
-    source = make_source(opened.folder, opened.slices, opened.frames(), request, config)
+    opened = open_dataset(loaded.path, request, config)
+    source = make_source(opened, request, config)
     reading = Reading(request, config, None, read=None, is_positions=False, is_tagged=False)
     return records(source, reading).batch(_READ_BLOCK).prefetch(tf.data.AUTOTUNE)
 
@@ -199,13 +197,12 @@ def _kept(model: Any, batch: Any) -> Iterator[None]:
 
 
 def _num_records(loaded: Loaded) -> int:
-    manifest = load_manifest(find_dataset(Path(loaded.path)))
+    manifest, _ = described(find(loaded.path))
     return sum(one.take for one in select(manifest, loaded.split))
 
 
 def _circumstances(loaded: Loaded) -> Circumstances:
-    folder = find_dataset(Path(loaded.path))
-    manifest, schema = load_manifest(folder), read_schema(folder)
+    manifest, schema = described(find(loaded.path))
     splits = manifest.splits.values()
     size = schema.image_size
     config = loaded.options["read_config"]

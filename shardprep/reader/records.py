@@ -16,13 +16,17 @@ import tensorflow as tf
 from shardprep.reader import order
 from shardprep.reader.calls import from_graph
 from shardprep.reader.config import BLOCK_LENGTH
+from shardprep.reader.fetched import fetched
+from shardprep.reader.remote import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from shardprep.reader.config import ReadConfig, Request
+    from shardprep.reader.opened import Opened
     from shardprep.reader.order import Blocks, Ints
+    from shardprep.reader.remote import RemoteShards
     from shardprep.reader.slices import ShardSlice
 
 _FOREVER = (1 << 63) - 1
@@ -53,6 +57,38 @@ class Source:
     """Blocks of a group."""
     key: int
     """Of the order; `order.fold` of the seed."""
+    remote: RemoteShards | None
+    """Where the shards are if not in the folder."""
+
+    def located(self, number: int) -> str:
+        """Return where the shard of a slice is, for people."""
+        name = self.slices[number].shard
+        return str(self.folder / name) if self.remote is None else self.remote.located(name)
+
+    def cuts(self, firsts: Ints, counts: Ints) -> list[tuple[int, Ints]]:
+        """Return, of runs of records by first position and number, slice and frames of each.
+
+        A run is of one slice.
+        """
+        starts = np.cumsum([0, *map(len, self.frames)])
+        numbers = np.searchsorted(starts, firsts, side="right") - 1
+        begins = firsts - starts[numbers]
+        return [
+            (number, self.frames[number][begin : begin + count])
+            for number, begin, count in zip(
+                numbers.tolist(), begins.tolist(), counts.tolist(), strict=True
+            )
+        ]
+
+    def bytes_of(self, cuts: Sequence[tuple[int, Ints]]) -> list[bytes]:
+        """Return the bytes of runs of records, each by its slice and its frames."""
+        parts = [
+            Part(self.slices[number].shard, int(frames[0, 0]), int(frames[:, 1].sum()))
+            for number, frames in cuts
+        ]
+        if self.remote is not None:
+            return self.remote.read_all(parts)
+        return [_read(self.folder / part.shard, part) for part in parts]
 
     @property
     def num_records(self) -> int:
@@ -79,26 +115,27 @@ class Reading:
     cursor: Callable[[], Cursor] | None
     """Called when an iteration begins; None begins at the first epoch, with no call into Python."""
     read: Callable[[Any, Any], Any] | None
-    """Position of the first record, number of records → their bytes, string[number], in place of
-    the shards. None reads the shards."""
+    """Positions of first records, numbers of records → the bytes of all these records, string[all],
+    in place of the shards. None reads the shards."""
     is_positions: bool
     """Yield the position of each record in place of its bytes."""
     is_tagged: bool
     """Yield each record with epoch × records + position, which no other one has."""
 
 
-def make_source(
-    folder: Path, slices: list[ShardSlice], frames: list[Ints], request: Request, config: ReadConfig
-) -> Source:
-    """Return the records of slices, in blocks fit for the request. `frames` are theirs alone."""
+def make_source(opened: Opened, request: Request, config: ReadConfig) -> Source:
+    """Return the wanted records, in blocks fit for the request."""
+    frames = opened.frames()
     num_bytes = sum(int(one[:, 1].sum()) for one in frames)
     record_bytes = num_bytes / sum(map(len, frames))
     length = config.block_length(record_bytes)
     width = config.group_width(record_bytes, length)
-    if not request.shuffle:  # one long run costs less than many short ones
+    if not request.shuffle and opened.remote is None and config.on_error == "raise":
+        # One long run costs less than many short ones.
         length, width = max(length, _LONG_BLOCK_LENGTH), 1
     key = order.fold(secrets.randbits(62) if request.seed is None else request.seed)
-    return Source(folder, slices, frames, order.cut_blocks(frames, length), width, key)
+    blocks = order.cut_blocks(frames, length)
+    return Source(opened.folder, opened.slices, frames, blocks, width, key, opened.remote)
 
 
 def epoch_key(source: Source, reading: Reading, epoch: Any) -> Any:
@@ -199,11 +236,13 @@ def _group(source: Source, reading: Reading, epoch: Any, group: Any) -> Any:
     if reading.is_positions:
         dataset = _positions(source, reading, epoch, columns[4], columns[3])
         return _group_order(dataset, source, reading, order.mixed(key, _GROUP, group))
+    read = _reads(source, reading)
+    if read is not None:
+        dataset = _together(read, source, reading, epoch, columns[4], columns[3])
+        return _group_order(dataset, source, reading, order.mixed(key, _GROUP, group))
     files = tf.constant(source.files)
 
-    def block(file: Any, offset: Any, num_bytes: Any, count: Any, first: Any) -> Any:
-        if reading.read is not None:
-            return _in_blocks(reading.read, first, count)
+    def block(file: Any, offset: Any, num_bytes: Any, count: Any) -> Any:
         # The buffer is the block: nothing is read that is not used.
         variant = tf.raw_ops.TFRecordDatasetV2(
             filenames=[files[file]],
@@ -215,7 +254,7 @@ def _group(source: Source, reading: Reading, epoch: Any, group: Any) -> Any:
         return found.take(count)
 
     def tagged(*columns: Any) -> Any:
-        found = block(*columns)
+        found = block(*columns[:4])
         if not reading.is_tagged:
             return found
         first = epoch * source.num_records + columns[4]
@@ -230,6 +269,29 @@ def _positions(source: Source, reading: Reading, epoch: Any, first: Any, count: 
     found = tf.ragged.range(first, first + count).flat_values
     tags = epoch * source.num_records + found
     return tf.data.Dataset.from_tensor_slices((found, tags) if reading.is_tagged else found)
+
+
+def _reads(source: Source, reading: Reading) -> Callable[[Any, Any], Any] | None:
+    """Return what reads records where TensorFlow does not do it itself."""
+    if reading.read is None and source.remote is not None:
+        return fetched(source, source.remote)
+    return reading.read
+
+
+def _together(
+    read: Callable[[Any, Any], Any],
+    source: Source,
+    reading: Reading,
+    epoch: Any,
+    first: Any,
+    count: Any,
+) -> Any:
+    """Return the records of some blocks, read in one call."""
+    found = read(first, count)
+    if not reading.is_tagged:
+        return tf.data.Dataset.from_tensor_slices(found)
+    tags = epoch * source.num_records + tf.ragged.range(first, first + count).flat_values
+    return tf.data.Dataset.from_tensor_slices((found, tags))
 
 
 def _group_order(dataset: Any, source: Source, reading: Reading, key: Any) -> Any:
@@ -248,13 +310,14 @@ def _windowed(source: Source, reading: Reading) -> Any:
     take = np.array([one.take for one in source.slices], np.int64)
     cycle = min(config.interleave_cycle_length or _FILE_CYCLE_LENGTH, size)
     calls = config.num_parallel_calls_for_interleave_files
+    read = _reads(source, reading)
 
     def shard(epoch: Any, file: Any) -> Any:
         begin, count = tf.gather(first, file), tf.gather(take, file)
         if reading.is_positions:
             found = tf.data.Dataset.range(begin, begin + count)
-        elif reading.read is not None:
-            found = _in_blocks(reading.read, begin, count)
+        elif read is not None:
+            found = _in_blocks(read, begin, count)
         else:
             found = tf.data.TFRecordDataset(tf.gather(source.files, file))
             found = found.skip(tf.gather(skip, file)).take(count)
@@ -293,9 +356,15 @@ def _in_blocks(read: Callable[[Any, Any], Any], first: Any, count: Any) -> Any:
     starts = tf.data.Dataset.range(first, first + count, length)
     return starts.flat_map(
         lambda at: tf.data.Dataset.from_tensor_slices(
-            read(at, tf.minimum(length, first + count - at))
+            read([at], [tf.minimum(length, first + count - at)])
         )
     )
+
+
+def _read(path: Path, part: Part) -> bytes:
+    with path.open("rb") as file:
+        file.seek(part.start)
+        return file.read(part.num_bytes)
 
 
 def _walked(places: Any, size: int, key: Any) -> Any:

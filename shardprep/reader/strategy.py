@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shardprep.reader.config import ReadConfig, Request
 
 
-def distribute(strategy: Any, path: Path, request: Request, config: ReadConfig) -> Any:
+def distribute(strategy: Any, path: str | Path, request: Request, config: ReadConfig) -> Any:
     """Return the distributed dataset of a request whose batches are those of all replicas.
 
     Raises:

@@ -40,9 +40,10 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A dataset folder, described."""
+    """A dataset, described."""
 
-    path: Path
+    location: str
+    """Of the dataset: a path or an address."""
     manifest: Manifest
     schema: Schema
     formats: dict[str, int]
@@ -58,7 +59,7 @@ class Facts:
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
         return {
-            "path": str(self.path),
+            "path": self.location,
             "manifest": self.manifest.model_dump(mode="json"),
             "schema": self.schema.model_dump(mode="json"),
             "formats": self.formats,
@@ -72,8 +73,8 @@ class Facts:
         }
 
 
-def read_facts(folder: Path) -> Facts:
-    """Return the facts of a finished dataset folder.
+def read_facts(folder: Path, location: str) -> Facts:
+    """Return the facts of a finished dataset, of which a folder has the documents.
 
     Raises:
         DatasetError: its manifest is missing or cannot be read.
@@ -85,7 +86,7 @@ def read_facts(folder: Path) -> Facts:
     table = items.read_items(folder / ITEMS_FILE, columns)
     written = table.filter(pc.equal(table["status"].cast("string"), items.WRITTEN))
     return Facts(
-        path=folder,
+        location=location,
         manifest=manifest,
         schema=schema,
         formats=_counts(written["original_format"]),

@@ -110,7 +110,7 @@ def print_part(console: Console, result: PartResult) -> None:
 def print_facts(console: Console, facts: Facts) -> None:
     """Show a finished dataset."""
     manifest = facts.manifest
-    console.print(f"[bold]{manifest.name} {manifest.version}[/bold]  {facts.path}")
+    console.print(f"[bold]{manifest.name} {manifest.version}[/bold]  {facts.location}")
     console.print(_split_table(manifest))
     if manifest.labels.names:
         console.print(_class_table(manifest, one_label=facts.schema.target == LABEL))

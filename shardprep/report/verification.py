@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 _SHOWN = 5
 """Problems of one kind."""
 _SHOWN_FILES = 4
+UPLOADS = "let a rule of the bucket end them"
 
 
 def print_verification(
     console: Console, found: Verification, *, decode: bool, repair: bool
 ) -> None:
     """Show what was checked and what is wrong; `decode` and `repair` are asked for already."""
-    console.print(Text(str(found.path), "bold"), soft_wrap=True)
+    console.print(Text(found.location, "bold"), soft_wrap=True)
     if found.problems:
         _print_problems(console, found.problems)
     if found.unknown:
@@ -37,7 +38,13 @@ def print_verification(
     rate = found.num_bytes / max(found.elapsed_s, 1e-9)
     print_line(console, "time", f"{found.elapsed_s:.1f} s, {megabytes(rate)}/s")
     console.print(Text(summary(found), "red" if found.problems else "green"), soft_wrap=True)
-    if found.problems and not repair:
+    if found.address:
+        print_line(console, "not seen", f"uploads that broke off: {UPLOADS}")
+    if found.problems and found.address:
+        print_line(
+            console, "next", f"shardprep fetch {found.location}, verify --repair, upload again"
+        )
+    elif found.problems and not repair:
         print_line(
             console,
             "next",

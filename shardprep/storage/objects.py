@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shardprep.storage.url import ObjectUrl
 
 _CONNECT_S = 3
+_STREAM_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
 """Smaller objects are put at once, larger ones in parts of this size."""
 _PARTS_AT_ONCE = 4
@@ -96,6 +97,38 @@ def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) ->
         return [bytes(part) for part in found]
 
 
+def read_part(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> bytes:
+    """Return so many bytes of the very object that had this ETag; they must be there.
+
+    Raises:
+        StorageError: it is gone, or another one now.
+
+    """
+    asked = {"range": (start, start + num_bytes), **_only(etag)}
+    with _translated(url), _there(url):
+        return bytes(_obstore().get(_store(url), url.key, options=asked).bytes())
+
+
+def read_whole(url: ObjectUrl, etag: str) -> Iterator[bytes]:
+    """Yield all bytes of the very object that had this ETag. Raises as `read_part`."""
+    with _translated(url), _there(url):
+        found = _obstore().get(_store(url), url.key, options=_only(etag))
+        for block in found.stream(min_chunk_size=_STREAM_BYTES):
+            yield bytes(block)
+
+
+def _only(etag: str) -> dict[str, str]:
+    return {"if_match": etag} if etag else {}
+
+
+@contextlib.contextmanager
+def _there(url: ObjectUrl) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StorageError(str(url), "is not there any more", "upload the dataset again") from error
+
+
 def download(url: ObjectUrl, file: BinaryIO) -> bool:
     """Write the whole object to a file; False where there is none."""
     with _translated(url):
@@ -163,13 +196,24 @@ def head(url: ObjectUrl) -> ObjectFacts | None:
 def listing(url: ObjectUrl) -> list[ObjectFacts]:
     """Return all objects below the key, sorted by name."""
     skip = len(url.key) + 1 if url.key else 0
-    with _translated(url):
+    with _bucket(url), _translated(url):
         pages = _obstore().list(_store(url), prefix=url.key or None)
         return sorted(
             ObjectFacts(facts["path"][skip:], facts["size"], facts["e_tag"] or "")
             for page in pages
             for facts in page
         )
+
+
+@contextlib.contextmanager
+def _bucket(url: ObjectUrl) -> Iterator[None]:
+    """Say of a list that is not found what is not there."""
+    try:
+        yield
+    except (FileNotFoundError, StorageError) as error:
+        if isinstance(error, StorageError) and "HTTP 404" not in error.what:
+            raise
+        raise StorageError(url.root, "there is no such bucket", "check the address") from error
 
 
 def delete(urls: Sequence[ObjectUrl]) -> None:
@@ -203,14 +247,31 @@ def _obstore() -> Any:
 
 
 def _store(url: ObjectUrl) -> Any:
-    """Return this process's store for a bucket: obstore does not outlive a fork."""
+    """Return this process's store for a bucket.
+
+    Raises:
+        StorageError: the process was forked from one that had a store: obstore would wait for ever
+            for threads that are not there.
+
+    """
+    _used_by.add(os.getpid())
+    if len(_used_by) > 1:
+        raise StorageError(
+            str(url),
+            "cannot be reached from a process that was forked after its parent had reached it",
+            "start processes anew: multiprocessing_context='forkserver' of a DataLoader, "
+            "multiprocessing.get_context('forkserver')",
+        )
     patience = _LATER if url.root in _answered else _FIRST
-    return _store_of(url.root, os.getpid(), endpoint_of(url.scheme), patience)
+    return _store_of(url.root, endpoint_of(url.scheme), patience)
+
+
+_used_by: set[int] = set()
+"""This process, and those it was forked from."""
 
 
 @functools.lru_cache
-def _store_of(root: str, process: int, endpoint: str, patience: _Patience) -> Any:
-    del process
+def _store_of(root: str, endpoint: str, patience: _Patience) -> Any:
     client = {
         "connect_timeout": timedelta(seconds=_CONNECT_S),
         "read_timeout": timedelta(seconds=patience.answer_s),
@@ -244,6 +305,10 @@ def _translated(url: ObjectUrl, *, writing: bool = False) -> Iterator[None]:
         raise
     except StorageError:
         raise
+    except exceptions.PreconditionError:
+        raise StorageError(
+            str(url), "has changed since it was found", "open the dataset again"
+        ) from None
     except (exceptions.BaseError, OSError, ValueError) as error:
         # `from None`: a traceback that somebody prints must not show what was asked, and with what
         raise explained(error, url, writing=writing) from None

@@ -1,37 +1,316 @@
-"""Copies of objects on this machine, made once and shared by all processes."""
+"""Copies of objects on this machine, made once and shared by all processes.
+
+Documents lie together in a folder that is named for their ETags, so that none is ever stale. A
+shard lies under the SHA-256 of what it holds, which is seen to before it has that name. Shards are
+given up, those that were read longest ago first, so that all together stay within a limit; one
+that is open stays readable, as any file of POSIX.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
+import re
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from shardprep.durable import write_durably
+from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
-from shardprep.storage.folder import LocalFolder
+from shardprep.storage.cache import cache_root
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import BinaryIO
+
+    from shardprep.storage.objects import ObjectFacts
     from shardprep.storage.url import ObjectUrl
 
-_SHARD = ".tfrecord-"
-_INDEX = "index/"
+LIMIT_VARIABLE = "SHARDPREP_CACHE_BYTES"
+_DOCUMENT = re.compile(r"index/[^/]+\.idx|[^/]+\.(json|parquet|txt)")
+_AT_A_TIME = 16
+_FORGOTTEN_S = 30 * 24 * 3600.0
+"""Folders of documents that nobody has opened for so long are removed."""
+_KEEP_FREE_BYTES = 1 << 30
+_SHARE_OF_FREE = 0.5
+_PART = ".part"
+
+Outcome = Literal["here", "busy", "full", "stopped"]
+"""Of staging: it is there, another is fetching it, there is no room, it was to stop."""
 
 
 def staged_documents(url: ObjectUrl) -> Path:
-    """Return a folder of this machine with everything below an address but the shards."""
-    listing = objects.listing(url)
-    wanted = [
-        facts for facts in listing if _SHARD not in facts.name or facts.name.startswith(_INDEX)
+    """Return a folder of this machine with all documents of a dataset, finished or not."""
+    found = [facts for facts in objects.listing(url) if is_document(facts.name)]
+    return stage_documents(url, found)
+
+
+def is_document(name: str) -> bool:
+    """Tell whether a file of a dataset is one of those beside the shards."""
+    return _DOCUMENT.fullmatch(name) is not None
+
+
+def stage_documents(
+    url: ObjectUrl, documents: Sequence[ObjectFacts], wanted: Sequence[str] | None = None
+) -> Path:
+    """Return a folder of this machine that holds copies of objects below an address.
+
+    Args:
+        url: what they lie below.
+        documents: all of them, as the store lists them: they name the folder.
+        wanted: names of those that must be there; by default all.
+
+    Raises:
+        StorageError: one cannot be read.
+        DatasetError: one is not what the store listed.
+
+    """
+    state = "\n".join([str(url), *(f"{one.name} {one.num_bytes} {one.etag}" for one in documents)])
+    folder = cache_root() / "documents" / hashlib.sha256(state.encode()).hexdigest()[:32]
+    missing = [
+        one
+        for one in documents
+        if (wanted is None or one.name in wanted) and _size(folder / one.name) != one.num_bytes
     ]
-    state = "\n".join([str(url), *(f"{facts.name} {facts.etag}" for facts in wanted)])
-    folder = _cache() / "documents" / hashlib.sha256(state.encode()).hexdigest()[:32]
-    for facts in wanted:
-        path = folder / facts.name
-        if not path.is_file() or path.stat().st_size != facts.num_bytes:
-            LocalFolder(folder).write(facts.name, objects.get(url / facts.name) or b"")
+    _writable(folder)
+    os.utime(folder)
+    if missing:
+        _forget(folder.parent)
+        with ThreadPoolExecutor(_AT_A_TIME, "shardprep-documents") as pool:
+            list(pool.map(lambda one: _stage_document(url, one, folder), missing))
     return folder
 
 
-def _cache() -> Path:
-    root = os.environ.get("SHARDPREP_CACHE") or Path.home() / ".cache" / "shardprep"
-    return Path(root).expanduser()
+def _stage_document(url: ObjectUrl, document: ObjectFacts, folder: Path) -> None:
+    path = folder / document.name
+    data = b"".join(objects.read_whole(url / document.name, document.etag))
+    if len(data) != document.num_bytes:
+        raise _other(url / document.name, f"has {len(data):,} bytes, listed {document.num_bytes:,}")
+    _writable(path.parent)
+    write_durably(path, data, os.urandom(4).hex())
+
+
+def _forget(folder: Path) -> None:
+    before = time.time() - _FORGOTTEN_S
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < before:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            str(folder), f"cannot be made ({error.strerror})", "set SHARDPREP_CACHE to a folder"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteShard:
+    """A shard in object storage, and what it must hold."""
+
+    url: ObjectUrl
+    etag: str
+    num_bytes: int
+    sha256: str
+    """Hex."""
+
+
+class StagedShards:
+    """The copies of shards on this machine."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        """`limit` bytes for all copies; None for what SHARDPREP_CACHE_BYTES says, else for half of
+        what the disk could hold of them."""  # noqa: D205, D209 - one sentence
+        self._folder = cache_root() / "shards"
+        self._limit = limit
+
+    def path(self, shard: RemoteShard) -> Path:
+        """Return where the copy of a shard is, if there is one."""
+        return self._folder / shard.sha256
+
+    def limit(self) -> int:
+        """Return the bytes that all copies may take together.
+
+        Raises:
+            StorageError: the variable says no number of bytes.
+
+        """
+        if self._limit is not None:
+            return self._limit
+        said = os.environ.get(LIMIT_VARIABLE)
+        if said:
+            try:
+                return int(float(said))
+            except (ValueError, OverflowError) as error:
+                raise StorageError(
+                    LIMIT_VARIABLE, f"{said!r} is no number of bytes", "use one such as 50e9"
+                ) from error
+        held = sum(entry.stat().st_size for entry in self._entries())
+        return int((shutil.disk_usage(self._made()).free + held) * _SHARE_OF_FREE)
+
+    def read(self, shard: RemoteShard, start: int, num_bytes: int) -> bytes | None:
+        """Return bytes of the copy of a shard, None where there is no copy."""
+        path = self.path(shard)
+        try:
+            with path.open("rb", buffering=0) as file:
+                found = os.pread(file.fileno(), num_bytes, start)
+                os.utime(file.fileno())
+        except OSError:
+            return None
+        if len(found) == num_bytes:
+            return found
+        self.drop(shard)
+        return None
+
+    def drop(self, shard: RemoteShard) -> None:
+        """Remove the copy of a shard."""
+        self.path(shard).unlink(missing_ok=True)
+
+    def stage(
+        self, shard: RemoteShard, keep: frozenset[str], is_over: Callable[[], bool]
+    ) -> Outcome:
+        """Make the copy of a shard, unless it is there.
+
+        Args:
+            shard: what is to be copied.
+            keep: hashes of shards that are not given up for it.
+            is_over: asked again and again whether to stop.
+
+        Raises:
+            StorageError: it cannot be read.
+            DatasetError: it is not what the manifest says.
+            OSError: it cannot be written.
+
+        """
+        final = self.path(shard)
+        if final.exists():
+            return "here"
+        part = self._made() / f"{shard.sha256}{_PART}"
+        with _part(part) as file:
+            if file is None:
+                return "busy"
+            if final.exists():  # another has just been here
+                return "here"
+            if not self._make_room(part, shard.num_bytes, keep):
+                return "full"
+            digest = hashlib.sha256()
+            for block in objects.read_whole(shard.url, shard.etag):
+                if is_over():
+                    return "stopped"
+                digest.update(block)
+                file.write(block)
+            check_content(shard, file.tell(), digest.hexdigest())
+            file.flush()
+            os.fsync(file.fileno())
+            part.replace(final)
+        return "here"
+
+    def _made(self) -> Path:
+        _writable(self._folder)
+        return self._folder
+
+    def _entries(self) -> list[os.DirEntry[str]]:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as found:
+            return [entry for entry in found if not entry.name.startswith(".")]
+        return []
+
+    def _make_room(self, part: Path, num_bytes: int, keep: frozenset[str]) -> bool:
+        """Give a part its size, for which older copies may have to go."""
+        limit = self.limit()
+        with (self._folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            held: list[tuple[float, int, Path]] = []
+            for entry in self._entries():
+                with contextlib.suppress(FileNotFoundError):
+                    facts = entry.stat()
+                    held.append((facts.st_mtime, facts.st_size, Path(entry.path)))
+            total = sum(size for _, size, _ in held)
+            free = shutil.disk_usage(self._folder).free
+            excess = max(total + num_bytes - limit, num_bytes + _KEEP_FREE_BYTES - free)
+            old = [one for one in sorted(held) if one[2].name not in keep and one[2] != part]
+            if excess > sum(size for _, size, _ in old):
+                return False
+            for _, size, path in old:
+                if excess <= 0:
+                    break
+                excess -= size if _given_up(path) else 0
+            if excess > 0:
+                return False
+            os.truncate(part, num_bytes)  # from now on it counts
+            return True
+
+
+def check_content(shard: RemoteShard, num_bytes: int, sha256: str) -> None:
+    """Compare what was read of a shard with what it must hold.
+
+    Raises:
+        DatasetError: it is something else.
+
+    """
+    if num_bytes != shard.num_bytes:
+        raise _other(shard.url, f"has {num_bytes:,} bytes, the manifest says {shard.num_bytes:,}")
+    if sha256 != shard.sha256:
+        what = f"has SHA-256 {sha256[:12]}…, the manifest says {shard.sha256[:12]}…"
+        raise _other(shard.url, what)
+
+
+def _other(url: ObjectUrl, what: str) -> DatasetError:
+    return DatasetError(
+        str(url), what, "upload it again; `shardprep verify` names all that is wrong"
+    )
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
+
+
+@contextlib.contextmanager
+def _part(path: Path) -> Iterator[BinaryIO | None]:
+    """Give an empty file that nobody else is writing, None where somebody is.
+
+    It is gone in the end, unless it was renamed; one that a dead process has left is taken over.
+    """
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        if not _taken(file, path):
+            yield None
+            return
+        os.truncate(file.fileno(), 0)
+        try:
+            yield file
+        finally:
+            if _is(file, path):
+                path.unlink()
+
+
+def _taken(file: BinaryIO, path: Path) -> bool:
+    """Lock a file; False where another holds it, or it has lost its name meanwhile."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return _is(file, path)
+
+
+def _is(file: BinaryIO, path: Path) -> bool:
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
+def _given_up(path: Path) -> bool:
+    """Remove a copy, or what a dead process has left of one; False where it is being written."""
+    if path.suffix != _PART:
+        path.unlink(missing_ok=True)
+        return True
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        if not _taken(file, path):
+            return False
+        path.unlink()
+    return True

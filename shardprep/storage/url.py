@@ -64,6 +64,11 @@ class ObjectUrl(NamedTuple):
         """The last part of the key."""
         return self.key.rpartition("/")[2]
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the key."""
+        return tuple(self.key.split("/"))
+
     def __str__(self) -> str:
         return f"{self.root}/{self.key}"
 

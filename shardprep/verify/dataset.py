@@ -1,22 +1,23 @@
-"""A whole dataset folder, shard by shard on all cores. It never stops at the first problem."""
+"""A whole dataset, shard by shard on all cores. It never stops at the first problem."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.dataset import index_name
+from shardprep.remote import RemoteDataset
 from shardprep.verify.documents import index_problem, read_document
 from shardprep.verify.examples import ExampleCheck
 from shardprep.verify.folder import read_contents
 from shardprep.verify.problem import Problem, Verification
 from shardprep.verify.rows import index_rows, written_rows
-from shardprep.verify.shard import ShardTask
+from shardprep.verify.shard import ShardTask, StoredObject
 from shardprep.verify.workers import check_shards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from shardprep.verify.folder import Contents
     from shardprep.verify.shard import ShardReport
@@ -26,22 +27,28 @@ _ROW_COLUMNS = ("key", "status", "offset", "length", "label", "labels", "target"
 
 
 def verify_dataset(
-    folder: Path, *, decode: bool, num_workers: int, watcher: Watcher
+    found: Path | RemoteDataset, *, decode: bool, num_workers: int, watcher: Watcher
 ) -> Verification:
-    """Return every problem of a dataset folder. `decode`: of the pixels too.
+    """Return every problem of a dataset. `decode`: of the pixels too.
+
+    Of one in object storage each worker has one shard on this machine's disk at a time, in the
+    folder for temporary files.
 
     Raises:
         DatasetError: there is no such folder, its build is not finished, or a worker died.
 
     """
     start = time.monotonic()
-    contents = read_contents(folder)
+    remote = found if isinstance(found, RemoteDataset) else None
+    folder = found if isinstance(found, Path) else found.documents()
+    contents = read_contents(folder, remote)
     check = ExampleCheck(contents.schema, decode=decode)
-    tasks = [_task(folder, name, name, contents, check) for name in contents.shards]
+    files = {name: _file(found, name) for name in contents.shards}
+    tasks = [_task(folder, file, name, contents, check) for name, file in files.items()]
     reports = dict(zip(contents.shards, check_shards(tasks, num_workers, watcher), strict=True))
     holds = _holdings(contents, reports)
     moved = {name: of for name, of in holds.items() if of != name}
-    again = [_task(folder, name, of, contents, check) for name, of in moved.items()]
+    again = [_task(folder, files[name], of, contents, check) for name, of in moved.items()]
     checked = check_shards(again, num_workers, watcher) if again else []
     rechecked = dict(zip(moved, checked, strict=True))
     intact = {of: name for name, of in moved.items()}
@@ -59,11 +66,19 @@ def verify_dataset(
         num_bytes=sum(report.num_bytes for report in reports.values()),
         intact=intact,
         elapsed_s=time.monotonic() - start,
+        address=remote.url if remote else None,
     )
 
 
+def _file(found: Path | RemoteDataset, name: str) -> Path | StoredObject:
+    if isinstance(found, Path):
+        return found / name
+    facts = found.objects[name]
+    return StoredObject(found.url / name, facts.etag, facts.num_bytes)
+
+
 def _task(
-    folder: Path, file: str, shard: str, contents: Contents, check: ExampleCheck
+    folder: Path, file: Path | StoredObject, shard: str, contents: Contents, check: ExampleCheck
 ) -> ShardTask:
     """Return how to check a file as if it were a shard: as a rule, that of its name."""
     expected = contents.manifest.shards.get(shard) if contents.manifest else None
@@ -74,7 +89,7 @@ def _task(
     if table is None:
         text = read_document(folder, index_name(shard), None, [])
         index = None if text is None else index_rows(text)
-    return ShardTask(folder / file, expected, table, index, check)
+    return ShardTask(file, expected, table, index, check)
 
 
 def _holdings(contents: Contents, reports: dict[str, ShardReport]) -> dict[str, str]:

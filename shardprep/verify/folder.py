@@ -6,7 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.dataset import INCOMPLETE_SUFFIX, INDEX_DIR, ITEMS_FILE, SCHEMA_FILE, index_name
+from shardprep.dataset import (
+    FETCHING_SUFFIX,
+    INCOMPLETE_SUFFIX,
+    INDEX_DIR,
+    ITEMS_FILE,
+    SCHEMA_FILE,
+    index_name,
+)
 from shardprep.errors import DatasetError
 from shardprep.manifest import MANIFEST_FILE
 from shardprep.plan import shard_name
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from shardprep.manifest import Manifest
+    from shardprep.remote import RemoteDataset
     from shardprep.schema import Schema
 
 _SHARD = re.compile(r"(?P<name>.+)-(?P<split>\w+)\.tfrecord-(?P<index>\d{5})-of-(?P<count>\d{5})")
@@ -42,8 +50,10 @@ class Contents:
     problems: tuple[Problem, ...]
 
 
-def read_contents(folder: Path) -> Contents:
+def read_contents(folder: Path, remote: RemoteDataset | None) -> Contents:
     """Return what a folder holds and what is wrong with it, shards not yet opened.
+
+    Where the dataset is `remote` the folder has copies of its documents.
 
     Raises:
         DatasetError: there is no such folder, or it is that of an unfinished build.
@@ -65,13 +75,14 @@ def read_contents(folder: Path) -> Contents:
     if manifest is not None and table is not None:
         problems += table_problems(manifest, table, rows)
     check_tfds(folder, manifest, schema, problems)
-    files = _files(folder)
+    files = sorted(remote.objects) if remote else _files(folder)
     shards = tuple(
         name for name in files if ".tfrecord" in name and name[0] != "." and "/" not in name
     )
     gone = _gone(shards, manifest)
     problems += [Problem("missing", name, "is not there") for name in gone]
-    unknown = _unknown(folder, files, {*shards, *gone})
+    beside = _beside_remote(remote) if remote else _beside(folder)
+    unknown = (*_unknown(files, {*shards, *gone}), *(f"../{name}" for name in beside))
     return Contents(manifest, schema, rows, shards, unknown, tuple(problems))
 
 
@@ -94,11 +105,19 @@ def _gone(shards: tuple[str, ...], manifest: Manifest | None) -> list[str]:
     return sorted(wanted - set(shards))
 
 
-def _unknown(folder: Path, files: list[str], shards: set[str]) -> tuple[str, ...]:
+def _unknown(files: list[str], shards: set[str]) -> list[str]:
     indexes = {index_name(shard) for shard in shards}
     own = {MANIFEST_FILE, SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS}
-    known = {*own, *shards, *indexes}
-    unknown = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
-    beside = [f"{folder.name}.old", f"{folder.name}{INCOMPLETE_SUFFIX}"]
-    unknown += [f"../{name}" for name in beside if (folder.parent / name).exists()]
-    return tuple(name for name in unknown if name != INDEX_DIR)
+    known = {*own, *shards, *indexes, INDEX_DIR}
+    return [name for name in files if name not in known and not _LABELS.fullmatch(name)]
+
+
+def _beside(folder: Path) -> list[str]:
+    """Return what an unfinished build, or copy, of this version has left."""
+    names = [folder.name + suffix for suffix in (".old", INCOMPLETE_SUFFIX, FETCHING_SUFFIX)]
+    return [name for name in names if (folder.parent / name).exists()]
+
+
+def _beside_remote(remote: RemoteDataset) -> list[str]:
+    name = f"{remote.url.name}{INCOMPLETE_SUFFIX}"
+    return [name] if remote.is_beside_unfinished() else []

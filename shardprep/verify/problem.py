@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from shardprep.storage.url import ObjectUrl
+
 Kind = Literal[
     "unreadable",
     "missing",
@@ -69,9 +71,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What verify has found in a dataset folder."""
+    """What verify has found in a dataset."""
 
     path: Path
+    """The folder, or that with copies of the documents."""
     problems: tuple[Problem, ...]
     """By file, then record; those of the whole folder first."""
     unknown: tuple[str, ...]
@@ -83,11 +86,18 @@ class Verification:
     intact: Mapping[str, str] = field(default_factory=dict)
     """Name of each shard of which the bytes are there → the file that holds them."""
     elapsed_s: float = 0.0
+    address: ObjectUrl | None = None
+    """In object storage."""
+
+    @property
+    def location(self) -> str:
+        """Where the dataset is, for people."""
+        return str(self.address or self.path)
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
         return {
-            "path": str(self.path),
+            "path": self.location,
             "num_shards": self.num_shards,
             "num_records": self.num_records,
             "num_bytes": self.num_bytes,

@@ -7,7 +7,6 @@ start: by the rows, or shifted as far as the file is longer or shorter than they
 from __future__ import annotations
 
 from bisect import bisect_right
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import RecordError
@@ -51,10 +50,11 @@ class Search:
     """Goes through one damaged file."""
 
     def __init__(
-        self, file: BinaryIO, num_bytes: int, rows: Rows | None, check: ExampleCheck
+        self, file: BinaryIO, name: str, num_bytes: int, rows: Rows | None, check: ExampleCheck
     ) -> None:
-        """`rows` say where its records were, and which."""
+        """`rows` say where its records were, and which; `name` is what problems call it."""
         self._file = file
+        self._name = name
         self._num_bytes = num_bytes
         self._check = check
         self._rows = rows
@@ -160,4 +160,4 @@ class Search:
 
     def _problem(self, kind: Kind, what: str, number: int | None, offset: int) -> Problem:
         key = "" if self._rows is None or number is None else self._rows.key(number)
-        return Problem(kind, Path(self._file.name).name, what, number, offset, key)
+        return Problem(kind, self._name, what, number, offset, key)

@@ -6,13 +6,16 @@ care: every record that can be found is, whatever lies between.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import tempfile
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import RecordError
+from shardprep.storage import objects
 from shardprep.tfrecord import read_records
 from shardprep.verify.examples import Fault, key_of
 from shardprep.verify.problem import Problem
@@ -27,17 +30,26 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
     from shardprep.manifest import Shard
+    from shardprep.storage.url import ObjectUrl
     from shardprep.verify.examples import ExampleCheck
     from shardprep.verify.rows import Rows
 
 _BLOCK_BYTES = 4 << 20
 
 
+class StoredObject(NamedTuple):
+    """A file in object storage."""
+
+    url: ObjectUrl
+    etag: str
+    num_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class ShardTask:
     """A shard file, and all that is known of it."""
 
-    path: Path
+    file: Path | StoredObject
     expected: Shard | None
     """What the manifest says of the file of this name, None where it does not name it."""
     table: pa.Table | None
@@ -45,6 +57,24 @@ class ShardTask:
     index: Rows | None
     """The places that its index says: the next best thing."""
     check: ExampleCheck
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.file.url.name if isinstance(self.file, StoredObject) else self.file.name
+
+    @property
+    def folder(self) -> str:
+        """Where the file lies."""
+        where = self.file.url if isinstance(self.file, StoredObject) else self.file
+        return str(where).removesuffix(self.name).rstrip("/")
+
+    @property
+    def num_bytes(self) -> int:
+        """How long the file is, 0 where there is none."""
+        if isinstance(self.file, StoredObject):
+            return self.file.num_bytes
+        return self.file.stat().st_size if self.file.is_file() else 0
 
     def rows(self) -> Rows | None:
         """Return what is known of its records."""
@@ -67,13 +97,26 @@ class ShardReport:
 
 def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
     """Return the report of a shard file; `moved` is told of bytes as they are read."""
-    name = task.path.name
     try:
-        with task.path.open("rb", buffering=0) as file:
-            return _check(task, _Hashed(file, moved))
+        with _opened(task.file) as file:
+            return _check(task, file, _Hashed(file, moved))
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
-        return ShardReport("", 0, (), (Problem("unreadable", name, what),))
+        return ShardReport("", 0, (), (Problem("unreadable", task.name, what),))
+
+
+@contextlib.contextmanager
+def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
+    """Open a file; one in object storage is copied first, to where it is gone in the end."""
+    if not isinstance(file, StoredObject):
+        with file.open("rb", buffering=0) as found:
+            yield found
+        return
+    with tempfile.TemporaryFile(buffering=0) as copy:
+        for block in objects.read_whole(file.url, file.etag):
+            copy.write(block)
+        copy.seek(0)
+        yield copy
 
 
 class _Hashed(io.RawIOBase):
@@ -96,13 +139,13 @@ class _Hashed(io.RawIOBase):
         return num_bytes
 
 
-def _check(task: ShardTask, file: _Hashed) -> ShardReport:
+def _check(task: ShardTask, whole: io.FileIO, file: _Hashed) -> ShardReport:
     rows = task.rows()
     places: list[tuple[int, int]] = []
     problems: list[Problem] = []
     stream = io.BufferedReader(file, _BLOCK_BYTES)
     try:
-        for number, record in enumerate(read_records(stream, task.path.name)):
+        for number, record in enumerate(read_records(stream, task.name)):
             places.append((record.offset, record.length))
             problems += _record_problems(task, rows, Found(number, record))
         is_sound = True
@@ -113,9 +156,9 @@ def _check(task: ShardTask, file: _Hashed) -> ShardReport:
     digest = file.digest.hexdigest()
     in_place = rows is None or places == list(zip(rows.offsets, rows.lengths, strict=True))
     if is_sound and not in_place and task.expected and digest == task.expected.sha256:
-        problems += _row_problems(task.path.name, rows, places)
+        problems += _row_problems(task.name, rows, places)
     elif not (is_sound and in_place):
-        places, problems = _search(task, rows, file.num_bytes)
+        places, problems = _search(task, whole, rows, file.num_bytes)
     explained = any(problem.kind in ("cut", "damaged") for problem in problems)
     measured = _measured(task, digest, file.num_bytes, None if explained else len(places))
     return ShardReport(digest, file.num_bytes, tuple(places), (*measured, *problems))
@@ -136,18 +179,18 @@ def _row_problems(
 
 
 def _search(
-    task: ShardTask, rows: Rows | None, num_bytes: int
+    task: ShardTask, whole: io.FileIO, rows: Rows | None, num_bytes: int
 ) -> tuple[list[tuple[int, int]], list[Problem]]:
     """Return the places of all records that can be found, and every problem on the way."""
     places: list[tuple[int, int]] = []
     problems: list[Problem] = []
-    with task.path.open("rb") as file:
-        for found in Search(file, num_bytes, rows, task.check):
-            if isinstance(found, Problem):
-                problems.append(found)
-            else:
-                places.append((found.record.offset, found.record.length))
-                problems += _record_problems(task, rows, found)
+    whole.seek(0)
+    for found in Search(io.BufferedReader(whole), task.name, num_bytes, rows, task.check):
+        if isinstance(found, Problem):
+            problems.append(found)
+        else:
+            places.append((found.record.offset, found.record.length))
+            problems += _record_problems(task, rows, found)
     return places, sorted(problems, key=lambda problem: problem.offset or 0)
 
 
@@ -164,7 +207,7 @@ def _record_problems(task: ShardTask, rows: Rows | None, found: Found) -> list[P
         key = rows.key(number)
     else:
         key = "" if isinstance(features, Fault) else key_of(features)
-    name = task.path.name
+    name = task.name
     return [Problem(f.kind, name, f.what, number, record.offset, key) for f in faults]
 
 
@@ -175,7 +218,7 @@ def _measured(
 
     `num_records` is None where each record that is wanting is named already.
     """
-    name, expected = task.path.name, task.expected
+    name, expected = task.name, task.expected
     if expected is None:
         return []
     problems = []

@@ -17,7 +17,6 @@ from shardprep.verify.shard import check_shard
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
-    from pathlib import Path
 
     from shardprep.verify.shard import ShardReport, ShardTask
 
@@ -43,7 +42,7 @@ def check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
         DatasetError: a worker died.
 
     """
-    num_bytes = sum(_size(task.path) for task in tasks)
+    num_bytes = sum(task.num_bytes for task in tasks)
     watcher.begin("checking", num_bytes)
     num_workers = min(num_workers, len(tasks), num_bytes // _WORKER_BYTES)
     if num_workers > 1:
@@ -76,17 +75,13 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
                 watcher.progress(done.value)
         except BrokenProcessPool as error:
             raise DatasetError(
-                str(tasks[0].path.parent),
+                tasks[0].folder,
                 "a process that read the shards was killed",
                 "free some memory, or give fewer --workers",
             ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     return [found[number] for number in range(len(tasks))]
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
 
 
 _done: Synchronized[int]

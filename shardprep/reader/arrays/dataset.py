@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import copy
 import operator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from shardprep.dataset import find_dataset, read_schema
 from shardprep.engine.cores import usable_cores
 from shardprep.errors import DatasetError
-from shardprep.manifest import load_manifest
 from shardprep.reader.arrays.batches import Ahead, Batches
 from shardprep.reader.arrays.epochs import Epochs
 from shardprep.reader.arrays.examples import Examples
 from shardprep.reader.arrays.filling import IMAGES_A_TURN
 from shardprep.reader.arrays.records import open_records
 from shardprep.reader.arrays.values import Values
+from shardprep.reader.remote import NUM_READS, open_remote
 from shardprep.reader.slices import select
+from shardprep.remote import RemoteDataset, addressed, described, find
 from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from shardprep.schema import Schema
 
@@ -54,7 +54,8 @@ class Dataset:
         """Open a split; no record is read yet.
 
         Args:
-            path: the dataset's folder, or one above it (newest version).
+            path: the dataset's folder, or one above it (newest version), or such an address in
+                object storage: "s3://bucket/key", "gs://…", "az://…".
             split: "train", "train[:90%]", "train[100:200]", "train+validation"; records are in the
                 order of the shards.
             as_supervised: items are (image, target) instead of dicts; the image alone where a
@@ -69,13 +70,18 @@ class Dataset:
                 missing or not what the manifest says.
 
         """
-        folder = find_dataset(Path(path))
-        manifest = load_manifest(folder)
-        schema = read_schema(folder)
-        records = open_records(folder, manifest, select(manifest, split), verify_crc=verify_crc)
+        found = find(path)
+        manifest, schema = described(found)
+        slices = select(manifest, split)
+        if isinstance(found, RemoteDataset):
+            folder, remote = open_remote(found, manifest, slices, None)
+        else:
+            folder, remote = found, None
+        with addressed(folder, found):
+            records = open_records(folder, manifest, slices, remote, verify_crc=verify_crc)
         names = _supervised(schema) if as_supervised else tuple(schema.features)
-        self.path = folder
-        """The dataset's folder."""
+        self.path = found.url if isinstance(found, RemoteDataset) else found
+        """The dataset's folder, or its address in object storage."""
         self.split = split
         self.schema = schema
         """Features, and in `labels` the class names."""
@@ -164,7 +170,8 @@ class Dataset:
             shard_index: which of them, from 0.
             on_error: "skip" leaves out damaged records, each with a RuntimeWarning; a batch has
                 so many images less, and `skipped` of the iterator names them.
-            num_threads: threads that decode; by default as many as there are cores to use.
+            num_threads: threads that decode; by default as many as there are cores to use, and at
+                least 32 where shards lie in object storage, for most of these wait.
             prefetch: batches that are made before they are asked for, each in memory of its own;
                 by default 2, or as many as keep all threads busy.
 
@@ -182,7 +189,8 @@ class Dataset:
             num_shards=num_shards,
             shard_index=shard_index,
         )
-        threads = usable_cores() if num_threads is None else num_threads
+        least = NUM_READS if self._examples.records.is_remote else 1
+        threads = max(usable_cores(), least) if num_threads is None else num_threads
         busy = -(-threads * IMAGES_A_TURN // batch_size) + 1
         ahead = Ahead(
             num_threads=threads,

@@ -18,6 +18,7 @@ from shardprep.dataset import index_name
 from shardprep.errors import DatasetError, RecordError
 from shardprep.manifest import Shard
 from shardprep.reader.index import check_size, read_index
+from shardprep.reader.remote import Part
 from shardprep.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, unframe
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shardprep.manifest import Manifest
+    from shardprep.reader.remote import RemoteShards
     from shardprep.reader.slices import ShardSlice
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -56,14 +58,23 @@ class _Places:
 class _Shards:
     """Shards, each mapped when it is first read; a copy in another process maps for itself."""
 
-    def __init__(self, folder: Path, shards: tuple[Shard, ...]) -> None:
-        """Take the dataset's folder and its shards as the manifest has them."""
+    def __init__(
+        self, folder: Path, shards: tuple[Shard, ...], remote: RemoteShards | None
+    ) -> None:
+        """Take the dataset's folder and its shards as the manifest has them; `remote` is where
+        they are if not in the folder."""  # noqa: D205, D209 - one sentence
         self.folder = folder
         self.shards = shards
+        self.remote = remote
         self.mapped = lru_cache(_MAX_MAPPED)(partial(_mapped, folder, shards))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Shards, (self.folder, self.shards)
+        return _Shards, (self.folder, self.shards, self.remote)
+
+    def located(self, number: int) -> str:
+        """Return where a shard is, for people."""
+        name = self.shards[number].name
+        return str(self.folder / name) if self.remote is None else self.remote.located(name)
 
 
 class Records:
@@ -92,6 +103,8 @@ class Records:
             DatasetError: its shard is gone, or is another than it was.
 
         """
+        if self._shards.remote is not None:
+            return memoryview(self._remote_payload(number, self._shards.remote))
         places = self._places
         offset, length = places.offset.item(number), places.length.item(number)
         framed = self._shards.mapped(places.shard.item(number))[offset : offset + length]
@@ -102,12 +115,32 @@ class Records:
         except RecordError as error:
             raise self.damaged(number, error.what.partition(": ")[2]) from error
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether a record may have to come from object storage."""
+        return self._shards.remote is not None
+
+    def _remote_payload(self, number: int, remote: RemoteShards) -> bytes:
+        places = self._places
+        shard = self._shards.shards[places.shard.item(number)].name
+        part = Part(shard, places.offset.item(number), places.length.item(number))
+        framed = remote.read(part)
+        if not self._verify_crc:
+            return framed[HEADER_BYTES:-FOOTER_BYTES]
+        try:
+            return unframe(framed, "", part.start)
+        except RecordError:  # of a copy that the disk has damaged, or of the shard itself
+            remote.drop(shard)
+        try:
+            return unframe(remote.read_anew(part), "", part.start)
+        except RecordError as error:
+            raise self.damaged(number, error.what.partition(": ")[2]) from error
+
     def damaged(self, number: int, what: str) -> RecordError:
         """Return the error that says `what` is wrong with a record, and where it is."""
         places = self._places
         offset = int(places.offset[number])
-        path = self._shards.folder / self._shards.shards[places.shard[number]].name
-        where = f"{path}, record {places.record[number]}"
+        where = f"{self._shards.located(places.shard.item(number))}, record {places.record[number]}"
         return RecordError(where, f"offset {offset:,}: {what}", _HINT, offset=offset)
 
     @cached_property
@@ -120,9 +153,21 @@ class Records:
 
 
 def open_records(
-    folder: Path, manifest: Manifest, slices: list[ShardSlice], *, verify_crc: bool
+    folder: Path,
+    manifest: Manifest,
+    slices: list[ShardSlice],
+    remote: RemoteShards | None,
+    *,
+    verify_crc: bool,
 ) -> Records:
     """Return the records that slices of a dataset's shards mean, in their order.
+
+    Args:
+        folder: of the dataset; of its documents, where the shards are `remote`.
+        manifest: of the dataset.
+        slices: of its shards.
+        remote: where the shards are if not in the folder, checked for their sizes.
+        verify_crc: compare the checksums of each record that is read.
 
     Raises:
         DatasetError: a shard or an index is missing, or is not what the manifest says.
@@ -130,12 +175,12 @@ def open_records(
     """
     by_name = {shard.name: shard for split in manifest.splits.values() for shard in split.shards}
     shards = tuple(by_name[name] for name in dict.fromkeys(one.shard for one in slices))
-    for shard in shards:
+    for shard in shards if remote is None else ():
         path = folder / shard.name
         check_size(path, path.stat().st_size if path.is_file() else None, shard.num_bytes)
     indices = {shard.name: _frames(folder, shard) for shard in shards}
     frames = [indices[one.shard][one.skip : one.skip + one.take] for one in slices]
-    return _records(_Shards(folder, shards), slices, frames, verify_crc=verify_crc)
+    return _records(_Shards(folder, shards, remote), slices, frames, verify_crc=verify_crc)
 
 
 def records_at(
@@ -155,7 +200,7 @@ def records_at(
     shards = tuple(
         Shard(name=name, num_records=0, num_bytes=size, sha256="") for name, size in sizes.items()
     )
-    return _records(_Shards(folder, shards), slices, frames, verify_crc=verify_crc)
+    return _records(_Shards(folder, shards, None), slices, frames, verify_crc=verify_crc)
 
 
 def _records(

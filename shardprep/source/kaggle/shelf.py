@@ -11,14 +11,15 @@ import fcntl
 import json
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.durable import sync_folder, write_durably
 from shardprep.errors import SourceError
+from shardprep.storage.cache import cache_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from shardprep.source.kaggle.ref import KaggleRef
     from shardprep.source.kaggle.watcher import DownloadWatcher
@@ -27,9 +28,8 @@ _STATE = ".shardprep"
 
 
 def cache_folder(ref: KaggleRef) -> Path:
-    """Return where the archive of a ref is kept: below SHARDPREP_CACHE or ~/.cache/shardprep."""
-    root = os.environ.get("SHARDPREP_CACHE") or Path.home() / ".cache" / "shardprep"
-    return Path(root).expanduser() / ref.cache_path
+    """Return where the archive of a ref is kept."""
+    return cache_root() / ref.cache_path
 
 
 def cached_archive(ref: KaggleRef) -> Path | None:
