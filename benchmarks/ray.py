@@ -32,7 +32,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     """Return the ratio of whole processes, and the difference of empty ones."""
     if not can_be_alone():
         return [one.came_to(math.nan, "no network of its own to be had here") for one in MEASURES]
-    number = 800 if quick else 16_000
+    number = 800 if quick else 32_000
     many = photos.write_folder(folder / "many", number, links=True)
     few = photos.write_folder(folder / "few", 2)
     with ray_cluster() as cluster:

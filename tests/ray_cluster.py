@@ -46,6 +46,17 @@ class RayCluster:
         step = ["nsenter", "--preserve-credentials", "--user", "--net", "-t", self.number]
         return [*map(str, step), *map(str, command)]
 
+    def writers(self) -> list[int]:
+        """Return the processes that write a shard at the moment."""
+        found = []
+        network = Path(f"/proc/{self.number}/ns/net").readlink()
+        for place in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                is_task = (place / "cmdline").read_bytes().startswith(b"ray::shardprep ")
+                if is_task and (place / "ns/net").readlink() == network:
+                    found.append(int(place.name))
+        return found
+
     def kill_a_node(self) -> None:
         """End one of the two nodes and all that it runs, by SIGKILL."""
         self.pipe.write("\n")

@@ -54,6 +54,7 @@ def built(folder: Path, out: str, engine: Engine) -> str:
 def main(address: str, folder: Path) -> None:
     """Run the builds."""
     with connected(address):
+        from shardprep.engine import ray as engine
         from shardprep.engine.ray import by_shards
 
         found = {
@@ -62,7 +63,9 @@ def main(address: str, folder: Path) -> None:
         }
         other = {**versions(), "libjpeg_turbo": "9.9.9"}
         with mock.patch.object(preflight, "versions", return_value=other):
-            found["other versions"] = built(folder, "other", by_shards)
+            found["another libjpeg"] = built(folder, "other", by_shards)
+        with mock.patch.object(engine, "version", return_value="9.9.9"):
+            found["another shardprep"] = built(folder, "other", by_shards)
     print(json.dumps(found))  # noqa: T201 - the report
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +34,7 @@ from tests.test_faults import Deadly, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from shardprep.engine.preflight import Terms
 
@@ -92,16 +91,6 @@ def finished(folder: Path) -> dict[str, int]:
     return {name: (work / name).stat().st_mtime_ns for name in parts}
 
 
-def writers() -> list[int]:
-    """Return the processes that write a shard."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (place / "cmdline").read_bytes().startswith(b"ray::shardprep pets-"):
-                found.append(int(place.name))
-    return found
-
-
 def ended(process: subprocess.Popen[str], code: int = 0) -> str:
     """Wait for the end; return the last line on the error output, for an error, else all output."""
     said, errors = process.communicate(timeout=120)
@@ -132,8 +121,10 @@ def test_shards_and_manifest_are_those_of_one_machine(cluster: RayCluster, tmp_p
     assert local.manifest.totals.rejected == {"crashed": 1}
     assert tree(tmp_path / "ray-deadly") == tree(tmp_path / "deadly")
 
-    assert found["other versions"].startswith("node 127.0.0.1: has libjpeg_turbo ")
-    assert "where the build was started 9.9.9" in found["other versions"]
+    for what in ("libjpeg", "shardprep"):
+        said = found[f"another {what}"]
+        assert said.startswith(f"node 127.0.0.1: has {what}")
+        assert "where the build was started 9.9.9" in said
 
 
 def test_finished_shards_outlive_the_build_that_is_killed(shardprep: Shardprep) -> None:
@@ -141,7 +132,7 @@ def test_finished_shards_outlive_the_build_that_is_killed(shardprep: Shardprep) 
     with shardprep.build("--out", "out", *OPTIONS) as process:
         wait_until(lambda: len(finished(here)) >= 3)
         process.send_signal(signal.SIGKILL)
-    wait_until(lambda: not writers())
+    wait_until(lambda: not shardprep.cluster.writers())
     before = finished(here)
     assert 3 <= len(before) < NUM_SHARDS
     process = shardprep.build("--out", "out", "--json", *OPTIONS)
@@ -157,8 +148,8 @@ def test_finished_shards_outlive_the_build_that_is_killed(shardprep: Shardprep) 
 def test_killed_workers_and_nodes_cost_nothing(shardprep: Shardprep) -> None:
     here = shardprep.folder
     process = shardprep.build("--out", "out", *OPTIONS)
-    wait_until(lambda: finished(here) and writers())
-    os.kill(writers()[0], signal.SIGKILL)
+    wait_until(lambda: finished(here) and shardprep.cluster.writers())
+    os.kill(shardprep.cluster.writers()[0], signal.SIGKILL)
     wait_until(lambda: len(finished(here)) >= 4)
     shardprep.cluster.kill_a_node()
     assert f"{NUM_IMAGES} written" in ended(process)

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +31,7 @@ from shardprep.shard import ShardTask, is_done, read_part
 from shardprep.stages import stage
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from shardprep.chunk import EncodedChunk
     from shardprep.engine.cluster import Node
@@ -173,17 +174,33 @@ def _compare(order: _Order, found: Sequence[Node]) -> None:
         BuildError: one cannot, or does not say.
 
     """
-    probe = ray.remote(num_cpus=0, max_retries=0)(_probe)
+    mine = version("shardprep")
+
+    def other_version() -> str:  # in here it travels as it is: a node may not have shardprep
+        from importlib.metadata import distributions  # noqa: PLC0415 - imported there
+
+        there = {one.version for one in distributions(name="shardprep")} or {"none"}
+        if mine in there:
+            return ""
+        return f"has shardprep {there.pop()}, where the build was started {mine}"
+
+    _ask(found, other_version)
+    _ask(found, _probe, order)
+
+
+def _ask(found: Sequence[Node], question: Callable[..., str], *arguments: object) -> None:
+    """Run a function on each node, all at once; what it returns is wrong there, "" is nothing."""
+    remote = ray.remote(num_cpus=0, max_retries=0)(question)
     asked = {
-        probe.options(
+        remote.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)
-        ).remote(order): node
+        ).remote(*arguments): node
         for node in found
     }
     ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
     for ref in (*ready, *late):
         try:
-            problem = ray.get(ref, timeout=0) if ref in ready else "does not answer"
+            problem = ray.get(ref) if ref in ready else "does not answer"
         except RayError as error:
             problem = f"cannot run shardprep ({_last_line(error)})"
         if problem:
