@@ -16,6 +16,7 @@ from shardprep.errors import DatasetError, SourceError
 from shardprep.manifest import Fingerprint
 from shardprep.recipe import Recipe
 from shardprep.schema import shipped_schemas
+from shardprep.source import remote
 from shardprep.source.directory import read_end
 from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.folder import walk_files
@@ -107,6 +108,7 @@ def source_signature(source: Path | str, leave_out: Iterable[str]) -> str:
 
 
 def _object_signature(address: str, leave_out: Iterable[str]) -> str:
+    remote.forget()  # what it was, and whether it has changed since, must be seen anew
     found = find_objects(address, leave_out)
     if found.archive_bytes is None:
         return _sha256(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError
-from shardprep.source import remote
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl
 
@@ -43,7 +42,6 @@ def find_objects(address: str, leave_out: Iterable[str]) -> FoundObjects:
 
     """
     url = ObjectUrl.parse(address)
-    remote.forget()
     facts = objects.head(url) if url.key and not address.endswith("/") else None
     if facts is not None:
         return FoundObjects(url, facts.num_bytes, facts.etag, [])

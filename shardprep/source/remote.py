@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
 """Of one request: it doubles for as long as each read begins near the end of the last block."""
 _KEPT_BYTES = 24 << 20
-_WINDOW_BYTES, _WINDOW_SPANS = 16 << 20, 64
-"""What is got ahead at a time; two of these are held at once."""
+_WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 16 << 20, 8, 64
+"""What is got ahead at a time; two of these are held at once. The first is waited for: it is small,
+and each may be twice as large as the one before."""
 _AT_ONCE = 10
 
 
@@ -54,11 +55,11 @@ class _Blocks:
 
     def read(self, file: str, offset: int, num_bytes: int) -> bytes:
         """Return the bytes, fewer where the object ends before."""
-        last_file, stop, size = self._last
-        is_next = file == last_file and 0 <= offset - stop <= size
+        last_file, start, size = self._last
+        is_next = file == last_file and start < offset <= start + 2 * size
         size = max(_FIRST_BYTES, min(2 * size, _MOST_BYTES) if is_next else 0, num_bytes)
         block = objects.get_range(ObjectUrl.split(file), offset, size)
-        self._last = (file, offset + len(block), size)
+        self._last = (file, offset, size)
         self._blocks[file, offset] = block
         self._num_bytes += len(block)
         while self._num_bytes > _KEPT_BYTES:
@@ -129,11 +130,11 @@ def _arrived(
 
 def _windows(spans: Sequence[Span]) -> Iterator[list[Span]]:
     window: list[Span] = []
-    num_bytes = 0
+    num_bytes, most = 0, _FIRST_SPANS
     for span in spans:
-        if window and (num_bytes + span.num_bytes > _WINDOW_BYTES or len(window) == _WINDOW_SPANS):
+        if window and (num_bytes + span.num_bytes > _WINDOW_BYTES or len(window) == most):
             yield window
-            window, num_bytes = [], 0
+            window, num_bytes, most = [], 0, min(2 * most, _MOST_SPANS)
         window.append(span)
         num_bytes += span.num_bytes
     yield window
