@@ -86,7 +86,8 @@ def test_readme_counts_the_kaggle_sets_that_are_tried() -> None:
 
 
 def test_every_option_of_the_documents_exists() -> None:
-    commands = [["shardprep", command] for command in ("build", "finalize", "verify", "bench")]
+    names = ("build", "finalize", "verify", "bench", "fetch")
+    commands = [["shardprep", command] for command in names]
     texts = [
         subprocess.run(
             [sys.executable, "-m", *command, "--help"], cwd=ROOT,

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -561,3 +562,27 @@ def test_fetch_looks_for_room_first(
     with pytest.raises(BuildError, match="has 0 MB left"):
         fetch_dataset(remote, tmp_path, num_threads=2, watcher=Told())
     assert not list(tmp_path.rglob("*.tfrecord*"))
+
+
+# --- the document --------------------------------------------------------------------------------
+
+TEXT = (Path(__file__).parents[1] / "docs" / "remote_reading.md").read_text()
+
+
+def test_the_code_of_the_document_runs(
+    local: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, data in tree(local).items():
+        bucket.put(f"pets/1.0.0/{name}", data)
+    text = TEXT.replace("s3://my-bucket", bucket.url)
+    found: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(block, "docs/remote_reading.md", "exec"), found)  # the test is of that code
+    images, _ = next(iter(found["train"]))
+    assert images.shape == (64, 24, 32, 3)
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^\$ shardprep (.*)$", text, re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        assert run(*command.split()).exit_code == 0, command
+    assert tree(tmp_path / "tfrecords" / "pets" / "1.0.0") == tree(local)
