@@ -26,6 +26,7 @@ OF_OTHERS = {
     "--diagnose",  # of train_keras.py
     "--members",  # of benchmarks.plan
     "--address", "--working-dir",  # of ray job submit
+    "--bucket", "--lifecycle-configuration", "--format",  # of aws
     "--job-name", "--array", "--cpus-per-task", "--mem", "--time", "--requeue", "--parsable",
     "--dependency", "--kill-on-invalid-dep", "--wrap", "--for",  # of sbatch and kubectl
 }  # fmt: skip

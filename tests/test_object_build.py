@@ -382,3 +382,15 @@ def test_a_full_temporary_folder_is_named(
     with pytest.raises(StorageError, match=r"tmp.*No space left on device.*TMPDIR"):
         build_there(source, bucket)
     assert not bucket.tree()
+
+
+def test_a_shard_costs_the_requests_that_the_document_says(
+    source: Path, bucket: Bucket, proxy: Proxy
+) -> None:
+    counts = []
+    for name, shards in (("one", 1), ("six", 6)):
+        build(source, f"{bucket.url}/{name}", **{**KEYS, "shards": shards})  # type: ignore[arg-type]
+        counts.append(len(proxy.requests))
+        proxy.reset()
+    assert (counts[1] - counts[0]) / 5 == 9
+    assert counts[0] - 9 == 33

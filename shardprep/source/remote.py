@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.stages import stage
@@ -24,7 +25,8 @@ _KEPT_BYTES = 24 << 20
 _WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 16 << 20, 8, 64
 """What is got ahead at a time; two of these are held at once. The first is waited for: it is small,
 and each may be twice as large as the one before."""
-_AT_ONCE = 32
+_CALL_SPANS, _CALLS_AT_ONCE = 8, 16
+"""One call asks for ten ranges at once; a thread for each range would cost more than it waits."""
 _NEAR_BYTES = 128 << 10
 """Spans no further apart are got as one: what lies between costs less than a request."""
 
@@ -145,11 +147,15 @@ def _windows(spans: Sequence[Span]) -> Iterator[list[Span]]:
 def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
     """Get what a window needs of objects, by file, in requests side by side."""
     spans = _merged(span for span in window if is_url(span.file) and span.num_bytes)
+    calls = []
+    for _, of_one in groupby(spans, key=lambda span: span.file):
+        rest = list(of_one)
+        calls += [rest[at : at + _CALL_SPANS] for at in range(0, len(rest), _CALL_SPANS)]
     found: defaultdict[str, list[tuple[int, bytes]]] = defaultdict(list)
-    if spans:
-        with ThreadPoolExecutor(min(_AT_ONCE, len(spans))) as pool:
-            for span, data in zip(spans, pool.map(_get_span, spans), strict=True):
-                found[span.file].append((span.offset, data))
+    if calls:
+        with ThreadPoolExecutor(min(_CALLS_AT_ONCE, len(calls))) as pool:
+            for call, ranges in zip(calls, pool.map(_get_ranges, calls), strict=True):
+                found[call[0].file] += ranges
     return found
 
 
@@ -169,9 +175,12 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def _get_span(span: Span) -> bytes:
-    """Get one range; of an object that is gone nothing, which reading will say."""
+def _get_ranges(spans: Sequence[Span]) -> list[tuple[int, bytes]]:
+    """Get ranges of one object; of one that is gone none, which reading will say."""
+    starts = [span.offset for span in spans]
+    lengths = [span.num_bytes for span in spans]
     try:
-        return objects.get_range(ObjectUrl.split(span.file), span.offset, span.num_bytes)
+        found = objects.get_ranges(ObjectUrl.split(spans[0].file), starts, lengths)
     except FileNotFoundError:
-        return b""
+        return []
+    return list(zip(starts, found, strict=True))

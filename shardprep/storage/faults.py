@@ -36,6 +36,10 @@ _NO_CREDENTIALS = ("169.254.", "metadata", "token request", "credential", "Accou
 _NO_ANSWER = ("kind: Connect", "kind: Timeout", "kind: Request", "kind: Interrupted")
 
 
+class NoAnswerError(StorageError):
+    """No answer has come: what was asked for may have been done, or not."""
+
+
 def endpoint_of(scheme: str) -> str:
     """Return the server that the environment names, "" for the provider's own.
 
@@ -88,7 +92,8 @@ def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storage
         what = f"cannot be {verb}: the bucket lies in another region"
         return StorageError(str(url), what, "set AWS_REGION")
     if not status and any(mark in text for mark in _NO_ANSWER):
-        status = f"no answer from {urlsplit(endpoint_of(url.scheme)).netloc or 'the store'}"
+        server = urlsplit(endpoint_of(url.scheme)).netloc or "the store"
+        return NoAnswerError(str(url), f"cannot be {verb} (no answer from {server})", _AGAIN)
     return StorageError(str(url), f"cannot be {verb} ({status or 'the store fails'})", _AGAIN)
 
 

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.errors import StorageError
-from shardprep.storage.faults import endpoint_of, explained
+from shardprep.storage.faults import NoAnswerError, endpoint_of, explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -79,6 +79,20 @@ def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
         return b""
     with _translated(url):
         return bytes(_obstore().get_range(_store(url), url.key, start=start, length=num_bytes))
+
+
+def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+    """Return several ranges, each asked for as it is, side by side.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+
+    """
+    with _translated(url):
+        found = _obstore().get_ranges(
+            _store(url), url.key, starts=starts, lengths=lengths, coalesce=0
+        )
+        return [bytes(part) for part in found]
 
 
 def read_part(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> bytes:
@@ -158,7 +172,7 @@ def create(url: ObjectUrl, content: bytes) -> bool:
             there = get(url)
             if there is not None:
                 return there == content
-        except StorageError:
+        except NoAnswerError:
             if pause is None or url.root not in _answered:
                 raise
         else:
