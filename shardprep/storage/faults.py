@@ -81,20 +81,20 @@ def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storage
         return StorageError(
             str(url), f"cannot be {verb}: there are no credentials", _CREDENTIALS[url.scheme]
         )
-    if found is not None and found[1][:3] in ("401", "403"):
+    number = found[1][:3] if found else ""
+    if number == "404":
+        return StorageError(url.root, "there is no such bucket", "create it first")
+    if number in ("401", "403"):
         what = f"may not be {verb} with these credentials ({status})"
         return StorageError(str(url), what, "ask for the right to, or use others")
-    if found is not None and found[1][:3] == "404":
-        return StorageError(url.root, "there is no such bucket", "create it first")
-    if found is not None and found[1][:3] == "416":
-        return StorageError(str(url), "has become shorter", "run it again when it is at rest")
     if "redirect" in text.lower():
         what = f"cannot be {verb}: the bucket lies in another region"
         return StorageError(str(url), what, "set AWS_REGION")
     if not status and any(mark in text for mark in _NO_ANSWER):
         server = urlsplit(endpoint_of(url.scheme)).netloc or "the store"
         return NoAnswerError(str(url), f"cannot be {verb} (no answer from {server})", _AGAIN)
-    return StorageError(str(url), f"cannot be {verb} ({status or 'the store fails'})", _AGAIN)
+    why = "it has become shorter" if number == "416" else status or "the store fails"
+    return StorageError(str(url), f"cannot be {verb} ({why})", _AGAIN)
 
 
 def _is_about_credentials(text: str) -> bool:
