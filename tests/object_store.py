@@ -227,6 +227,7 @@ class _Passing(BaseHTTPRequestHandler):
     proxy: Proxy
     host: str
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def _pass(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}

@@ -158,15 +158,16 @@ def test_a_store_that_refuses_midway_ends_the_build_and_rejects_no_image(
     there = bucket.put("pets.zip", ARCHIVES["pets.zip"])
     calls = 0
 
-    def encode_no_more(request: Request) -> Fault | None:
+    def listed_and_no_more(request: Request) -> Fault | None:
         nonlocal calls
         calls += request.method == "GET"
-        return Fault(status=403) if calls > 4 else None
+        return Fault(status=403) if calls > 1 else None
 
-    proxy.rule = encode_no_more
+    proxy.rule = listed_and_no_more
     remote.forget()
     with pytest.raises(StorageError, match=r"pets\.zip: may not be read with these credentials"):
         build(there, tmp_path / "out", engine=run_chunks, **KEYS)  # type: ignore[arg-type]
+    assert calls > 1
 
 
 @pytest.mark.parametrize("name", ["pets.zip", "pets.tar"])

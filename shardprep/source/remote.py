@@ -15,7 +15,7 @@ from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl, is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
@@ -24,7 +24,9 @@ _KEPT_BYTES = 24 << 20
 _WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 16 << 20, 8, 64
 """What is got ahead at a time; two of these are held at once. The first is waited for: it is small,
 and each may be twice as large as the one before."""
-_AT_ONCE = 10
+_AT_ONCE = 32
+_NEAR_BYTES = 128 << 10
+"""Spans no further apart are got as one: what lies between costs less than a request."""
 
 
 class Span(NamedTuple):
@@ -141,23 +143,35 @@ def _windows(spans: Sequence[Span]) -> Iterator[list[Span]]:
 
 
 def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
-    """Get the ranges of one window, those of one object as one call, objects side by side."""
-    by_file: defaultdict[str, list[Span]] = defaultdict(list)
-    for span in window:
-        if is_url(span.file) and span.num_bytes:
-            by_file[span.file].append(span)
-    if not by_file:
-        return {}
-    with ThreadPoolExecutor(min(_AT_ONCE, len(by_file))) as pool:
-        return dict(zip(by_file, pool.map(_get_of_one, by_file.values()), strict=True))
+    """Get what a window needs of objects, by file, in requests side by side."""
+    spans = _merged(span for span in window if is_url(span.file) and span.num_bytes)
+    found: defaultdict[str, list[tuple[int, bytes]]] = defaultdict(list)
+    if spans:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(spans))) as pool:
+            for span, data in zip(spans, pool.map(_get_span, spans), strict=True):
+                found[span.file].append((span.offset, data))
+    return found
 
 
-def _get_of_one(spans: Sequence[Span]) -> list[tuple[int, bytes]]:
-    """Get ranges of one object; one that is gone gives none, which reading will say."""
-    starts = [span.offset for span in spans]
-    lengths = [span.num_bytes for span in spans]
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """Return spans in the order of their bytes, near ones as one."""
+    merged: list[Span] = []
+    for span in sorted(spans):
+        stop = span.offset + span.num_bytes
+        if merged:
+            last = merged[-1]
+            gap = span.offset - last.offset - last.num_bytes
+            length = max(stop - last.offset, last.num_bytes)
+            if span.file == last.file and gap <= _NEAR_BYTES and length <= _MOST_BYTES:
+                merged[-1] = Span(last.file, last.offset, length)
+                continue
+        merged.append(span)
+    return merged
+
+
+def _get_span(span: Span) -> bytes:
+    """Get one range; of an object that is gone nothing, which reading will say."""
     try:
-        found = objects.get_ranges(ObjectUrl.split(spans[0].file), starts, lengths)
+        return objects.get_range(ObjectUrl.split(span.file), span.offset, span.num_bytes)
     except FileNotFoundError:
-        return []
-    return list(zip(starts, found, strict=True))
+        return b""

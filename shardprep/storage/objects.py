@@ -31,8 +31,6 @@ _PART_BYTES = 8 << 20
 """Smaller objects are put at once, larger ones in parts of this size."""
 _PARTS_AT_ONCE = 4
 """With their size, what a slow line must carry within `timeout`."""
-_NEAR_BYTES = 128 << 10
-"""Ranges no further apart are got as one: what lies between costs less than a request."""
 _CREATE_PAUSES_S = (0.2, 1, 4, 15)
 
 
@@ -81,20 +79,6 @@ def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
         return b""
     with _translated(url):
         return bytes(_obstore().get_range(_store(url), url.key, start=start, length=num_bytes))
-
-
-def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-    """Return several ranges, asked for side by side; near ones are got as one.
-
-    Raises:
-        FileNotFoundError: there is no such object.
-
-    """
-    with _translated(url):
-        found = _obstore().get_ranges(
-            _store(url), url.key, starts=starts, lengths=lengths, coalesce=_NEAR_BYTES
-        )
-        return [bytes(part) for part in found]
 
 
 def read_part(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> bytes:
