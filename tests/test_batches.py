@@ -320,14 +320,14 @@ def test_a_batch_outlives_its_iterator(sets: Set) -> None:
     assert np.array_equal(images, expected)
 
 
-def num_threads() -> int:
-    return sum(thread.name.startswith("shardprep-batches") for thread in threading.enumerate())
+def threads() -> set[threading.Thread]:
+    return {one for one in threading.enumerate() if one.name.startswith("shardprep-batches")}
 
 
-def ended() -> bool:
-    """Tell whether all threads are gone, which they need a moment for."""
+def ended(before: set[threading.Thread]) -> bool:
+    """Tell whether no threads are left but earlier ones, which they need a moment for."""
     for _ in range(500):
-        if not num_threads():
+        if not threads() - before:
             return True
         time.sleep(0.01)
     return False
@@ -335,11 +335,11 @@ def ended() -> bool:
 
 @pytest.mark.parametrize("way", ["exhausted", "closed", "left", "forgotten", "never begun"])
 def test_threads_end_with_their_iterator(sets: Set, way: str) -> None:
-    assert ended()
+    before = threads()  # of datasets that other tests have loaded
     batches = reader.Dataset(sets["raw"]).batches(4, epochs=1 if way == "exhausted" else None)
     if way != "never begun":
         next(batches)
-        assert num_threads()
+        assert threads() - before
     if way == "exhausted":
         list(batches)
         assert next(batches, None) is None
@@ -353,7 +353,7 @@ def test_threads_end_with_their_iterator(sets: Set, way: str) -> None:
     else:
         del batches
         gc.collect()
-    assert ended()
+    assert ended(before)
 
 
 # Damage

@@ -153,6 +153,8 @@ def test_the_end_of_the_server_that_workers_are_forked_from_costs_nothing() -> N
     first = next(chunks)
     server = server_process()
     os.kill(server, signal.SIGKILL)
+    while workers():
+        time.sleep(0.01)
     data = b"".join([first.data, *(chunk.data for chunk in chunks)]).decode()
     assert data == "".join(f"{i};" for i in range(40))
     assert server_process() != server

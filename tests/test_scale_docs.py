@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardprep.plan import MAX_CHUNK_ITEMS
+from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.source.sample import write_sample
 from tests import cluster
 from tests.builders import tree
@@ -126,3 +128,20 @@ def test_what_finalize_says_of_missing_shards_is_what_the_page_shows(data: Path)
 def test_every_command_of_the_page_is_run_by_a_test() -> None:
     sections = [part.split("\n")[0] for part in TEXT.split("\n## ")[1:] if "\n```" in part]
     assert sections == ["Slurm", "Kubernetes", "Machines without a scheduler"]
+
+
+def test_the_figures_of_large_plans_fit_each_other() -> None:
+    """The last row is the one before it, times the items."""
+    pattern = r"^\| ([\d,]+)[^|]*\| ([\d.]+) GB \| ([\d,]+) bytes \| ([\d,]+) s \| (\d+) µs \|$"
+    rows = re.findall(pattern, TEXT, re.MULTILINE)
+    table = [[float(cell.replace(",", "")) for cell in row] for row in rows]
+    assert [row[0] for row in table] == [1e6, 5e6, 1e8]
+    for num_items, gigabytes, item_bytes, seconds, microseconds in table:
+        assert gigabytes * 1e9 / num_items == pytest.approx(item_bytes, rel=0.01)
+        assert seconds / num_items * 1e6 == pytest.approx(microseconds, rel=0.02)
+    assert table[1][2:5:2] == table[2][2:5:2]
+
+
+def test_the_limits_that_large_plans_meet_are_those_of_the_program() -> None:
+    assert DEFAULT_LIMITS.max_members == 10_000_000
+    assert MAX_CHUNK_ITEMS == 256

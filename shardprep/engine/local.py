@@ -108,7 +108,7 @@ class _Worker:
         self._is_up = False
         self._process: ForkServerProcess = context.Process(
             target=_serve,
-            args=(theirs, self._encode, self._limits),
+            args=(theirs, self._encode, self._limits, dict(os.environ)),
             name="shardprep worker",
             daemon=True,
         )
@@ -200,8 +200,14 @@ class _Worker:
         return EncodedChunk.lost(item, "crashed", f"its decoder ended the process, twice ({how})")
 
 
-def _serve(pipe: Connection, encode: Encode, limits: WorkerLimits) -> None:
-    """Encode task after task until the parent hangs up. Ctrl-C is the parent's to handle."""
+def _serve(
+    pipe: Connection, encode: Encode, limits: WorkerLimits, environment: dict[str, str]
+) -> None:
+    """Encode task after task until the parent hangs up. Ctrl-C is the parent's to handle.
+
+    The environment is the parent's of now: the server that this was forked from may be older.
+    """
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     die_with_parent()

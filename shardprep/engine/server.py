@@ -20,15 +20,20 @@ if TYPE_CHECKING:
 
 _PRELOADED = ["shardprep.cli", "shardprep.engine.local", "shardprep.catalog.catalog"]
 """What a task is made of; the program itself, for a worker looks at it as well."""
-_MALLOC = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(KEPT_BYTES))
-"""Keeps glibc from mapping and unmapping the decode buffers anew for every image."""
+_ENVIRONMENT = {
+    # Keeps glibc from mapping and unmapping the decode buffers anew for every image.
+    "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
+    "MALLOC_MMAP_THRESHOLD_": str(KEPT_BYTES),
+    # numpy's own threads would not survive the fork, and nothing here multiplies matrices.
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 
 def start_server() -> ForkServerContext:
     """Start the process unless it runs; return what starts workers. It does not wait."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    with _environment(_MALLOC):
+    with _environment(_ENVIRONMENT):
         forkserver.ensure_running()
     return context
 
