@@ -41,8 +41,8 @@ LEAST = {
     "full disk": 15,
     "read-only": 1,
     "every change of parts": 50,
-    "parts at random moments": 60,
-    "parts together": 10,
+    "parts at random moments": 20,
+    "parts together": 3,
 }
 """Plan → how many faults it must have made."""
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
@@ -198,7 +198,7 @@ def together(works: Sequence[Callable[[], object]]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
-def parts_at_random_moments(source: Path, folder: Path, num_kills: int = 60) -> dict[str, int]:
+def parts_at_random_moments(source: Path, folder: Path, num_kills: int = 20) -> dict[str, int]:
     """Kill parts that are built at the same time, one of them twice, then build them again."""
     whole = undisturbed(source, folder / "whole", FEW)
     start = time.monotonic()
@@ -228,7 +228,7 @@ def parts_at_random_moments(source: Path, folder: Path, num_kills: int = 60) -> 
     return {"tried": kills, "same bytes": kills}
 
 
-def parts_together(source: Path, folder: Path, num_rounds: int = 10) -> dict[str, int]:
+def parts_together(source: Path, folder: Path, num_rounds: int = 3) -> dict[str, int]:
     """Build each part in two processes at the same time, and end the build in two at once."""
     whole = undisturbed(source, folder / "whole", FEW)
     for number in range(num_rounds):
