@@ -186,9 +186,12 @@ def test_only_the_reader_imports_tensorflow() -> None:
 
 
 def test_help_answers_in_under_0_3_seconds() -> None:
-    """Seconds of its processor: those of the wall would be those of the tests beside it."""
-    times = []
-    for _ in range(5):
+    """Seconds of its processor: those of the wall would be those of the tests beside it.
+
+    They too grow where another test shares the core, so the least of several counts.
+    """
+    times: list[float] = []
+    while len(times) < 15 and min(times, default=1.0) >= 0.3:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "shardprep", "--help"], check=True, stdout=-3)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
