@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
-from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError, WorkerCrashedError
+from ray.exceptions import (
+    NodeDiedError,
+    OutOfMemoryError,
+    RayError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shardprep import stages
@@ -201,6 +207,8 @@ def _ask(found: Sequence[Node], question: Callable[..., str], *arguments: object
     for ref in (*ready, *late):
         try:
             problem = ray.get(ref) if ref in ready else "does not answer"
+        except (NodeDiedError, TaskUnschedulableError):
+            continue  # it died after it was listed: no task will run there
         except RayError as error:
             problem = f"cannot run shardprep ({_last_line(error)})"
         if problem:
