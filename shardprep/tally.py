@@ -65,14 +65,17 @@ class Tally:
         self._places.append(list(self._splits).index(split))
         self._original_bytes += pc.sum(written["original_bytes"]).as_py() or 0
         if self.spec.fixed_size is not None:
-            sizes = zip(
-                written["original_height"].to_pylist(),
-                written["original_width"].to_pylist(),
-                strict=True,
+            sizes = Counter(
+                zip(
+                    written["original_height"].to_pylist(),
+                    written["original_width"].to_pylist(),
+                    strict=True,
+                )
             )
             self._num_enlarged += sum(
-                math.prod(fitted_size(height, width, self.spec)) > height * width
-                for height, width in sizes
+                count
+                for (height, width), count in sizes.items()
+                if math.prod(fitted_size(height, width, self.spec)) > height * width
             )
 
     def splits(self, labels: Sequence[str]) -> dict[str, Split]:

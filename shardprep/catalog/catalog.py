@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.catalog.columns import Column, Value, make_columns
 from shardprep.catalog.dedup import drop_duplicates
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 UNLABELLED = -1
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, a million take a second more
-class Item:
+class Item(NamedTuple):
     """One image found, not yet read."""
 
     key: str

@@ -160,7 +160,9 @@ def label_keys(keys: Sequence[str], rule: LabelRule, tables: Sequence[Table]) ->
 
 def auto_labels(keys: Sequence[str], tables: Sequence[Table]) -> Labelling:
     """Try table, folder, prefix, in the order of how seldom they fit by accident."""
-    considered = [i for i, key in enumerate(keys) if given_split(key.split("/")[:-1]) != "test"]
+    folders = [key.rpartition("/")[0] for key in keys]
+    is_test = {folder: given_split(folder.split("/")) == "test" for folder in set(folders)}
+    considered = [i for i, folder in enumerate(folders) if not is_test[folder]]
     considered = considered or list(range(len(keys)))
     passed_over = ""
     for table in tables:
@@ -218,12 +220,15 @@ def match_table(keys: Sequence[str], table: Table, id_column: str = "") -> Table
 
 
 def _by_folder(keys: Sequence[str], depth: int) -> list[Cell | None]:
-    names: list[Cell | None] = []
-    for key in keys:
-        folders = key.split("/")[:-1]
-        name = without_archive_suffix(folders[-depth]) if len(folders) >= depth else None
-        names.append(None if name is None or given_split([name]) else name)
-    return names
+    folders = [key.rpartition("/")[0] for key in keys]
+    name_of = {folder: _folder_name(folder, depth) for folder in set(folders)}
+    return [name_of[folder] for folder in folders]
+
+
+def _folder_name(folder: str, depth: int) -> str | None:
+    parts = folder.split("/") if folder else []
+    name = without_archive_suffix(parts[-depth]) if len(parts) >= depth else None
+    return None if name is None or given_split([name]) else name
 
 
 def _by_prefix(keys: Sequence[str]) -> list[Cell | None]:

@@ -16,7 +16,7 @@ import zlib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError, shown
 from shardprep.source.containers import sevenzip_entries, tar_entries, zip_entries
@@ -47,8 +47,7 @@ _SHOWN_ERROR = 100
 _PART = re.compile(r"(?P<whole>.+)\.(?P<number>\d{3})")
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, a million take a second more
-class Member:
+class Member(NamedTuple):
     """One entry of an archive, or one file of a folder."""
 
     key: str
@@ -181,8 +180,7 @@ class _Walk:
 
     def folder(self, root: Path, leave_out: Iterable[str]) -> None:
         """Add the files below a folder."""
-        for path, relative, status in walk_files(root, leave_out):
-            name = Path(relative).as_posix()
+        for path, name, status in walk_files(root, leave_out):
             self.budget.add_member(root.name)
             if status is None:
                 self.skip(name, "not a regular file", 0)

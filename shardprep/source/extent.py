@@ -11,7 +11,6 @@ import os
 import struct
 import sys
 import zlib
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardprep.source import remote
@@ -55,8 +54,7 @@ def damaged(error: BaseException) -> MemberError:
     return MemberError(f"is damaged ({error})")
 
 
-@dataclass(frozen=True, slots=True)
-class PlainExtent:
+class PlainExtent(NamedTuple):
     """Bytes that lie as they are: a file, or a member of an uncompressed tar."""
 
     file: str
@@ -88,8 +86,7 @@ class PlainExtent:
         return _read_at(self.file, self.offset + at, min(num_bytes, left))
 
 
-@dataclass(slots=True, unsafe_hash=True)  # frozen, a million take a second more
-class ZipExtent:
+class ZipExtent(NamedTuple):
     """A member of a zip, as its central directory describes it."""
 
     file: str
@@ -150,8 +147,7 @@ class ZipExtent:
         return _read_at(self.file, self.data_offset(), num_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedExtent:
+class RefusedExtent(NamedTuple):
     """Bytes that are not read, for a reason that is known before."""
 
     num_bytes: int

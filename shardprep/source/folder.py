@@ -18,7 +18,7 @@ class FoundFile(NamedTuple):
 
     path: str
     relative: str
-    """To the folder, with the separators of this system."""
+    """To the folder, POSIX."""
     status: os.stat_result | None
     """None where it is no regular file: a device, a link to nothing."""
 
@@ -37,16 +37,20 @@ def walk_files(root: Path, leave_out: Iterable[str] = ()) -> Iterator[FoundFile]
     seen: set[tuple[int, int]] = set()
     seen.update(_identity(folder) for folder in leave_out if Path(folder).is_dir())
     seen.discard(_identity(root))
-    for place, folders, files in os.walk(root, followlinks=True, onerror=_unreadable):
+    top = str(root)
+    for place, folders, files in os.walk(top, followlinks=True, onerror=_unreadable):
         identity = _identity(place)
         if identity in seen:
             folders.clear()
             continue
         seen.add(identity)
         folders.sort()
+        # Strings, and once a folder what is the same for all in it: a million Paths are slow.
+        below = "" if place == top else Path(place).relative_to(root).as_posix() + "/"
+        within = os.path.join(place, "")  # noqa: PTH118
         for name in sorted(files):
-            path = os.path.join(place, name)  # noqa: PTH118 - a million Paths are slow
-            yield FoundFile(path, os.path.relpath(path, root), _regular(path))
+            path = within + name
+            yield FoundFile(path, below + name, _regular(path))
 
 
 def _identity(folder: Path | str) -> tuple[int, int]:
