@@ -280,9 +280,15 @@ def test_a_part_that_comes_late_does_nothing(
         build_part(source, out, "1/2", **{**KEYS, "seed": 8})
 
 
-def test_a_part_that_was_about_to_begin_when_the_dataset_was_published_does_nothing(
-    source: Path, out: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "begin",
+    [lambda source, out: build_part(source, out, "1/2", **KEYS), lambda _, out: finalize(out)],
+    ids=["a part", "finalize"],
+)
+def test_who_was_about_to_begin_when_the_dataset_was_published_does_nothing(
+    source: Path, out: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch,
+    begin: Callable[[Path, Path], Any],
+) -> None:  # fmt: skip
     all_parts(source, out)
     held = dataset.locked
 
@@ -292,23 +298,7 @@ def test_a_part_that_was_about_to_begin_when_the_dataset_was_published_does_noth
         return held(folder, alone=alone)
 
     monkeypatch.setattr("shardprep.place.locked", late)
-    assert build_part(source, out, "1/2", **KEYS).was_there
-    assert tree(out) == whole
-
-
-def test_a_finalize_that_another_one_overtakes_says_that_it_is_there(
-    source: Path, out: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    all_parts(source, out)
-    held = dataset.locked
-
-    def late(folder: Path, *, alone: bool) -> Any:
-        monkeypatch.setattr("shardprep.place.locked", held)
-        finalize(out)
-        return held(folder, alone=alone)
-
-    monkeypatch.setattr("shardprep.place.locked", late)
-    assert finalize(out).was_there
+    assert begin(source, out).was_there
     assert tree(out) == whole
 
 

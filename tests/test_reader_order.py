@@ -105,10 +105,10 @@ def test_the_graph_draws_the_order_that_the_arithmetic_says(
 ) -> None:
     import tensorflow as tf
 
-    from shardprep.reader import records
+    from shardprep.reader.shuffled import walked
 
     places = np.arange(size, dtype=np.int64)
-    found = records._walked(tf.constant(places), size, tf.constant(key, tf.int64))
+    found = walked(tf.constant(places), size, tf.constant(key, tf.int64))
     assert np.array_equal(found, order.walked(places, size, key))
     mixed = order.mixed(tf.constant(key, tf.int64), tf.constant(number, tf.int64), 3)
     assert int(mixed) == order.mixed(key, number, 3)

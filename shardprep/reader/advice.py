@@ -10,7 +10,7 @@ from shardprep.reader.memory import free_bytes
 
 if TYPE_CHECKING:
     from shardprep.reader.config import ReadConfig, Request
-    from shardprep.reader.records import Source
+    from shardprep.reader.wanted import Source
     from shardprep.schema import Schema
 
 _TOO_LARGE = 4  # times as many pixels as are asked for

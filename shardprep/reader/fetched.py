@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.reader.order import Ints
-    from shardprep.reader.records import Source
     from shardprep.reader.remote import RemoteShards
+    from shardprep.reader.wanted import Source
 
 
 def fetched(source: Source, remote: RemoteShards) -> Callable[[Any, Any], Any]:

@@ -24,7 +24,7 @@ from shardprep.schema import IMAGE
 if TYPE_CHECKING:
     from shardprep.reader.config import ReadConfig, Request
     from shardprep.reader.decode import Decoder
-    from shardprep.reader.records import Source
+    from shardprep.reader.wanted import Source
     from shardprep.schema import Schema
 
 _PIXELS_A_CORE = 8192

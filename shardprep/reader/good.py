@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardprep.reader.config import ReadConfig
     from shardprep.reader.decode import Decoder
     from shardprep.reader.order import Ints
-    from shardprep.reader.records import Source
+    from shardprep.reader.wanted import Source
 
 _log = logging.getLogger("shardprep.reader")
 

@@ -13,8 +13,9 @@ from shardprep.reader import cache
 from shardprep.reader.decode import Decoder
 from shardprep.reader.good import GoodRecords
 from shardprep.reader.memory import free_bytes
-from shardprep.reader.records import Reading, make_source, records
+from shardprep.reader.records import Reading, records
 from shardprep.reader.slices import ShardSlice
+from shardprep.reader.wanted import make_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

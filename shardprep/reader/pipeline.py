@@ -16,7 +16,8 @@ from shardprep.reader.filled import Filled, is_faster
 from shardprep.reader.good import GoodRecords
 from shardprep.reader.held import Held
 from shardprep.reader.kept import kept_in, twins
-from shardprep.reader.records import Cursor, Reading, Source, make_source, position_batches, records
+from shardprep.reader.records import Cursor, Reading, position_batches, records
+from shardprep.reader.wanted import Source, make_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable

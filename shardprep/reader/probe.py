@@ -15,8 +15,9 @@ from shardprep.reader.diagnosis import Circumstances, Diagnosis, Measured, concl
 from shardprep.reader.loaded import Loaded
 from shardprep.reader.memory import free_bytes
 from shardprep.reader.opened import open_dataset
-from shardprep.reader.records import Reading, make_source, records
+from shardprep.reader.records import Reading, records
 from shardprep.reader.slices import select
+from shardprep.reader.wanted import make_source
 from shardprep.remote import described, find
 from shardprep.schema import IMAGE
 

@@ -6,7 +6,6 @@ counted in Python where a dataset is iterated again, or in the graph where it re
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,22 +16,17 @@ from shardprep.reader import order
 from shardprep.reader.calls import from_graph
 from shardprep.reader.config import BLOCK_LENGTH
 from shardprep.reader.fetched import fetched
-from shardprep.reader.remote import Part
+from shardprep.reader.shuffled import shuffled, walked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable
 
     from shardprep.reader.config import ReadConfig, Request
-    from shardprep.reader.opened import Opened
-    from shardprep.reader.order import Blocks, Ints
-    from shardprep.reader.remote import RemoteShards
-    from shardprep.reader.slices import ShardSlice
+    from shardprep.reader.wanted import Source
 
 _FOREVER = (1 << 63) - 1
 _MAX_BUFFER_BYTES = 1 << 20
 _FILE_BLOCK_LENGTH = _FILE_CYCLE_LENGTH = 16
-_LONG_BLOCK_LENGTH = 1024
 _GROUP, _WINDOW, _FILES = 1, 2, 3  # what a key is for
 
 
@@ -42,68 +36,6 @@ class Cursor(NamedTuple):
     epoch: int
     num_done: int
     """Records of this epoch that have been before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The records that are wanted."""
-
-    folder: Path
-    slices: list[ShardSlice]
-    frames: list[Ints]
-    """For each slice int64[records, 2], offset and length of each frame."""
-    blocks: Blocks
-    width: int
-    """Blocks of a group."""
-    key: int
-    """Of the order; `order.fold` of the seed."""
-    remote: RemoteShards | None
-    """Where the shards are if not in the folder."""
-
-    def located(self, number: int) -> str:
-        """Return where the shard of a slice is, for people."""
-        name = self.slices[number].shard
-        return str(self.folder / name) if self.remote is None else self.remote.located(name)
-
-    def cuts(self, firsts: Ints, counts: Ints) -> list[tuple[int, Ints]]:
-        """Return, of runs of records by first position and number, slice and frames of each.
-
-        A run is of one slice.
-        """
-        starts = np.cumsum([0, *map(len, self.frames)])
-        numbers = np.searchsorted(starts, firsts, side="right") - 1
-        begins = firsts - starts[numbers]
-        return [
-            (number, self.frames[number][begin : begin + count])
-            for number, begin, count in zip(
-                numbers.tolist(), begins.tolist(), counts.tolist(), strict=True
-            )
-        ]
-
-    def bytes_of(self, cuts: Sequence[tuple[int, Ints]]) -> list[bytes]:
-        """Return the bytes of runs of records, each by its slice and its frames."""
-        parts = [
-            Part(self.slices[number].shard, int(frames[0, 0]), int(frames[:, 1].sum()))
-            for number, frames in cuts
-        ]
-        if self.remote is not None:
-            return self.remote.read_all(parts)
-        return [_read(self.folder / part.shard, part) for part in parts]
-
-    @property
-    def num_records(self) -> int:
-        """Records of an epoch."""
-        return int(self.blocks.count.sum())
-
-    @property
-    def group_records(self) -> int:
-        """Records of the largest group there may be."""
-        return self.width * int(self.blocks.count.max())
-
-    @property
-    def files(self) -> list[str]:
-        """The shard of each slice."""
-        return [str(self.folder / one.shard) for one in self.slices]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +53,6 @@ class Reading:
     """Yield the position of each record in place of its bytes."""
     is_tagged: bool
     """Yield each record with epoch × records + position, which no other one has."""
-
-
-def make_source(opened: Opened, request: Request, config: ReadConfig) -> Source:
-    """Return the wanted records, in blocks fit for the request."""
-    frames = opened.frames()
-    num_bytes = sum(int(one[:, 1].sum()) for one in frames)
-    record_bytes = num_bytes / sum(map(len, frames))
-    length = config.block_length(record_bytes)
-    width = config.group_width(record_bytes, length)
-    if not request.shuffle and opened.remote is None and config.on_error == "raise":
-        # One long run costs less than many short ones.
-        length, width = max(length, _LONG_BLOCK_LENGTH), 1
-    key = order.fold(secrets.randbits(62) if request.seed is None else request.seed)
-    blocks = order.cut_blocks(frames, length)
-    return Source(opened.folder, opened.slices, frames, blocks, width, key, opened.remote)
 
 
 def epoch_key(source: Source, reading: Reading, epoch: Any) -> Any:
@@ -228,7 +145,7 @@ def _group(source: Source, reading: Reading, epoch: Any, group: Any) -> Any:
     places = tf.range(group * source.width, tf.minimum((group + 1) * source.width, size))
     key = epoch_key(source, reading, epoch)
     if reading.request.shuffle:
-        places = _walked(places, size, key)
+        places = walked(places, size, key)
     columns = [
         tf.gather(tf.constant(column), places)
         for column in (blocks.file, blocks.offset, blocks.num_bytes, blocks.count, blocks.first)
@@ -296,7 +213,7 @@ def _together(
 
 def _group_order(dataset: Any, source: Source, reading: Reading, key: Any) -> Any:
     """Return the records of a group in the order in which they come."""
-    return _shuffled(dataset, source.group_records, key) if reading.request.shuffle else dataset
+    return shuffled(dataset, source.group_records, key) if reading.request.shuffle else dataset
 
 
 def _windowed(source: Source, reading: Reading) -> Any:
@@ -328,7 +245,7 @@ def _windowed(source: Source, reading: Reading) -> Any:
 
     def one_epoch(epoch: Any, num_done: Any) -> Any:
         key = epoch_key(source, reading, epoch)
-        files = _walked(tf.range(size, dtype=tf.int64), size, order.mixed(key, _FILES))
+        files = walked(tf.range(size, dtype=tf.int64), size, order.mixed(key, _FILES))
         dataset = tf.data.Dataset.from_tensor_slices(files).interleave(
             lambda file: shard(epoch, file),
             cycle_length=cycle,
@@ -338,7 +255,7 @@ def _windowed(source: Source, reading: Reading) -> Any:
         )
         window = min(int(request.shuffle), source.num_records)
         # A window knows its order only by drawing it: going on means drawing again, undecoded.
-        return _shuffled(dataset, window, order.mixed(key, _WINDOW)).skip(num_done)
+        return shuffled(dataset, window, order.mixed(key, _WINDOW)).skip(num_done)
 
     def all_epochs(begin: Any) -> Any:
         zero = tf.constant(0, tf.int64)
@@ -359,44 +276,3 @@ def _in_blocks(read: Callable[[Any, Any], Any], first: Any, count: Any) -> Any:
             read([at], [tf.minimum(length, first + count - at)])
         )
     )
-
-
-def _read(path: Path, part: Part) -> bytes:
-    with path.open("rb") as file:
-        file.seek(part.start)
-        return file.read(part.num_bytes)
-
-
-def _walked(places: Any, size: int, key: Any) -> Any:
-    """Return what `order.walked` returns, as a graph."""
-    rows, columns = (tf.constant(one, tf.int64) for one in order.table(size))
-    (found,) = tf.while_loop(
-        lambda found: tf.reduce_any(found >= size),
-        lambda found: (tf.where(found >= size, _permuted(found, rows, columns, key), found),),
-        (_permuted(places, rows, columns, key),),
-    )
-    return found
-
-
-_NUMBER = tf.TensorSpec((), tf.int64)
-_permuted = tf.function(  # so that it becomes a graph once a process, not in every `load`
-    order.permuted, input_signature=(tf.TensorSpec((None,), tf.int64), _NUMBER, _NUMBER, _NUMBER)
-)
-
-
-def _shuffled(dataset: Any, window: int, key: Any) -> Any:
-    """Return a dataset shuffled in a window by a key alone.
-
-    `Dataset.shuffle` would mix TensorFlow's global seed in, and draw anew in each iteration.
-    """
-    spec = dataset.element_spec
-    variant = tf.raw_ops.ShuffleDataset(
-        input_dataset=tf.data.experimental.to_variant(dataset),
-        buffer_size=window,
-        seed=key + 1,  # two zeros would mean any seed
-        seed2=order.mixed(key, 1),
-        output_types=[one.dtype for one in tf.nest.flatten(spec)],
-        output_shapes=[one.shape for one in tf.nest.flatten(spec)],
-        reshuffle_each_iteration=False,
-    )
-    return tf.data.experimental.from_variant(variant, spec)
