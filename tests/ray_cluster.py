@@ -98,9 +98,7 @@ def main(folder: str) -> None:
     said = os.dup(1)
     os.dup2(2, 1)
     os.environ["RAY_TMPDIR"] = folder
-    Path(
-        folder, "ray"
-    ).mkdir()  # where Ray notes its address, in a folder that it takes for granted
+    Path(folder, "ray").mkdir()  # Ray notes its address there, and takes it for granted
     from ray.cluster_utils import Cluster
 
     head = {**_HERE, "include_dashboard": False, "temp_dir": folder}
