@@ -73,12 +73,7 @@ class Filler:
         self._buffers = _Buffers(num_kept)
 
     def begin(self, numbers: list[int]) -> Filling:
-        """Return a batch of the records of so many numbers, at most `batch_size`.
-
-        Raises:
-            RuntimeError: the interpreter ends, and starts no threads any more.
-
-        """
+        """Return a batch of the records of so many numbers, at most `batch_size`."""
         values = self._examples.values
         columns = values.columns(len(numbers))
         shape = values.image_shape()
@@ -87,7 +82,11 @@ class Filler:
         filling = Filling(numbers, columns)
         turns = min(self._num_threads, -(-len(numbers) // IMAGES_A_TURN))
         pool = self._threads()
-        filling.futures = [pool.submit(filling.run, self._examples) for _ in range(turns)]
+        try:
+            for _ in range(turns):
+                filling.futures.append(pool.submit(filling.run, self._examples))
+        except RuntimeError:  # the program ends: threads take no more, and who reads ahead waits
+            filling.run(self._examples)
         return filling
 
     def close(self) -> None:
@@ -99,8 +98,10 @@ class Filler:
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_threads, "shardprep-batches")
-            # What the threads run holds no reference to this: forgotten, it ends them.
-            weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+            # What the threads run holds no reference to this: forgotten, it ends them. When the
+            # program ends they first do what is begun.
+            end = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+            end.atexit = False
         return self._pool
 
 
