@@ -78,6 +78,7 @@ class Cost:
 def run(command: Sequence[object], cwd: Path) -> Cost:
     """Run a program to its end."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode as well
     start = time.perf_counter()
     process = subprocess.Popen(
         list(map(str, command)), cwd=cwd, env=environment,
