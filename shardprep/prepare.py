@@ -97,12 +97,13 @@ def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> 
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Keep Python from searching millions of live objects for garbage again and again."""
+    """Keep Python from searching millions of live objects for garbage, now and later."""
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         if was_on:
             gc.enable()
 
