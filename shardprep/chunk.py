@@ -68,7 +68,7 @@ class ChunkTask:
 class EncodedChunk:
     """What a chunk has become."""
 
-    data: bytes
+    data: bytes | bytearray
     """The framed records of the written items, in plan order, back to back."""
     outcomes: tuple[Outcome, ...]
     """One for each item, in plan order."""

@@ -5,6 +5,7 @@ Heavy modules are imported by the command that needs them: `shardprep --help` an
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Annotated
@@ -50,6 +51,8 @@ def _interrupt(*_: object) -> None:
 def main() -> None:
     """Run the command line; an error of ours is one line on stderr and an exit code."""
     signal.signal(signal.SIGINT, _interrupt)
+    # Nothing here multiplies matrices, and to start numpy's threads takes as long as to import it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         app()
     except RecipeError as error:

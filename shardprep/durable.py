@@ -24,7 +24,7 @@ class DurableFile:
         self.stream: BinaryIO = self._temporary.open("wb")
         """For libraries that write to a file object; do not close it."""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Append the bytes."""
         self.stream.write(data)
 

@@ -43,7 +43,7 @@ class NewFile(Protocol):
     def stream(self) -> BinaryIO:
         """For libraries that write to a file object; do not close it."""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Append the bytes."""
 
     def commit(self) -> str | None:
@@ -228,7 +228,7 @@ class _ObjectFile:
             self._file = tempfile.NamedTemporaryFile(prefix="shardprep-")  # noqa: SIM115 - lives on
         self.stream: BinaryIO = self._file.file  # type: ignore[assignment]
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         with _spooling():
             self.stream.write(data)
 
