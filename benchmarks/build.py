@@ -22,17 +22,19 @@ POOL = Measure("build / spawn pool around Pillow + TFRecordWriter", ">= 2.2")
 NOTEBOOK = Measure("build / one-process notebook loop", ">= 4")
 DECODE = Measure("build / pool that only decodes (simplejpeg)", ">= 0.5")
 WORKERS = Measure("2 workers / 1 worker", ">= 1.8")
+DECODE_WORKERS = Measure("pool that only decodes: 2 workers / 1 worker")
 KEEP = Measure("`--format keep` / pool that only decodes", ">= 0.8")
 LARGE = Measure("12 MP photos: build / full-decode Pillow pool", ">= 8")
 HELP = Measure("`shardprep --help`", "< 0.3 s", "s")
 _NUMBER = 25_000
 """Photos; so many are in the whole of Dogs vs. Cats."""
-MEASURES = (POOL, NOTEBOOK, DECODE, WORKERS, KEEP, LARGE, HELP)
+_NUMBER_LARGE = 400
+MEASURES = (POOL, NOTEBOOK, DECODE, WORKERS, DECODE_WORKERS, KEEP, LARGE, HELP)
 
 
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     """Return all rows of the build."""
-    number, number_large = (60, 4) if quick else (_NUMBER, 200)
+    number, number_large = (60, 4) if quick else (_NUMBER, _NUMBER_LARGE)
     start = interleaved({"help": lambda: shardprep(folder, "--help")}, max(rounds, 3))["help"]
     return [
         *small_photos(folder, number, rounds),
@@ -53,6 +55,7 @@ def small_photos(folder: Path, number: int, rounds: int) -> list[Row]:
             "notebook": lambda: rival("notebook", source, folder / "rival"),
             "decode": lambda: rival("decode_only", source, 2),
             "one worker": lambda: build("--workers", 1),
+            "decode, one worker": lambda: rival("decode_only", source, 1),
             "keep": lambda: build("--workers", 2, "--format", "keep"),
         },
         rounds,
@@ -68,6 +71,7 @@ def small_photos(folder: Path, number: int, rounds: int) -> list[Row]:
         row(NOTEBOOK, "build", "notebook"),
         row(DECODE, "build", "decode"),
         row(WORKERS, "build", "one worker"),
+        row(DECODE_WORKERS, "decode", "decode, one worker"),
         row(KEEP, "keep", "decode"),
     ]
 
