@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,27 @@ def test_members_are_asked_for_together(bucket: Bucket, proxy: Proxy, tmp_path: 
     found = [extent.read() for extent, _ in zip(extents, spans, strict=True)]
     assert found == [members[name] for name in sorted(members)]
     assert len(proxy.requests) < 10
+
+
+def test_what_comes_next_is_under_way_and_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def get_ranges(_: object, starts: list[int], lengths: list[int]) -> list[bytes]:
+        asked.extend(starts)
+        return [bytes(length) for length in lengths]
+
+    monkeypatch.setattr("shardprep.storage.objects.get_ranges", get_ranges)
+    far_apart = [remote.Span("s3://bucket/pets.tar", i << 20, 1000) for i in range(400)]
+    spans = remote.read_ahead(far_apart)
+    next(spans)
+    ahead = 8 + 16 + 32 + 64 + 64  # the window in use and four more, each twice as large at most
+    until = time.monotonic() + 10
+    while len(asked) < ahead and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert len(asked) == ahead
+    assert [next(spans) for _ in far_apart[1:]] == far_apart[1:]
+    assert sorted(asked) == [span.offset for span in far_apart]
 
 
 def test_workers_reach_a_store_that_their_parent_has_used(bucket: Bucket, tmp_path: Path) -> None:

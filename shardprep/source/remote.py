@@ -6,7 +6,7 @@ will read; that comes while it decodes what came before. No bytes of an object l
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
 """Of one request: it doubles for as long as each read begins near the end of the last block."""
 _KEPT_BYTES = 24 << 20
-_WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 16 << 20, 8, 64
-"""What is got ahead at a time; two of these are held at once. The first is waited for: it is small,
-and each may be twice as large as the one before."""
+_WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 8 << 20, 8, 64
+"""What is got ahead at a time. The first is waited for: it is small, and each may be twice as large
+as the one before."""
+_WINDOWS_AHEAD = 4
+"""Under way while one is used: small photos are decoded sooner than a far store answers."""
 _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
 """One call asks for ten ranges at once; a thread for each range would cost more than it waits."""
 _NEAR_BYTES = 128 << 10
@@ -111,18 +113,18 @@ def read_ahead(spans: Sequence[Span]) -> Iterator[Span]:
         yield from spans
         return
     windows = list(_windows(spans))
-    with ThreadPoolExecutor(1) as pool:
-        coming = [pool.submit(_get, windows[0])]
+    with ThreadPoolExecutor(_WINDOWS_AHEAD) as pool:
+        coming = deque(pool.submit(_get, window) for window in windows[:_WINDOWS_AHEAD])
         try:
-            for i, window in enumerate(windows):
-                found = _arrived(coming.pop())
-                if i + 1 < len(windows):
-                    coming.append(pool.submit(_get, windows[i + 1]))
+            for i, window in enumerate(windows, _WINDOWS_AHEAD):
+                found = _arrived(coming.popleft())
+                coming.extend(pool.submit(_get, later) for later in windows[i : i + 1])
                 _at_hand.update(found)
                 yield from window
                 _at_hand.clear()
         finally:
             _at_hand.clear()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 @stage("read")
