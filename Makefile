@@ -1,6 +1,6 @@
 #- make demo   set up, write a sample archive, build its shards, look into them
 #- make test   everything CI runs: format, lint, types, tests
-#- make bench  measure all that docs/performance.md says, about 40 minutes; BENCH="--only build"
+#- make bench  measure all that docs/performance.md says, half an hour; BENCH="--only build"
 #- make clean  remove what the others made
 
 PYTHON ?= python3
