@@ -7,7 +7,6 @@ and encodes it. What becomes of which kind of input is written in docs/images.md
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import warnings
 from dataclasses import dataclass
@@ -29,16 +28,14 @@ from shardprep.decode import (
 from shardprep.jpeg import ordinary_jpeg
 from shardprep.nonimage import description, is_broken_image
 from shardprep.resample import resize
+from shardprep.spec import fitted_size
 from shardprep.stages import stage
 from shardprep.truncation import is_cut
 
 if TYPE_CHECKING:
     from shardprep.colour import Pixels
-    from shardprep.schema import Encoding
+    from shardprep.spec import ImageSpec
 
-Fit = Literal["crop", "pad", "stretch", "within", "none"]
-Format = Literal["jpeg", "png", "raw", "keep"]
-Truncated = Literal["reject", "recover"]
 RejectionKind = Literal[
     "not_an_image", "undecodable", "truncated", "too_many_pixels", "too_small", "too_elongated",
     "unreadable", "crashed", "timeout",
@@ -48,46 +45,7 @@ _DCT_SCALES = (8, 4, 2)
 """1/8, 1/4 and 1/2 have fast paths in libjpeg-turbo; the sevenths between them are slower."""
 _PROOF_SCALE = 8
 """A decode that is not for the pixels: every bit is read, few pixels are made."""
-_JPEG_BYTES_PER_PIXEL = (
-    (1, 10, 30, 50, 75, 85, 90, 95, 98, 100),
-    (0.02, 0.04, 0.08, 0.11, 0.17, 0.23, 0.29, 0.42, 0.59, 0.82),
-)
-"""Qualities, and what they take without the header."""
-_JPEG_HEADER_BYTES = 620
 _MEMORY = "the image needs more memory than a worker may use"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSpec:
-    """What every stored image must be."""
-
-    size: tuple[int, int] | None = (224, 224)
-    """Height and width in pixels; None exactly where `fit` is "none"."""
-    fit: Fit = "crop"
-    """How an image comes to `size`: cut centrally, letterboxed, distorted, or shrunk to within."""
-    format: Format = "jpeg"
-    quality: int = 90
-    """JPEG quality, 1 to 100; chroma is subsampled 4:2:0."""
-    background: tuple[int, int, int] = (255, 255, 255)
-    """RGB, 0..255: behind transparent pixels and beside letterboxed ones."""
-    max_pixels: int = 100_000_000
-    """Width times height above which an image is rejected before its pixels are allocated."""
-    min_side: int = 1
-    """Pixels of the shorter side below which an image is rejected."""
-    max_aspect: float = 0.0
-    """Longer by shorter side above which an image is rejected; 0 for no limit."""
-    truncated: Truncated = "reject"
-    """What becomes of a file that ends before its image does."""
-
-    @property
-    def fixed_size(self) -> tuple[int, int] | None:
-        """Height and width that all stored images share, None where they differ."""
-        return self.size if self.fit in ("crop", "pad", "stretch") else None
-
-    @property
-    def encoding(self) -> Encoding:
-        """How the dataset's schema calls the stored bytes."""
-        return "any" if self.format == "keep" else self.format
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,24 +175,6 @@ def _words(error: Exception) -> str:
     return text[:200]
 
 
-def estimated_bytes(spec: ImageSpec, original_bytes: int) -> int:
-    """Return about how many bytes an image takes in a record, for planning shards and space.
-
-    Bytes per pixel are those of photographs: means over four sets, measured at 224x224.
-    """
-    if spec.size is None or spec.format == "keep" or spec.fit == "within":
-        return original_bytes
-    height, width = spec.size
-    if spec.format == "jpeg":
-        return _JPEG_HEADER_BYTES + int(height * width * _jpeg_bytes_per_pixel(spec.quality))
-    return height * width * (3 if spec.format == "raw" else 2)
-
-
-@functools.cache
-def _jpeg_bytes_per_pixel(quality: int) -> float:
-    return float(np.interp(quality, *_JPEG_BYTES_PER_PIXEL))
-
-
 def _process(
     data: bytes, image: Image.Image, original: Original, spec: ImageSpec
 ) -> ProcessedImage | Rejection:
@@ -286,20 +226,6 @@ def _dct_scale(size: tuple[int, int] | None, spec: ImageSpec) -> int:
         if height >= need_height * scale and width >= need_width * scale:
             return scale
     return 1
-
-
-def fitted_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
-    """Return the height and width to which the whole image is scaled, before crop or pad."""
-    if spec.size is None:
-        return height, width
-    to_height, to_width = spec.size
-    if spec.fit == "stretch":
-        return to_height, to_width
-    ratios = (to_height / height, to_width / width)
-    ratio = max(ratios) if spec.fit == "crop" else min(ratios)
-    if spec.fit == "within":
-        ratio = min(ratio, 1.0)
-    return max(1, round(height * ratio)), max(1, round(width * ratio))
 
 
 def _is_fitted(size: tuple[int, int], spec: ImageSpec) -> bool:

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shardprep.dataset import OUTLINE_FILE
 from shardprep.errors import BuildError
-from shardprep.image import ImageSpec
 from shardprep.manifest import Fingerprint
 from shardprep.schema import Schema
+from shardprep.spec import ImageSpec
 
 if TYPE_CHECKING:
     from shardprep.prepare import BuildPlan

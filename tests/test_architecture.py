@@ -46,7 +46,7 @@ LAYERS = [
         "source.kaggle.damage",
         "source.kaggle.shelf",
     ],
-    ["colour", "truncation", "nonimage", "jpeg"],
+    ["colour", "truncation", "nonimage", "jpeg", "spec"],
     ["decode"],
     [
         "recipe",

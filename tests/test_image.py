@@ -20,19 +20,15 @@ from PIL import Image, ImageOps, _imaging, features
 
 from shardprep.decode import DECODERS, decode_jpeg, open_image, scalable_size
 from shardprep.image import (
-    Fit,
-    Format,
-    ImageSpec,
     Original,
     ProcessedImage,
     Rejection,
     RejectionKind,
     _dct_scale,
     _words,
-    estimated_bytes,
-    fitted_size,
     process_image,
 )
+from shardprep.spec import Fit, Format, ImageSpec, estimated_bytes, fitted_size
 from tests.builders import SHARED_DATA, encoded, jpeg, pixels, png
 from tests.odd_images import (
     Array,

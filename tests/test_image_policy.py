@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardprep.image import ImageSpec, ProcessedImage, Rejection, RejectionKind, process_image
+from shardprep.image import ProcessedImage, Rejection, RejectionKind, process_image
 from shardprep.items import read_items
 from shardprep.source.sniff import is_image
+from shardprep.spec import ImageSpec
 from tests.builders import SHARED_DATA, build, encoded, jpeg, pixels, png, write_folder
 from tests.image_policy import (
     BACKGROUND,
@@ -275,7 +276,8 @@ def test_limits_are_keys_of_the_recipe(tmp_path: Path) -> None:
 
 MEMORY = """
 import resource, sys
-from shardprep.image import ImageSpec, process_image
+from shardprep.image import process_image
+from shardprep.spec import ImageSpec
 data = sys.stdin.buffer.read()
 process_image(data[:1000], ImageSpec())
 pages = int(open("/proc/self/statm").read().split()[0])
@@ -306,7 +308,8 @@ def test_want_of_memory_is_no_fault_of_the_image(megabytes: int) -> None:
 TORTURE = SHARED_DATA / "torture-images.tar"
 PROCESS = """
 import json, resource, sys, tarfile
-from shardprep.image import ImageSpec, process_image
+from shardprep.image import process_image
+from shardprep.spec import ImageSpec
 kinds = {}
 with tarfile.open(sys.argv[1]) as tar:
     for member in filter(tarfile.TarInfo.isfile, tar):

@@ -13,8 +13,9 @@ from unittest.mock import patch
 import pytest
 from PIL import Image
 
-from shardprep.image import ImageSpec, ProcessedImage, Rejection, process_image
+from shardprep.image import ProcessedImage, Rejection, process_image
 from shardprep.jpeg import OrdinaryJpeg, ordinary_jpeg
+from shardprep.spec import ImageSpec
 from tests.builders import SHARED_DATA, encoded, jpeg, pixels
 from tests.image_policy import POLICY
 from tests.odd_images import DISPLAY_P3, SRGB, oriented, rgb_profile, srgb_to_light
