@@ -293,14 +293,15 @@ class _Passing(BaseHTTPRequestHandler):
 
 
 def _slowly(read: Any, num_bytes: int, bytes_per_s: float | None) -> Iterator[bytes]:
+    block_bytes = _BLOCK_BYTES if bytes_per_s is None else max(1, int(bytes_per_s / 10))
     while num_bytes > 0:
-        block = read(min(num_bytes, _BLOCK_BYTES))
+        block = read(min(num_bytes, block_bytes))
         if not block:
             return
-        yield block
-        num_bytes -= len(block)
         if bytes_per_s is not None:
             time.sleep(len(block) / bytes_per_s)
+        yield block
+        num_bytes -= len(block)
 
 
 def wait_until(is_so: Callable[[], Any], seconds: float = 30.0) -> None:
