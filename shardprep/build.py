@@ -7,6 +7,7 @@ finds it, checks it and goes on. A build in parts is the same, with the last ste
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -239,6 +240,7 @@ class _Shards:
                 write_outline(self.place.folders.parts, outline)
                 write_skipped(self.place.folders.parts, plan.skipped)
                 num_new = self._write(plan, mine, watcher)
+        gc.unfreeze()
         self._check_source(mine)
         return outline, num_new
 

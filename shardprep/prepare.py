@@ -82,6 +82,9 @@ def image_spec(recipe: Recipe) -> ImageSpec:
 def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> BuildPlan:
     """Return the plan of a recipe.
 
+    Python does not look for garbage in it (`gc.freeze`) until `gc.unfreeze` says that it is done
+    with.
+
     Args:
         recipe: what to build.
         work_dir: where compressed inner archives are unpacked; must live until the items are read.

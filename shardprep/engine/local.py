@@ -159,7 +159,7 @@ class _Worker:
                 str(self._todo[0]), f"a worker failed: {answer}", "this is a fault of shardprep"
             )
         num_bytes, outcomes, seconds = answer
-        return EncodedChunk(_receive(self.pipe, num_bytes), outcomes, seconds)
+        return EncodedChunk(_receive_bytes(self.pipe, num_bytes), outcomes, seconds)
 
     def _replace(self) -> None:
         """Start a new process for what the dead one held, one item at a time from now on."""
@@ -231,16 +231,16 @@ def _serve(
                 answer = traceback.format_exc(limit=-3)
             start_clock(0)
             pipe.send(answer)
-            _send(pipe, data)
+            _send_bytes(pipe, data)
 
 
-def _send(pipe: Connection, data: bytes | bytearray) -> None:
+def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(pipe.fileno(), left) :]
 
 
-def _receive(pipe: Connection, num_bytes: int) -> bytearray:
+def _receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
     """Return the bytes that were sent. `Connection.recv_bytes` takes three times as long.
 
     Raises:
