@@ -231,7 +231,8 @@ class _Shards:
 
     def write(self, part: Part, watcher: Watcher) -> tuple[Outline, int]:
         """Write what is not done of a part; return the outline and how many items that took."""
-        with self.place.scratch() as scratch:
+        with self.place.scratch() as scratch, contextlib.ExitStack() as done:
+            done.callback(gc.unfreeze)  # `make_plan` freezes what there is
             plan = make_plan(self.recipe, scratch, watcher.notice)
             outline = make_outline(plan, self.recipe, self.fingerprint, part.count)
             mine = part.of([ShardTask(plan.shard_name(shard), shard) for shard in plan.shards])
@@ -240,7 +241,6 @@ class _Shards:
                 write_outline(self.place.folders.parts, outline)
                 write_skipped(self.place.folders.parts, plan.skipped)
                 num_new = self._write(plan, mine, watcher)
-        gc.unfreeze()
         self._check_source(mine)
         return outline, num_new
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import shutil
@@ -291,6 +292,14 @@ def test_a_source_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no such file or folder"):
         build(tmp_path / "nothing.zip", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_build_hides_nothing_from_the_garbage_collector(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "out", **KEYS)
+    assert gc.get_freeze_count() == 0
+    with pytest.raises(SourceError):
+        build(source, tmp_path / "other", labels="csv:none.csv", **KEYS)
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_build_that_came_to_nothing_leaves_nothing(source: Path, tmp_path: Path) -> None:
