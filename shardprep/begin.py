@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError
 from shardprep.fingerprint import differences
+from shardprep.json_document import DocumentError, parse_document
 from shardprep.manifest import Fingerprint
 from shardprep.place import writing
 from shardprep.shard import BUILD_FILE, PARTS_DIR, Folders, build_hash, part_name
@@ -157,7 +158,9 @@ def _begun(place: Place) -> Fingerprint | None:
 
 def _parsed(place: Place, data: bytes) -> Fingerprint:
     try:
-        return Fingerprint.model_validate_json(data)
-    except ValueError as error:
+        return parse_document(Fingerprint, data)
+    except DocumentError as error:
         where = place.folders.parts.located(BUILD_FILE)
-        raise BuildError(where, "is damaged", f"remove {place.work} to start again") from error
+        raise BuildError(
+            where, f"is damaged ({error})", f"remove {place.work} to start again"
+        ) from error

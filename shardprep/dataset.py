@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError, DatasetError
+from shardprep.grammar import VERSION, version_key
+from shardprep.json_document import MAX_DOCUMENT_BYTES
 from shardprep.manifest import MANIFEST_FILE
 from shardprep.schema import parse_schema
+from shardprep.storage.regular_file import read_regular
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shardprep.manifest import Manifest
     from shardprep.recipe import Recipe
     from shardprep.schema import Schema
 
@@ -30,7 +34,8 @@ INCOMPLETE_SUFFIX = ".incomplete"
 LOCK_FILE = ".lock"
 OUTLINE_FILE = ".parts/outline.json"
 FETCHING_SUFFIX = ".fetching"
-_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+COPY_AGAIN = "copy it again, or build the set again"
+"""The way out where a file of a dataset is missing or damaged."""
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """What file systems answer that have no locks: Lustre without `flock`, NFS without its daemon."""
 
@@ -66,7 +71,12 @@ class DatasetFolder:
     @property
     def is_finished(self) -> bool:
         """Whether the final folder holds a manifest, which is written last."""
-        return (self.final / MANIFEST_FILE).is_file()
+        return has_manifest(self.final)
+
+
+def has_manifest(folder: Path) -> bool:
+    """Tell whether something has the name of a manifest; reading it says whether it is one."""
+    return os.path.lexists(folder / MANIFEST_FILE)
 
 
 def outputs(recipe: Recipe) -> tuple[str, ...]:
@@ -76,20 +86,26 @@ def outputs(recipe: Recipe) -> tuple[str, ...]:
     return out, final, final + INCOMPLETE_SUFFIX, f"{final}.old"
 
 
-def read_schema(folder: Path) -> Schema:
-    """Return the schema of a dataset folder.
+def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
+    """Return the schema of a dataset folder; with a manifest, only that which it has the hash of.
 
     Raises:
-        DatasetError: it is missing.
+        DatasetError: it is missing, or not what the manifest says.
         SchemaError: it is no schema.
 
     """
     path = folder / SCHEMA_FILE
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(str(path), "is missing or damaged", "build the set again") from error
-    return parse_schema(text, str(path))
+        data = read_regular(path, MAX_DOCUMENT_BYTES)
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        raise DatasetError(str(path), what, COPY_AGAIN) from error
+    if manifest is not None:
+        expected = manifest.files.get(SCHEMA_FILE)
+        if expected not in (None, hashlib.sha256(data).hexdigest()):
+            what = "is not what the build wrote: its SHA-256 differs"
+            raise DatasetError(str(path), what, COPY_AGAIN)
+    return parse_schema(data, str(path))
 
 
 def index_name(shard: str) -> str:
@@ -160,7 +176,7 @@ def find_dataset(place: Path) -> Path:
         DatasetError: there is none, or several.
 
     """
-    if (place / MANIFEST_FILE).is_file():
+    if has_manifest(place):
         return place
     if not place.is_dir():
         raise DatasetError(str(place), "no such folder", "give the folder that a build has written")
@@ -206,9 +222,7 @@ def _versions(folder: Path) -> list[Path]:
     """Return the finished versions in a folder, oldest first."""
     if not folder.is_dir():
         return []
-    found = [
-        (tuple(int(number) for number in match.groups()), path)
-        for path in folder.iterdir()
-        if (match := _VERSION.fullmatch(path.name)) and (path / MANIFEST_FILE).is_file()
-    ]
-    return [path for _, path in sorted(found)]
+    found = (
+        path for path in folder.iterdir() if VERSION.fullmatch(path.name) and has_manifest(path)
+    )
+    return sorted(found, key=lambda path: (version_key(path.name), path.name))

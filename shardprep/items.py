@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from shardprep.dataset import COPY_AGAIN
 from shardprep.errors import DatasetError
+from shardprep.storage.regular_file import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,6 +60,17 @@ shard; they are null for others. Of `label` (an index into the class names), `la
 """
 
 _FACTS = b"shardprep"
+_SHA256 = re.compile("[0-9a-f]{64}")
+_MAX_ROWS_A_BYTE = 4
+"""Rows in a byte of the file: a million skipped inputs with numbered names have 1.4."""
+_MAX_UNPACKED_RATIO = 1000
+"""Bytes unpacked to a byte of the file; numbered names have 30."""
+_MIN_UNPACKED_BYTES = 64 << 20
+"""Bytes unpacked that any file may have."""
+_UNREADABLE = (
+    OSError, ValueError, KeyError, TypeError, MemoryError, ArithmeticError, pa.ArrowException,
+)  # fmt: skip
+"""What pyarrow and the checks raise for a file that is none."""
 
 
 class ShardRows:
@@ -153,6 +169,26 @@ class Part(NamedTuple):
     facts: dict[str, Any]
 
 
+def are_rows_of(table: pa.Table, shard: str, num_records: int, num_bytes: int) -> bool:
+    """Tell whether rows are those of a shard of so many records and bytes, as `ShardRows` makes."""
+    statuses = table["status"].cast("string")
+    written = table.filter(pc.equal(statuses, WRITTEN))
+    lengths = written["length"].to_pylist()
+    needed = ("key", "record", "offset", "length", "original_width", "original_height")
+    return (
+        set(statuses.to_pylist()) <= {WRITTEN, REJECTED}
+        and set(table["shard"].cast("string").to_pylist()) <= {shard}
+        and not table["key"].null_count
+        and not any(written[name].null_count for name in needed)
+        and written["record"].to_pylist() == list(range(num_records))
+        and written["offset"].to_pylist() == [0, *accumulate(lengths)][:-1]
+        and sum(lengths) == num_bytes
+        and all(map(_SHA256.fullmatch, written["original_sha256"].to_pylist()))
+        and min(written["original_width"].to_pylist(), default=1) >= 1
+        and min(written["original_height"].to_pylist(), default=1) >= 1
+    )
+
+
 def has_kinds(table: pa.Table, kinds: Sequence[str]) -> bool:
     """Tell whether a table holds a rejection of one of the kinds."""
     return not set(table["kind"].cast("string").to_pylist()).isdisjoint(kinds)
@@ -164,9 +200,10 @@ def read_part(folder: Folder, name: str) -> Part | None:
     if data is None:
         return None
     try:
-        table = pq.read_table(pa.BufferReader(data), schema=COLUMNS.with_metadata(None))
-        facts: dict[str, Any] = json.loads(pq.read_schema(pa.BufferReader(data)).metadata[_FACTS])
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
+        file = pq.ParquetFile(pa.BufferReader(data))
+        table = _bounded(file, len(data)).cast(COLUMNS.with_metadata(None))
+        facts: dict[str, Any] = json.loads(file.schema_arrow.metadata[_FACTS])
+    except _UNREADABLE:
         return None
     return Part(table, facts)
 
@@ -184,15 +221,36 @@ def write_items(folder: Folder, name: str, tables: Iterable[pa.Table]) -> None:
 
 
 def read_items(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Return some columns of `items.parquet`.
+    """Return some columns of `items.parquet`; every value is of its column's type.
 
     Raises:
-        DatasetError: it is missing or damaged.
+        DatasetError: it is missing, damaged, or has other columns than a build writes.
 
     """
     try:
-        return pq.read_table(path, columns=list(columns))
-    except (OSError, pa.ArrowException) as error:
-        raise DatasetError(
-            str(path), "is missing or damaged", "copy it again, or build the set again"
-        ) from error
+        with open_regular(path) as raw:
+            file = pq.ParquetFile(pa.PythonFile(raw, mode="r"))
+            if not file.schema_arrow.remove_metadata().equals(COLUMNS):
+                raise DatasetError(str(path), "has other columns than a build writes", COPY_AGAIN)
+            return _bounded(file, os.fstat(raw.fileno()).st_size, columns)
+    except _UNREADABLE as error:
+        text = getattr(error, "strerror", None) or (str(error).splitlines() or ["empty"])[0]
+        raise DatasetError(str(path), f"cannot be read ({text})", COPY_AGAIN) from error
+
+
+def _bounded(
+    file: pq.ParquetFile, num_bytes: int, columns: Sequence[str] = COLUMNS.names
+) -> pa.Table:
+    """Return columns of a file of so many bytes that a stranger may have written."""
+    facts = file.metadata
+    groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
+    unpacked = sum(group.total_byte_size for group in groups)
+    if facts.num_rows > _MAX_ROWS_A_BYTE * num_bytes:
+        message = f"says that it has {facts.num_rows:,} rows in {num_bytes:,} bytes"
+        raise ValueError(message)
+    if unpacked > _MIN_UNPACKED_BYTES + _MAX_UNPACKED_RATIO * num_bytes:
+        message = f"says that it unpacks to {unpacked:,} bytes"
+        raise ValueError(message)
+    table = file.read(columns=list(columns))
+    table.validate(full=True)
+    return table

@@ -1,23 +1,30 @@
 """The manifest: the one document that says what a dataset folder holds. Written last.
 
 Nothing in it depends on time, machine, number of workers or where the folder stands, so that two
-builds of one recipe have equal manifests.
+builds of one recipe have equal manifests. One that is read may be a stranger's: every name is
+checked against the grammar of the format when it is parsed, and nobody uses one whose own hash or
+sums do not hold, but `verify`, which says so.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from shardprep.errors import DatasetError
+from shardprep.grammar import Count, Name, Sha256, Version, shard_name
+from shardprep.json_document import MAX_DOCUMENT_BYTES, DocumentError, parse_document
+from shardprep.storage.regular_file import read_regular
+from shardprep.tfrecord import FRAME_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 MANIFEST_FILE = "manifest.json"
+_HINT = "copy it again, or build the set again with --overwrite"
 
 
 class _Model(BaseModel):
@@ -28,45 +35,45 @@ class Shard(_Model):
     """One shard file."""
 
     name: str
-    num_records: int
-    num_bytes: int
-    sha256: str
-    """Hex."""
+    """`grammar.shard_name` of the dataset, the split, its place and their number."""
+    num_records: Count
+    num_bytes: Count
+    sha256: Sha256
 
 
 class Split(_Model):
     """The shards of one split, in order."""
 
-    num_records: int
-    num_bytes: int
-    label_counts: dict[str, int]
+    num_records: Count
+    num_bytes: Count
+    label_counts: dict[str, Count]
     """Records by class name, in label order; classes without a record are there with 0."""
-    num_unlabelled: int
-    shards: tuple[Shard, ...]
+    num_unlabelled: Count
+    shards: tuple[Shard, ...] = Field(min_length=1)
 
 
 class Totals(_Model):
     """What became of all inputs: written + rejected + skipped = inputs."""
 
-    num_inputs: int
-    num_written: int
-    num_rejected: int
-    num_skipped: int
-    rejected: dict[str, int]
+    num_inputs: Count
+    num_written: Count
+    num_rejected: Count
+    num_skipped: Count
+    rejected: dict[str, Count]
     """By kind."""
-    skipped: dict[str, int]
+    skipped: dict[str, Count]
     """By reason."""
-    num_copies: int
+    num_copies: Count
     """Written images with the very bytes of another one, not counting the first of each."""
-    num_leaks: int
+    num_leaks: Count
     """Of these, those that are in another split than an image they are equal to."""
-    num_damaged: int
+    num_damaged: Count
     """Written images that were damaged or cut; their `reason` in the item table says how."""
-    num_enlarged: int
+    num_enlarged: Count
     """Written images that had fewer pixels than they were scaled to."""
-    original_bytes: int
+    original_bytes: Count
     """Of the written images, as they were."""
-    num_bytes: int
+    num_bytes: Count
     """Of all shards."""
 
 
@@ -76,7 +83,7 @@ class Labels(_Model):
     names: tuple[str, ...]
     """A label is an index into them."""
     found_by: str
-    num_rows_without_image: int
+    num_rows_without_image: Count
     """Rows of the label table for which the source has no image."""
     rows_without_image: tuple[str, ...]
     """Ids of some of them."""
@@ -97,15 +104,15 @@ class Manifest(_Model):
     """A whole dataset."""
 
     format_version: Literal[1] = 1
-    name: str
-    version: str
+    name: Name
+    version: Version
     seed: int
     fingerprint: Fingerprint
     labels: Labels
     totals: Totals
-    splits: dict[str, Split]
+    splits: dict[Name, Split] = Field(min_length=1)
     """Train, validation, test, then others by name."""
-    files: dict[str, str] = {}
+    files: dict[str, Sha256] = {}
     """SHA-256 of the files that follow from nothing else in the folder, hex."""
     sha256: str = ""
     """Of this document's text with nothing between these quotes, hex."""
@@ -129,12 +136,12 @@ def load_manifest(folder: Path) -> Manifest:
     """Return the manifest of a dataset folder.
 
     Raises:
-        DatasetError: there is none, or it is not one that this version reads.
+        DatasetError: there is none, or as `parse_manifest`.
 
     """
     path = folder / MANIFEST_FILE
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_DOCUMENT_BYTES)
     except FileNotFoundError as error:
         raise DatasetError(
             str(folder),
@@ -142,23 +149,74 @@ def load_manifest(folder: Path) -> Manifest:
             "run the build again",
         ) from error
     except OSError as error:
-        raise _unreadable(str(path), error) from error
+        raise _unreadable(str(path), error.strerror or str(error)) from error
     return parse_manifest(data, str(path))
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
-    """Return the manifest that a document holds.
+    """Return the manifest that a document holds; its own hash and sums hold.
 
     Raises:
-        DatasetError: it is not one that this version reads.
+        DatasetError: it is not what a build wrote, or not one that this version reads.
+
+    """
+    manifest = decode_manifest(data, where)
+    for what in contradictions(manifest, data):
+        raise DatasetError(where, what, _HINT)
+    return manifest
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """Return the manifest that a document spells; whether its numbers hold is another question.
+
+    Raises:
+        DatasetError: it breaks a rule of the format, or is not one that this version reads.
 
     """
     try:
-        return Manifest.model_validate(json.loads(data.decode()))
-    except (ValueError, ValidationError) as error:
-        raise _unreadable(where, error) from error
+        manifest = parse_document(Manifest, data)
+    except DocumentError as error:
+        raise _unreadable(where, str(error)) from error
+    for name, split in manifest.splits.items():
+        count = len(split.shards)
+        for i, shard in enumerate(split.shards):
+            wanted = shard_name(manifest.name, name, i, count)
+            if shard.name != wanted:
+                what = f"splits.{name}.shards.{i} is called {shard.name!r}, not {wanted}"
+                raise _unreadable(where, what)
+    return manifest
 
 
-def _unreadable(where: str, error: Exception) -> DatasetError:
-    what = str(error).splitlines()[0]
-    return DatasetError(where, f"cannot be read ({what})", "build the set again")
+def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
+    """Yield what a manifest says against itself, in words; `data` is the document it was read from.
+
+    The first is its own hash: a document that a build wrote has none.
+    """
+    if data != manifest.dumps().encode():
+        yield "is not what the build wrote: its own SHA-256 differs"
+    for name, split in manifest.splits.items():
+        for field in ("num_records", "num_bytes"):
+            said, total = getattr(split, field), sum(getattr(s, field) for s in split.shards)
+            if said != total:
+                yield f"splits.{name}.{field} is {said:,}, its shards make {total:,}"
+        for i, shard in enumerate(split.shards):
+            if shard.num_records * FRAME_BYTES > shard.num_bytes:
+                what = f"{shard.num_records:,} records in {shard.num_bytes:,} bytes"
+                yield f"splits.{name}.shards.{i} has {what}"
+        if tuple(split.label_counts) != manifest.labels.names:
+            yield f"splits.{name}.label_counts are not of the classes"
+    totals = manifest.totals
+    sums = {
+        "num_inputs": totals.num_written + totals.num_rejected + totals.num_skipped,
+        "num_written": sum(split.num_records for split in manifest.splits.values()),
+        "num_bytes": sum(split.num_bytes for split in manifest.splits.values()),
+        "num_rejected": sum(totals.rejected.values()),
+        "num_skipped": sum(totals.skipped.values()),
+    }
+    for field, total in sums.items():
+        if getattr(totals, field) != total:
+            yield f"totals.{field} is {getattr(totals, field):,}, its parts make {total:,}"
+
+
+def _unreadable(where: str, what: str) -> DatasetError:
+    return DatasetError(where, f"cannot be read ({what})", _HINT)

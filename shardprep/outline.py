@@ -6,14 +6,16 @@ It is kept beside the parts, so that whoever ends a build need not have the sour
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shardprep.dataset import OUTLINE_FILE
 from shardprep.errors import BuildError
+from shardprep.grammar import Count, Name, Version, shard_name
+from shardprep.json_document import DocumentError, parse_document
 from shardprep.manifest import Fingerprint
-from shardprep.schema import Schema
+from shardprep.schema import MAX_SIDE, Schema
 from shardprep.spec import ImageSpec
 
 if TYPE_CHECKING:
@@ -32,30 +34,49 @@ class PlannedShard(_Model):
     """One shard, without its items."""
 
     name: str
-    split: str
-    num_items: int
+    """`grammar.shard_name` of the dataset, the split, its place and their number."""
+    split: Name
+    num_items: Count
 
 
 class Outline(_Model):
     """What a build will come to, as far as that is known before the first image is read."""
 
-    name: str
-    version: str
+    name: Name
+    version: Version
     fingerprint: Fingerprint
     spec: ImageSpec
     dataset_schema: Schema
     labels_from: str
-    num_rows_without_image: int
+    num_rows_without_image: Count
     rows_without_image: tuple[str, ...]
     """Some of them."""
     shards: tuple[PlannedShard, ...]
     """In the order of the dataset."""
-    skipped: dict[str, int]
+    skipped: dict[str, Count]
     """Inputs that never became items, by reason."""
-    max_rejected: float
+    max_rejected: float = Field(ge=0, le=1)
     """The share of rejected images up to which the dataset may be published."""
-    num_parts: int
+    num_parts: int = Field(ge=1)
     """In how many parts the run that wrote this has cut the build; 1 is a whole build."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        counts = Counter(shard.split for shard in self.shards)
+        seen: Counter[str] = Counter()
+        for shard in self.shards:
+            wanted = shard_name(self.name, shard.split, seen[shard.split], counts[shard.split])
+            seen[shard.split] += 1
+            if shard.name != wanted:
+                message = f"a shard is called {shard.name!r}, not {wanted}"
+                raise ValueError(message)
+        if self.spec.size is not None and not all(1 <= side <= MAX_SIDE for side in self.spec.size):
+            message = f"spec.size is {self.spec.size}"
+            raise ValueError(message)
+        if type(self.fingerprint.options.get("seed")) is not int:
+            message = "fingerprint.options has no seed"
+            raise ValueError(message)
+        return self
 
     @property
     def num_items(self) -> int:
@@ -100,8 +121,9 @@ def read_outline(parts: Folder) -> Outline | None:
     """
     data = parts.read(OUTLINE_FILE)
     try:
-        return None if data is None else Outline.model_validate_json(data)
-    except ValidationError as error:
+        return None if data is None else parse_document(Outline, data)
+    except DocumentError as error:
+        where = parts.located(OUTLINE_FILE)
         raise BuildError(
-            parts.located(OUTLINE_FILE), "is damaged", "run the build, or its parts, again"
+            where, f"is damaged ({error})", "run the build, or its parts, again"
         ) from error

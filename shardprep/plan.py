@@ -47,11 +47,6 @@ class Cut:
     left_out: list[Item]
 
 
-def shard_name(dataset: str, split: str, index: int, count: int) -> str:
-    """Return the file name of a shard, as TFDS's default template has it."""
-    return f"{dataset}-{split}.tfrecord-{index:05d}-of-{count:05d}"
-
-
 def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) -> Cut:
     """Return the items with splits cut anew by ratio, the same share of every class in each.
 

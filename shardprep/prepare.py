@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, cast
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.errors import RecipeError, SchemaError
-from shardprep.plan import ShardPlan, cut_splits, plan_shards, shard_name
+from shardprep.grammar import shard_name
+from shardprep.plan import ShardPlan, cut_splits, plan_shards
 from shardprep.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.source.archive import Skipped
 from shardprep.source.extent import RefusedExtent

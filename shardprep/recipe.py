@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from shardprep.errors import RecipeError
-from shardprep.schema import TargetKind
+from shardprep.grammar import MAX_NAME, NAME, VERSION
+from shardprep.schema import MAX_SIDE, TargetKind
 from shardprep.source.limits import DEFAULT_LIMITS, SourceLimits
 from shardprep.storage.url import SCHEMES, ObjectUrl, is_url, shown_url
 
@@ -19,15 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RECIPE_FILE = "shardprep.toml"
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
 _SIZE = re.compile(r"(\d+)\s*[xX\u00d7]\s*(\d+)")
 _NUM_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kKmMgGtT])(i?))?[bB]?")
 _MOST_BYTES = 2**63 - 1
 _COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128)}
 _SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|gz|bz2|xz)$", re.IGNORECASE)
-_MAX_SIDE = 65_500
-"""JPEG's own limit."""
 
 
 def _size(value: object) -> object:
@@ -41,8 +38,8 @@ def _size(value: object) -> object:
         message = f"{value!r} is not WIDTHxHEIGHT, such as 224x224, or none"
         raise ValueError(message)
     width, height = int(match[1]), int(match[2])
-    if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
-        message = f"{value!r}: a side must be 1 to {_MAX_SIDE} pixels"
+    if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
+        message = f"{value!r}: a side must be 1 to {MAX_SIDE} pixels"
         raise ValueError(message)
     return height, width
 
@@ -181,8 +178,11 @@ class Recipe(BaseModel):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if name and not _NAME.fullmatch(name):
-            message = f"{name!r} must be lower-case letters, digits and _, and start with a letter"
+        if name and not NAME.fullmatch(name):
+            message = (
+                f"{name!r} must be lower-case letters, digits and _, start with a letter, and have "
+                f"at most {MAX_NAME} characters"
+            )
             raise ValueError(message)
         return name
 
@@ -208,7 +208,7 @@ class Recipe(BaseModel):
     @field_validator("version")
     @classmethod
     def _check_version(cls, version: str) -> str:
-        if not _VERSION.fullmatch(version):
+        if not VERSION.fullmatch(version):
             message = f"{version!r} must be three numbers, such as 1.0.0"
             raise ValueError(message)
         return version
@@ -253,7 +253,8 @@ class Recipe(BaseModel):
         while _SUFFIXES.search(stem):
             stem = _SUFFIXES.sub("", stem)
         name = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")
-        return name if _NAME.fullmatch(name) else f"dataset_{name}".rstrip("_")
+        name = name if name[:1].isalpha() else f"dataset_{name}"
+        return name[:MAX_NAME].rstrip("_")
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from shardprep.dataset import (
     read_schema,
 )
 from shardprep.errors import DatasetError, RecipeError
+from shardprep.grammar import VERSION, version_key
 from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage import objects
 from shardprep.storage.staging import RemoteShard, is_document, stage_documents
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from shardprep.schema import Schema
     from shardprep.storage.objects import ObjectFacts
 
-_BELOW = re.compile(r"(?P<above>(?:[^/]+/)?)(?P<version>\d+\.\d+\.\d+)/")
+_BELOW = re.compile(rf"(?P<above>(?:[^/]+/)?)(?P<version>{VERSION.pattern})/")
 _UNFINISHED = re.compile(rf"(?:[^/]+/){{0,2}}[^/]*{re.escape(INCOMPLETE_SUFFIX)}/")
 _NAMED = 5
 _REMAINS = (ITEMS_FILE, SCHEMA_FILE, "dataset_info.json")
@@ -67,10 +68,7 @@ class RemoteDataset:
         """
         folder = self.documents((MANIFEST_FILE,))
         with addressed(folder, self.url):
-            manifest = load_manifest(folder)
-        if (folder / MANIFEST_FILE).read_bytes() != manifest.dumps().encode():
-            raise self._changed(MANIFEST_FILE)
-        return manifest
+            return load_manifest(folder)
 
     def schema(self, manifest: Manifest) -> Schema:
         """Return the schema. Raises as `checked`."""
@@ -168,7 +166,8 @@ def described(found: Path | RemoteDataset) -> tuple[Manifest, Schema]:
     if isinstance(found, RemoteDataset):
         manifest = found.manifest()
         return manifest, found.schema(manifest)
-    return load_manifest(found), read_schema(found)
+    manifest = load_manifest(found)
+    return manifest, read_schema(found, manifest)
 
 
 def find_remote(url: ObjectUrl, *, damaged: bool = False) -> RemoteDataset:
@@ -194,7 +193,7 @@ def find_remote(url: ObjectUrl, *, damaged: bool = False) -> RemoteDataset:
         match = _BELOW.match(name)
         if match and name == match[0] + MANIFEST_FILE:
             above, version = match["above"], match["version"]
-            newest[above] = max(newest.get(above, "0.0.0"), version, key=_numbers)
+            newest[above] = max(newest.get(above, "0.0.0"), version, key=version_key)
     if "" in newest:
         newest = {"": newest[""]}
     if len(newest) > 1:
@@ -229,7 +228,3 @@ def local_only(found: Path | RemoteDataset, what: str) -> Path:
             str(found), f"{what} works on this machine's files", f"shardprep fetch {found} first"
         )
     return found
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in version.split("."))

@@ -7,22 +7,24 @@ the result as `schema.json` beside the shards.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shardprep import example
 from shardprep.errors import SchemaError
+from shardprep.json_document import DocumentError, parse_document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 Encoding = Literal["jpeg", "png", "raw", "any"]
 """How an image feature holds its pixels: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
 
+MAX_SIDE = 65_500
+"""Height or width of an image in pixels: JPEG's own limit."""
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
@@ -41,6 +43,10 @@ PROVIDED = {
 }
 """Kind and dtype of the features that a build has values for; a schema picks from them."""
 
+_FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
+"""Kind and dtype that a feature of another name may have: a column of a table."""
+_Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
+
 
 class Feature(BaseModel):
     """One named value of every example."""
@@ -51,11 +57,28 @@ class Feature(BaseModel):
     """What it means: encoded pixels, one or any number of class indices, UTF-8 text, a number."""
     dtype: Literal["bytes", "int64", "float32"]
     """How `tf.train.Example` stores it."""
-    shape: tuple[int | None, ...] = ()
+    shape: tuple[_Side | None, ...] = ()
     """Of an image: height, width (pixels), channels; None where images differ. Scalars: ()."""
     encoding: Encoding | None = None
     """Of an image only."""
     doc: str = ""
+
+
+def _image_problems(features: Mapping[str, Feature]) -> Iterator[str]:
+    image = features.get(IMAGE)
+    if image is None:
+        yield f"has no feature {IMAGE!r}"
+    elif image.kind != "image" or len(image.shape) != 3 or image.shape[2] != 3:
+        yield f"features.{IMAGE}.shape: must be height, width, 3 of an image"
+
+
+def _kind_problems(features: Mapping[str, Feature]) -> Iterator[str]:
+    """Yield what readers could not take: names of ours mean one thing, others are plain values."""
+    for name, feature in features.items():
+        own = [PROVIDED[name]] if name in PROVIDED else _FURTHER
+        if (feature.kind, feature.dtype) not in own:
+            kind, dtype = own[0]
+            yield f"features.{name}: must be of kind {kind!r}, dtype {dtype!r}"
 
 
 class Schema(BaseModel):
@@ -69,6 +92,12 @@ class Schema(BaseModel):
     features: dict[str, Feature] = Field(min_length=1)
     labels: tuple[str, ...] = ()
     """Class names; a label is an index into them, −1 where an example has none."""
+
+    @model_validator(mode="after")
+    def _check_features(self) -> Self:
+        if problems := [*_image_problems(self.features), *_kind_problems(self.features)]:
+            raise ValueError("; ".join(problems))
+        return self
 
     @property
     def image(self) -> Feature:
@@ -134,51 +163,38 @@ def load_schema(name_or_path: str) -> Schema:
     """
     shipped = shipped_schemas()
     try:
-        text = shipped.get(name_or_path, Path(name_or_path)).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        data = shipped.get(name_or_path, Path(name_or_path)).read_bytes()
+    except OSError as error:
         raise SchemaError(
             name_or_path,
             "is neither a schema file that can be read nor a shipped schema",
             f"shipped are {', '.join(shipped)}",
         ) from error
-    schema = parse_schema(text, name_or_path)
+    schema = parse_schema(data, name_or_path)
     _check_template(schema, name_or_path)
     return schema
 
 
-def parse_schema(text: str, where: str) -> Schema:
-    """Return the schema in a JSON text; `where` is what an error calls it.
+def parse_schema(data: bytes | str, where: str) -> Schema:
+    """Return the schema in a JSON document; `where` is what an error calls it.
 
     Raises:
-        SchemaError: it is no schema; every rule it breaks is named.
+        SchemaError: it is no schema; the first rules that it breaks are named.
 
     """
     try:
-        schema = Schema.model_validate(json.loads(text))
-    except ValidationError as error:
-        problems = [
-            ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"])))
-            for problem in error.errors()
-        ]
-        raise SchemaError(where, "; ".join(problems)) from error
-    except json.JSONDecodeError as error:
-        raise SchemaError(where, f"is not JSON ({error})") from error
-    if IMAGE not in schema.features:
-        raise SchemaError(where, f"has no feature {IMAGE!r}")
-    if schema.image.kind != "image" or len(schema.image.shape) != 3:
-        raise SchemaError(where, f"features.{IMAGE}.shape: must be height, width, 3 of an image")
-    return schema
+        return parse_document(Schema, data)
+    except DocumentError as error:
+        raise SchemaError(where, str(error)) from error
 
 
 def _check_template(schema: Schema, where: str) -> None:
-    """See that a build has values for every feature; all that are wrong are named."""
-    problems = []
-    for name, feature in schema.features.items():
-        if name not in PROVIDED:
-            problems.append(f"features.{name!r}: a build has no values for it")
-        elif (feature.kind, feature.dtype) != PROVIDED[name]:
-            kind, dtype = PROVIDED[name]
-            problems.append(f"features.{name}: must be of kind {kind!r}, dtype {dtype!r}")
+    """See that a build has values for every feature; all that it lacks are named."""
+    problems = [
+        f"features.{name!r}: a build has no values for it"
+        for name in schema.features
+        if name not in PROVIDED
+    ]
     if problems:
         raise SchemaError(
             where, "; ".join(problems), f"there are values for {', '.join(sorted(PROVIDED))}"

@@ -11,8 +11,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from shardprep import items
 from shardprep.errors import BuildError
+from shardprep.grammar import Count, Sha256  # noqa: TC001 - pydantic reads them
 from shardprep.stages import stage
 from shardprep.storage.folder import Written
 
@@ -75,10 +78,19 @@ class ShardTask(NamedTuple):
 class ShardSeal(NamedTuple):
     """What a complete shard file measures."""
 
-    num_records: int
-    num_bytes: int
-    sha256: str
-    """Hex."""
+    num_records: Count
+    num_bytes: Count
+    sha256: Sha256
+
+
+class _Facts(BaseModel):
+    """What stands in a part beside its table."""
+
+    model_config = ConfigDict(frozen=True)
+
+    seal: ShardSeal
+    mark: str
+    build: str = ""
 
 
 class ShardPart(NamedTuple):
@@ -149,10 +161,17 @@ def write_part(parts: Folder, shard: str, part: ShardPart) -> None:
 def read_part(parts: Folder, shard: str, build: str = "") -> ShardPart | None:
     """Return the part of a shard, None where it is missing, damaged or of another build."""
     part = items.read_part(parts, part_name(shard))
-    if part is None or (build and part.facts.get("build") not in ("", build)):
+    if part is None:
         return None
-    facts = part.facts
-    return ShardPart(ShardSeal(**facts["seal"]), facts["mark"], part.table, facts.get("build", ""))
+    try:
+        facts = _Facts.model_validate(part.facts)
+    except ValidationError:
+        return None
+    is_ours = not build or facts.build in ("", build)
+    seal = facts.seal
+    if not is_ours or not items.are_rows_of(part.table, shard, seal.num_records, seal.num_bytes):
+        return None
+    return ShardPart(seal, facts.mark, part.table, facts.build)
 
 
 def is_whole(folders: Folders, shard: str) -> bool:

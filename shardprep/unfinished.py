@@ -7,10 +7,11 @@ from pathlib import Path
 
 from shardprep.dataset import INCOMPLETE_SUFFIX, DatasetFolder
 from shardprep.errors import DatasetError
+from shardprep.grammar import VERSION
 from shardprep.place import LocalPlace, ObjectPlace, Place
 from shardprep.storage.url import ObjectUrl, is_url
 
-_VERSION_FOLDER = re.compile(r"\d+\.\d+\.\d+(\.incomplete)?")
+_VERSION_FOLDER = re.compile(rf"{VERSION.pattern}({re.escape(INCOMPLETE_SUFFIX)})?")
 _NAMED = 4
 
 

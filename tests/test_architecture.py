@@ -17,8 +17,8 @@ MODULES = {
 }
 
 LAYERS = [
-    ["errors", "stages", "engine.limits", "engine.cores"],
-    ["engine.server"],
+    ["errors", "stages", "engine.limits", "engine.cores", "grammar", "storage.regular_file"],
+    ["engine.server", "json_document"],
     ["verify.problem", "verify.layout"],
     ["storage.url", "storage.cache", "part"],
     ["engine.cluster"],

@@ -653,7 +653,9 @@ def test_the_outline_names_no_place_and_is_the_same_for_all_parts(
 def test_a_damaged_outline_is_one_line(source: Path, out: Path) -> None:
     all_parts(source, out)
     write(work_of(out) / ".parts" / "outline.json", json.dumps({"name": 3}).encode())
-    with pytest.raises(BuildError, match=r"outline\.json: is damaged; run the build, or"):
+    with pytest.raises(
+        BuildError, match=r"outline\.json: is damaged \(name: .*\); run the build, or"
+    ):
         finalize(out)
 
 

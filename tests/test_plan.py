@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shardprep.catalog.catalog import Item
 from shardprep.errors import RecipeError
+from shardprep.grammar import shard_name
 from shardprep.plan import (
     MAX_CHUNK_ITEMS,
     SHARD_BYTES,
@@ -21,7 +22,6 @@ from shardprep.plan import (
     chunks,
     cut_splits,
     plan_shards,
-    shard_name,
 )
 from shardprep.source.extent import PlainExtent
 

@@ -654,7 +654,8 @@ def test_a_split_that_cannot_be_read_is_refused(
 def selected(sizes: list[int], text: str) -> list[tuple[str, int]]:
     """Return shard and number of the records that an expression selects from shards of a split."""
     shards = [
-        Shard(name=f"shard{i}", num_records=n, num_bytes=0, sha256="") for i, n in enumerate(sizes)
+        Shard(name=f"shard{i}", num_records=n, num_bytes=0, sha256="0" * 64)
+        for i, n in enumerate(sizes)
     ]
     split = Split(
         num_records=sum(sizes), num_bytes=0, label_counts={}, num_unlabelled=0, shards=(*shards,)
@@ -750,7 +751,7 @@ def half_a_manifest(copy: Path) -> Path:
         (without("schema.json"), "schema.json"),
         (half_a_manifest, "manifest.json: cannot be read"),
         (without("index/pets-train.tfrecord-00002-of-00005.idx"), "idx: is missing; copy it again"),
-        (without_a_line, "its index is that of another file; copy both again"),
+        (without_a_line, "has 8 records, the manifest says 9; copy it again"),
         (a_number_more, "00002-of-00005.idx: is damaged: its records do not join"),
         (lambda copy: copy / "nowhere", "no such folder; give the folder that a build has written"),
         (lambda copy: copy / "index", "holds no dataset; write one with `shardprep build`"),
@@ -805,15 +806,6 @@ def test_a_number_that_means_nothing_is_refused(
 
 
 # ReadConfig
-
-
-def test_a_manifest_that_counts_more_records_than_the_index_is_refused(copy: Path) -> None:
-    manifest = json.loads((copy / "manifest.json").read_text())
-    train = manifest["splits"]["train"]
-    train["num_records"] += 1
-    train["shards"][-1]["num_records"] += 1
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-    assert "its index is that of another file" in refused(copy)
 
 
 def test_the_cardinality_need_not_be_asserted(sets: dict[str, Path]) -> None:

@@ -324,7 +324,7 @@ def flipped(data: bytes) -> bytes:
         (FIRST, cut, "has .* bytes, the manifest says"),
         (FIRST, None, "is missing, the manifest says"),
         (index_name(FIRST), None, "is not there"),
-        (index_name(FIRST), cut, "is damaged|that of another file|is not the index of"),
+        (index_name(FIRST), cut, "is damaged|records, the manifest says"),
         ("schema.json", flipped, "is not what the build wrote"),
         ("manifest.json", flipped, "cannot be read|is not what the build wrote"),
     ],

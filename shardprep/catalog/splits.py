@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from shardprep.errors import RecipeError
+from shardprep.grammar import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +23,6 @@ _SPLITS = {
 _ARCHIVE_SUFFIX = re.compile(
     r"\.(zip|7z|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|7z)|gz|bz2|xz)$", re.IGNORECASE
 )
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _TABLE_NAME = re.compile(
     r"(^|[_\-. ])(train|val|valid|validation|test)([_\-. ]|\d|$)", re.IGNORECASE
 )
@@ -57,7 +57,10 @@ def parse_split_rule(text: str) -> SplitRule:
         column, _, values = rest.partition(":")
         if not column:
             raise RecipeError("--split", "column: names no column", "use column:NAME")
-        return SplitRule("column", {}, column, parse_pairs(values, "--split") if values else {})
+        places = parse_pairs(values, "--split") if values else {}
+        for split in places.values():
+            _check_name(split)
+        return SplitRule("column", {}, column, places)
     if kind in ("list", "roots"):
         places = parse_pairs(rest, "--split")
         for split in places:
@@ -178,7 +181,7 @@ def parse_pairs(text: str, option: str) -> dict[str, str]:
 
 
 def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise RecipeError(
             "--split", f"{name!r} is no name for a split", "use train, validation, test"
         )

@@ -89,23 +89,33 @@ def _digest(made_with: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def twin_name(shard: Shard) -> str:
-    """Return the name of a shard's decoded twin."""
+def twin(folder: Path, shard: Shard) -> Shard:
+    """Return a shard's decoded twin, as it lies in the folder of the cache.
+
+    Raises:
+        OSError: it is not there.
+
+    """
+    name = _twin_name(shard)
+    size = (folder / name).stat().st_size
+    return shard.model_copy(update={"name": name, "num_bytes": size})
+
+
+def _twin_name(shard: Shard) -> str:
     return f"{shard.name}.{shard.sha256[:16]}"
 
 
 def _is_whole(folder: Path, shard: Shard) -> bool:
     """Tell whether a twin is there, with all records: the index is written after it."""
     try:
-        frames = read_index(folder, twin_name(shard))
-        size = (folder / twin_name(shard)).stat().st_size
+        read_index(folder, twin(folder, shard))
     except (DatasetError, OSError):
         return False
-    return len(frames) == shard.num_records and size == frames.sum(axis=1).max(initial=0)
+    return True
 
 
 def _write_twin(folder: Path, shard: Shard, decoded: Iterable[tuple[bytes, bytes]]) -> None:
-    file = DurableFile(folder / twin_name(shard))
+    file = DurableFile(folder / _twin_name(shard))
     lines = []
     offset = 0
     try:
@@ -117,7 +127,7 @@ def _write_twin(folder: Path, shard: Shard, decoded: Iterable[tuple[bytes, bytes
         file.commit()
     finally:
         file.abandon()
-    write_durably(folder / index_name(twin_name(shard)), "".join(lines).encode())
+    write_durably(folder / index_name(_twin_name(shard)), "".join(lines).encode())
 
 
 @contextmanager

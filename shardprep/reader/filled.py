@@ -59,7 +59,7 @@ class Filled:
         schema = decoder.schema
         names = (IMAGE,) if schema.target is None else (IMAGE, schema.target)
         self._values = Values(schema, names, decode=True, otherwise=decoder.pixels)
-        records = records_at(source.folder, source.slices, source.frames, verify_crc=True)
+        records = records_at(source.folder, source.shards, source.slices, source.frames)
         is_raw = schema.image.encoding == "raw"
         threads = 1 if is_raw else config.num_parallel_calls_for_decode or usable_cores()
         batches = 1 + max(1, -(-threads * IMAGES_A_TURN // batch_size))

@@ -2,37 +2,82 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.dataset import index_name
+from shardprep.dataset import COPY_AGAIN, index_name
 from shardprep.errors import DatasetError
+from shardprep.storage.regular_file import read_regular, regular_size
+from shardprep.tfrecord import FRAME_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
+
+    from shardprep.manifest import Shard
+
+    Frames = np.ndarray[Any, np.dtype[np.int64]]
+
+_MAX_LINE_BYTES = 41
+"""Bytes of a line of an index: two numbers of 64 bits, a space and the end of the line."""
 
 
-def read_index(folder: Path, shard: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+def read_index(folder: Path, shard: Shard) -> Frames:
     """Return offset and length of every frame of a shard, int64[records, 2], bytes.
 
     Raises:
-        DatasetError: the index is missing, or its frames do not lie one behind the other.
+        DatasetError: the index is missing, its frames do not lie one behind the other, or they
+            are not the records that the manifest says, up to the very end of the shard.
 
     """
-    path = folder / index_name(shard)
-    hint = "copy it again, or build the set again"
+    path = folder / index_name(shard.name)
     try:
-        numbers = np.fromstring(path.read_bytes(), np.int64, sep=" ")
+        text = read_regular(path, _MAX_LINE_BYTES * shard.num_records)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is no number: too few are left
+            numbers = np.fromstring(text, np.int64, sep=" ")
     except FileNotFoundError as error:
-        raise DatasetError(str(path), "is missing", hint) from error
+        raise DatasetError(str(path), "is missing", COPY_AGAIN) from error
     except (OSError, ValueError) as error:
-        raise DatasetError(str(path), f"cannot be read ({error})", hint) from error
+        text_ = getattr(error, "strerror", None) or str(error)
+        raise DatasetError(str(path), f"cannot be read ({text_})", COPY_AGAIN) from error
     frames = numbers[: len(numbers) // 2 * 2].reshape(-1, 2)
-    ends = frames.sum(axis=1)
-    if len(numbers) % 2 or not np.array_equal(frames[:, 0], np.append(0, ends[:-1])[: len(frames)]):
-        raise DatasetError(str(path), "is damaged: its records do not join", hint)
+    if len(frames) != shard.num_records:
+        what = f"has {len(frames):,} records, the manifest says {shard.num_records:,}"
+        raise DatasetError(str(path), what, COPY_AGAIN)
+    if len(numbers) % 2 or not _is_chain(frames, shard.num_bytes):
+        raise DatasetError(str(path), "is damaged: its records do not join", COPY_AGAIN)
     return frames
+
+
+def _is_chain(frames: Frames, num_bytes: int) -> bool:
+    """Tell whether frames lie one behind the other from the first byte of a shard to its last."""
+    offsets, lengths = frames.T
+    if not len(frames):
+        return num_bytes == 0
+    # Each by itself before any sum: sums of what strangers wrote may pass 64 bits.
+    in_range = lengths.min() >= FRAME_BYTES and lengths.max() <= num_bytes and offsets.min() >= 0
+    if not in_range or offsets.max() > num_bytes:
+        return False
+    ends = offsets + lengths
+    joined = np.array_equal(offsets[1:], ends[:-1])
+    return bool(joined and offsets[0] == 0 and ends[-1] == num_bytes)
+
+
+def shard_size(path: Path) -> int | None:
+    """Return the size of a shard file in bytes, None where it is missing.
+
+    Raises:
+        DatasetError: something else than a regular file has its name.
+
+    """
+    try:
+        return regular_size(path)
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        raise DatasetError(str(path), what, COPY_AGAIN) from error
 
 
 def check_size(path: Path | str, actual: int | None, expected: int) -> None:
@@ -47,5 +92,5 @@ def check_size(path: Path | str, actual: int | None, expected: int) -> None:
         raise DatasetError(
             str(path),
             f"{what}, the manifest says {expected:,}",
-            "copy it again, or build the set again",
+            COPY_AGAIN,
         )

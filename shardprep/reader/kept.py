@@ -90,7 +90,8 @@ def twins(opened: Opened, request: Request, config: ReadConfig, place: Path) -> 
     decoder = Decoder(opened.schema, request, config)
 
     def decoded(shard: Shard) -> Iterator[tuple[bytes, bytes]]:
-        whole = replace(opened, slices=[ShardSlice(shard.name, 0, shard.num_records)])
+        every = [ShardSlice(shard.name, 0, shard.num_records)]
+        whole = replace(opened, slices=every, shards={shard.name: shard})
         plain = replace(request, shuffle=False, repeat=False)
         source = make_source(whole, plain, config)
         good = GoodRecords(source, decoder, config) if skips else None
@@ -104,6 +105,13 @@ def twins(opened: Opened, request: Request, config: ReadConfig, place: Path) -> 
 
     made_with = (size, opened.schema.image.encoding, skips)
     folder = cache.cached(place, list(shards.values()), made_with, decoded)
-    slices = [replace(one, shard=cache.twin_name(shards[one.shard])) for one in opened.slices]
-    schema = cache.raw_schema(opened.schema, size)
-    return replace(opened, folder=folder, slices=slices, schema=schema, remote=None)
+    made = {name: cache.twin(folder, shard) for name, shard in shards.items()}
+    slices = [replace(one, shard=made[one.shard].name) for one in opened.slices]
+    return replace(
+        opened,
+        folder=folder,
+        slices=slices,
+        shards={one.name: one for one in made.values()},
+        schema=cache.raw_schema(opened.schema, size),
+        remote=None,
+    )

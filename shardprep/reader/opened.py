@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.errors import DatasetError
 from shardprep.reader.config import check_request
-from shardprep.reader.index import check_size, read_index
+from shardprep.reader.index import check_size, read_index, shard_size
 from shardprep.reader.remote import open_remote
 from shardprep.reader.slices import part_of, select
 from shardprep.remote import RemoteDataset, addressed, described, find
@@ -31,19 +31,14 @@ class Opened:
     manifest: Manifest
     schema: Schema
     slices: list[ShardSlice]
+    shards: dict[str, Shard]
+    """The shards that are wanted, by name."""
     num_all: int
     """Records of all readers together."""
     remote: RemoteShards | None
     """The shards, where they are not in the folder."""
     where: str
     """The dataset's folder or address, for people."""
-
-    @property
-    def shards(self) -> dict[str, Shard]:
-        """The shards that are wanted, by name."""
-        every = (shard for split in self.manifest.splits.values() for shard in split.shards)
-        names = {one.shard for one in self.slices}
-        return {shard.name: shard for shard in every if shard.name in names}
 
     @property
     def num_records(self) -> int:
@@ -61,23 +56,9 @@ class Opened:
             DatasetError: an index is missing, damaged, or not that of its shard.
 
         """
-        return [self._frames(one) for one in self.slices]
-
-    def _frames(self, one: ShardSlice) -> Ints:
         with addressed(self.folder, self.where):
-            found = read_index(self.folder, one.shard)
-        if self.remote is None:
-            where = str(self.folder / one.shard)
-            size = (self.folder / one.shard).stat().st_size
-        else:
-            where, size = self.remote.located(one.shard), self.shards[one.shard].num_bytes
-        if len(found) < one.skip + one.take or found[-1].sum() != size:
-            raise DatasetError(
-                where,
-                "its index is that of another file",
-                "copy both again, or build the set again",
-            )
-        return found[one.skip : one.skip + one.take]
+            found = {name: read_index(self.folder, shard) for name, shard in self.shards.items()}
+        return [found[one.shard][one.skip : one.skip + one.take] for one in self.slices]
 
 
 def open_dataset(path: str | Path, request: Request, config: ReadConfig) -> Opened:
@@ -86,6 +67,8 @@ def open_dataset(path: str | Path, request: Request, config: ReadConfig) -> Open
     check_request(request, config)
     manifest, schema = described(found)
     slices, num_all = _wanted(manifest, schema, str(found), request, config)
+    every = manifest.shards
+    shards = {one.shard: every[one.shard] for one in slices}
     if isinstance(found, RemoteDataset):
         if config.service:
             raise DatasetError(
@@ -94,12 +77,10 @@ def open_dataset(path: str | Path, request: Request, config: ReadConfig) -> Open
                 f"shardprep fetch {found} to a folder they share, or mount the bucket there",
             )
         folder, remote = open_remote(found, manifest, slices, config.staging_bytes)
-        return Opened(folder, manifest, schema, slices, num_all, remote, str(found))
-    opened = Opened(found, manifest, schema, slices, num_all, None, str(found))
-    for shard in opened.shards.values():
-        place = found / shard.name
-        check_size(place, place.stat().st_size if place.is_file() else None, shard.num_bytes)
-    return opened
+        return Opened(folder, manifest, schema, slices, shards, num_all, remote, str(found))
+    for shard in shards.values():
+        check_size(found / shard.name, shard_size(found / shard.name), shard.num_bytes)
+    return Opened(found, manifest, schema, slices, shards, num_all, None, str(found))
 
 
 def _wanted(

@@ -112,7 +112,8 @@ def open_remote(
 
     """
     names = tuple(dict.fromkeys(one.shard for one in slices))
-    shards = {name: found.shard(manifest.shards[name]) for name in names}
+    every = manifest.shards
+    shards = {name: found.shard(every[name]) for name in names}
     folder = found.checked(manifest, (SCHEMA_FILE, *map(index_name, names)))
     return folder, RemoteShards(shards, limit)
 

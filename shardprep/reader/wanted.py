@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from shardprep.manifest import Shard
     from shardprep.reader.config import ReadConfig, Request
     from shardprep.reader.opened import Opened
     from shardprep.reader.order import Blocks, Ints
@@ -29,6 +30,7 @@ class Source:
     """The records that are wanted."""
 
     folder: Path
+    shards: tuple[Shard, ...]
     slices: list[ShardSlice]
     frames: list[Ints]
     """For each slice int64[records, 2], offset and length of each frame."""
@@ -98,7 +100,8 @@ def make_source(opened: Opened, request: Request, config: ReadConfig) -> Source:
         length, width = max(length, _LONG_BLOCK_LENGTH), 1
     key = order.fold(secrets.randbits(62) if request.seed is None else request.seed)
     blocks = order.cut_blocks(frames, length)
-    return Source(opened.folder, opened.slices, frames, blocks, width, key, opened.remote)
+    shards = tuple(opened.shards.values())
+    return Source(opened.folder, shards, opened.slices, frames, blocks, width, key, opened.remote)
 
 
 def _read(path: Path, part: Part) -> bytes:

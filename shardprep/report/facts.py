@@ -81,7 +81,7 @@ def read_facts(folder: Path, location: str) -> Facts:
 
     """
     manifest = load_manifest(folder)
-    schema = read_schema(folder)
+    schema = read_schema(folder, manifest)
     columns = ("status", "original_width", "original_height", "original_format", "target")
     table = items.read_items(folder / ITEMS_FILE, columns)
     written = table.filter(pc.equal(table["status"].cast("string"), items.WRITTEN))
@@ -90,8 +90,8 @@ def read_facts(folder: Path, location: str) -> Facts:
         manifest=manifest,
         schema=schema,
         formats=_counts(written["original_format"]),
-        original_width=_range(written["original_width"]),
-        original_height=_range(written["original_height"]),
+        original_width=_range(written["original_width"].drop_null()),
+        original_height=_range(written["original_height"].drop_null()),
         target=_range(written["target"].drop_null()),
         rejections=read_rejections(folder),
     )

@@ -89,7 +89,7 @@ def _task(
     if table is None:
         text = read_document(folder, index_name(shard), None, [])
         index = None if text is None else index_rows(text)
-    return ShardTask(file, expected, table, index, check)
+    return ShardTask(file, expected, table, index, check, contents.most_shard_bytes)
 
 
 def _holdings(contents: Contents, reports: dict[str, ShardReport]) -> dict[str, str]:

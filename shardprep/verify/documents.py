@@ -7,10 +7,13 @@ import json
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
 from shardprep.dataset import SCHEMA_FILE, index_name, read_schema
 from shardprep.errors import DatasetError, ShardprepError
-from shardprep.manifest import MANIFEST_FILE, load_manifest
-from shardprep.plan import shard_name
+from shardprep.json_document import MAX_DOCUMENT_BYTES, check_size
+from shardprep.manifest import MANIFEST_FILE, contradictions, decode_manifest
+from shardprep.storage.regular_file import open_regular, read_regular
 from shardprep.tfds import DOCUMENTS as TFDS_FILES
 from shardprep.tfds import tfds_files
 from shardprep.verify.problem import Problem
@@ -26,44 +29,64 @@ if TYPE_CHECKING:
 
 def checked_manifest(folder: Path, problems: list[Problem]) -> Manifest | None:
     """Return the manifest, None where there is none to read; what is wrong joins the problems."""
-    path = folder / MANIFEST_FILE
-    if not path.is_file():
-        problems.append(Problem("missing", MANIFEST_FILE, "is not there"))
+    data = read_document(folder, MANIFEST_FILE, None, problems)
+    if data is None:
         return None
     try:
-        manifest = load_manifest(folder)
+        manifest = decode_manifest(data, "")
     except DatasetError as error:
         problems.append(Problem("manifest", MANIFEST_FILE, error.what))
         return None
-    if path.read_bytes() != manifest.dumps().encode():
-        what = "is not what the build wrote: its own SHA-256 differs"
-        problems.append(Problem("manifest", MANIFEST_FILE, what))
-    problems += [Problem("manifest", MANIFEST_FILE, what) for what in _contradictions(manifest)]
+    said = contradictions(manifest, data)
+    problems += [Problem("manifest", MANIFEST_FILE, what) for what in said]
     return manifest
 
 
 def read_document(
-    folder: Path, name: str, manifest: Manifest | None, problems: list[Problem]
+    folder: Path,
+    name: str,
+    manifest: Manifest | None,
+    problems: list[Problem],
+    most_bytes: int = MAX_DOCUMENT_BYTES,
 ) -> bytes | None:
     """Return the bytes of a file, None where there are none to read.
 
     That, and bytes other than those of which the manifest has the hash, join the problems.
     """
-    path = folder / name
-    if not path.is_file():
+    try:
+        data = read_regular(folder / name, most_bytes)
+    except FileNotFoundError:
         problems.append(Problem("missing", name, "is not there"))
         return None
-    try:
-        data = path.read_bytes()
     except OSError as error:
         problems.append(Problem("unreadable", name, f"cannot be read ({error.strerror})"))
         return None
+    problems += _hash_problems(name, manifest, hashlib.sha256(data).hexdigest())
+    return data
+
+
+def is_readable(
+    folder: Path, name: str, manifest: Manifest | None, problems: list[Problem]
+) -> bool:
+    """Tell whether a file of any size is there to read; what is wrong joins the problems."""
+    try:
+        with open_regular(folder / name) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        problems.append(Problem("missing", name, "is not there"))
+        return False
+    except OSError as error:
+        problems.append(Problem("unreadable", name, f"cannot be read ({error.strerror})"))
+        return False
+    problems += _hash_problems(name, manifest, digest)
+    return True
+
+
+def _hash_problems(name: str, manifest: Manifest | None, digest: str) -> Iterator[Problem]:
     expected = manifest.files.get(name) if manifest else None
-    digest = hashlib.sha256(data).hexdigest()
     if expected not in (None, digest):
         what = f"has SHA-256 {digest[:12]}…, the manifest says {str(expected)[:12]}…"
-        problems.append(Problem("hash", name, what))
-    return data
+        yield Problem("hash", name, what)
 
 
 def checked_schema(
@@ -109,12 +132,13 @@ def index_problem(
     """
     name = index_name(shard)
     problems: list[Problem] = []
-    data = read_document(folder, name, None, problems)
+    expected = "".join(f"{offset} {length}\n" for offset, length in places or ())
+    most_bytes = 2 * len(expected) + MAX_DOCUMENT_BYTES
+    data = read_document(folder, name, None, problems, most_bytes)
     if data is None:
         return problems[0]
     if places is None:
         return None
-    expected = "".join(f"{offset} {length}\n" for offset, length in places)
     if data == expected.encode():
         return None
     here = data.decode(errors="replace").splitlines(keepends=True)
@@ -153,7 +177,8 @@ def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:
 
 def _json_faults(data: bytes, text: str) -> Iterator[str]:
     try:
-        here = json.loads(data)
+        check_size(data)
+        here = from_json(data)
     except ValueError as error:
         yield f"is not JSON ({error}): TensorFlow Datasets cannot open the folder"
         return
@@ -166,33 +191,6 @@ def _lines(data: bytes, text: str) -> Iterator[str]:
     for number, (line, wanted) in enumerate(zip_longest(here, text.split("\n")), 1):
         if line != wanted:
             yield f"line {number:,} is {_shown(line)}, not {_shown(wanted)}"
-
-
-def _contradictions(manifest: Manifest) -> Iterator[str]:
-    """Yield where the manifest's numbers do not add up."""
-    for name, split in manifest.splits.items():
-        for field in ("num_records", "num_bytes"):
-            said, total = getattr(split, field), sum(getattr(s, field) for s in split.shards)
-            if said != total:
-                yield f"splits.{name}.{field} is {said:,}, its shards make {total:,}"
-        count = len(split.shards)
-        for i, shard in enumerate(split.shards):
-            wanted = shard_name(manifest.name, name, i, count)
-            if shard.name != wanted:
-                yield f"splits.{name}.shards[{i}] is called {shard.name}, not {wanted}"
-        if tuple(split.label_counts) != manifest.labels.names:
-            yield f"splits.{name}.label_counts are not of the classes"
-    totals = manifest.totals
-    sums = {
-        "num_inputs": totals.num_written + totals.num_rejected + totals.num_skipped,
-        "num_written": sum(split.num_records for split in manifest.splits.values()),
-        "num_bytes": sum(split.num_bytes for split in manifest.splits.values()),
-        "num_rejected": sum(totals.rejected.values()),
-        "num_skipped": sum(totals.skipped.values()),
-    }
-    for field, total in sums.items():
-        if getattr(totals, field) != total:
-            yield f"totals.{field} is {getattr(totals, field):,}, its parts make {total:,}"
 
 
 def _shown(value: object) -> str:

@@ -15,8 +15,8 @@ from shardprep.dataset import (
     index_name,
 )
 from shardprep.errors import DatasetError
+from shardprep.grammar import SHARD, shard_name
 from shardprep.manifest import MANIFEST_FILE
-from shardprep.plan import shard_name
 from shardprep.tfds import DOCUMENTS
 from shardprep.verify.documents import check_tfds, checked_manifest, checked_schema
 from shardprep.verify.problem import Problem
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shardprep.remote import RemoteDataset
     from shardprep.schema import Schema
 
-_SHARD = re.compile(r"(?P<name>.+)-(?P<split>\w+)\.tfrecord-(?P<index>\d{5})-of-(?P<count>\d{5})")
+_SPARE_BYTES = 64 << 20
 _LABELS = re.compile(r"[^.].*\.labels\.txt")
 
 
@@ -48,6 +48,14 @@ class Contents:
     unknown: tuple[str, ...]
     """All other files that no build has left here."""
     problems: tuple[Problem, ...]
+
+    @property
+    def most_shard_bytes(self) -> int | None:
+        """Size in bytes above which a file is none of the shards, however damaged; None for any."""
+        if self.manifest is None:
+            return None
+        largest = max(shard.num_bytes for shard in self.manifest.shards.values())
+        return 2 * largest + _SPARE_BYTES
 
 
 def read_contents(folder: Path, remote: RemoteDataset | None) -> Contents:
@@ -96,7 +104,7 @@ def _gone(shards: tuple[str, ...], manifest: Manifest | None) -> list[str]:
     """Return the shards that should be there: by the manifest, else by the others' numbers."""
     if manifest is not None:
         return sorted(manifest.shards.keys() - set(shards))
-    matches = [match for name in shards if (match := _SHARD.fullmatch(name))]
+    matches = [match for name in shards if (match := SHARD.fullmatch(name))]
     wanted = {
         shard_name(match["name"], match["split"], index, int(match["count"]))
         for match in matches

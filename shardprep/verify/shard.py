@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import RecordError
 from shardprep.storage import objects
+from shardprep.storage.regular_file import open_regular, regular_size
 from shardprep.tfrecord import read_records
 from shardprep.verify.examples import Fault, key_of
 from shardprep.verify.problem import Problem
@@ -57,6 +58,8 @@ class ShardTask:
     index: Rows | None
     """The places that its index says: the next best thing."""
     check: ExampleCheck
+    most_bytes: int | None = None
+    """Size above which the file is not read: by far no shard of the manifest's; None for any."""
 
     @property
     def name(self) -> str:
@@ -74,7 +77,9 @@ class ShardTask:
         """How long the file is, 0 where there is none."""
         if isinstance(self.file, StoredObject):
             return self.file.num_bytes
-        return self.file.stat().st_size if self.file.is_file() else 0
+        with contextlib.suppress(OSError):  # reading it will say what it is
+            return regular_size(self.file) or 0
+        return 0
 
     def rows(self) -> Rows | None:
         """Return what is known of its records."""
@@ -97,6 +102,9 @@ class ShardReport:
 
 def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
     """Return the report of a shard file; `moved` is told of bytes as they are read."""
+    if task.most_bytes is not None and task.num_bytes > task.most_bytes:
+        what = f"has {task.num_bytes:,} bytes, far more than the manifest says: it is not read"
+        return ShardReport("", 0, (), (Problem("size", task.name, what),))
     try:
         with _opened(task.file) as file:
             return _check(task, file, _Hashed(file, moved))
@@ -109,7 +117,7 @@ def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
 def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
     """Open a file; one in object storage is copied first, to where it is gone in the end."""
     if not isinstance(file, StoredObject):
-        with file.open("rb", buffering=0) as found:
+        with open_regular(file) as found:
             yield found
         return
     with tempfile.TemporaryFile(buffering=0) as copy:

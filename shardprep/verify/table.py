@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from shardprep.dataset import ITEMS_FILE
 from shardprep.errors import DatasetError
 from shardprep.fingerprint import recorded_recipe
-from shardprep.items import COLUMNS, REJECTED, SKIPPED, WRITTEN
+from shardprep.items import COLUMNS, REJECTED, SKIPPED, WRITTEN, read_items
 from shardprep.manifest import Shard
 from shardprep.prepare import image_spec
 from shardprep.tally import Tally
-from shardprep.verify.documents import differences, read_document
+from shardprep.verify.documents import differences, is_readable
 from shardprep.verify.problem import Problem
 
 if TYPE_CHECKING:
@@ -25,25 +24,21 @@ if TYPE_CHECKING:
 
     from shardprep.manifest import Manifest
 
+_UNCOUNTABLE = (ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException)
+"""What counting raises where a value is not there, or is none that a build writes."""
+
 
 def checked_table(
     folder: Path, manifest: Manifest | None, problems: list[Problem]
 ) -> pa.Table | None:
     """Return all rows, None where they cannot be read; what is wrong joins the problems."""
-    path = folder / ITEMS_FILE
-    if read_document(folder, ITEMS_FILE, manifest, problems) is None:
+    if not is_readable(folder, ITEMS_FILE, manifest, problems):
         return None
     try:
-        if not pq.read_schema(path).remove_metadata().equals(COLUMNS):
-            problems.append(Problem("items", ITEMS_FILE, "has other columns than a build writes"))
-            return None
-        table = pq.read_table(path)
-        table.validate(full=True)
-    except (OSError, pa.ArrowException) as error:
-        what = f"cannot be read ({str(error).splitlines()[0]})"
-        problems.append(Problem("items", ITEMS_FILE, what))
+        return read_items(folder / ITEMS_FILE, COLUMNS.names)
+    except DatasetError as error:
+        problems.append(Problem("items", ITEMS_FILE, error.what))
         return None
-    return table
 
 
 def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
@@ -70,7 +65,7 @@ def table_problems(
     yield from _twice(table)
     try:
         counted = _counted(manifest, table, rows)
-    except (ValueError, TypeError, KeyError, pa.ArrowException, DatasetError) as error:
+    except (*_UNCOUNTABLE, DatasetError) as error:
         what = f"cannot be counted ({str(error).splitlines()[0]})"
         yield Problem("items", ITEMS_FILE, what)
         return

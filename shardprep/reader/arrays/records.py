@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.dataset import index_name
 from shardprep.errors import DatasetError, RecordError
-from shardprep.manifest import Shard
-from shardprep.reader.index import check_size, read_index
+from shardprep.reader.index import check_size, read_index, shard_size
 from shardprep.reader.remote import Part
-from shardprep.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, unframe
+from shardprep.storage.regular_file import open_regular
+from shardprep.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
     from typing import Any
 
-    from shardprep.manifest import Manifest
+    from shardprep.manifest import Manifest, Shard
     from shardprep.reader.remote import RemoteShards
     from shardprep.reader.slices import ShardSlice
 
@@ -173,34 +173,29 @@ def open_records(
         DatasetError: a shard or an index is missing, or is not what the manifest says.
 
     """
-    by_name = {shard.name: shard for split in manifest.splits.values() for shard in split.shards}
+    by_name = manifest.shards
     shards = tuple(by_name[name] for name in dict.fromkeys(one.shard for one in slices))
     for shard in shards if remote is None else ():
         path = folder / shard.name
-        check_size(path, path.stat().st_size if path.is_file() else None, shard.num_bytes)
-    indices = {shard.name: _frames(folder, shard) for shard in shards}
+        check_size(path, shard_size(path), shard.num_bytes)
+    indices = {shard.name: read_index(folder, shard) for shard in shards}
     frames = [indices[one.shard][one.skip : one.skip + one.take] for one in slices]
     return _records(_Shards(folder, shards, remote), slices, frames, verify_crc=verify_crc)
 
 
 def records_at(
-    folder: Path, slices: list[ShardSlice], frames: list[Int64s], *, verify_crc: bool
+    folder: Path, shards: Iterable[Shard], slices: list[ShardSlice], frames: list[Int64s]
 ) -> Records:
     """Return the records of slices whose frames are known, in their order.
 
     Args:
-        folder: where the shards lie, which are trusted to have the size they have now.
+        folder: where the shards lie.
+        shards: those that the slices are of.
         slices: of the shards.
         frames: for each slice int64[records, 2], offset and length of each frame.
-        verify_crc: compare the checksums of each record that is read.
 
     """
-    names = dict.fromkeys(one.shard for one in slices)
-    sizes = {name: (folder / name).stat().st_size for name in names}
-    shards = tuple(
-        Shard(name=name, num_records=0, num_bytes=size, sha256="") for name, size in sizes.items()
-    )
-    return _records(_Shards(folder, shards, None), slices, frames, verify_crc=verify_crc)
+    return _records(_Shards(folder, tuple(shards), None), slices, frames, verify_crc=True)
 
 
 def _records(
@@ -219,24 +214,10 @@ def _records(
     return Records(shards, places, verify_crc=verify_crc)
 
 
-def _frames(folder: Path, shard: Shard) -> Int64s:
-    """Return the offset and length of each of a shard's records."""
-    frames = read_index(folder, shard.name)
-    length = frames[:, 1]
-    is_whole = len(frames) == shard.num_records and int(length.sum()) == shard.num_bytes
-    if not is_whole or bool(np.any(length < FRAME_BYTES)):
-        raise DatasetError(
-            str(folder / index_name(shard.name)),
-            "is not the index of its shard as the manifest has it",
-            "build the set again",
-        )
-    return frames
-
-
 def _mapped(folder: Path, shards: tuple[Shard, ...], number: int) -> Bytes:
     path = folder / shards[number].name
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: it is empty now
         raise DatasetError(str(path), f"cannot be read ({error})", "copy it again") from error

@@ -1,0 +1,82 @@
+"""Regular files alone: under a name that strangers chose may be a pipe, a device or a link.
+
+A link is not followed and a pipe not waited for; what has been opened is judged, not its name.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def open_regular(path: Path) -> io.FileIO:
+    """Return a regular file, open for reading and unbuffered.
+
+    Raises:
+        OSError: there is none, it cannot be read, or something else has this name.
+
+    """
+    try:
+        file = io.FileIO(path, "rb", opener=lambda name, _: os.open(name, _FLAGS))
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a socket, a folder
+            _check_regular(path, path.lstat())
+        raise
+    try:
+        _check_regular(path, os.fstat(file.fileno()))
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Return the bytes of a regular file of at most so many.
+
+    Raises:
+        OSError: as `open_regular`, or the file is larger.
+
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            what = f"{size:,} bytes, more than the {most_bytes:,} it may have"
+            raise OSError(errno.EFBIG, what, str(path))
+        return io.BufferedReader(file).read(size)
+
+
+def regular_size(path: Path) -> int | None:
+    """Return the size of a regular file in bytes, None where nothing has this name.
+
+    Raises:
+        OSError: something else has it, or a folder above cannot be entered.
+
+    """
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    _check_regular(path, status)
+    return status.st_size
+
+
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+        raise OSError(errno.EINVAL, f"{kind}, not a regular file", str(path))
