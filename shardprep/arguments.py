@@ -154,8 +154,8 @@ def unfinished(dataset: str | None) -> Place:
     return find_place(dataset or str(_DATASETS))
 
 
-def repair_source(folder: Path, source: str | None, console: Console) -> str:
-    """Return where to rebuild a dataset from: as asked, else by a ./shardprep.toml that is for it.
+def repair_source(folder: Path, source: str | None) -> str:
+    """Return what a dataset was built from: as said, else by a ./shardprep.toml that is for it.
 
     Raises:
         RecipeError: neither says it.
@@ -172,7 +172,7 @@ def repair_source(folder: Path, source: str | None, console: Console) -> str:
             f"nothing here says what {folder} was built from",
             "add --source with the folder, the archive or the slug",
         )
-    return local_source(source, console, refresh=False)
+    return source
 
 
 def only_archive() -> str:

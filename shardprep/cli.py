@@ -5,14 +5,19 @@ Heavy modules are imported by the command that needs them: `shardprep --help` an
 
 from __future__ import annotations
 
+import functools
+import inspect as signatures
+import logging
 import os
 import signal
 import sys
-from typing import Annotated
+import traceback
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shardprep import __version__
+from shardprep import options as o
 from shardprep.commands import (
     bench,
     build,
@@ -24,7 +29,11 @@ from shardprep.commands import (
     sample,
     verify,
 )
+from shardprep.commands.terminal import outlive_readers, print_json, start_logging
 from shardprep.errors import RecipeError, ShardprepError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -33,11 +42,15 @@ app = typer.Typer(
     help="Raw Kaggle images in, training-ready TFRecord shards and a matching reader out.",
     epilog="Try it: shardprep sample, then shardprep build --shards 20, then shardprep inspect.\n\n"
     "With data of your own: shardprep init photos.zip, then shardprep build.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""What typer raises of arguments that it cannot take; it gives that no name."""
+_log = logging.getLogger("shardprep")
 
 
 class _InterruptedError(BaseException):
@@ -49,27 +62,71 @@ def _interrupt(*_: object) -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr and an exit code."""
+    """Run the command line; an error of ours is one line on stderr and an exit code.
+
+    With `--json` it is an object on stdout as well, in place of the result.
+    """
     signal.signal(signal.SIGINT, _interrupt)
     # Nothing here multiplies matrices, and to start numpy's threads takes as long as to import it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    outlive_readers()
+    arguments = sys.argv[1:]
     try:
-        app()
-    except RecipeError as error:
-        _fail(error, EXIT_USAGE)
-    except ShardprepError as error:
-        _fail(error, EXIT_ERROR)
-    except OSError as error:
-        where = str(error.filename or "shardprep")
-        _fail(ShardprepError(where, (error.strerror or str(error)).lower()), EXIT_ERROR)
-    except _InterruptedError:
-        sys.stderr.write("interrupted: run the same command again to go on where it stopped\n")
-        sys.exit(EXIT_INTERRUPTED)
-
-
-def _fail(error: ShardprepError, code: int) -> None:
-    sys.stderr.write(f"{error}\n")
+        code = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (Exception, _InterruptedError) as error:
+        code = _fail(error, as_json=_wants_json(arguments))
     sys.exit(code)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run a command line; return its exit code."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("shardprep", list(arguments)) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Tell whether an error is to be JSON, whatever else is wrong with the arguments."""
+    return "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
+
+
+def _fail(error: BaseException, *, as_json: bool) -> int:
+    """Say what has gone wrong; return the exit code."""
+    said, code = _explained(error)
+    is_ours = said is not None
+    if said is None:
+        said = ShardprepError("shardprep", f"has failed: {error!r}", "please report it")
+    if not is_ours or _log.isEnabledFor(logging.DEBUG):
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    if is_ours:
+        sys.stderr.write(f"{said}\n")
+    if as_json:
+        print_json(said.as_json(code))
+    return code
+
+
+def _explained(error: BaseException) -> tuple[ShardprepError | None, int]:
+    """Return an error as one of ours, None for a fault of the program; and its exit code."""
+    if isinstance(error, ShardprepError):
+        return error, EXIT_USAGE if isinstance(error, RecipeError) else EXIT_ERROR
+    if isinstance(error, _InterruptedError):
+        again = "run the same command again to go on where it stopped"
+        return ShardprepError("", "interrupted", again), EXIT_INTERRUPTED
+    if isinstance(error, _UsageError):
+        asked = error.ctx.command_path if error.ctx else "shardprep"
+        what = error.format_message().rstrip(".")
+        what = " ".join(f"{what[:1].lower()}{what[1:]}".split())
+        return ShardprepError(asked, what, f"see {asked} --help"), error.exit_code
+    if isinstance(error, OSError):
+        where = str(error.filename or "shardprep")
+        return ShardprepError(where, (error.strerror or str(error)).lower()), EXIT_ERROR
+    return None, EXIT_ERROR
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback signature
@@ -78,14 +135,43 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback signature
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
-    version: Annotated[
+    context: typer.Context,
+    quiet: o.Quiet = False,
+    log_level: o.LogLevel = None,
+    version: Annotated[  # noqa: ARG001 - its callback has answered
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Raw Kaggle images in, training-ready TFRecord shards and a matching reader out."""
+    start_logging("error" if quiet else log_level or "info")
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(EXIT_USAGE)
+
+
+def _with_output(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that takes `--quiet` and `--log-level`, as the program does before it."""
+
+    @functools.wraps(command)
+    def run(*, quiet: bool, log_level: str | None, **options: Any) -> None:
+        if quiet or log_level is not None:
+            start_logging("error" if quiet else log_level or "info")
+        command(**options)
+
+    own = signatures.signature(command, eval_str=True)
+    further = [
+        signatures.Parameter(
+            "quiet", signatures.Parameter.KEYWORD_ONLY, default=False, annotation=o.Quiet
+        ),
+        signatures.Parameter(
+            "log_level", signatures.Parameter.KEYWORD_ONLY, default=None, annotation=o.LogLevel
+        ),
+    ]
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *further])  # type: ignore[attr-defined]
+    return run
 
 
 _COMMANDS = {
@@ -102,4 +188,4 @@ _COMMANDS = {
 """In the order of `--help`."""
 
 for _name, _module in _COMMANDS.items():
-    app.command(_name, epilog=_module.EPILOG)(getattr(_module, _name))
+    app.command(_name, epilog=_module.EPILOG)(_with_output(getattr(_module, _name)))

@@ -6,7 +6,7 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardprep.begin import drop, folders_of, is_begun
 from shardprep.errors import BuildError, DatasetError
@@ -40,6 +40,10 @@ class TooManyRejectedError(BuildError):
         super().__init__(where, what, hint)
         self.manifest = manifest
         self.draft = draft
+
+    def as_json(self, exit_code: int) -> dict[str, Any]:
+        """Return the error and, beside it, what became of all inputs."""
+        return {**super().as_json(exit_code), "totals": self.manifest.totals}
 
 
 @dataclass(frozen=True, slots=True)

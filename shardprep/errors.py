@@ -15,8 +15,9 @@ A bad image is none of these: it is a value (`shardprep.image.Rejection`).
 from __future__ import annotations
 
 import re
+from typing import Any
 
-_UNPRINTABLE = re.compile(
+UNPRINTABLE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """What ends a line, steers a terminal or turns the direction of writing."""
@@ -25,7 +26,7 @@ _MAX_WHERE = 160
 
 def printable(text: str) -> str:
     """Return the text with escapes for what could do more on a terminal than be read."""
-    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def shown(text: str, most: int) -> str:
@@ -46,6 +47,11 @@ class ShardprepError(Exception):
     def __str__(self) -> str:
         line = f"{shown(self.where, _MAX_WHERE)}: {self.what}" if self.where else self.what
         return printable(f"{line}; {self.hint}" if self.hint else line)
+
+    def as_json(self, exit_code: int) -> dict[str, Any]:
+        """Return what `--json` prints in place of a result; values may be models of ours."""
+        facts = {"where": self.where, "what": self.what, "hint": self.hint, "exit": exit_code}
+        return {"error": facts}
 
 
 class RecipeError(ShardprepError):

@@ -430,4 +430,26 @@ Dataset = Annotated[
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.", rich_help_panel=_RUN)]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON object, of an error as well.", rich_help_panel=_RUN
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", help="No progress and no notices: only errors on stderr.", rich_help_panel=_RUN
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        help="Least that stderr tells: debug, info, warning or error. Progress is info; debug "
+        "shows where an error was raised.",
+        show_default="info",
+        rich_help_panel=_RUN,
+    ),
+]

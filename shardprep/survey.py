@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardprep.catalog.documents import TABLE_SUFFIXES, Documents
 from shardprep.catalog.labels import (
@@ -20,6 +20,7 @@ from shardprep.catalog.splits import given_split
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.errors import SourceError
 from shardprep.recipe import make_recipe
+from shardprep.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
 from shardprep.source.archive import Member, list_source
 from shardprep.source.extent import ZipExtent
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.labels import Labelling
     from shardprep.catalog.table import Table
-    from shardprep.schema import TargetKind
 
 _RULES = ("folder:1", "folder:2", "prefix")
 _MOST_COLUMNS = 12
@@ -86,10 +86,6 @@ class Survey:
     """Members left out, by reason."""
     num_doubles: int
     """Images that, by size and CRC-32, are there already."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
-        return asdict(self)
 
 
 def survey_source(source: Path | str, work_dir: Path, notice: Callable[[str], None]) -> Survey:

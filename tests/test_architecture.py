@@ -42,6 +42,7 @@ LAYERS = [
     [
         "options",
         "report.bar",
+        "report.terminal",
         "source.kaggle.attempt",
         "source.kaggle.damage",
         "source.kaggle.shelf",
@@ -99,7 +100,8 @@ LAYERS = [
     ["verify.dataset"],
     ["repair", "survey", "report.summary", "report.progress", "report.transfer"],
     ["report.survey", "report.verification", "report.profile", "report.benchmark", "report.plot"],
-    ["arguments", "commands.terminal"],
+    ["arguments", "commands.result"],
+    ["commands.terminal"],
     [
         "commands.bench",
         "commands.build",

@@ -165,7 +165,7 @@ def test_ctrl_c_exits_130_and_leaves_no_worker(run: Run, tmp_path: Path) -> None
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.splitlines()[-1].startswith("interrupted: run the same command again")
+    assert said.splitlines()[-1].startswith("interrupted; run the same command again")
     assert "Traceback" not in said
     wait_until(partial(is_gone, process.pid), 10)
     assert run.to_the_end(tmp_path / "out") == whole

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,20 +116,3 @@ class Benchmark:
     def bytes_s(self, way: Way) -> float:
         """Return the bytes of shards a second."""
         return way.images_s * self.num_bytes / self.num_records
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
-        return {
-            **{key: value for key, value in asdict(self).items() if key != "ways"},
-            "path": str(self.path),
-            "ways": [
-                {
-                    **asdict(way),
-                    "images_s": way.images_s,
-                    "images_s_core": way.images_s_core,
-                    "bytes_s": self.bytes_s(way),
-                    "first_batch_s": way.first_batch_s,
-                }
-                for way in self.ways
-            ],
-        }

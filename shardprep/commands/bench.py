@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardprep import options as o
-from shardprep.commands.terminal import console
+from shardprep.commands.terminal import console, notice, print_json
+
+if TYPE_CHECKING:
+    from shardprep.bench.result import Benchmark
+    from shardprep.commands.result import BenchJson
 
 EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats --plot bench.png"
 
@@ -30,7 +33,7 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: o.Json = False,
 ) -> None:
     """Measure how fast the shards are read: plain tf.data, tfds and this package's readers."""
     from shardprep.arguments import dataset_at
@@ -50,10 +53,40 @@ def bench(
     if plot is not None:
         write_plot(found, plot)
     if as_json:
-        typer.echo(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+        print_json(_as_json(found))
         return
     from shardprep.report.benchmark import print_benchmark
 
     print_benchmark(console(), found)
     if plot is not None:
-        typer.echo(f"wrote {plot}")
+        notice(console(), f"wrote {plot}")
+
+
+def _as_json(found: Benchmark) -> BenchJson:
+    from shardprep.commands.result import BenchJson, WayJson
+
+    ways = [
+        WayJson(
+            name=way.name,
+            problem=way.problem,
+            yields=way.yields,
+            peak_bytes=way.peak_bytes,
+            rounds=way.rounds,
+            images_s=way.images_s,
+            images_s_core=way.images_s_core,
+            bytes_s=found.bytes_s(way),
+            first_batch_s=way.first_batch_s,
+        )
+        for way in found.ways
+    ]
+    return BenchJson(
+        path=str(found.path),
+        split=found.split,
+        num_records=found.num_records,
+        num_bytes=found.num_bytes,
+        settings=found.settings,
+        num_cores=found.num_cores,
+        ways=ways,
+        timelines=found.timelines,
+        step_s=found.step_s,
+    )

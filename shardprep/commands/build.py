@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardprep import options as o
-from shardprep.commands.terminal import console, notice, show_result
+from shardprep.commands.terminal import console, notice, print_json, show_result
 from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def build(
 
     not_recipe = {
         "workers", "engine", "ray_address", "part", "save_rejected", "refresh", "overwrite",
-        "profile", "dry_run", "as_json",
+        "profile", "dry_run", "as_json", "quiet", "log_level",
     }  # fmt: skip
     piece = None if part is None else part_of(part)
     if piece is not None and (overwrite or save_rejected is not None):
@@ -179,16 +178,19 @@ def _build_part(
             recipe, part, num_workers=workers.num_workers, watcher=progress, engine=workers.engine
         )
     if as_json:
-        summary = {
-            "path": result.place.location,
-            "part": str(part),
-            "was_there": result.was_there,
-            "num_shards": result.num_shards,
-            "num_all_shards": result.num_all_shards,
-            "num_new_items": result.num_new_items,
-            "elapsed_s": round(result.elapsed_s, 3),
-        }
-        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        from shardprep.commands.result import PartJson
+
+        print_json(
+            PartJson(
+                path=result.place.location,
+                part=str(part),
+                was_there=result.was_there,
+                num_shards=result.num_shards,
+                num_all_shards=result.num_all_shards,
+                num_new_items=result.num_new_items,
+                elapsed_s=round(result.elapsed_s, 3),
+            )
+        )
         return
     print_part(console(), result)
 
@@ -207,18 +209,21 @@ def _show_plan(recipe: Recipe, part: Part | None, *, as_json: bool) -> None:
     if as_json:
         from collections import Counter
 
-        summary = {
-            "name": plan.name,
-            **({} if part is None else {"part": str(part), "num_all_shards": num_all_shards}),
-            "splits": dict(Counter(shard.split for shard in plan.shards)),
-            "images": dict(Counter(item.split for shard in plan.shards for item in shard.items)),
-            "labels": list(plan.schema.labels),
-            "labels_from": plan.labels_from,
-            "num_rows_without_image": len(plan.rows_without_image),
-            "skipped": dict(Counter(one.reason for one in plan.skipped)),
-            "estimated_bytes": plan.estimated_bytes,
-        }
-        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        from shardprep.commands.result import PlanJson
+
+        summary = PlanJson(
+            name=plan.name,
+            splits=dict(Counter(shard.split for shard in plan.shards)),
+            images=dict(Counter(item.split for shard in plan.shards for item in shard.items)),
+            labels=list(plan.schema.labels),
+            labels_from=plan.labels_from,
+            num_rows_without_image=len(plan.rows_without_image),
+            skipped=dict(Counter(one.reason for one in plan.skipped)),
+            estimated_bytes=plan.estimated_bytes,
+        )
+        if part is not None:
+            summary["part"], summary["num_all_shards"] = str(part), num_all_shards
+        print_json(summary)
         return
     from shardprep.report.summary import print_plan
 

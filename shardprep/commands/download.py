@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shardprep import options as o
-from shardprep.commands.terminal import console
+from shardprep.commands.terminal import console, notice, print_json
 
 EPILOG = (
     "Examples:\n\nshardprep download dogs-vs-cats\n\n"
@@ -36,6 +35,8 @@ def download(
 
     path = downloaded(slug, to, console(stderr=True), refresh=refresh)
     if as_json:
-        typer.echo(json.dumps({"path": str(path), "num_bytes": path.stat().st_size}, indent=2))
+        from shardprep.commands.result import DownloadJson
+
+        print_json(DownloadJson(path=str(path), num_bytes=path.stat().st_size))
     else:
-        typer.echo(str(path))
+        notice(console(), str(path))

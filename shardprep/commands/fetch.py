@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shardprep import options as o
-from shardprep.commands.terminal import console
+from shardprep.commands.terminal import console, notice, print_json
 
 EPILOG = "Examples:\n\nshardprep fetch s3://bucket/dogs_vs_cats --to tfrecords"
 
@@ -39,16 +38,18 @@ def fetch(
     with ByteProgress(console(stderr=True)) as progress:
         found = fetch_dataset(remote, to, num_threads=threads, watcher=progress)
     if as_json:
-        facts = {
+        from shardprep.commands.result import FetchJson
+
+        facts: FetchJson = {
             "path": str(found.path),
             "from": str(remote),
             "was_there": found.was_there,
             "num_bytes": found.manifest.totals.num_bytes,
             "num_new_bytes": found.num_new_bytes,
         }
-        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        print_json(facts)
         return
-    typer.echo(str(found.path))
+    notice(console(), str(found.path))
     size = megabytes(found.manifest.totals.num_bytes)
     how = "is there already" if found.was_there else f"{megabytes(found.num_new_bytes)} got now"
     typer.echo(f"{len(found.manifest.shards):,} shards, {size}: {how}")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from shardprep import options as o
 from shardprep.commands.terminal import console, show_result
 
 EPILOG = "Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_vs_cats"
@@ -32,7 +33,7 @@ def finalize(
         int | None,
         typer.Option(min=1, help="Threads that check shards.", show_default="usable cores"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: o.Json = False,
 ) -> None:
     """Make a dataset of the shards that `build --part` has written, once all parts are done.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from shardprep import options as o
-from shardprep.commands.terminal import console, notice
+from shardprep.commands.terminal import console, notice, print_json
 from shardprep.errors import RecipeError
 
 EPILOG = "Example:\n\nshardprep init dogs-vs-cats.zip && shardprep build"
@@ -47,7 +46,7 @@ def init(
     survey = replace(survey, source=archive)
     write_durably(place, recipe_text(survey).encode())
     if as_json:
-        typer.echo(json.dumps(survey.as_json(), indent=2, ensure_ascii=False))
+        print_json(survey)
         return
     from shardprep.report.survey import print_survey
 

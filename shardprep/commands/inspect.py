@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
-
-import typer
-
 from shardprep import options as o
-from shardprep.commands.terminal import console
+from shardprep.commands.terminal import console, print_json
 
 EPILOG = "Examples:\n\nshardprep inspect\n\nshardprep inspect tfrecords/dogs_vs_cats --json"
 
 
 def inspect(
     dataset: o.Dataset = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: o.Json = False,
 ) -> None:
     """Show what a dataset holds. Reads its manifest and item table, never the shards."""
     from shardprep.arguments import dataset_at
@@ -26,7 +21,20 @@ def inspect(
     found = dataset_at(dataset)
     facts = read_facts(documents_of(found, (SCHEMA_FILE, ITEMS_FILE)), str(found))
     if as_json:
-        typer.echo(json.dumps(facts.as_json(), indent=2, ensure_ascii=False))
+        from shardprep.commands.result import InspectJson
+
+        print_json(
+            InspectJson(
+                path=facts.location,
+                manifest=facts.manifest,
+                schema=facts.schema,
+                formats=facts.formats,
+                original_width=facts.original_width,
+                original_height=facts.original_height,
+                target=facts.target,
+                rejections=facts.rejections,
+            )
+        )
         return
     from shardprep.report.summary import print_facts
 

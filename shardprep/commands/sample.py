@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from shardprep import options as o
+from shardprep.commands.terminal import console, notice, print_json
+
 EPILOG = "Example:\n\nshardprep sample demo && cd demo && shardprep build --shards 20"
 
 
@@ -14,12 +17,19 @@ def sample(
     directory: Annotated[
         Path, typer.Argument(help="Where to write shapes.zip and shardprep.toml.")
     ] = Path(),
+    as_json: o.Json = False,
 ) -> None:
     """Write a small Kaggle-shaped archive to try everything on, without a network."""
     from shardprep.source.sample import write_sample
 
     archive = write_sample(directory)
-    size = archive.stat().st_size / 1e6
-    typer.echo(f"{archive} ({size:.1f} MB) and {archive.with_name('shardprep.toml')}")
+    num_bytes = archive.stat().st_size
+    recipe = archive.with_name("shardprep.toml")
+    if as_json:
+        from shardprep.commands.result import SampleJson
+
+        print_json(SampleJson(path=str(archive), recipe=str(recipe), num_bytes=num_bytes))
+        return
+    notice(console(), f"{archive} ({num_bytes / 1e6:.1f} MB) and {recipe}")
     there = "" if directory == Path() else f"cd {directory} && "
-    typer.echo(f"next: {there}shardprep build --shards 20")
+    notice(console(), f"next: {there}shardprep build --shards 20")

@@ -1,51 +1,139 @@
-"""What all commands share: the terminal, and how the result of a build is shown."""
+"""What all commands share: stdout for results, stderr for the rest, and how much of that."""
 
 from __future__ import annotations
 
+import io
 import json
-from typing import TYPE_CHECKING
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardprep.errors import printable
+from shardprep.errors import UNPRINTABLE, RecipeError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from shardprep.complete import BuildResult
+    from shardprep.report.terminal import Terminal
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+_log = logging.getLogger("shardprep")
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return the terminal: results go to stdout, progress and notices to stderr."""
-    from rich.console import Console
+class _Notices(logging.Handler):
+    """Prints what is logged as the notices are printed: above a bar, and nothing steers."""
 
-    return Console(stderr=stderr, highlight=False)
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the record, a line for each of its own."""
+        for line in self.format(record).splitlines():
+            notice(console(stderr=True, level=record.levelno), line)
 
 
-def notice(terminal: Console, line: str) -> None:
+def start_logging(level: str = "info") -> None:
+    """Let stderr have messages of this level and above; progress and notices are of `info`.
+
+    Raises:
+        RecipeError: there is no such level.
+
+    """
+    if level not in _LEVELS:
+        raise RecipeError("--log-level", f"{level!r} is not one of {', '.join(_LEVELS)}")
+    if not _log.handlers:
+        _log.addHandler(_Notices())
+    _log.setLevel(_LEVELS[level])
+
+
+def console(*, stderr: bool = False, level: int = logging.INFO) -> Terminal:
+    """Return the terminal: results go to stdout, progress and notices to stderr.
+
+    `level` is that of what is printed on stderr.
+    """
+    from shardprep.report.terminal import Terminal
+
+    return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(level))
+
+
+def notice(terminal: Terminal, line: str) -> None:
     """Print one line that others may have written."""
-    terminal.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+    terminal.print(line, soft_wrap=True)
+
+
+def print_json(result: Any) -> None:
+    """Print the result of a command: one object, in which nothing steers a terminal."""
+    from pydantic_core import to_jsonable_python
+
+    plain = to_jsonable_python(result, inf_nan_mode="null")
+    text = json.dumps(plain, indent=2, ensure_ascii=False)
+    # The line ends are JSON's own: those of a string are escaped.
+    typer.echo(UNPRINTABLE.sub(lambda one: one[0] if one[0] == "\n" else _escaped(one[0]), text))
+
+
+def _escaped(character: str) -> str:
+    return f"\\u{ord(character):04x}"
+
+
+class _Outliving(io.FileIO):
+    """A file descriptor; once nobody reads it, what is written is lost, and that is no error."""
+
+    def write(self, data: Any, /) -> int:
+        """Write; from the first failure on, to nowhere."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            if not isinstance(error, BrokenPipeError):
+                raise
+            return memoryview(data).nbytes
+
+
+def outlive_readers() -> None:
+    """Let `shardprep … | head -1` end as it would have: the command goes on, and is not heard.
+
+    Characters that the locale cannot write are escaped.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, io.TextIOWrapper):
+            continue
+        file = io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False))
+        again = io.TextIOWrapper(
+            file,
+            stream.encoding,
+            "backslashreplace",
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+        setattr(sys, name, again)
 
 
 def show_result(result: BuildResult, *, as_json: bool) -> None:
     """Print what a build has come to."""
     from shardprep import stages
+    from shardprep.commands.result import BuildJson
     from shardprep.dataset import read_schema
     from shardprep.report.facts import read_rejections
     from shardprep.report.summary import print_result
 
     seconds = stages.taken()
     if as_json:
-        profile = {"profile": {name: round(value, 4) for name, value in seconds.items()}}
-        summary = {
-            "path": result.location,
-            "was_there": result.was_there,
-            "num_new_items": result.num_new_items,
-            "elapsed_s": round(result.elapsed_s, 3),
-            "manifest": result.manifest.model_dump(mode="json"),
-            **(profile if stages.is_on() else {}),
-        }
-        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        found = BuildJson(
+            path=result.location,
+            was_there=result.was_there,
+            num_new_items=result.num_new_items,
+            elapsed_s=round(result.elapsed_s, 3),
+            manifest=result.manifest,
+        )
+        if stages.is_on():
+            found["profile"] = {name: round(value, 4) for name, value in seconds.items()}
+        print_json(found)
         return
     schema = read_schema(result.path)
     print_result(console(), result, schema, read_rejections(result.path))

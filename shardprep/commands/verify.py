@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardprep import options as o
-from shardprep.commands.terminal import console
+from shardprep.commands.terminal import console, print_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardprep.commands.result import VerifyJson
     from shardprep.remote import RemoteDataset
     from shardprep.verify.problem import Verification
 
@@ -44,34 +44,33 @@ def verify(
         int | None,
         typer.Option(min=1, help="Processes that read.", show_default="usable cores"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: o.Json = False,
 ) -> None:
     """Check that a dataset is what was built: every byte, record, label and document.
 
     Exits with 3 where problems are found, and remain.
     """
-    from shardprep.arguments import dataset_at
+    from shardprep.arguments import dataset_at, repair_source
     from shardprep.remote import local_only
     from shardprep.report.verification import print_verification
 
     place = dataset_at(dataset, damaged=True)
-    if repair:
-        local_only(place, "--repair")
+    origin = repair_source(local_only(place, "--repair"), source) if repair else ""
     found = _verify(place, workers, decode=decode)
     if not as_json:
         print_verification(console(), found, decode=decode, repair=repair)
     was_repaired = bool(repair and found.problems)
     before = found
     if was_repaired:
-        _repair(found, source, workers)
+        _repair(found, origin, workers)
         found = _verify(place, workers, decode=decode)
         if not as_json:
             print_verification(console(), found, decode=decode, repair=repair)
     if as_json:
-        facts = found.as_json() | (
-            {"repaired": before.as_json()["problems"]} if was_repaired else {}
-        )
-        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        facts = _as_json(found)
+        if was_repaired:
+            facts["repaired"] = before.problems
+        print_json(facts)
     if found.problems:
         raise typer.Exit(EXIT_PROBLEMS)
 
@@ -87,13 +86,27 @@ def _verify(place: Path | RemoteDataset, workers: int | None, *, decode: bool) -
         )
 
 
-def _repair(found: Verification, source: str | None, workers: int | None) -> None:
-    from shardprep.arguments import repair_source
+def _as_json(found: Verification) -> VerifyJson:
+    from shardprep.commands.result import VerifyJson
+
+    return VerifyJson(
+        path=found.location,
+        num_shards=found.num_shards,
+        num_records=found.num_records,
+        num_bytes=found.num_bytes,
+        elapsed_s=round(found.elapsed_s, 3),
+        problems=found.problems,
+        unknown=found.unknown,
+    )
+
+
+def _repair(found: Verification, source: str, workers: int | None) -> None:
+    from shardprep.arguments import local_source
     from shardprep.engine.cores import usable_cores
     from shardprep.repair import repair_dataset
     from shardprep.report.progress import BuildProgress
 
     terminal = console(stderr=True)
-    local = repair_source(found.path, source, terminal)
+    local = local_source(source, terminal, refresh=False)
     with BuildProgress(terminal) as progress:
         repair_dataset(found, local, num_workers=workers or usable_cores(), watcher=progress)

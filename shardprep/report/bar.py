@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.progress import Progress, ProgressColumn, TaskID
+from rich.text import Text
 
 from shardprep.errors import printable
 
@@ -51,14 +51,16 @@ class Bar:
 
     def notice(self, line: str) -> None:
         """Print the line."""
-        self._console.print(escape(printable(line)), highlight=False, soft_wrap=True)
+        self._console.print(Text(printable(line)), soft_wrap=True)
 
     def show(self, what: str, total: int | None, completed: int, **fields: Any) -> None:
         """Begin a bar in place of the one before."""
         self.hide()
         self.start_s = time.monotonic()
         self._next_line = self.start_s + _LINE_EVERY_S
-        self._task = self._progress.add_task(what, total=total, completed=completed, **fields)
+        self._task = self._progress.add_task(
+            printable(what), total=total, completed=completed, **fields
+        )
 
     def hide(self) -> None:
         """Take the present bar away."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
 from shardprep.bench.result import WAYS
-from shardprep.report.summary import megabytes, plain_table, print_line
+from shardprep.report.summary import megabytes, plain_table, print_line, print_title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +17,7 @@ def print_benchmark(console: Console, found: Benchmark) -> None:
     """Show what each way gave, and what the fastest gave beside the slowest."""
     size = megabytes(found.num_bytes)
     what = f"{found.split}: {found.num_records:,} images, {size}"
-    console.print(f"[bold]{escape(str(found.path))}[/bold]  {what}", soft_wrap=True)
+    print_title(console, str(found.path), f"  {what}")
     table = plain_table("way", "images/s", "a core", "MB/s", "first batch", "memory", "yields")
     table.columns[6].justify = "left"
     for way in found.ways:

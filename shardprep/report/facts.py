@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,22 +55,6 @@ class Facts:
     """Of the numbers to learn, in a regression set."""
     rejections: dict[str, tuple[Example, ...]]
     """A few examples for each kind of rejection."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
-        return {
-            "path": self.location,
-            "manifest": self.manifest.model_dump(mode="json"),
-            "schema": self.schema.model_dump(mode="json"),
-            "formats": self.formats,
-            "original_width": self.original_width and asdict(self.original_width),
-            "original_height": self.original_height and asdict(self.original_height),
-            "target": self.target and asdict(self.target),
-            "rejections": {
-                kind: [asdict(example) for example in examples]
-                for kind, examples in self.rejections.items()
-            },
-        }
 
 
 def read_facts(folder: Path, location: str) -> Facts:

@@ -25,7 +25,7 @@ class BuildProgress(Bar):
         """Count nothing yet."""
         super().__init__(
             console,
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]:,.0f} images/s"),

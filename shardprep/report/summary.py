@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +28,7 @@ _BAR_CELLS = 24
 _MOST_CLASSES = 20
 _NAMED_CLASSES = 6
 _KILO = 1000
+_IS_THERE = " is there already: nothing to do."
 
 
 def megabytes(num_bytes: float) -> str:
@@ -74,10 +74,7 @@ def print_result(
 ) -> None:
     """Show what a build has come to."""
     manifest = result.manifest
-    if result.was_there:
-        console.print(f"[bold]{result.location}[/bold] is there already: nothing to do.")
-    else:
-        console.print(f"[bold]{result.location}[/bold]")
+    print_title(console, result.location, _IS_THERE if result.was_there else "")
     console.print(_split_table(manifest))
     _print_labels(console, manifest.labels.names, manifest.labels.found_by, schema.target)
     print_line(console, "images", image_line(schema))
@@ -96,7 +93,7 @@ def print_result(
 def print_part(console: Console, result: PartResult) -> None:
     """Show what the build of a part has come to."""
     if result.was_there:
-        console.print(f"[bold]{result.place.location}[/bold] is there already: nothing to do.")
+        print_title(console, result.place.location, _IS_THERE)
         return
     console.print(
         f"part {result.part} is done: {result.num_shards:,} of {result.num_all_shards:,} shards; "
@@ -110,7 +107,7 @@ def print_part(console: Console, result: PartResult) -> None:
 def print_facts(console: Console, facts: Facts) -> None:
     """Show a finished dataset."""
     manifest = facts.manifest
-    console.print(f"[bold]{manifest.name} {manifest.version}[/bold]  {facts.location}")
+    print_title(console, f"{manifest.name} {manifest.version}", f"  {facts.location}")
     console.print(_split_table(manifest))
     if manifest.labels.names:
         console.print(_class_table(manifest, one_label=facts.schema.target == LABEL))
@@ -208,9 +205,7 @@ def _class_table(manifest: Manifest, *, one_label: bool) -> Table:
         if label == _MOST_CLASSES:
             break
         bar = "█" * round(_BAR_CELLS * sum(row) / most)
-        table.add_row(
-            str(label), escape(printable(name)), *(f"{n:,}" for n in row), Text(bar, style="cyan")
-        )
+        table.add_row(str(label), name, *(f"{n:,}" for n in row), Text(bar, style="cyan"))
     rest = [sum(row) for row in list(counts.values())[_MOST_CLASSES:]]
     if rest:
         note = f"… {len(rest):,} more classes, {min(rest):,} to {max(rest):,} records each"
@@ -264,6 +259,12 @@ def _print_sizes(console: Console, manifest: Manifest) -> None:
             "a smaller --size keeps the shards small",
             style="yellow",
         )
+
+
+def print_title(console: Console, title: str, rest: str = "") -> None:
+    """Print what a report is of, and what there is to say at once."""
+    line = Text.assemble((printable(title), "bold"), printable(rest))
+    console.print(line, soft_wrap=True)
 
 
 def print_line(console: Console, title: str, text: str, style: str = "") -> None:

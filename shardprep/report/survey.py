@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
-from shardprep.errors import printable
-from shardprep.report.summary import counts_line, megabytes, plain_table, print_line
+from shardprep.report.summary import counts_line, megabytes, plain_table, print_line, print_title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +21,7 @@ def _short(text: str) -> str:
 
 def print_survey(console: Console, survey: Survey) -> None:
     """Show what a source holds, and what each way to find labels would give."""
-    console.print(f"[bold]{escape(survey.source)}[/bold]", soft_wrap=True)
+    print_title(console, survey.source)
     size = megabytes(survey.num_bytes)
     formats = counts_line(survey.suffixes)
     print_line(console, "images", f"{survey.num_images:,}, {size} ({formats})")
@@ -48,9 +45,9 @@ def print_survey(console: Console, survey: Survey) -> None:
     rules.columns[0].overflow = "fold"
     for rule in survey.rules[:_MOST_RULES]:
         mark = " *" if rule.rule == survey.chosen else ""
-        examples = escape(printable(", ".join(_short(text) for text in rule.examples)))
+        examples = ", ".join(_short(text) for text in rule.examples)
         counts = f"{rule.num_labelled:,}", f"{rule.num_classes:,}"
-        rules.add_row(escape(printable(rule.rule)) + mark, *counts, examples)
+        rules.add_row(rule.rule + mark, *counts, examples)
     if survey.rules:
         console.print(rules)
     if survey.classes:

@@ -26,7 +26,7 @@ class ByteProgress(Bar):
         """Count nothing yet."""
         super().__init__(
             console,
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from shardprep.report.summary import megabytes, plain_table, print_line
+from shardprep.report.summary import megabytes, plain_table, print_line, print_title
 from shardprep.verify.problem import MEANINGS, Problem
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def print_verification(
     console: Console, found: Verification, *, decode: bool, repair: bool
 ) -> None:
     """Show what was checked and what is wrong; `decode` and `repair` are asked for already."""
-    console.print(Text(found.location, "bold"), soft_wrap=True)
+    print_title(console, found.location)
     if found.problems:
         _print_problems(console, found.problems)
     if found.unknown:
@@ -78,9 +78,11 @@ def _print_problems(console: Console, problems: Sequence[Problem]) -> None:
     by_kind: dict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
         by_kind[problem.kind].append(problem)
+    # Where there is no terminal each line is to be found by its kind.
     for kind in MEANINGS:
         for i, problem in enumerate(by_kind[kind][:_SHOWN]):
-            print_line(console, kind if i == 0 else "", line(problem))
+            is_named = i == 0 or not console.is_terminal
+            print_line(console, kind if is_named else "", line(problem))
         more = len(by_kind[kind]) - _SHOWN
         if more > 0:
             print_line(console, "", f"and {more:,} more; --json lists them all", style="dim")

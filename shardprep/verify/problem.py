@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,15 +93,3 @@ class Verification:
     def location(self) -> str:
         """Where the dataset is, for people."""
         return str(self.address or self.path)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
-        return {
-            "path": self.location,
-            "num_shards": self.num_shards,
-            "num_records": self.num_records,
-            "num_bytes": self.num_bytes,
-            "elapsed_s": round(self.elapsed_s, 3),
-            "problems": [asdict(problem) for problem in self.problems],
-            "unknown": list(self.unknown),
-        }
