@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import subprocess
 import sys
@@ -21,10 +20,12 @@ from rich.console import Console
 from shardprep.bench import run as bench_run
 from shardprep.bench.result import TRACED, WAYS, Benchmark, Round, Settings, Timeline, Way
 from shardprep.bench.run import run_benchmark
+from shardprep.commands.result import BenchJson
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.report.benchmark import print_benchmark
 from shardprep.report.plot import check_plot, write_plot
 from tests.builders import build, png, write, zip_bytes
+from tests.json_page import printed
 
 NUM_IMAGES, BATCH_SIZE = 40, 8
 SHORT = Settings(batch_size=BATCH_SIZE, seconds=0.05, rounds=2)
@@ -165,7 +166,7 @@ def test_bench_gives_json_and_a_picture(sets: dict[str, Path], tmp_path: Path) -
         capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "80"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = printed(done.stdout, BenchJson)
     ways = {way["name"]: way for way in found["ways"]}
     assert list(ways) == list(WAYS)
     assert {name: way["problem"] for name, way in ways.items() if way["problem"]} == {}

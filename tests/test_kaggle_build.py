@@ -8,7 +8,9 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from shardprep.commands.result import DownloadJson
 from tests.builders import animals, zip_bytes
+from tests.json_page import printed
 from tests.kaggle_server import Archive, KaggleServer
 
 if TYPE_CHECKING:
@@ -41,9 +43,11 @@ def test_build_of_a_slug_downloads_once_and_builds(tmp_path: Path) -> None:
 
 def test_download_then_init_then_build_and_inspect(tmp_path: Path) -> None:
     with KaggleServer({"owner/pets/3": Archive(zip_bytes(animals(20)))}) as server:
+        as_json = run(server, tmp_path, "download", "owner/pets/3", "--json")
         path = run(server, tmp_path, "download", "owner/pets/3")
         assert path.returncode == 0, path.stderr
         assert path.stdout.strip().endswith("pets.zip")
+        assert printed(as_json.stdout, DownloadJson)["path"] == path.stdout.strip()
         for arguments in (("init", "kaggle:owner/pets/3"), ("build", "--shards", "2")):
             done = run(server, tmp_path, *arguments)
             assert done.returncode == 0, done.stderr

@@ -20,6 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shardprep.cli import app
+from shardprep.commands.result import FetchJson
 from shardprep.dataset import index_name
 from shardprep.errors import BuildError, DatasetError, RecipeError, ShardprepError, StorageError
 from shardprep.fetch import fetch_dataset
@@ -31,6 +32,7 @@ from shardprep.storage.staging import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl
 from shardprep.verify.dataset import verify_dataset
 from tests.builders import animals, build, tree, write, zip_bytes
+from tests.json_page import printed
 from tests.object_store import Fault, process_environment, wait_until
 
 if TYPE_CHECKING:
@@ -497,7 +499,7 @@ def test_fetch_makes_the_same_folder(local: Path, url: str, tmp_path: Path) -> N
 
 
 def test_fetch_of_the_command_line(url: str, tmp_path: Path) -> None:
-    facts = json.loads(run("fetch", url, "--to", str(tmp_path), "--json").stdout)
+    facts = printed(run("fetch", url, "--to", str(tmp_path), "--json").stdout, FetchJson)
     assert facts["path"] == str(tmp_path / "pets" / "1.0.0")
     assert "is there already" in run("fetch", url, "--to", str(tmp_path)).stdout
 

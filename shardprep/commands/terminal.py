@@ -101,8 +101,8 @@ def outlive_readers() -> None:
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if not isinstance(stream, io.TextIOWrapper):
-            continue
+        if type(stream) is not io.TextIOWrapper:
+            continue  # closed, or somebody's who runs this program inside of another
         file = io.BufferedWriter(_Outliving(stream.fileno(), "w", closefd=False))
         again = io.TextIOWrapper(
             file,
