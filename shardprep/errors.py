@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-UNPRINTABLE = re.compile(
+_UNPRINTABLE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """What ends a line, steers a terminal or turns the direction of writing."""
@@ -26,7 +26,17 @@ _MAX_WHERE = 160
 
 def printable(text: str) -> str:
     """Return the text with escapes for what could do more on a terminal than be read."""
-    return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def printable_json(text: str) -> str:
+    """Return a text of JSON with such escapes in its strings; line ends are between them, and stay.
+
+    A string of it is one of TOML as well.
+    """
+    return _UNPRINTABLE.sub(
+        lambda match: "\n" if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text
+    )
 
 
 def shown(text: str, most: int) -> str:

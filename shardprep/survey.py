@@ -18,7 +18,7 @@ from shardprep.catalog.labels import (
 )
 from shardprep.catalog.splits import given_split
 from shardprep.catalog.targets import TargetSpec, make_targets
-from shardprep.errors import SourceError
+from shardprep.errors import SourceError, printable, printable_json
 from shardprep.recipe import make_recipe
 from shardprep.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
 from shardprep.source.archive import Member, list_source
@@ -143,7 +143,8 @@ def recipe_text(survey: Survey) -> str:
     ]
     if survey.num_doubles:
         lines += ["", f"# {survey.num_doubles:,} images are there twice.", "# dedup = true"]
-    return "\n".join(lines) + "\n"
+    # Comments may say what a file is called; in strings there is nothing more to escape.
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def _label_lines(survey: Survey) -> list[str]:
@@ -178,7 +179,7 @@ def _split_lines(survey: Survey) -> list[str]:
 
 def _quoted(text: str) -> str:
     """Return a TOML string; its basic strings escape as JSON's do."""
-    return json.dumps(text, ensure_ascii=False)
+    return printable_json(json.dumps(text, ensure_ascii=False))
 
 
 def _by_table(keys: Sequence[str], table: Table) -> Labelling | None:

@@ -324,7 +324,8 @@ def test_a_repair_that_cannot_be_says_why_in_one_line(shop: Path) -> None:
     (shop / "shardprep.toml").unlink()
     lost = run("verify", "--repair", cwd=shop)
     assert lost.returncode == 2
-    assert "add --source" in lost.stderr
+    assert lost.stderr.endswith("add --source with the folder, the archive or the slug\n")
+    assert (lost.stdout, lost.stderr.count("\n")) == ("", 1)  # said before anything is verified
     gone = run("verify", "--repair", "--source", "nothing.zip", cwd=shop)
     assert gone.returncode == 1
     assert "nothing.zip: no such file" in gone.stderr

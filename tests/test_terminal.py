@@ -177,19 +177,20 @@ HOSTILE = "\x1b[31m[bold]x[/] [/nope] :smile: \u202edlot\u2066 \x07\x9b2J"
 def _strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with an archive in which every name is hostile."""
     here = tmp_path_factory.mktemp("strange")
-    rows = "".join(f'{i},"{HOSTILE}\n{i % 2}"\n' for i in range(8))
+    rows = "".join(f'{i},"{HOSTILE}\n{i % 2}"\n' for i in range(9))
     members = {f"{HOSTILE}/{i}.jpg": jpeg(seed=i) for i in range(8)}
     members |= {
-        f"{HOSTILE}/bad{HOSTILE}.jpg": b"no",
+        f"{HOSTILE}/8.jpg": b"no",
         f"{HOSTILE}.{HOSTILE}": b"",
         f"../{HOSTILE}": b"",
     }
+    members["labels.csv"] = f"id,kind\n{rows}".encode()
     members[f"{HOSTILE}.csv"] = f"id,{HOSTILE}\n{rows}".encode()
     write(here / f"{HOSTILE}.zip", zip_bytes(members))
     return here
 
 
-RULE = ("--labels", f"csv:{HOSTILE}.csv:1:2", "--max-rejected", "100%", "--name", "strange")
+RULE = ("--labels", "csv:labels.csv:id:kind", "--max-rejected", "100%", "--name", "strange")
 OUT = ("--out", f"out {HOSTILE}")
 PLACE = f"out {HOSTILE}/strange"
 
@@ -200,12 +201,10 @@ def test_names_of_strangers_steer_nothing(strange: Path) -> None:
         (("init", source), 0),
         (("init", source, "--overwrite", "--json"), 0),
         (("build", source, *RULE, *OUT, "--dry-run"), 0),
-        (("build", source, *RULE, *OUT, "--dry-run", "--json"), 0),
         (("build", source, *RULE, *OUT, "--part", "1/1"), 0),
         (("finalize", PLACE), 0),
         (("build", source, *RULE, *OUT), 0),
-        (("build", source, *RULE, *OUT, "--json"), 0),
-        (("build", source, *RULE[:2], "--name", "other", *OUT), 1),
+        (("build", source, *RULE[:2], "--name", "other", "--max-rejected", "0%", *OUT), 1),
         (("inspect", PLACE), 0),
         (("inspect", PLACE, "--json"), 0),
         (("sample", f"new {HOSTILE}", "--nope"), 2),
@@ -216,7 +215,7 @@ def test_names_of_strangers_steer_nothing(strange: Path) -> None:
     ]
     for arguments, code in commands:
         check(strange, arguments, code)
-    (file,) = strange.glob("out*/strange/1.0.0/*.tfrecord-*")
+    (file,) = (strange / PLACE / "1.0.0").glob("*.tfrecord-*")
     file.write_bytes(file.read_bytes()[:300])
     write(file.parent / f"unknown {HOSTILE}", b"")
     assert HOSTILE[5:16] in check(strange, ("verify", PLACE), 3)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardprep.errors import UNPRINTABLE, RecipeError
+from shardprep.errors import RecipeError, printable_json
 
 if TYPE_CHECKING:
     from shardprep.complete import BuildResult
@@ -69,13 +69,7 @@ def print_json(result: Any) -> None:
     from pydantic_core import to_jsonable_python
 
     plain = to_jsonable_python(result, inf_nan_mode="null")
-    text = json.dumps(plain, indent=2, ensure_ascii=False)
-    # The line ends are JSON's own: those of a string are escaped.
-    typer.echo(UNPRINTABLE.sub(lambda one: one[0] if one[0] == "\n" else _escaped(one[0]), text))
-
-
-def _escaped(character: str) -> str:
-    return f"\\u{ord(character):04x}"
+    typer.echo(printable_json(json.dumps(plain, indent=2, ensure_ascii=False)))
 
 
 class _Outliving(io.FileIO):
