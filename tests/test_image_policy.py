@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -336,3 +337,33 @@ def test_odd_images_of_others_are_written_or_say_why_in_less_than_a_gigabyte(how
     assert all(len(end) == 2 and end[1] for end in ends.values() if end)
     assert "crashed" not in {end[0] for end in ends.values() if end}
     assert sum(not end for end in ends.values()) > MIN_WRITTEN_OF_OTHERS
+
+
+def test_the_memory_of_a_worker_is_what_the_page_says(tmp_path: Path) -> None:
+    """One row of the table, in a process of its own: what it holds is of the decoding alone."""
+    row = re.search(
+        r"^\| PNG, 12 megapixels \| \d+ MB \| (\d+) MB \|", PAGE.read_text(), re.MULTILINE
+    )
+    assert row is not None
+    photo = Image.fromarray(pixels(60, 80)).resize((4000, 3000), Image.Resampling.BICUBIC)
+    photo.save(tmp_path / "photo.png", compress_level=1)
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from shardprep.image import ProcessedImage, process_image\n"
+        "from shardprep.spec import ImageSpec\n"
+        "def peak():\n"
+        "    status = Path('/proc/self/status').read_text()\n"
+        "    return int(status.split('VmHWM:')[1].split()[0]) * 1024\n"
+        "process_image(Path(sys.argv[1]).read_bytes(), ImageSpec())\n"
+        "before = peak()\n"
+        "data = Path(sys.argv[2]).read_bytes()\n"
+        "assert isinstance(process_image(data, ImageSpec()), ProcessedImage)\n"
+        "print(peak() - before - len(data))\n"
+    )
+    (tmp_path / "small.png").write_bytes(png())
+    files = [str(tmp_path / name) for name in ("small.png", "photo.png")]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *files], capture_output=True, text=True, check=True
+    )
+    assert 0.5 < int(done.stdout) / 1e6 / int(row[1]) < 1.5
