@@ -30,7 +30,7 @@ from shardprep.commands import (
     verify,
 )
 from shardprep.commands.terminal import outlive_readers, print_json, start_logging
-from shardprep.errors import RecipeError, ShardprepError
+from shardprep.errors import RecipeError, ShardprepError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -103,7 +103,8 @@ def _fail(error: BaseException, *, as_json: bool) -> int:
     if said is None:
         said = ShardprepError("shardprep", f"has failed: {error!r}", "please report it")
     if not is_ours or _log.isEnabledFor(logging.DEBUG):
-        sys.stderr.write("".join(traceback.format_exception(error)))
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            sys.stderr.write(f"{printable(line)}\n")
     if is_ours:
         sys.stderr.write(f"{said}\n")
     if as_json:
