@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from shardprep.storage.url import local_path
+
 _OUTPUT, _IMAGES, _LABELS = "Output", "Images", "Labels"
 _SPLITS, _CHOICE, _LIMITS, _RUN = "Splits", "Which images", "Limits", "This run"
 
@@ -365,6 +367,7 @@ Timeout = Annotated[
 SaveRejected = Annotated[
     Path | None,
     typer.Option(
+        parser=local_path,
         metavar="DIR",
         help="Copy rejected images there, with a list of the reasons.",
         show_default=False,

@@ -25,7 +25,7 @@ from shardprep.manifest import MANIFEST_FILE, load_manifest, parse_manifest
 from shardprep.shard import BUILD_FILE, PARTS_DIR, Folders
 from shardprep.storage.folder import LocalFolder, ObjectFolder
 from shardprep.storage.staging import staged_documents
-from shardprep.storage.url import ObjectUrl, is_url
+from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,9 +109,10 @@ class Place(Protocol):
 
 def place_of(out: str, name: str, version: str) -> Place:
     """Return where a dataset of this name and version is built below `out`."""
-    if is_url(out):
-        return ObjectPlace(ObjectUrl.parse(out) / name / version)
-    return LocalPlace(DatasetFolder(Path(out), name, version))
+    where = parse_place(out)
+    if isinstance(where, ObjectUrl):
+        return ObjectPlace(where / name / version)
+    return LocalPlace(DatasetFolder(where, name, version))
 
 
 @dataclass(frozen=True, slots=True)

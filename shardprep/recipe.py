@@ -8,13 +8,22 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from shardprep.errors import RecipeError
 from shardprep.grammar import MAX_NAME, NAME, VERSION
 from shardprep.schema import MAX_SIDE, TargetKind
+from shardprep.source.kaggle.ref import is_ref
 from shardprep.source.limits import DEFAULT_LIMITS, SourceLimits
-from shardprep.storage.url import SCHEMES, ObjectUrl, is_url, shown_url
+from shardprep.storage.url import parse_place, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +34,8 @@ _NUM_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kKmMgGtT])(i?))?[bB]?")
 _MOST_BYTES = 2**63 - 1
 _COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128)}
 _SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|gz|bz2|xz)$", re.IGNORECASE)
+_SCHEME = re.compile(r"(^|[:,=])[A-Za-z][A-Za-z0-9+.-]+://")
+"""Of an address, where a rule names a file."""
 
 
 def _size(value: object) -> object:
@@ -188,19 +199,20 @@ class Recipe(BaseModel):
 
     @field_validator("source", "out")
     @classmethod
-    def _check_address(cls, place: str) -> str:
-        if is_url(place):
-            try:
-                ObjectUrl.parse(place)
-            except RecipeError as error:
-                raise ValueError(str(error)) from None
-        return place
+    def _check_address(cls, text: str, info: ValidationInfo) -> str:
+        if info.field_name == "source" and is_ref(text):
+            return text
+        try:
+            parse_place(text)
+        except RecipeError as error:
+            raise ValueError(str(error)) from None
+        return text
 
     @field_validator("labels", "join", "class_map", "exclude_list", "split", "schema_")
     @classmethod
     def _check_near(cls, value: Any) -> Any:
         for text in (value,) if isinstance(value, str) else value:
-            if any(f"{scheme}://" in text for scheme in SCHEMES):
+            if _SCHEME.search(text) and not text.startswith("regex:"):
                 message = f"{shown_url(text)}: a table is read from the source or from this machine"
                 raise ValueError(message)
         return value

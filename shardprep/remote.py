@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.dataset import (
@@ -25,10 +24,11 @@ from shardprep.grammar import VERSION, version_key
 from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage import objects
 from shardprep.storage.staging import RemoteShard, is_document, stage_documents
-from shardprep.storage.url import SCHEMES, ObjectUrl, is_url
+from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from shardprep.manifest import Manifest, Shard
     from shardprep.schema import Schema
@@ -140,15 +140,14 @@ def find(place: str | Path, *, damaged: bool = False) -> Path | RemoteDataset:
         damaged: let one be found that has lost its manifest.
 
     Raises:
+        RecipeError: it is neither a path nor an address.
         DatasetError: there is none, or several.
 
     """
-    text = str(place)
-    if is_url(text):
-        return find_remote(ObjectUrl.parse(text), damaged=damaged)
-    if isinstance(place, Path) and text.startswith(tuple(f"{scheme}:/" for scheme in SCHEMES)):
-        raise DatasetError(text, "is an address that became a path", "give it as a text")
-    return find_damaged(Path(place)) if damaged else find_dataset(Path(place))
+    where = parse_place(str(place))
+    if isinstance(where, ObjectUrl):
+        return find_remote(where, damaged=damaged)
+    return find_damaged(where) if damaged else find_dataset(where)
 
 
 def documents_of(found: Path | RemoteDataset, names: Sequence[str]) -> Path:

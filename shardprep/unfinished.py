@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardprep.dataset import INCOMPLETE_SUFFIX, DatasetFolder
 from shardprep.errors import DatasetError
 from shardprep.grammar import VERSION
 from shardprep.place import LocalPlace, ObjectPlace, Place
-from shardprep.storage.url import ObjectUrl, is_url
+from shardprep.storage.url import ObjectUrl, parse_place
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _VERSION_FOLDER = re.compile(rf"{VERSION.pattern}({re.escape(INCOMPLETE_SUFFIX)})?")
 _NAMED = 4
@@ -24,10 +27,9 @@ def find_place(where: str) -> Place:
         DatasetError: there is none, or several.
 
     """
-    if is_url(where):
-        url = ObjectUrl.parse(where.removesuffix("/").removesuffix(INCOMPLETE_SUFFIX))
-        return ObjectPlace(url)
-    path = Path(where)
+    path = parse_place(where)
+    if isinstance(path, ObjectUrl):
+        return ObjectPlace(path._replace(key=path.key.removesuffix(INCOMPLETE_SUFFIX)))
     own = path if _is_named(path) else path.resolve()
     if _VERSION_FOLDER.fullmatch(own.name):
         folder = _folder(own)

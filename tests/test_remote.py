@@ -412,7 +412,7 @@ def test_an_address_that_means_no_one_dataset_is_an_error(
 
 
 def test_an_address_that_became_a_path_is_named() -> None:
-    with pytest.raises(DatasetError, match="is an address that became a path; give it as a text"):
+    with pytest.raises(RecipeError, match="is an address that became a path; give it as a text"):
         load(Path("s3://bucket/pets"))
 
 

@@ -142,7 +142,8 @@ def named_files(recipe: Recipe) -> list[str]:
 
 def _join_parts(text: str) -> tuple[str, str]:
     file, colon, key = text.rpartition(":")
-    return (file, key) if colon else (text, "")
+    has_key = colon and not key.lower().endswith(TABLE_SUFFIXES)  # a path may hold a colon
+    return (file, key) if has_key else (text, "")
 
 
 def _read(member: Member) -> bytes:

@@ -13,6 +13,7 @@ from shardprep.commands.terminal import console, notice, print_json
 if TYPE_CHECKING:
     from shardprep.bench.result import Benchmark
     from shardprep.commands.result import BenchJson
+from shardprep.storage.url import local_path
 
 EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats --plot bench.png"
 
@@ -28,6 +29,7 @@ def bench(
     plot: Annotated[
         Path | None,
         typer.Option(
+            parser=local_path,
             metavar="FILE.png",
             help="Draw bars, and a timeline of read, decode and train.",
             show_default=False,

@@ -9,6 +9,7 @@ import typer
 
 from shardprep import options as o
 from shardprep.commands.terminal import console, notice, print_json
+from shardprep.storage.url import local_path
 
 EPILOG = (
     "Examples:\n\nshardprep download dogs-vs-cats\n\n"
@@ -25,7 +26,12 @@ def download(
     ],
     to: Annotated[
         Path | None,
-        typer.Option(help="Folder for the archive.", show_default="the cache", metavar="DIR"),
+        typer.Option(
+            parser=local_path,
+            help="Folder for the archive.",
+            show_default="the cache",
+            metavar="DIR",
+        ),
     ] = None,
     refresh: o.Refresh = False,
     as_json: o.Json = False,

@@ -9,6 +9,7 @@ import typer
 
 from shardprep import options as o
 from shardprep.commands.terminal import console, notice, print_json
+from shardprep.storage.url import ObjectUrl, local_path
 
 EPILOG = "Examples:\n\nshardprep fetch s3://bucket/dogs_vs_cats --to tfrecords"
 
@@ -22,7 +23,10 @@ def fetch(
         ),
     ],
     to: Annotated[
-        Path, typer.Option(help="Folder of datasets.", metavar="DIR", show_default="tfrecords")
+        Path,
+        typer.Option(
+            parser=local_path, help="Folder of datasets.", metavar="DIR", show_default="tfrecords"
+        ),
     ] = Path("tfrecords"),
     threads: Annotated[int, typer.Option(min=1, help="Shards that are got at a time.")] = 8,
     as_json: o.Json = False,
@@ -32,7 +36,6 @@ def fetch(
     from shardprep.remote import find_remote
     from shardprep.report.summary import megabytes
     from shardprep.report.transfer import ByteProgress
-    from shardprep.storage.url import ObjectUrl
 
     remote = find_remote(ObjectUrl.parse(url))
     with ByteProgress(console(stderr=True)) as progress:

@@ -9,13 +9,19 @@ import typer
 
 from shardprep import options as o
 from shardprep.commands.terminal import console, notice, print_json
+from shardprep.storage.url import local_path
 
 EPILOG = "Example:\n\nshardprep sample demo && cd demo && shardprep build --shards 20"
 
 
 def sample(
     directory: Annotated[
-        Path, typer.Argument(help="Where to write shapes.zip and shardprep.toml.")
+        Path,
+        typer.Argument(
+            parser=local_path,
+            metavar="DIRECTORY",
+            help="Where to write shapes.zip and shardprep.toml.",
+        ),
     ] = Path(),
     as_json: o.Json = False,
 ) -> None:

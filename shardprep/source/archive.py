@@ -15,7 +15,6 @@ import zipfile
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError, shown
@@ -28,10 +27,11 @@ from shardprep.source.prefix import find_objects
 from shardprep.source.sniff import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
 from shardprep.source.streams import buffered, decompressed, stored_bytes
 from shardprep.source.unpack import Workshop
-from shardprep.storage.url import is_url
+from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from shardprep.source.containers import Entry
     from shardprep.source.extent import StoredExtent
@@ -97,17 +97,19 @@ def list_source(
         leave_out: folders or addresses below the source that are no part of it.
 
     Raises:
+        RecipeError: the source is neither a path nor an address.
         SourceError: the source is missing, is no archive, is damaged or past a limit, or two
             members have one key.
 
     """
     budget = Budget(limits)
     walk = _Walk(Workshop(work_dir, notice, budget), budget, zip_encoding)
-    if is_url(str(source)):
+    place = parse_place(str(source))
+    if isinstance(place, ObjectUrl):
         walk.address(str(source), leave_out)
         walk.join_parts()
         return walk.listing()
-    source = Path(source)
+    source = place
     if source.is_dir():
         walk.folder(source, leave_out)
     elif not source.is_file():
