@@ -36,6 +36,7 @@ OUTLINE_FILE = ".parts/outline.json"
 FETCHING_SUFFIX = ".fetching"
 COPY_AGAIN = "copy it again, or build the set again"
 """The way out where a file of a dataset is missing or damaged."""
+_FLAG = {"build": "--out", "fetch": "--to"}
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """What file systems answer that have no locks: Lustre without `flock`, NFS without its daemon."""
 
@@ -114,15 +115,16 @@ def index_name(shard: str) -> str:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, *, alone: bool = True) -> Iterator[bool]:
-    """Hold a folder, made if need be, against other builds; the lock goes with the process.
+def locked(folder: Path, *, alone: bool = True, who: str = "build") -> Iterator[bool]:
+    """Hold a folder, made if need be, against others; the lock goes with the process.
 
-    Builds that need not be `alone` hold it together. Yields whether it is held: on a file system
-    without locks, where it cannot be, a build goes on all the same. The lock is that of a file
-    open for writing, for which network file systems ask the other machines.
+    Those that need not be `alone` hold it together. Yields whether it is held: on a file system
+    without locks, where it cannot be, the work goes on all the same. The lock is that of a file
+    open for writing, for which network file systems ask the other machines. `who` is what an error
+    calls the others: whatever works in folders of this kind.
 
     Raises:
-        BuildError: another build holds it, or it cannot be made.
+        BuildError: another holds it, or it cannot be made.
 
     """
     try:
@@ -130,27 +132,26 @@ def locked(folder: Path, *, alone: bool = True) -> Iterator[bool]:
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise BuildError(
-            str(folder), f"cannot be made ({error.strerror})", "choose another --out"
+            str(folder), f"cannot be made ({error.strerror})", f"choose another {_FLAG[who]}"
         ) from error
     try:
-        is_held = _lock(descriptor, folder, alone=alone)
+        is_held = _lock(descriptor, folder, who, alone=alone)
         if not _is_file(descriptor, folder / LOCK_FILE):
             raise BuildError(
-                str(folder), "another build has just finished here", "run the command again"
+                str(folder), f"another {who} has just finished here", "run the command again"
             )
         yield is_held
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, folder: Path, *, alone: bool) -> bool:
+def _lock(descriptor: int, folder: Path, who: str, *, alone: bool) -> bool:
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError as error:
+        part = ", or a part of this one" if who == "build" else ""
         raise BuildError(
-            str(folder),
-            "another build is at work here, or a part of this one",
-            "wait for it, or end it",
+            str(folder), f"another {who} is at work here{part}", "wait for it, or end it"
         ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:

@@ -1,7 +1,8 @@
 """A whole dataset from object storage to a folder: complete or absent, taken up where it stopped.
 
 It comes to be in `<version>.fetching/`. A shard has its name there only when every byte of it is
-what the manifest says; on a later run it is checked and not got again.
+what the manifest says; on a later run it is checked and not got again. What a copy has lost that
+was finished is got there too, and takes its place only when it is whole.
 """
 
 from __future__ import annotations
@@ -12,21 +13,29 @@ import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from shardprep.dataset import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, locked
+from shardprep.dataset import (
+    ITEMS_FILE,
+    LOCK_FILE,
+    SCHEMA_FILE,
+    DatasetFolder,
+    index_name,
+    locked,
+)
 from shardprep.durable import DurableFile, sync_folder, write_durably
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, DatasetError
 from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage import objects
 from shardprep.storage.staging import check_content, is_document
+from shardprep.tfds import DOCUMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep.manifest import Manifest
+    from shardprep.manifest import Manifest, Shard
     from shardprep.remote import RemoteDataset
     from shardprep.storage.staging import RemoteShard
 
@@ -37,7 +46,7 @@ class Watcher(Protocol):
     """Whoever wants to know how far it is."""
 
     def begin(self, what: str, num_bytes: int | None) -> None:
-        """So many bytes will be got."""
+        """So many bytes will be got, or checked."""
 
     def progress(self, num_bytes: int) -> None:
         """So many bytes are here."""
@@ -50,65 +59,191 @@ class Fetched:
     path: Path
     manifest: Manifest
     was_there: bool
+    """Whether there was a copy before."""
     num_new_bytes: int
     """Of shards that were got now."""
+    renewed: tuple[str, ...] = ()
+    """Files of the copy that was there which were got anew, sorted."""
+    left_out: tuple[DatasetError, ...] = ()
+    """What is wrong with the files that the copy lacks."""
 
 
 def fetch_dataset(
-    remote: RemoteDataset, to: Path, *, num_threads: int, watcher: Watcher
+    remote: RemoteDataset,
+    to: Path,
+    *,
+    num_threads: int,
+    watcher: Watcher,
+    check: bool = False,
+    damaged: bool = False,
 ) -> Fetched:
-    """Make `<to>/<name>/<version>/` a copy of a dataset, unless it is there.
+    """Make `<to>/<name>/<version>/` a copy of a dataset, or get anew what a copy has lost.
 
     Args:
         remote: the dataset.
         to: a folder of datasets.
         num_threads: shards that are got at a time.
         watcher: told how far it is.
+        check: hash every file of a copy that is there; else they must be there, with their sizes.
+        damaged: leave out what is damaged or missing there; else that is an error.
 
     Raises:
         DatasetError: a file of the dataset is missing, or not what the manifest says.
-        BuildError: another dataset is there, it does not fit, or another process is at work.
+        BuildError: another dataset is there, it does not fit, or another fetch is at work.
 
     """
     manifest = remote.manifest()
     folder = DatasetFolder(to, manifest.name, manifest.version)
-    if folder.final.exists():
-        _check_same(folder, manifest, remote)
+    copy = _Copy(remote, manifest, folder, watcher, skips_damaged=damaged)
+    was_there = folder.final.exists()
+    wanted = copy.lacking(hashed=check)
+    if not wanted:
         return Fetched(folder.final, manifest, was_there=True, num_new_bytes=0)
-    shards = {name: remote.shard(shard) for name, shard in manifest.shards.items()}
     work = folder.fetching
-    with _writing(work), locked(work):
-        if folder.final.exists():  # another process was at it
-            _check_same(folder, manifest, remote)
-            return Fetched(folder.final, manifest, was_there=True, num_new_bytes=0)
-        _tidy(work, remote)
-        _check_room(work, shards)
-        gauge = _Gauge(watcher, sum(shard.num_bytes for shard in shards.values()))
-        _side_by_side(work, shards, gauge, num_threads)
-        documents = [name for name in remote.objects if is_document(name) and name != MANIFEST_FILE]
-        copies = remote.checked(manifest, (SCHEMA_FILE, ITEMS_FILE, *documents))
-        for name in (*documents, MANIFEST_FILE):
-            path = work / name
-            path.parent.mkdir(exist_ok=True)
-            write_durably(path, (copies / name).read_bytes())
-        work.rename(folder.final)
-        sync_folder(folder.final.parent)
-    return Fetched(folder.final, manifest, was_there=False, num_new_bytes=gauge.num_new)
+    with _writing(work), locked(work, who="fetch") as is_held:
+        if not was_there and folder.final.exists():  # another fetch has been at it
+            was_there, wanted = True, copy.lacking(hashed=check)
+        if is_held:
+            _tidy(work, wanted)
+        num_new_bytes = copy.get_shards(wanted, num_threads)
+        copy.get_documents(wanted)
+        copy.publish(was_there=was_there)
+    renewed = tuple(sorted(copy.got)) if was_there else ()
+    return Fetched(folder.final, manifest, was_there, num_new_bytes, renewed, tuple(copy.left_out))
 
 
-def _check_same(folder: DatasetFolder, manifest: Manifest, remote: RemoteDataset) -> None:
-    if not folder.is_finished or load_manifest(folder.final) != manifest:
-        raise BuildError(
-            str(folder.final),
-            f"is there already, and is not {remote}",
-            "choose another --to, or move it away",
+@dataclass
+class _Copy:
+    """A dataset on its way to a folder."""
+
+    remote: RemoteDataset
+    manifest: Manifest
+    folder: DatasetFolder
+    watcher: Watcher
+    skips_damaged: bool
+    got: list[str] = field(default_factory=list)
+    """Files that are whole in the folder of work."""
+    left_out: list[DatasetError] = field(default_factory=list)
+
+    def lacking(self, *, hashed: bool) -> set[str]:
+        """Return the files that the finished copy has not, or not whole; all without one.
+
+        Raises:
+            BuildError: what is there is no copy of this dataset.
+
+        """
+        shards, documents = self.manifest.shards, self._documents()
+        final = self.folder.final
+        if not final.exists():
+            return {*shards, *documents, MANIFEST_FILE}
+        if not self.folder.is_finished or load_manifest(final) != self.manifest:
+            raise BuildError(
+                str(final),
+                f"is there already, and is not {self.remote}",
+                "choose another --to, or move it away",
+            )
+        if hashed:
+            self.watcher.begin("checking", self.manifest.totals.num_bytes)
+        found = set()
+        num_bytes = 0
+        for name, shard in shards.items():
+            if not _is_whole(final / name, shard, hashed=hashed):
+                found.add(name)
+            num_bytes += shard.num_bytes
+            if hashed:
+                self.watcher.progress(num_bytes)
+        return found | {name for name in documents if not self._has_document(name, hashed=hashed)}
+
+    def _documents(self) -> set[str]:
+        """Return the names of all documents: those that must be there, and those that are."""
+        there = {name for name in self.remote.objects if is_document(name)}
+        indexes = map(index_name, self.manifest.shards)
+        return {SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, *indexes, *there} - {MANIFEST_FILE}
+
+    def _has_document(self, name: str, *, hashed: bool) -> bool:
+        path = self.folder.final / name
+        if not path.is_file():
+            return False
+        if name in self.manifest.files:
+            return _sha256(path) == self.manifest.files[name]
+        there = self.remote.objects.get(name)
+        if there is None or path.stat().st_size != there.num_bytes:
+            return there is None
+        return (
+            not hashed or path.read_bytes() == (self.remote.documents((name,)) / name).read_bytes()
         )
 
+    def get_shards(self, wanted: set[str], num_threads: int) -> int:
+        """Get shards side by side; return how many bytes came from the store."""
+        shards = {}
+        for name, shard in self.manifest.shards.items():
+            if name in wanted:
+                with self._whole():
+                    shards[name] = self.remote.shard(shard)
+        work = self.folder.fetching
+        _check_room(work, shards)
+        gauge = _Gauge(self.watcher, sum(shard.num_bytes for shard in shards.values()))
+        with ThreadPoolExecutor(num_threads, "shardprep-fetch") as pool:
+            jobs = {pool.submit(_fetch, work / n, one, gauge): n for n, one in shards.items()}
+            try:
+                for job in as_completed(jobs):
+                    with self._whole():
+                        job.result()
+                        self.got.append(jobs[job])
+            except BaseException:  # the first error ends the others at their next block
+                gauge.is_over.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return gauge.num_new
 
-def _tidy(work: Path, remote: RemoteDataset) -> None:
+    def get_documents(self, wanted: set[str]) -> None:
+        """Write the documents, those that are what the manifest says."""
+        names = sorted(wanted & self._documents())
+        self.remote.documents([name for name in names if name in self.remote.objects])
+        for name in names:
+            with self._whole():
+                data = (self.remote.checked(self.manifest, (name,)) / name).read_bytes()
+                path = self.folder.fetching / name
+                path.parent.mkdir(exist_ok=True)
+                write_durably(path, data)
+                self.got.append(name)
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Leave out what is not what the manifest says, or name the ways on."""
+        try:
+            yield
+        except DatasetError as error:
+            if self.skips_damaged:
+                self.left_out.append(error)
+                return
+            way = (
+                f"`shardprep verify {self.remote} --repair --source …` mends it there, "
+                "`fetch --damaged` takes what is whole"
+            )
+            raise DatasetError(error.where, error.what, way) from error
+
+    def publish(self, *, was_there: bool) -> None:
+        """Give the files that are whole their places."""
+        work, final = self.folder.fetching, self.folder.final
+        if was_there:
+            for name in self.got:
+                (final / name).parent.mkdir(exist_ok=True)
+                (work / name).replace(final / name)
+                sync_folder((final / name).parent)
+            shutil.rmtree(work)
+        else:
+            write_durably(work / MANIFEST_FILE, self.manifest.dumps().encode())
+            work.rename(final)
+            (final / LOCK_FILE).unlink()  # not before: until then it keeps others out
+        sync_folder(final.parent)
+
+
+def _tidy(work: Path, wanted: set[str]) -> None:
     """Remove what a dead process has left half done, and what is of another dataset."""
     for path in sorted(work.rglob("*"), reverse=True):
-        if path.is_file() and path.relative_to(work).as_posix() not in remote.objects:
+        name = path.relative_to(work).as_posix()
+        if path.is_file() and name not in wanted and name != LOCK_FILE:
             path.unlink()
 
 
@@ -141,26 +276,11 @@ class _Gauge:
             self._watcher.progress(self._num_bytes)
 
 
-def _side_by_side(
-    work: Path, shards: dict[str, RemoteShard], gauge: _Gauge, num_threads: int
-) -> None:
-    """Get all shards; the first error ends the others at their next block."""
-    with ThreadPoolExecutor(num_threads, "shardprep-fetch") as pool:
-        try:
-            jobs = [pool.submit(_fetch, work / n, shard, gauge) for n, shard in shards.items()]
-            for job in as_completed(jobs):
-                job.result()
-        except BaseException:
-            gauge.is_over.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
 def _fetch(path: Path, shard: RemoteShard, gauge: _Gauge) -> None:
-    if _is_whole(path, shard):
+    if _is_whole(path, shard, hashed=True):
         gauge.add(shard.num_bytes, 0)
         return
-    file = DurableFile(path)
+    file = DurableFile(path, os.urandom(4).hex())
     digest, num_bytes = hashlib.sha256(), 0
     try:
         for block in objects.read_whole(shard.url, shard.etag):
@@ -176,11 +296,15 @@ def _fetch(path: Path, shard: RemoteShard, gauge: _Gauge) -> None:
         file.abandon()
 
 
-def _is_whole(path: Path, shard: RemoteShard) -> bool:
+def _is_whole(path: Path, shard: Shard | RemoteShard, *, hashed: bool) -> bool:
     if not path.is_file() or path.stat().st_size != shard.num_bytes:
         return False
+    return not hashed or _sha256(path) == shard.sha256
+
+
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == shard.sha256
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -481,9 +482,17 @@ def test_what_needs_files_says_to_fetch_them(url: str, arguments: tuple[str, ...
 # --- fetch ---------------------------------------------------------------------------------------
 
 
-def fetch(url: str, to: Path, told: Told | None = None) -> Any:
+def fetch(url: str, to: Path, told: Told | None = None, **options: bool) -> Any:
     remote = find_remote(ObjectUrl.parse(url))
-    return fetch_dataset(remote, to, num_threads=2, watcher=told or Told())
+    return fetch_dataset(remote, to, num_threads=2, watcher=told or Told(), **options)
+
+
+FETCH = """
+import sys
+from shardprep.cli import main
+sys.argv = ["shardprep", "fetch", sys.argv[1], "--to", sys.argv[2]]
+main()
+"""
 
 
 def test_fetch_makes_the_same_folder(local: Path, url: str, tmp_path: Path) -> None:
@@ -514,13 +523,7 @@ def test_fetch_goes_on_where_it_stopped(
         if is_whole_shard(one) and not any(name in one.path for name in wanted)
         else None
     )
-    code = """
-import sys
-from shardprep.cli import main
-sys.argv = ["shardprep", "fetch", sys.argv[1], "--to", sys.argv[2]]
-main()
-"""
-    one = program(code, url, str(tmp_path), endpoint=proxy.endpoint)
+    one = program(FETCH, url, str(tmp_path), endpoint=proxy.endpoint)
     work = tmp_path / "pets" / "1.0.0.fetching"
     wait_until(lambda: all((work / name).exists() for name in wanted))
     one.kill()
@@ -547,6 +550,101 @@ def test_fetch_of_a_damaged_dataset_makes_nothing(
     assert error.value.where == f"{url}/{FIRST}"
     assert not (tmp_path / "pets" / "1.0.0").exists()
     assert not list(tmp_path.rglob(FIRST))
+
+
+def test_a_second_fetch_to_a_folder_stops_with_one_line(
+    local: Path, url: str, proxy: Proxy, tmp_path: Path
+) -> None:
+    hold = threading.Event()
+    proxy.rule = lambda one: Fault(hold=hold) if is_whole_shard(one) else None
+    first = program(FETCH, url, str(tmp_path), endpoint=proxy.endpoint)
+    wait_until(lambda: proxy.count(path=FIRST) > 0)
+    proxy.rule = lambda _: None
+    second = program(FETCH, url, str(tmp_path), endpoint=proxy.endpoint)
+    work = tmp_path / "pets" / "1.0.0.fetching"
+    for _ in range(20):
+        with pytest.raises(BuildError, match="another fetch is at work here; wait for it, or end"):
+            fetch(url, tmp_path)
+    _, line = second.communicate(timeout=60)
+    assert line == f"{work}: another fetch is at work here; wait for it, or end it\n"
+    hold.set()
+    _, errors = first.communicate(timeout=60)
+    assert (first.returncode, errors) == (0, "")
+    assert fetch(url, tmp_path).was_there
+    assert tree(tmp_path / "pets" / "1.0.0") == tree(local)
+    assert not work.exists()
+
+
+@pytest.mark.parametrize("name", [FIRST, "items.parquet", index_name(FIRST), "features.json"])
+@pytest.mark.parametrize("change", [cut, flipped, None])
+def test_fetch_gets_anew_what_a_copy_has_lost(
+    local: Path, url: str, tmp_path: Path, name: str, change: Callable[[bytes], bytes] | None
+) -> None:
+    copy = tmp_path / "pets" / "1.0.0"
+    shutil.copytree(local, copy)
+    if change is None:
+        (copy / name).unlink()
+    else:
+        write(copy / name, change((local / name).read_bytes()))
+    is_seen = change is not flipped or name == "items.parquet"
+    assert fetch(url, tmp_path).renewed == ((name,) if is_seen else ())
+    assert fetch(url, tmp_path, check=True).renewed == (() if is_seen else (name,))
+    found = fetch(url, tmp_path, check=True)
+    assert found.was_there
+    assert not found.renewed
+    assert tree(copy) == tree(local)
+    assert [path.name for path in copy.parent.iterdir()] == ["1.0.0"]
+
+
+def test_a_copy_loses_nothing_whole_while_it_is_mended(
+    local: Path, url: str, bucket: Bucket, tmp_path: Path
+) -> None:
+    copy = tmp_path / "pets" / "1.0.0"
+    shutil.copytree(local, copy)
+    second = FIRST.replace("0-of", "1-of")
+    for name in (FIRST, second):
+        write(copy / name, cut((local / name).read_bytes()))
+    before = tree(copy)
+    bucket.put(f"{KEY}/{second}", flipped(bucket.read(f"{KEY}/{second}")))
+    with pytest.raises(DatasetError, match=f"{second}: has SHA-256"):
+        fetch(url, tmp_path)
+    assert tree(copy) == before
+    assert fetch(url, tmp_path, damaged=True).renewed == (FIRST,)
+    assert tree(copy) == {**tree(local), second: before[second]}
+
+
+def test_fetch_takes_what_is_whole_of_a_damaged_dataset(
+    local: Path, url: str, bucket: Bucket, tmp_path: Path
+) -> None:
+    second, third = FIRST.replace("0-of", "1-of"), FIRST.replace("0-of", "2-of")
+    bucket.put(f"{KEY}/{FIRST}", flipped(bucket.read(f"{KEY}/{FIRST}")))
+    bucket.put(f"{KEY}/{second}", cut(bucket.read(f"{KEY}/{second}")))
+    gone = (third, index_name(FIRST), "features.json")
+    for name in gone:
+        bucket.client.delete_object(Bucket=bucket.name, Key=f"{KEY}/{name}")
+    with pytest.raises(DatasetError) as error:
+        fetch(url, tmp_path)
+    assert f"shardprep verify {url} --repair --source" in error.value.hint
+    assert "fetch --damaged" in error.value.hint
+    assert not (tmp_path / "pets" / "1.0.0").exists()
+
+    done = run("fetch", url, "--to", str(tmp_path), "--damaged", "--json")
+    copy = tmp_path / "pets" / "1.0.0"
+    left_out = {FIRST, second, *gone}
+    assert done.exit_code == 3
+    assert {one["where"] for one in json.loads(done.stdout)["left_out"]} == {
+        f"{url}/{name}" for name in left_out
+    }
+    assert tree(copy) == {k: v for k, v in tree(local).items() if k not in left_out}
+    named = {problem.file for problem in check(copy).problems}
+    assert named >= {FIRST, second, third, "features.json"}
+    assert named <= left_out
+    again = run("fetch", url, "--to", str(tmp_path), "--damaged")
+    assert again.exit_code == 3
+    assert f"left out: {url}/{third}: is missing" in again.stdout
+    source = str(local.parents[2] / "pets.zip")
+    assert run("verify", str(copy), "--repair", "--source", source).exit_code == 0
+    assert tree(copy) == tree(local)
 
 
 def test_fetch_writes_over_nothing(url: str, tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardprep import options as o
-from shardprep.commands.terminal import console, notice, print_json
+from shardprep.commands.terminal import EXIT_PROBLEMS, console, notice, print_json
 from shardprep.storage.url import ObjectUrl, local_path
+
+if TYPE_CHECKING:
+    from shardprep.fetch import Fetched
 
 EPILOG = "Examples:\n\nshardprep fetch s3://bucket/dogs_vs_cats --to tfrecords"
 
@@ -28,18 +31,29 @@ def fetch(
             parser=local_path, help="Folder of datasets.", metavar="DIR", show_default="tfrecords"
         ),
     ] = Path("tfrecords"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Hash every file of a copy that is there already.")
+    ] = False,
+    damaged: Annotated[
+        bool,
+        typer.Option("--damaged", help="Leave out what is damaged or missing there, and name it."),
+    ] = False,
     threads: Annotated[int, typer.Option(min=1, help="Shards that are got at a time.")] = 8,
     as_json: o.Json = False,
 ) -> None:
-    """Copy a dataset from object storage, and check every shard; nothing is got twice."""
+    """Copy a dataset from object storage, and check every shard; nothing is got twice.
+
+    What a copy that is there has lost is got anew. Exits with 3 where files are left out.
+    """
     from shardprep.fetch import fetch_dataset
     from shardprep.remote import find_remote
-    from shardprep.report.summary import megabytes
     from shardprep.report.transfer import ByteProgress
 
     remote = find_remote(ObjectUrl.parse(url))
     with ByteProgress(console(stderr=True)) as progress:
-        found = fetch_dataset(remote, to, num_threads=threads, watcher=progress)
+        found = fetch_dataset(
+            remote, to, num_threads=threads, watcher=progress, check=check, damaged=damaged
+        )
     if as_json:
         from shardprep.commands.result import FetchJson
 
@@ -49,10 +63,26 @@ def fetch(
             "was_there": found.was_there,
             "num_bytes": found.manifest.totals.num_bytes,
             "num_new_bytes": found.num_new_bytes,
+            "renewed": list(found.renewed),
+            "left_out": [{"where": one.where, "what": one.what} for one in found.left_out],
         }
         print_json(facts)
-        return
+    else:
+        _show(found)
+    if found.left_out:
+        raise typer.Exit(EXIT_PROBLEMS)
+
+
+def _show(found: Fetched) -> None:
+    from shardprep.report.summary import megabytes
+
     notice(console(), str(found.path))
-    size = megabytes(found.manifest.totals.num_bytes)
     how = "is there already" if found.was_there else f"{megabytes(found.num_new_bytes)} got now"
-    typer.echo(f"{len(found.manifest.shards):,} shards, {size}: {how}")
+    size = megabytes(found.manifest.totals.num_bytes)
+    notice(console(), f"{len(found.manifest.shards):,} shards, {size}: {how}")
+    for name in found.renewed:
+        notice(console(), f"got anew: {name}")
+    for error in found.left_out:
+        notice(console(), f"left out: {error.where}: {error.what}")
+    if found.left_out:
+        notice(console(), f"next: shardprep verify {found.path} --repair --source …")

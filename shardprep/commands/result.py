@@ -168,6 +168,15 @@ _From = TypedDict("_From", {"from": Annotated[str, "The dataset's address."]})
 """A key that Python has as a keyword."""
 
 
+class LeftOutJson(TypedDict):
+    """A shard that was not fetched."""
+
+    where: str
+    """Its address."""
+    what: str
+    """What is wrong with it."""
+
+
 class FetchJson(_From):
     """A dataset that was copied from object storage."""
 
@@ -179,6 +188,10 @@ class FetchJson(_From):
     """Of all shards."""
     num_new_bytes: int
     """That came over the network in this run."""
+    renewed: list[str]
+    """Files that a copy had lost or that were damaged, fetched anew."""
+    left_out: list[LeftOutJson]
+    """With `--damaged`: shards that are not what the manifest says; the command exits with 3."""
 
 
 class SampleJson(TypedDict):

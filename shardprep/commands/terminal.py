@@ -26,6 +26,10 @@ _LEVELS = {
 _log = logging.getLogger("shardprep")
 
 
+EXIT_PROBLEMS = 3
+"""A dataset is not what its manifest says."""
+
+
 class _Notices(logging.Handler):
     """Prints what is logged as the notices are printed: above a bar, and nothing steers."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardprep import options as o
-from shardprep.commands.terminal import console, print_json
+from shardprep.commands.terminal import EXIT_PROBLEMS, console, print_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from shardprep.remote import RemoteDataset
     from shardprep.verify.problem import Verification
 
-EXIT_PROBLEMS = 3
 EPILOG = (
     "Examples:\n\nshardprep verify\n\n"
     "shardprep verify tfrecords/dogs_vs_cats --decode\n\n"
