@@ -283,7 +283,7 @@ def _fetch(path: Path, shard: RemoteShard, gauge: _Gauge) -> None:
     file = DurableFile(path, os.urandom(4).hex())
     digest, num_bytes = hashlib.sha256(), 0
     try:
-        for block in objects.read_whole(shard.url, shard.etag):
+        for block in objects.read_whole(shard.url, shard.etag, gauge.is_over.is_set):
             if gauge.is_over.is_set():
                 return
             digest.update(block)

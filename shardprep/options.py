@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from shardprep.storage.patience import DEFAULT_TIMEOUT_S, TIMEOUT_VARIABLE
 from shardprep.storage.url import local_path
 
 _OUTPUT, _IMAGES, _LABELS = "Output", "Images", "Labels"
@@ -453,6 +455,28 @@ LogLevel = Annotated[
         help="Least that stderr tells: debug, info, warning or error. Progress is info; debug "
         "shows where an error was raised.",
         show_default="info",
+        rich_help_panel=_RUN,
+    ),
+]
+
+
+def _bound(seconds: float | None) -> float | None:
+    """Let the time-out hold in this process and in all that it starts."""
+    if seconds is not None:
+        os.environ[TIMEOUT_VARIABLE] = f"{seconds:g}"
+    return seconds
+
+
+StoreTimeout = Annotated[
+    float | None,
+    typer.Option(
+        min=1,
+        max=86_400,
+        metavar="SECONDS",
+        callback=_bound,
+        expose_value=False,
+        help="Give up when object storage has not answered for so long.",
+        show_default=f"${TIMEOUT_VARIABLE}, else {DEFAULT_TIMEOUT_S:g}",
         rich_help_panel=_RUN,
     ),
 ]

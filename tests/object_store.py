@@ -154,6 +154,8 @@ class Fault:
     """The connection ends by RST, before the server hears of it."""
     cut_at: int | None = None
     """Bytes of the answer's body after which the connection ends by RST."""
+    stall_at: int | None = None
+    """Bytes of the answer's body after which nothing comes, and the connection stays open."""
     is_deaf: bool = False
     """The server does it, its answer is lost: the connection ends by RST."""
     bytes_per_s: float | None = None
@@ -277,6 +279,10 @@ class _Passing(BaseHTTPRequestHandler):
             self.wfile.flush()
             self._break_off()
             return
+        if fault.stall_at is not None:
+            self.wfile.write(data[: fault.stall_at])
+            self.wfile.flush()
+            threading.Event().wait()
         for block in _slowly(io.BytesIO(data).read, len(data), fault.bytes_per_s):
             self.wfile.write(block)
 

@@ -17,6 +17,7 @@ import pytest
 from shardprep.errors import ShardprepError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.faults import ENDPOINTS
+from shardprep.storage.patience import patience
 from shardprep.storage.url import ObjectUrl
 from tests.builders import animals, write, zip_bytes
 from tests.object_store import Fault, nth, process_environment
@@ -173,8 +174,9 @@ def test_what_is_wrong_is_named(
 def test_a_server_that_was_never_there_is_not_waited_for(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert objects._FIRST.retry_s + objects._CONNECT_S < 10 < objects._LATER.retry_s
-    monkeypatch.setattr(objects, "_FIRST", objects._FIRST._replace(retry_s=1))
+    first = patience(is_known=False, writing=False)
+    assert first.retry_s + objects._CONNECT_S < 10 < patience(is_known=True, writing=False).retry_s
+    monkeypatch.setenv("SHARDPREP_STORE_TIMEOUT", "2")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     start = time.monotonic()
     assert "no answer from 127.0.0.1:9" in line_of(f"{bucket.url}/key")

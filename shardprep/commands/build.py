@@ -87,6 +87,7 @@ def build(
     overwrite: o.Overwrite = False,
     profile: o.Profile = False,
     dry_run: o.DryRun = False,
+    store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
     """Turn raw images into TFRecord shards.

@@ -39,6 +39,7 @@ def fetch(
         typer.Option("--damaged", help="Leave out what is damaged or missing there, and name it."),
     ] = False,
     threads: Annotated[int, typer.Option(min=1, help="Shards that are got at a time.")] = 8,
+    store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
     """Copy a dataset from object storage, and check every shard; nothing is got twice.

@@ -33,6 +33,7 @@ def finalize(
         int | None,
         typer.Option(min=1, help="Threads that check shards.", show_default="usable cores"),
     ] = None,
+    store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
     """Make a dataset of the shards that `build --part` has written, once all parts are done.

@@ -24,6 +24,7 @@ def init(
     ] = None,
     overwrite: o.Overwrite = False,
     refresh: o.Refresh = False,
+    store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
     """Look into a source, say what it holds, and write a shardprep.toml for it."""

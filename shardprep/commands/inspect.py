@@ -10,6 +10,7 @@ EPILOG = "Examples:\n\nshardprep inspect\n\nshardprep inspect tfrecords/dogs_vs_
 
 def inspect(
     dataset: o.Dataset = None,
+    store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
     """Show what a dataset holds. Reads its manifest and item table, never the shards."""

@@ -43,6 +43,7 @@ def verify(
         int | None,
         typer.Option(min=1, help="Processes that read.", show_default="usable cores"),
     ] = None,
+    store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
     """Check that a dataset is what was built: every byte, record, label and document.

@@ -91,10 +91,20 @@ def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storage
         what = f"cannot be {verb}: the bucket lies in another region"
         return StorageError(str(url), what, "set AWS_REGION")
     if not status and any(mark in text for mark in _NO_ANSWER):
-        server = urlsplit(endpoint_of(url.scheme)).netloc or "the store"
-        return NoAnswerError(str(url), f"cannot be {verb} (no answer from {server})", _AGAIN)
+        return no_answer(url, writing=writing)
     why = "it has become shorter" if number == "416" else status or "the store fails"
     return StorageError(str(url), f"cannot be {verb} ({why})", _AGAIN)
+
+
+def no_answer(url: ObjectUrl, *, writing: bool) -> NoAnswerError:
+    """Return the one line for a store that is silent."""
+    verb = "written" if writing else "read"
+    return NoAnswerError(str(url), f"cannot be {verb} (no answer from {server_of(url)})", _AGAIN)
+
+
+def server_of(url: ObjectUrl) -> str:
+    """Return what people know the server by: its host, or the bucket at a provider's own."""
+    return urlsplit(endpoint_of(url.scheme)).netloc or url.root
 
 
 def _is_about_credentials(text: str) -> bool:

@@ -1,8 +1,8 @@
 """Objects by their addresses: every call that leaves this machine for object storage is here.
 
 Retries with back-off are the client's own (obstore): 429, 5xx and connections that break, for some
-seconds until a store has answered once, for minutes after that. What is left of errors becomes a
-`StorageError` of one line, in which no credentials stand.
+seconds until a store has answered once, for as long as `patience` says after that. What is left of
+errors becomes a `StorageError` of one line, in which no credentials stand.
 """
 
 from __future__ import annotations
@@ -10,19 +10,24 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import os
+import threading
 import time
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.errors import StorageError
-from shardprep.storage.faults import NoAnswerError, endpoint_of, explained
+from shardprep.storage.faults import NoAnswerError, endpoint_of, explained, no_answer, server_of
+from shardprep.storage.patience import LeftError, Patience, apart, patience, timeout_s, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
+    from shardprep.storage.patience import Wait
     from shardprep.storage.url import ObjectUrl
 
 _CONNECT_S = 3
@@ -30,21 +35,10 @@ _STREAM_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
 """Smaller objects are put at once, larger ones in parts of this size."""
 _PARTS_AT_ONCE = 4
-"""With their size, what a slow line must carry within `timeout`."""
+"""With their size, what a slow line must carry within one try."""
 _CREATE_PAUSES_S = (0.2, 1, 4, 15)
 
 
-class _Patience(NamedTuple):
-    """For how long a store may fail or be silent."""
-
-    retry_s: int
-    pause_s: int
-    """Between two tries, at most."""
-    answer_s: int
-
-
-_FIRST, _LATER = _Patience(5, 1, 10), _Patience(180, 15, 120)
-"""Before a store has answered once, a wrong address is more likely than a bad hour."""
 _answered: set[str] = set()
 """Buckets that have answered this process."""
 
@@ -63,7 +57,7 @@ def get(url: ObjectUrl) -> bytes | None:
     """Return the whole object, None where there is none."""
     with _translated(url):
         try:
-            return bytes(_obstore().get(_store(url), url.key).bytes())
+            return bytes(_asked(url, lambda store, _: _obstore().get(store, url.key).bytes()))
         except FileNotFoundError:
             return None
 
@@ -78,7 +72,8 @@ def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
     if num_bytes <= 0:
         return b""
     with _translated(url):
-        return bytes(_obstore().get_range(_store(url), url.key, start=start, length=num_bytes))
+        range_ = {"start": start, "length": num_bytes}
+        return bytes(_asked(url, lambda store, _: _obstore().get_range(store, url.key, **range_)))
 
 
 def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
@@ -89,9 +84,8 @@ def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) ->
 
     """
     with _translated(url):
-        found = _obstore().get_ranges(
-            _store(url), url.key, starts=starts, lengths=lengths, coalesce=0
-        )
+        ranges = {"starts": starts, "lengths": lengths, "coalesce": 0}
+        found = _asked(url, lambda store, _: _obstore().get_ranges(store, url.key, **ranges))
         return [bytes(part) for part in found]
 
 
@@ -104,15 +98,47 @@ def read_part(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> bytes:
     """
     asked = {"range": (start, start + num_bytes), **_only(etag)}
     with _translated(url), _there(url):
-        return bytes(_obstore().get(_store(url), url.key, options=asked).bytes())
+        return bytes(
+            _asked(url, lambda store, _: _obstore().get(store, url.key, options=asked).bytes())
+        )
 
 
-def read_whole(url: ObjectUrl, etag: str) -> Iterator[bytes]:
-    """Yield all bytes of the very object that had this ETag. Raises as `read_part`."""
+def _is_program_over() -> bool:
+    return not threading.main_thread().is_alive()
+
+
+def read_whole(
+    url: ObjectUrl, etag: str, is_over: Callable[[], bool] = _is_program_over
+) -> Iterator[bytes]:
+    """Yield all bytes of the very object that had this ETag.
+
+    Args:
+        url: the object.
+        etag: as it was found.
+        is_over: asked again and again whether to stop, which a store that is silent does not hold
+            up; by default, whether the program ends.
+
+    Raises:
+        StorageError: it is gone, or another one now, or `is_over`.
+
+    """
     with _translated(url), _there(url):
-        found = _obstore().get(_store(url), url.key, options=_only(etag))
-        for block in found.stream(min_chunk_size=_STREAM_BYTES):
-            yield bytes(block)
+        yield from _blocks(url, _only(etag), is_over)
+
+
+def _blocks(
+    url: ObjectUrl, options: dict[str, str], is_over: Callable[[], bool] = _is_program_over
+) -> Iterator[bytes]:
+    def opened(store: Any, _: Wait) -> Any:
+        found = _obstore().get(store, url.key, options=options)
+        return iter(found.stream(min_chunk_size=_STREAM_BYTES))
+
+    stream = _asked(url, opened, is_over=is_over)
+    while True:
+        block = _asked(url, lambda *_: next(stream, None), is_over=is_over)
+        if block is None:
+            return
+        yield bytes(block)
 
 
 def _only(etag: str) -> dict[str, str]:
@@ -131,7 +157,7 @@ def download(url: ObjectUrl, file: BinaryIO) -> bool:
     """Write the whole object to a file; False where there is none."""
     with _translated(url):
         try:
-            file.writelines(_obstore().get(_store(url), url.key))
+            file.writelines(_blocks(url, {}))
         except FileNotFoundError:
             return False
     return True
@@ -142,7 +168,7 @@ def sha256(url: ObjectUrl) -> str:
     digest = hashlib.sha256()
     with _translated(url):
         try:
-            for block in _obstore().get(_store(url), url.key):
+            for block in _blocks(url, {}):
                 digest.update(block)
         except FileNotFoundError:
             return ""
@@ -151,11 +177,33 @@ def sha256(url: ObjectUrl) -> str:
 
 def put(url: ObjectUrl, content: bytes | Path) -> str:
     """Write the object, whole or not at all, in place of one that is there; return its ETag."""
-    with _translated(url, writing=True):
-        done = _obstore().put(
-            _store(url), url.key, content, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+    parts = {"chunk_size": _PART_BYTES, "max_concurrency": _PARTS_AT_ONCE}
+    stream = io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
+    with _translated(url, writing=True), stream as file:
+        done = _asked(
+            url,
+            lambda store, wait: _obstore().put(store, url.key, _Sent(file, wait), **parts),
+            writing=True,
+            is_over=_is_program_over,
         )
     return done["e_tag"] or ""
+
+
+class _Sent(io.BufferedIOBase):
+    """A file that is being sent: each part of it that leaves shows that the store is there."""
+
+    def __init__(self, file: BinaryIO, wait: Wait) -> None:
+        self._file, self._wait = file, wait
+
+    def read(self, num_bytes: int | None = -1, /) -> bytes:
+        self._wait.moved()
+        return self._file.read(-1 if num_bytes is None else num_bytes)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
 
 
 def create(url: ObjectUrl, content: bytes) -> bool:
@@ -164,16 +212,22 @@ def create(url: ObjectUrl, content: bytes) -> bool:
     The store's client does not try this again by itself: when an answer is lost, only a look at
     what is there says whether it was done.
     """
+    begun_s = time.monotonic()
     for pause in (*_CREATE_PAUSES_S, None):
         try:
             with _translated(url, writing=True):
-                _obstore().put(_store(url), url.key, content, mode="create")
+                _asked(
+                    url,
+                    lambda store, _: _obstore().put(store, url.key, content, mode="create"),
+                    writing=True,
+                )
         except _obstore().exceptions.AlreadyExistsError:
             there = get(url)
             if there is not None:
                 return there == content
         except NoAnswerError:
-            if pause is None or url.root not in _answered:
+            left_s = timeout_s() - (time.monotonic() - begun_s)
+            if pause is None or left_s <= pause or url.root not in _answered:
                 raise
         else:
             return True
@@ -185,7 +239,7 @@ def head(url: ObjectUrl) -> ObjectFacts | None:
     """Return what the store says of the object, None where there is none."""
     with _translated(url):
         try:
-            facts = _obstore().head(_store(url), url.key)
+            facts = _asked(url, lambda store, _: _obstore().head(store, url.key))
         except FileNotFoundError:
             return None
     return ObjectFacts("", facts["size"], facts["e_tag"] or "")
@@ -194,13 +248,16 @@ def head(url: ObjectUrl) -> ObjectFacts | None:
 def listing(url: ObjectUrl) -> list[ObjectFacts]:
     """Return all objects below the key, sorted by name."""
     skip = len(url.key) + 1 if url.key else 0
+
+    def found(store: Any, wait: Wait) -> Iterator[ObjectFacts]:
+        for page in _obstore().list(store, prefix=url.key or None):
+            wait.moved()
+            for facts in page:
+                yield ObjectFacts(facts["path"][skip:], facts["size"], facts["e_tag"] or "")
+
     with _bucket(url), _translated(url):
-        pages = _obstore().list(_store(url), prefix=url.key or None)
-        return sorted(
-            ObjectFacts(facts["path"][skip:], facts["size"], facts["e_tag"] or "")
-            for page in pages
-            for facts in page
-        )
+        facts: list[ObjectFacts] = _asked(url, lambda *asked: sorted(found(*asked)))
+        return facts
 
 
 @contextlib.contextmanager
@@ -218,7 +275,11 @@ def delete(urls: Sequence[ObjectUrl]) -> None:
     """Remove objects of one bucket; those that are not there are no matter."""
     for url in _left(urls):
         with _translated(url, writing=True), contextlib.suppress(FileNotFoundError):
-            _obstore().delete(_store(url), url.key)
+            _asked(url, partial(_delete, url.key), writing=True)
+
+
+def _delete(keys: str | list[str], store: Any, _: Wait) -> None:
+    _obstore().delete(store, keys)
 
 
 def _left(urls: Sequence[ObjectUrl]) -> Sequence[ObjectUrl]:
@@ -226,7 +287,7 @@ def _left(urls: Sequence[ObjectUrl]) -> Sequence[ObjectUrl]:
     if not urls:
         return ()
     with _translated(urls[0], writing=True), contextlib.suppress(FileNotFoundError):
-        _obstore().delete(_store(urls[0]), [url.key for url in urls])
+        _asked(urls[0], partial(_delete, [url.key for url in urls]), writing=True)
         return ()
     return urls
 
@@ -244,7 +305,31 @@ def _obstore() -> Any:
     return obstore
 
 
-def _store(url: ObjectUrl) -> Any:
+def _asked(
+    url: ObjectUrl,
+    call: Callable[[Any, Wait], Any],
+    *,
+    writing: bool = False,
+    is_over: Callable[[], bool] | None = None,
+) -> Any:
+    """Return what a call of the store's client gives, watched while it lasts.
+
+    The main thread can be interrupted meanwhile; with `is_over` it ends for that in every thread.
+    """
+    bounds = patience(is_known=url.root in _answered, writing=writing)
+    store = _store(url, bounds)
+    with waiting(server_of(url), bounds.total_s) as wait:
+        if is_over is None and threading.current_thread() is not threading.main_thread():
+            return call(store, wait)
+        # What is written takes several requests, each of which the client bounds.
+        is_left = is_over and partial(wait.is_in_vain, is_over, is_bounded=not writing)
+        try:
+            return apart(lambda: call(store, wait), is_left)
+        except LeftError:
+            raise no_answer(url, writing=writing) from None
+
+
+def _store(url: ObjectUrl, bounds: Patience) -> Any:
     """Return this process's store for a bucket.
 
     Raises:
@@ -260,8 +345,7 @@ def _store(url: ObjectUrl) -> Any:
             "start processes anew: multiprocessing_context='forkserver' of a DataLoader, "
             "multiprocessing.get_context('forkserver')",
         )
-    patience = _LATER if url.root in _answered else _FIRST
-    return _store_of(url.root, endpoint_of(url.scheme), patience)
+    return _store_of(url.root, endpoint_of(url.scheme), bounds)
 
 
 _used_by: set[int] = set()
@@ -269,20 +353,20 @@ _used_by: set[int] = set()
 
 
 @functools.lru_cache
-def _store_of(root: str, endpoint: str, patience: _Patience) -> Any:
+def _store_of(root: str, endpoint: str, bounds: Patience) -> Any:
     client = {
-        "connect_timeout": timedelta(seconds=_CONNECT_S),
-        "read_timeout": timedelta(seconds=patience.answer_s),
+        "connect_timeout": timedelta(seconds=min(_CONNECT_S, bounds.answer_s)),
+        "read_timeout": timedelta(seconds=bounds.answer_s),
         "timeout": timedelta(minutes=10),
     }
     if endpoint.startswith("http://"):
         client["allow_http"] = True  # type: ignore[assignment]
     retry = {
         "max_retries": 1000,
-        "retry_timeout": timedelta(seconds=patience.retry_s),
+        "retry_timeout": timedelta(seconds=bounds.retry_s),
         "backoff": {
             "init_backoff": timedelta(milliseconds=100),
-            "max_backoff": timedelta(seconds=patience.pause_s),
+            "max_backoff": timedelta(seconds=bounds.pause_s),
             "base": 2,
         },
     }

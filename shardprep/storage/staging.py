@@ -203,7 +203,7 @@ class StagedShards:
             if not self._make_room(part, shard.num_bytes, keep):
                 return "full"
             digest = hashlib.sha256()
-            for block in objects.read_whole(shard.url, shard.etag):
+            for block in objects.read_whole(shard.url, shard.etag, is_over):
                 if is_over():
                     return "stopped"
                 digest.update(block)
