@@ -22,7 +22,7 @@ LAYERS = [
     ["verify.problem", "verify.layout"],
     ["storage.url", "storage.cache", "part"],
     ["engine.cluster"],
-    ["storage.faults", "storage.patience"],
+    ["storage.faults", "storage.patience", "storage.apart"],
     ["storage.objects"],
     ["durable", "tfrecord", "example", "resample"],
     ["storage.folder"],

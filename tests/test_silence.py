@@ -225,8 +225,38 @@ def test_a_program_ends_though_shards_are_silent(pets: str, proxy: Proxy) -> Non
     assert one.stdout is not None
     assert one.stdout.readline() == "1\n"
     begun = time.monotonic()
-    assert one.wait(timeout=60) == 0
+    _, errors = one.communicate(timeout=60)
+    assert (one.returncode, errors) == (0, "")
     assert time.monotonic() - begun < 6, "of 180"
+
+
+SIBLINGS = """
+import multiprocessing, sys
+from shardprep.storage import objects, patience
+from shardprep.storage.url import ObjectUrl
+
+patience._TOLD_AFTER_S = 1.0
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    url = ObjectUrl.parse(sys.argv[1])
+    workers = [context.Process(target=objects.get, args=(url,)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+"""
+
+
+def test_one_worker_speaks_for_all(
+    pets: str, proxy: Proxy, never: threading.Event, tmp_path: Path
+) -> None:
+    proxy.rule = lambda _: Fault(hold=never)
+    script = write(tmp_path / "three.py", SIBLINGS.encode())
+    one = program(proxy, str(script), f"{pets}/x", SHARDPREP_STORE_TIMEOUT="4")
+    _, errors = one.communicate(timeout=60)
+    assert errors.count("(no answer from") == 3
+    assert errors.count("waiting for the store at") == 1
 
 
 WORKER = """
@@ -260,7 +290,7 @@ def test_a_worker_of_a_dataloader_says_it_too(
         proxy, str(script), pets, str(opened),
         SHARDPREP_STORE_TIMEOUT="6", SHARDPREP_CACHE_BYTES="0",
     )  # fmt: skip
-    out, errors = one.communicate(timeout=120)
+    out, errors = one.communicate(timeout=300)
     host = proxy.endpoint.removeprefix("http://")
     assert f"waiting for the store at {host}, no answer for 5 s; gives up after 6 s" in errors
     assert f"no answer from {host}" in out

@@ -181,7 +181,8 @@ def _copy(
             except DatasetError as error:
                 errors[name] = error
             except (StorageError, OSError) as error:
-                _log.warning("%s is not kept here: %s", name, error)
+                if not is_over():
+                    _log.warning("%s is not kept here: %s", name, error)
                 return
             else:
                 if outcome == "full":

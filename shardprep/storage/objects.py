@@ -19,8 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.errors import StorageError
+from shardprep.storage.apart import LeftError, apart
 from shardprep.storage.faults import NoAnswerError, endpoint_of, explained, no_answer, server_of
-from shardprep.storage.patience import LeftError, Patience, apart, patience, timeout_s, waiting
+from shardprep.storage.patience import Patience, patience, timeout_s, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -318,7 +319,7 @@ def _asked(
     """
     bounds = patience(is_known=url.root in _answered, writing=writing)
     store = _store(url, bounds)
-    with waiting(server_of(url), bounds.total_s) as wait:
+    with waiting(partial(server_of, url), bounds.total_s) as wait:
         if is_over is None and threading.current_thread() is not threading.main_thread():
             return call(store, wait)
         # What is written takes several requests, each of which the client bounds.

@@ -1,17 +1,18 @@
 """How long a store may be silent: what bounds a call, and the line that says it is waited for.
 
-A call of the store's client knows nothing of signals and of the end of the program. So what the
-main thread asks for, and what reads a whole object, is asked for in a thread of its own, which is
-left behind when nobody wants its answer any more.
+A thread looks at all calls of the process; of the workers of one program, one speaks for all.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import math
+import multiprocessing
 import os
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from shardprep.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
 
 TIMEOUT_VARIABLE = "SHARDPREP_STORE_TIMEOUT"
 """Seconds for which a store may be silent."""
@@ -89,7 +89,8 @@ def patience(*, is_known: bool, writing: bool) -> Patience:
 class Wait:
     """A call that is under way."""
 
-    host: str
+    host: Callable[[], str]
+    """Gives what people know the store by."""
     total_s: float
     since_s: float
 
@@ -105,7 +106,7 @@ class Wait:
 
 
 @contextlib.contextmanager
-def waiting(host: str, total_s: float) -> Iterator[Wait]:
+def waiting(host: Callable[[], str], total_s: float) -> Iterator[Wait]:
     """Let a line be written now and then while a store is silent in this context."""
     wait = Wait(host, total_s, time.monotonic())
     key = next(_numbers)
@@ -123,7 +124,7 @@ _numbers = itertools.count()
 _waits: dict[int, Wait] = {}
 _awake = threading.Event()
 _told: dict[str, float] = {}
-"""When the last line was written, by host."""
+"""When the last line was written here or left to a sibling, by host."""
 _starting = threading.Lock()
 _watchers: list[threading.Thread] = []
 
@@ -143,81 +144,45 @@ def _watch() -> None:
         waits = list(_waits.values())
         if waits:
             _awake.set()
-            _tell(waits, time.monotonic())
+        _tell(waits, time.monotonic())
 
 
 def _tell(waits: list[Wait], now: float) -> None:
     """Write a line for each host that has been silent, unless one was written lately."""
-    for wait in sorted(waits, key=lambda one: one.since_s):
-        silent_s = now - wait.since_s
-        told_s = now - _told.get(wait.host, -math.inf)
-        if silent_s >= _TOLD_AFTER_S and told_s >= _TOLD_EVERY_S:
-            _told[wait.host] = now
+    silent = [wait for wait in waits if now - wait.since_s >= _TOLD_AFTER_S]
+    if not silent:
+        _fall_silent()
+    for wait in sorted(silent, key=lambda one: one.since_s):
+        host = wait.host()
+        if now - _told.get(host, -math.inf) < _TOLD_EVERY_S:
+            continue
+        _told[host] = now
+        if _may_speak(host):
             _log.warning(
                 "waiting for the store at %s, no answer for %.0f s; gives up after %.0f s",
-                wait.host, math.floor(silent_s), wait.total_s,
+                host, math.floor(now - wait.since_s), wait.total_s,
             )  # fmt: skip
 
 
-class LeftError(Exception):
-    """Nobody wants the answer any more, or it has not come in time."""
+_voices: dict[str, socket.socket] = {}
+"""Names of this machine that this process holds while it speaks, by host."""
 
 
-class _Helper:
-    """A thread that makes one call after the other for whoever may leave it behind."""
-
-    def __init__(self) -> None:
-        self._asked, self._done = threading.Semaphore(0), threading.Lock()
-        self._done.acquire()
-        self._call: Callable[[], Any]
-        self._outcome: tuple[Any, BaseException | None]
-        self._is_left = False
-        threading.Thread(target=self._work, name="shardprep-store", daemon=True).start()
-
-    def _work(self) -> None:
-        while not self._is_left:
-            self._asked.acquire()
-            try:
-                self._outcome = self._call(), None
-            except BaseException as error:
-                self._outcome = None, error
-            self._done.release()
-
-    def ask(self, call: Callable[[], Any], is_left: Callable[[], bool] | None) -> Any:
-        self._call = call
-        self._asked.release()
-        try:
-            self._await(is_left)
-        except BaseException:
-            self._is_left = True
-            raise
-        value, error = self._outcome
-        del self._call, self._outcome
-        _idle.append(self)
-        if error is not None:
-            raise error
-        return value
-
-    def _await(self, is_left: Callable[[], bool] | None) -> None:
-        while not self._done.acquire(timeout=_LOOK_EVERY_S if is_left else -1):
-            if is_left and is_left():
-                raise LeftError
-
-
-_idle: list[_Helper] = []
-
-
-def apart(call: Callable[[], Any], is_left: Callable[[], bool] | None) -> Any:
-    """Return what a call gives that is made in a thread of its own.
-
-    A signal's handler that raises, and `is_left`, asked four times a second, leave it behind.
-
-    Raises:
-        LeftError: `is_left`.
-
-    """
+def _may_speak(host: str) -> bool:
+    """Tell whether no sibling speaks: sixty workers have one thing to say."""
+    parent = multiprocessing.parent_process()
+    if parent is None or host in _voices:
+        return True
+    voice = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        helper = _idle.pop()
-    except IndexError:
-        helper = _Helper()
-    return helper.ask(call, is_left)
+        voice.bind(f"\0shardprep-{parent.pid}-{host}".encode()[:100])  # gone with the process
+    except OSError as error:
+        voice.close()
+        return error.errno != errno.EADDRINUSE  # systems other than Linux have no such names
+    _voices[host] = voice
+    return True
+
+
+def _fall_silent() -> None:
+    while _voices:
+        _voices.popitem()[1].close()
