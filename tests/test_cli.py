@@ -101,7 +101,7 @@ def test_every_key_of_the_recipe_is_a_flag_and_the_other_way_round(here: Path) -
     flags = {word.strip("│ ,")[2:] for word in text.split() if word.startswith("--")}
     only_for_a_run = {
         "workers", "engine", "ray-address", "part", "save-rejected", "refresh", "overwrite",
-        "profile", "dry-run", "json", "quiet", "log-level", "help", "no-header",
+        "profile", "dry-run", "json", "quiet", "log-level", "help", "no-header", "store-timeout",
     }  # fmt: skip
     assert {flag.replace("-", "_") for flag in flags - only_for_a_run} == keys - {"source"}
 
