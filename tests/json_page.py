@@ -78,7 +78,8 @@ def _table(of: Any, named: list[Any]) -> str:
     docs = _docs(of)
     rows = []
     for key, hint in _keys(of).items():
-        note = "".join(getattr(hint, "__metadata__", ()))
+        notes = getattr(hint, "__metadata__", ())
+        note = "".join(one for one in notes if isinstance(one, str))
         doc = " ".join((docs.get(key) or note).split()).replace("|", "\\|")
         rows.append(f"| `{key}` | {_kind(hint, named)} | {doc} |")
     about = inspect.getdoc(of) or ""
@@ -115,12 +116,12 @@ def _docs(of: Any) -> dict[str, str]:
 def _kind(hint: Any, named: list[Any]) -> str:
     """Return a type in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _kind(inner[0], named)
     if origin is Literal:
         return " · ".join(f"`{one}`" for one in inner)
     if origin is not None:
-        words = [
-            _kind(one, named) for one in inner if one is not Ellipsis and one.__class__ is not str
-        ]
+        words = [_kind(one, named) for one in inner if one is not Ellipsis]
         is_fixed = origin is tuple and Ellipsis not in inner
         return {
             dict: f"object: {words[-1]} by name",
