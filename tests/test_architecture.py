@@ -27,7 +27,7 @@ LAYERS = [
     ["durable", "tfrecord", "example", "resample"],
     ["storage.folder"],
     ["storage.staging"],
-    ["reader.augment.batch"],
+    ["reader.augment.batch", "reader.arguments", "reader.extras"],
     ["reader.augment.color", "reader.augment.geometry", "reader.augment.mix"],
     ["reader.augment.compose"],
     ["reader.augment.layer"],

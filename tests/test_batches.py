@@ -424,26 +424,6 @@ def test_a_shard_that_is_gone_is_an_error_even_when_skipping(copied: Path) -> No
 # Misuse
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"batch_size": 0}, "batch_size=0; use 1 or more"),
-        ({"epochs": 0}, "epochs=0; use 1 or more"),
-        ({"num_threads": 0}, "num_threads=0"),
-        ({"prefetch": -1}, "prefetch=-1; use 0 or more"),
-        ({"seed": -1}, "seed=-1"),
-        ({"num_shards": 0}, "num_shards=0"),
-        ({"num_shards": 2, "shard_index": 2}, "shard_index=2 of num_shards=2"),
-        ({"on_error": "ignore"}, "on_error='ignore'"),
-    ],
-)
-def test_a_number_that_means_nothing_is_refused(
-    sets: Set, options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(DatasetError, match=said):
-        reader.Dataset(sets["raw"]).batches(**{"batch_size": 5, **options})
-
-
 def test_images_of_different_sizes_are_not_batched(sets: Set) -> None:
     dataset = reader.Dataset(sets["own sizes"])
     with pytest.raises(DatasetError, match=r"differ in size.*; build with --size"):

@@ -346,8 +346,9 @@ def test_a_seeded_augmentation_without_labels_is_given_features(folder: Path) ->
 def test_images_far_larger_than_asked_for_are_worth_a_word(tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes({"cat/1.jpg": jpeg(), "dog/1.jpg": jpeg()}))
     folder = build(source, tmp_path / "out", size="64x48").path
-    with pytest.warns(reader.Advice, match="build the set with --size 32x24"):
+    with pytest.warns(reader.Advice, match="build the set with --size 32x24") as warned:
         reader.load(folder, batch_size=2, read_config=ReadConfig(image_size=(24, 32)))
+    assert warned[0].filename == __file__, "it is told where the call stands"
 
 
 def test_fewer_shards_than_parallel_reads_are_worth_a_word(folder: Path) -> None:

@@ -13,16 +13,17 @@ Importing this costs nothing: TensorFlow comes with the first `load`, numpy with
 from __future__ import annotations
 
 import importlib
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from shardprep.errors import DatasetError
+from shardprep.reader.arguments import checking
 from shardprep.reader.config import Advice, BadRecord, LoadOptions, ReadConfig, make_request
+from shardprep.reader.extras import needing_tensorflow
 from shardprep.reader.loaded import remembered
 from shardprep.reader.slices import EvenSplit, even_splits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from shardprep.reader.arrays.dataset import Dataset
@@ -54,10 +55,17 @@ def __getattr__(name: str) -> Any:
     """Import a class when it is first asked for, and with it numpy or Keras."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    with needing_tensorflow(f"reader.{name}"):
+        return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, those that are not imported yet among them."""
+    return __all__
 
 
 @remembered
+@checking("reader.load")
 def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
     path: str | Path,
     split: str | EvenSplit = "train",
@@ -105,8 +113,8 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
         read_config: what is seldom varied.
 
     Raises:
-        DatasetError: there is no finished dataset, no such split, a shard is missing or cut, or
-            images of different sizes are to be batched.
+        DatasetError: an argument is not what it may be, there is no finished dataset, no such
+            split, a shard is missing or cut, or images of different sizes are to be batched.
 
     """
     options: LoadOptions = {
@@ -122,11 +130,12 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
         "read_config": read_config,
     }
     request, config = make_request(split, options)
-    with _needing_tensorflow():
+    with needing_tensorflow("reader.load"):
         from shardprep.reader import opened, pipeline
     return pipeline.make_dataset(opened.open_dataset(path, request, config), request, config)
 
 
+@checking("reader.iterate")
 def iterate(
     path: str | Path, split: str | EvenSplit = "train", **options: Unpack[LoadOptions]
 ) -> Batches:
@@ -147,11 +156,12 @@ def iterate(
             "has an order of its own" if config.service else "goes over one epoch a loop",
             "leave out service" if config.service else "leave out repeat",
         )
-    with _needing_tensorflow():
+    with needing_tensorflow("reader.iterate"):
         from shardprep.reader import opened, resume
     return resume.Batches(opened.open_dataset(path, request, config), request, config)
 
 
+@checking("reader.distribute")
 def distribute(
     strategy: Any,
     path: str | Path,
@@ -169,23 +179,9 @@ def distribute(
 
     """
     request, config = make_request(split, options)
-    with _needing_tensorflow():
+    with needing_tensorflow("reader.distribute"):
         from shardprep.reader import strategy as strategies
     return strategies.distribute(strategy, path, request, config)
-
-
-@contextmanager
-def _needing_tensorflow() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
-            raise
-        raise DatasetError(
-            "shardprep.reader",
-            "needs TensorFlow, which is not installed",
-            "pip install 'shardprep[reader]'",
-        ) from error
 
 
 def diagnose(dataset: Any, step: Any, *, seconds: float = 30.0) -> Diagnosis:
@@ -207,6 +203,6 @@ def diagnose(dataset: Any, step: Any, *, seconds: float = 30.0) -> Diagnosis:
             trained on it.
 
     """
-    from shardprep.reader import probe
-
+    with needing_tensorflow("reader.diagnose"):
+        from shardprep.reader import probe
     return probe.diagnose(dataset, step, seconds)

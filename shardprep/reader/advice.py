@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,15 @@ _WINDOW_SHARE = 0.5
 def advise(source: Source, schema: Schema, request: Request, config: ReadConfig) -> None:
     """Warn of each thing that a request would do better without."""
     for line in _lines(source, schema, request, config):
-        warnings.warn(line, Advice, stacklevel=4)
+        warnings.warn(line, Advice, stacklevel=_level_of_caller())
+
+
+def _level_of_caller() -> int:
+    """Return how many calls above `advise` the one stands that is not of this package."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("shardprep."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _lines(source: Source, schema: Schema, request: Request, config: ReadConfig) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from shardprep.errors import DatasetError
+from shardprep.reader.arguments import check_position, checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,6 +94,14 @@ class ReadConfig:
     options: Any = None
     """A `tf.data.Options` to apply last."""
 
+    def __post_init__(self) -> None:
+        """Check the fields; raise DatasetError where one, or a pair of them, means nothing."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        for name, value in checked("reader.ReadConfig", given).items():
+            object.__setattr__(self, name, value)
+        index, number = self.shard_of
+        check_position("reader.ReadConfig", shard_index=index, num_shards=number)
+
     @property
     def shard_of(self) -> tuple[int, int]:
         """Which reader this is, of how many."""
@@ -175,7 +184,7 @@ def make_request(split: str | EvenSplit, options: LoadOptions) -> tuple[Request,
         shuffle=name.startswith("train") if shuffle is None else shuffle,
         seed=options.get("seed"),
         repeat=options.get("repeat", False),
-        cache=str(cache) if cache else "",
+        cache=str(cache or ""),
         augment=options.get("augment"),
         dtype=options.get("dtype", "uint8"),
         as_supervised=options.get("as_supervised", True),
@@ -185,41 +194,12 @@ def make_request(split: str | EvenSplit, options: LoadOptions) -> tuple[Request,
 
 
 def check_request(request: Request, config: ReadConfig) -> None:
-    """See that the numbers and names mean something, and do not contradict each other.
+    """See that no argument contradicts another; `arguments` says what each may be for itself.
 
     Raises:
-        DatasetError: says which does not.
+        DatasetError: says which do.
 
     """
-    counts = {
-        "batch_size": request.batch_size,
-        "shuffle": request.shuffle,
-        "repeat": request.repeat,
-        "interleave_cycle_length": config.interleave_cycle_length,
-        "interleave_block_length": config.interleave_block_length,
-    }
-    for name, value in counts.items():
-        if value is not None and value is not False and value < 1:
-            raise _refused(f"{name}={value!r} means nothing", "use 1 or more")
-    if config.staging_bytes is not None and config.staging_bytes < 0:
-        raise _refused(f"staging_bytes={config.staging_bytes} means nothing", "use 0 or more")
-    if request.cache == "True":
-        raise _refused("cache=True", "use 'auto', 'memory' or the name of a folder")
-    if request.dtype not in ("uint8", "float32"):
-        raise _refused(f"dtype={request.dtype!r} is neither 'uint8' nor 'float32'")
-    if config.on_error not in ("raise", "skip") and not callable(config.on_error):
-        raise _refused(
-            f"on_error={config.on_error!r} means nothing", "use 'raise', 'skip' or a callable"
-        )
-    index, number = config.shard_of
-    if not 0 <= index < number:
-        raise _refused(
-            f"shard_index={index} of num_shards={number}", "count from 0 to num_shards - 1"
-        )
-    _check_pairs(request, config)
-
-
-def _check_pairs(request: Request, config: ReadConfig) -> None:
     if config.pad_batches and (
         request.batch_size is None or request.drop_remainder or request.repeat
     ):
@@ -240,5 +220,5 @@ def _check_pairs(request: Request, config: ReadConfig) -> None:
         )
 
 
-def _refused(what: str, hint: str = "") -> DatasetError:
-    return DatasetError("reader.load", what, hint)
+def _refused(what: str, hint: str) -> DatasetError:
+    return DatasetError("reader", what, hint)

@@ -12,16 +12,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import DatasetError
+from shardprep.reader.arguments import checked_state
 from shardprep.reader.batches import num_batches
 from shardprep.reader.pipeline import make_dataset
 from shardprep.reader.records import Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from shardprep.reader.config import ReadConfig, Request
     from shardprep.reader.opened import Opened
 
+_STATE = "reader.iterate.load_state_dict"
 _HINT = "load it with the dataset and the arguments it was saved with"
 
 
@@ -63,24 +65,23 @@ class Batches:
             "of": self._fingerprint(),
         }
 
-    def load_state_dict(self, state: dict[str, int | str]) -> None:
+    def load_state_dict(self, state: Mapping[str, int | str]) -> None:
         """Go to where another one was; not inside a loop over these.
 
         Raises:
             DatasetError: the state is none, or of other records, batches or order.
 
         """
-        try:
-            seed, epoch, batch = (int(state[name]) for name in ("seed", "epoch", "batch"))
-            of = state["of"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise DatasetError("load_state_dict", f"this is no state ({error!r})", _HINT) from error
-        if of != self._fingerprint():
-            raise DatasetError("load_state_dict", "the state is of other batches", _HINT)
-        if seed != self._request.seed:
-            self._request = replace(self._request, seed=seed)
+        given = checked_state(_STATE, state)
+        if given["of"] != self._fingerprint():
+            raise DatasetError(_STATE, "the state is of other batches", _HINT)
+        if given["batch"] > self._num_batches:
+            what = f"batch={given['batch']} of an epoch of {self._num_batches}"
+            raise DatasetError(_STATE, what, _HINT)
+        if given["seed"] != self._request.seed:
+            self._request = replace(self._request, seed=given["seed"])
             self._dataset = None
-        self._epoch, self._batch = epoch, batch
+        self._epoch, self._batch = given["epoch"], given["batch"]
 
     def _cursor(self) -> Cursor:
         return Cursor(self._epoch, self._batch * (self._request.batch_size or 1))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.errors import DatasetError
+from shardprep.reader.arguments import check_position, checked, checking
 
 if TYPE_CHECKING:
     from shardprep.manifest import Manifest, Split
 
-_SLICE = re.compile(r"(?P<split>\w+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+_SLICE = re.compile(r"(?P<split>\w+)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
+
+_WHOLE = 100
+"""Percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,14 @@ class EvenSplit:
     """Of the parts."""
     drop_remainder: bool = False
 
+    def __post_init__(self) -> None:
+        """Check the fields; raise DatasetError where one means nothing."""
+        for name, value in checked("reader.EvenSplit", asdict(self)).items():
+            object.__setattr__(self, name, value)
+        check_position("reader.EvenSplit", index=self.index, number=self.number)
 
+
+@checking("reader.even_splits")
 def even_splits(split: str, n: int, *, drop_remainder: bool = False) -> tuple[EvenSplit, ...]:
     """Return `n` parts of a split that together are the whole, as `tfds.even_splits` cuts them.
 
@@ -47,8 +58,6 @@ def even_splits(split: str, n: int, *, drop_remainder: bool = False) -> tuple[Ev
         DatasetError: `n` is below 1.
 
     """
-    if n < 1:
-        raise DatasetError("reader.even_splits", f"n={n} means nothing", "use 1 or more")
     return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
 
 
@@ -56,7 +65,8 @@ def select(manifest: Manifest, split: str | EvenSplit) -> list[ShardSlice]:
     """Return the records that a split expression means, in its order.
 
     A percentage is rounded to the nearest record, so that [:P%] and [P%:] are the whole; negative
-    positions count from the end, and those beyond an end mean that end, as in Python.
+    positions count from the end, and those beyond an end mean that end, as in Python; a percentage
+    beyond one is an error.
 
     Raises:
         DatasetError: the expression is malformed, names an unknown split, or selects nothing.
@@ -70,6 +80,11 @@ def select(manifest: Manifest, split: str | EvenSplit) -> list[ShardSlice]:
             raise DatasetError(
                 manifest.name, f"{part!r} is no split", 'write "train", "train[:90%]" or "a+b"'
             )
+        for position in (match["start"], match["stop"]):
+            if position and position.endswith("%") and abs(int(position[:-1])) > _WHOLE:
+                raise DatasetError(
+                    manifest.name, f"{part!r} is no split", "a percentage is from -100% to 100%"
+                )
         if match["split"] not in manifest.splits:
             raise DatasetError(
                 manifest.name,

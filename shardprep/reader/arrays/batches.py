@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader.arrays.epochs import WHERE, check_at_least
+from shardprep.reader.arguments import checked_state
 from shardprep.reader.arrays.filling import Filler
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from shardprep.reader.arrays.epochs import Epochs
     from shardprep.reader.arrays.examples import Columns, Examples
     from shardprep.reader.arrays.filling import Filling
+
+_STATE = "Dataset.batches.load_state_dict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +37,6 @@ class Ahead:
     on_error: Literal["raise", "skip"]
     num_epochs: int | None
     """None for ever."""
-
-    def __post_init__(self) -> None:
-        check_at_least(1, num_threads=self.num_threads)
-        check_at_least(1, epochs=1 if self.num_epochs is None else self.num_epochs)
-        check_at_least(0, prefetch=self.prefetch)
-        if self.on_error not in ("raise", "skip"):
-            raise DatasetError(WHERE, f"on_error={self.on_error!r}", "use 'raise' or 'skip'")
 
 
 class Batches:
@@ -63,7 +58,7 @@ class Batches:
         self._supervised = supervised
         self._filler = Filler(
             examples,
-            batch_size=epochs.batch_size,
+            batch_size=min(epochs.batch_size, epochs.num_records),
             num_threads=ahead.num_threads,
             num_kept=ahead.prefetch + 2,
         )
@@ -79,6 +74,19 @@ class Batches:
     def skipped(self) -> tuple[RecordError, ...]:
         """The bad records left out so far, each once: file, record, offset and what is wrong."""
         return tuple(self._bad.values())
+
+    def __len__(self) -> int:
+        """Return the batches of all epochs, wherever this iterator is: what a progress bar asks.
+
+        Raises:
+            TypeError: there is no end of epochs.
+
+        """
+        if self._ahead.num_epochs is None:
+            raise TypeError(
+                "epochs=None has batches without end; steps_per_epoch counts those of one"
+            )
+        return self._epochs.num_batches * self._ahead.num_epochs
 
     def __iter__(self) -> Self:
         return self
@@ -108,19 +116,28 @@ class Batches:
         """Go on from the place that another iterator of the same options was at.
 
         Raises:
-            DatasetError: it was over other records, or its options gave other batches.
+            DatasetError: it is no state, it was over other records, or its options gave other
+                batches.
 
         """
+        given = checked_state(_STATE, state)
         expected = self._identity()
-        other = [key for key in expected if state.get(key) != expected[key]]
+        other = [name for name, value in expected.items() if given[name] != value]
         if other:
-            differing = ", ".join(f"{key} {state.get(key)!r}" for key in other)
+            differing = ", ".join(f"{name} {given[name]!r}" for name in other)
             raise DatasetError(
-                "load_state_dict",
+                _STATE,
                 f"the state is of an iterator with {differing}",
                 "make the iterator with the same dataset, split and options",
             )
-        self._seek(int(state["epoch"]), int(state["batch"]))
+        epoch, batch, num_epochs = given["epoch"], given["batch"], self._ahead.num_epochs
+        if batch >= max(1, self.steps_per_epoch):
+            what = f"batch={batch} of an epoch of {self.steps_per_epoch}"
+            raise DatasetError(_STATE, what, "batches count from 0")
+        if num_epochs is not None and epoch > num_epochs:
+            what = f"epoch={epoch} of {num_epochs}"
+            raise DatasetError(_STATE, what, "make the iterator with as many epochs")
+        self._seek(epoch, batch)
 
     def close(self) -> None:
         """Stop the threads and let go of what is made ahead; the iterator is at its end."""

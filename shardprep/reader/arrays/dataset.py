@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from shardprep.engine.cores import usable_cores
 from shardprep.errors import DatasetError
+from shardprep.reader.arguments import check_position, checking
 from shardprep.reader.arrays.batches import Ahead, Batches
 from shardprep.reader.arrays.epochs import Epochs
 from shardprep.reader.arrays.examples import Examples
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from shardprep.reader.slices import EvenSplit
     from shardprep.schema import Schema
 
 
@@ -41,10 +43,11 @@ class Dataset:
     be pickled and forked, and read from many threads.
     """
 
+    @checking("reader.Dataset")
     def __init__(
         self,
         path: str | Path,
-        split: str = "train",
+        split: str | EvenSplit = "train",
         *,
         as_supervised: bool = False,
         decode: bool = True,
@@ -56,8 +59,8 @@ class Dataset:
         Args:
             path: the dataset's folder, or one above it (newest version), or such an address in
                 object storage: "s3://bucket/key", "gs://…", "az://…".
-            split: "train", "train[:90%]", "train[100:200]", "train+validation"; records are in the
-                order of the shards.
+            split: "train", "train[:90%]", "train[100:200]", "train+validation", or one of
+                `even_splits`; records are in the order of the shards.
             as_supervised: items are (image, target) instead of dicts; the image alone where a
                 set has no targets.
             decode: False leaves images the bytes they are stored as.
@@ -66,8 +69,8 @@ class Dataset:
             verify_crc: False does not compare the checksums of records.
 
         Raises:
-            DatasetError: there is no finished dataset, no such split, or a shard or an index is
-                missing or not what the manifest says.
+            DatasetError: an argument is not what it may be, there is no finished dataset, no such
+                split, or a shard or an index is missing or not what the manifest says.
 
         """
         found = find(path)
@@ -134,6 +137,7 @@ class Dataset:
     def __iter__(self) -> Iterator[Any]:
         return (self[number] for number in range(len(self)))
 
+    @checking("Dataset.batches")
     def batches(  # noqa: PLR0913 - what people vary
         self,
         batch_size: int,
@@ -176,9 +180,10 @@ class Dataset:
                 by default 2, or as many as keep all threads busy.
 
         Raises:
-            DatasetError: an argument means nothing, or the images differ in size.
+            DatasetError: an argument is not what it may be, or the images differ in size.
 
         """
+        check_position("Dataset.batches", shard_index=shard_index, num_shards=num_shards)
         self._check_batches()
         plan = Epochs(
             num_records=len(self),

@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.errors import DatasetError
-
 if TYPE_CHECKING:
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
-
-WHERE = "Dataset.batches"
-"""What errors call the place where the arguments were given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +26,6 @@ class Epochs:
     drop_remainder: bool
     num_shards: int = 1
     shard_index: int = 0
-
-    def __post_init__(self) -> None:
-        check_at_least(1, batch_size=self.batch_size, num_shards=self.num_shards)
-        check_at_least(0, seed=self.seed, shard_index=self.shard_index)
-        if self.shard_index >= self.num_shards:
-            what = f"shard_index={self.shard_index} of num_shards={self.num_shards}"
-            raise DatasetError(WHERE, what, "shards count from 0")
 
     @property
     def num_batches(self) -> int:
@@ -58,13 +46,6 @@ class Epochs:
         if not self.shuffle:
             return np.arange(start, min(stop, self.num_records), self.num_shards)
         return _shuffled(self.num_records, self.seed, epoch)[start : stop : self.num_shards]
-
-
-def check_at_least(least: int, **arguments: int) -> None:
-    """Raise DatasetError for an argument of `Dataset.batches` that is less than it may be."""
-    for name, value in arguments.items():
-        if value < least:
-            raise DatasetError(WHERE, f"{name}={value}", f"use {least} or more")
 
 
 @lru_cache(maxsize=2)

@@ -11,11 +11,14 @@ of 0..1 stay so. docs/augment.md shows them all. Unlike `shardprep.reader`, this
 
 from __future__ import annotations
 
-from shardprep.reader.augment.color import Color
-from shardprep.reader.augment.compose import Compose, classic
-from shardprep.reader.augment.geometry import Flip, RandomResizedCrop
-from shardprep.reader.augment.layer import Layer
-from shardprep.reader.augment.mix import CutMix, MixUp
+from shardprep.reader.extras import needing_tensorflow
+
+with needing_tensorflow("reader.augment"):
+    from shardprep.reader.augment.color import Color
+    from shardprep.reader.augment.compose import Compose, classic
+    from shardprep.reader.augment.geometry import Flip, RandomResizedCrop
+    from shardprep.reader.augment.layer import Layer
+    from shardprep.reader.augment.mix import CutMix, MixUp
 
 __all__ = [
     "Color",
