@@ -47,21 +47,52 @@ def shown(text: str, most: int) -> str:
 class ShardprepError(Exception):
     """Base of all errors of this package; `str()` is the one line that the user reads."""
 
-    def __init__(self, where: str, what: str, hint: str = "") -> None:
-        """Say `where` it is (a file, an option), `what` is wrong, and the way out (`hint`)."""
+    def __init__(self, where: str, what: str = "", hint: str = "") -> None:
+        """Say `where` it is (a file, an option), `what` is wrong, and the way out (`hint`).
+
+        A text alone is a traceback that ends with such an error: PyTorch makes the error of a
+        worker anew from that. Its last line is `what` then, and the whole text a note.
+        """
         super().__init__(where, what, hint)
+        if not what:
+            self.add_note(where)
+            where, what = "", _line_of(type(self), where)
         self.where = where
         self.what = what
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Let every field come through a pickle, whatever the constructor of a subclass takes."""
+        return _same, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
-        line = f"{shown(self.where, _MAX_WHERE)}: {self.what}" if self.where else self.what
+        line = f"{shown(self.where, _MAX_WHERE)}: {self._fault}" if self.where else self._fault
         return printable(f"{line}; {self.hint}" if self.hint else line)
 
     def as_json(self, exit_code: int) -> dict[str, Any]:
         """Return what `--json` prints in place of a result; values may be models of ours."""
-        facts = {"where": self.where, "what": self.what, "hint": self.hint, "exit": exit_code}
+        facts = {"where": self.where, "what": self._fault, "hint": self.hint, "exit": exit_code}
         return {"error": facts}
+
+    @property
+    def _fault(self) -> str:
+        """What is wrong, as it is printed."""
+        return self.what
+
+
+def _same(
+    kind: type[ShardprepError], args: tuple[object, ...], fields: dict[str, object]
+) -> ShardprepError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
+
+
+def _line_of(kind: type[ShardprepError], text: str) -> str:
+    """Return the line of the last error of that kind in a traceback, or the text if none is."""
+    start = f"{kind.__module__}.{kind.__qualname__}: "
+    lines = [line.removeprefix(start) for line in text.splitlines() if line.startswith(start)]
+    return lines[-1] if lines else text
 
 
 class RecipeError(ShardprepError):
@@ -79,10 +110,16 @@ class SchemaError(ShardprepError):
 class RecordError(ShardprepError):
     """A record that is cut, fails a checksum or holds no valid example; carries its offset."""
 
-    def __init__(self, where: str, what: str, hint: str = "", *, offset: int = 0) -> None:
-        """`offset` is where the damaged record starts in its file, in bytes."""
+    def __init__(
+        self, where: str, what: str = "", hint: str = "", *, offset: int | None = None
+    ) -> None:
+        """`offset` is where the damaged record starts in its file, in bytes; None: not known."""
         super().__init__(where, what, hint)
         self.offset = offset
+
+    @property
+    def _fault(self) -> str:
+        return self.what if self.offset is None else f"offset {self.offset:,}: {self.what}"
 
 
 class DatasetError(ShardprepError):

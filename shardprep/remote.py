@@ -127,8 +127,9 @@ def addressed(folder: Path, where: object) -> Iterator[None]:
     try:
         yield
     except DatasetError as error:
+        here, there = str(folder), str(where)
         raise DatasetError(
-            error.where.replace(str(folder), str(where)), error.what, error.hint
+            error.where.replace(here, there), error.what, error.hint.replace(here, there)
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from shardprep import reader
+from shardprep.errors import DatasetError, RecordError
 from shardprep.source.sample import write_sample
 from tests.builders import build
 
@@ -108,6 +110,33 @@ def test_a_distributed_sampler_shares_out_the_items(folder: Path, torch: Any) ->
         keys += [key for batch in loader for key in batch["image/filename"]]
     assert len(keys) == 510  # torch fills the last turn up
     assert len(set(keys)) == NUM_TRAIN
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
+@pytest.mark.parametrize(("num_workers", "context"), [(1, "fork"), (2, "forkserver")])
+def test_an_error_of_a_worker_keeps_its_type_and_its_line(
+    folder: Path, tmp_path: Path, torch: Any, num_workers: int, context: str
+) -> None:
+    copied = shutil.copytree(folder, tmp_path / "shapes")
+    (version,) = copied.iterdir()
+    shards = sorted(version.glob("*-train.tfrecord*"))
+    data = bytearray(shards[0].read_bytes())
+    data[9] ^= 1  # the checksum of the first record's length
+    shards[0].write_bytes(data)
+    dataset = reader.Dataset(copied)
+    options: dict[str, Any] = {"num_workers": num_workers, "multiprocessing_context": context}
+    with pytest.raises(RecordError) as error:
+        list(torch.utils.data.DataLoader(dataset, **options))
+    said = str(error.value)
+    assert "\n" not in said
+    assert said.startswith(f"{shards[0]}, record 0: offset 0: length CRC is ")
+    assert said.endswith(f"; copy it again, or run `shardprep verify {version} --repair`")
+    assert "in __getitem__" in error.value.__notes__[0]
+    shards[0].unlink()
+    with pytest.raises(
+        DatasetError, match=rf"^{shards[0]}: cannot be read .*No such file.* --repair`"
+    ):
+        list(torch.utils.data.DataLoader(dataset, **options))
 
 
 def test_subsets_and_random_splits_read_their_items(folder: Path, torch: Any) -> None:

@@ -187,7 +187,7 @@ def test_an_argument_that_there_is_not_is_named_with_those_there_are(folder: Pat
     for call in calls:
         said = refused(lambda call=call: call("nowhere", batchsize=3))  # type: ignore[misc]
         assert "'batchsize'; it takes " in said
-    assert "missing a required argument: 'path'" in refused(lambda: reader.load())  # type: ignore[call-arg]
+    assert "missing a required argument: 'path'" in refused(reader.load)  # type: ignore[arg-type]
 
 
 def test_a_value_of_a_megabyte_is_not_all_shown() -> None:

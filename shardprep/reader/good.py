@@ -79,7 +79,7 @@ class GoodRecords:
             return data, self._pixels(data)
         except (RecordError, tf.errors.InvalidArgumentError) as error:
             at = int(position)
-            self._note(at, str(getattr(error, "message", error)).splitlines()[0])
+            self._note(at, _reason(error))
             return self._next_good(at)
 
     def _pixels(self, payload: bytes) -> Any:
@@ -98,7 +98,7 @@ class GoodRecords:
                 data = _payload(frame)
                 return data, self._pixels(data)
             except (RecordError, tf.errors.InvalidArgumentError) as error:
-                self._note(at, str(getattr(error, "message", error)).splitlines()[0])
+                self._note(at, _reason(error))
         raise DatasetError(
             str(self._source.folder), "has no record that is good", "build the set again"
         )
@@ -112,7 +112,7 @@ class GoodRecords:
             one.shard,
             one.skip + inside,
             int(self._source.frames[number][inside, 0]),
-            reason.partition(" [Op:")[0],
+            reason,
         )
         with self._lock:
             if position in self._bad:
@@ -122,6 +122,13 @@ class GoodRecords:
                 self._tell(bad)
             else:
                 _log.warning("%s; left out, %d so far", bad, len(self._bad))
+
+
+def _reason(error: Any) -> str:
+    """Return what is wrong with a record, of an error of ours or of TensorFlow."""
+    if isinstance(error, RecordError):
+        return error.what
+    return str(error.message).splitlines()[0].partition(" [Op:")[0]
 
 
 def _payload(frame: bytes) -> bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.dataset import COPY_AGAIN, index_name
+from shardprep.dataset import index_name
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import read_regular, regular_size
 from shardprep.tfrecord import FRAME_BYTES
@@ -32,23 +32,23 @@ def read_index(folder: Path, shard: Shard) -> Frames:
             are not the records that the manifest says, up to the very end of the shard.
 
     """
-    path = folder / index_name(shard.name)
+    path, hint = folder / index_name(shard.name), way_out(folder)
     try:
         text = read_regular(path, _MAX_LINE_BYTES * shard.num_records)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is no number: too few are left
             numbers = np.fromstring(text, np.int64, sep=" ")
     except FileNotFoundError as error:
-        raise DatasetError(str(path), "is missing", COPY_AGAIN) from error
+        raise DatasetError(str(path), "is missing", hint) from error
     except (OSError, ValueError) as error:
         text_ = getattr(error, "strerror", None) or str(error)
-        raise DatasetError(str(path), f"cannot be read ({text_})", COPY_AGAIN) from error
+        raise DatasetError(str(path), f"cannot be read ({text_})", hint) from error
     frames = numbers[: len(numbers) // 2 * 2].reshape(-1, 2)
     if len(frames) != shard.num_records:
         what = f"has {len(frames):,} records, the manifest says {shard.num_records:,}"
-        raise DatasetError(str(path), what, COPY_AGAIN)
+        raise DatasetError(str(path), what, hint)
     if len(numbers) % 2 or not _is_chain(frames, shard.num_bytes):
-        raise DatasetError(str(path), "is damaged: its records do not join", COPY_AGAIN)
+        raise DatasetError(str(path), "is damaged: its records do not join", hint)
     return frames
 
 
@@ -77,7 +77,12 @@ def shard_size(path: Path) -> int | None:
         return regular_size(path)
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
-        raise DatasetError(str(path), what, COPY_AGAIN) from error
+        raise DatasetError(str(path), what, way_out(path.parent)) from error
+
+
+def way_out(dataset: Path | str) -> str:
+    """Return what to do where a shard of a dataset, or its index, is missing or damaged."""
+    return f"copy it again, or run `shardprep verify {dataset} --repair`"
 
 
 def check_size(path: Path | str, actual: int | None, expected: int) -> None:
@@ -92,5 +97,5 @@ def check_size(path: Path | str, actual: int | None, expected: int) -> None:
         raise DatasetError(
             str(path),
             f"{what}, the manifest says {expected:,}",
-            COPY_AGAIN,
+            way_out(path.parent),
         )

@@ -104,7 +104,7 @@ class Search:
         try:
             record = next(read_records(self._file, ""))
         except RecordError as error:
-            return error.what.partition(": ")[2]
+            return error.what
         return record._replace(offset=at)
 
     def _next(self, at: int, size: int | None) -> int:

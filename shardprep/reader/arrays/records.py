@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader.index import check_size, read_index, shard_size
+from shardprep.manifest import MANIFEST_FILE
+from shardprep.reader.index import check_size, read_index, shard_size, way_out
 from shardprep.reader.remote import Part
 from shardprep.storage.regular_file import open_regular
 from shardprep.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 _MAX_MAPPED = 512
 """Shards mapped at a time: each takes one of the file descriptors, of which many a system gives a
 process 1,024."""
-_HINT = "`shardprep verify` names every bad record; copy the shard again, or build the set again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,16 @@ class _Shards:
         name = self.shards[number].name
         return str(self.folder / name) if self.remote is None else self.remote.located(name)
 
+    def way_out(self) -> str:
+        """Return what to do where a record is damaged."""
+        if self.remote is not None:
+            dataset = self.located(0).rpartition("/")[0]
+        elif (self.folder / MANIFEST_FILE).is_file():
+            dataset = str(self.folder)
+        else:
+            return f"remove {self.folder}, a cache that is made again"
+        return way_out(dataset)
+
 
 class Records:
     """A sequence of payloads. Cheap to slice, to pickle and to read from many threads.
@@ -113,7 +123,7 @@ class Records:
         try:
             return unframe(framed, "", offset).data
         except RecordError as error:
-            raise self.damaged(number, error.what.partition(": ")[2]) from error
+            raise self.damaged(number, error.what) from error
 
     @property
     def is_remote(self) -> bool:
@@ -134,14 +144,14 @@ class Records:
         try:
             return unframe(remote.read_anew(part), "", part.start)
         except RecordError as error:
-            raise self.damaged(number, error.what.partition(": ")[2]) from error
+            raise self.damaged(number, error.what) from error
 
     def damaged(self, number: int, what: str) -> RecordError:
         """Return the error that says `what` is wrong with a record, and where it is."""
         places = self._places
         offset = int(places.offset[number])
         where = f"{self._shards.located(places.shard.item(number))}, record {places.record[number]}"
-        return RecordError(where, f"offset {offset:,}: {what}", _HINT, offset=offset)
+        return RecordError(where, what, self._shards.way_out(), offset=offset)
 
     @cached_property
     def digest(self) -> str:
@@ -220,6 +230,6 @@ def _mapped(folder: Path, shards: tuple[Shard, ...], number: int) -> Bytes:
         with open_regular(path) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: it is empty now
-        raise DatasetError(str(path), f"cannot be read ({error})", "copy it again") from error
+        raise DatasetError(str(path), f"cannot be read ({error})", way_out(folder)) from error
     check_size(path, len(mapped), shards[number].num_bytes)
     return np.frombuffer(mapped, np.uint8)

@@ -1,0 +1,71 @@
+"""Errors are values that travel: through a pickle with all fields, through PyTorch as one line."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardprep.complete import TooManyRejectedError
+from shardprep.errors import BuildError, DatasetError, RecordError, ShardprepError, StorageError
+from shardprep.manifest import Manifest
+from shardprep.storage.faults import NoAnswerError
+
+
+def every(kind: type[ShardprepError] = ShardprepError) -> list[type[ShardprepError]]:
+    found = [one for below in kind.__subclasses__() for one in every(below)]
+    return [kind, *(one for one in found if one.__module__.startswith("shardprep."))]
+
+
+def made(kind: type[ShardprepError]) -> ShardprepError:
+    more: dict[str, Any] = {
+        RecordError: {"offset": 1234},
+        TooManyRejectedError: {"manifest": Manifest.model_construct(), "draft": Path("draft")},
+    }.get(kind, {})  # type: ignore[call-overload]
+    return kind("a.tfrecord, record 3", "CRC is 1: not 2", "copy it; again", **more)
+
+
+def test_every_error_comes_through_a_pickle_with_its_fields() -> None:
+    kinds = every()
+    assert {RecordError, TooManyRejectedError, NoAnswerError} <= {*kinds}
+    for kind in kinds:
+        error = made(kind)
+        error.add_note("a note")
+        copies = [pickle.loads(pickle.dumps(error, number)) for number in range(6)]
+        for one in (*copies, copy.copy(error)):
+            assert type(one) is kind
+            assert one.__dict__ == error.__dict__
+            assert (str(one), one.args) == (str(error), error.args)
+
+
+def test_the_offset_of_a_record_is_printed_once_and_is_not_in_what() -> None:
+    error = made(RecordError)
+    assert error.what == "CRC is 1: not 2"
+    assert str(error) == "a.tfrecord, record 3: offset 1,234: CRC is 1: not 2; copy it; again"
+    assert str(RecordError("example", "is none")) == "example: is none"
+
+
+@pytest.mark.parametrize("kind", [DatasetError, RecordError, StorageError, NoAnswerError])
+def test_an_error_made_of_a_traceback_is_its_last_line(kind: type[ShardprepError]) -> None:
+    """As `torch._utils.ExceptionWrapper` makes it."""
+    error = made(kind)
+    error.add_note("what else there is")
+    try:
+        try:
+            raise DatasetError("inner", "was first")
+        except DatasetError as inner:
+            raise error from inner
+    except ShardprepError:
+        text = f"Caught {kind.__name__} in worker 0.\nOriginal {traceback.format_exc()}"
+    again = kind(text)
+    assert str(again) == str(error)
+    assert again.__notes__ == [text]
+    assert str(pickle.loads(pickle.dumps(again))) == str(error)
+
+
+def test_a_text_alone_that_is_no_traceback_is_what_is_said() -> None:
+    assert str(BuildError("nothing is left")) == "nothing is left"
