@@ -50,6 +50,9 @@ def main() -> None:
     train = reader.load(
         options.dataset, "train[:90%]", batch_size=options.batch_size, drop_remainder=True
     )
+    if not len(train):
+        count = len(reader.Dataset(options.dataset, "train[:90%]"))
+        parser.error(f"--batch-size {options.batch_size}: there are {count} images to train on")
     valid = reader.load(
         options.dataset, "train[90%:]", batch_size=options.batch_size, shuffle=False
     )

@@ -1,6 +1,7 @@
 """Train MobileNetV2 from scratch on a dataset of shardprep, with PyTorch and without TensorFlow.
 
     python docs/train_torch.py tfrecords/dogs_vs_cats --epochs 20
+    python docs/train_torch.py s3://my-bucket/dogs_vs_cats --epochs 20
 
 Images stay uint8 until they are on the device, where a batch is cast and flipped at once.
 """
@@ -61,7 +62,7 @@ def make_model(num_classes: int) -> nn.Sequential:
 def main() -> None:
     """Train, and print the loss of each epoch."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dataset", help="folder that shardprep build has written")
+    parser.add_argument("dataset", help="folder or address that shardprep build has written")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--steps", type=int, help="of an epoch; by default all")
     parser.add_argument("--batch-size", type=int, default=64)
@@ -75,9 +76,15 @@ def main() -> None:
         "batch_size": options.batch_size,
         "num_workers": options.workers,
         "pin_memory": device == "cuda",
+        # Started anew: a forked worker could not reach object storage.
         "multiprocessing_context": "forkserver" if options.workers else None,
     }
     batches = DataLoader(train, shuffle=True, drop_last=True, **loading)
+    if not len(batches):
+        parser.error(
+            f"--batch-size {options.batch_size}: there are {len(train)} images to train on"
+        )
+    steps = options.steps or len(batches)
     model = make_model(len(train.schema.labels)).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     scaler = torch.amp.GradScaler(device, enabled=device == "cuda")
@@ -93,7 +100,7 @@ def main() -> None:
 
     for epoch in range(options.epochs):
         model.train()
-        for images, labels in itertools.islice(batches, options.steps):
+        for images, labels in itertools.islice(batches, steps):
             loss = loss_of(scores(images), labels.to(device))
             optimizer.zero_grad(set_to_none=True)
             scaler.scale(loss).backward()
@@ -102,7 +109,7 @@ def main() -> None:
         model.eval()
         right = total = 0
         with torch.no_grad():
-            for images, labels in itertools.islice(DataLoader(valid, **loading), options.steps):
+            for images, labels in itertools.islice(DataLoader(valid, **loading), steps):
                 right += (scores(images).argmax(1).cpu() == labels).sum().item()
                 total += len(labels)
         print(f"epoch {epoch + 1}: loss {loss.item():.3f}, validation {right / total:.1%} right")

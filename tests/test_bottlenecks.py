@@ -71,12 +71,15 @@ def test_the_table_of_the_document_is_what_bench_prints(place: Path) -> None:
     assert [row for row in WAYS.values() if row not in DOCUMENT] == []
 
 
-def train(script: str, place: Path, *options: object) -> str:
-    few = ("--epochs", 1, "--steps", 2, "--batch-size", 8)
-    done = subprocess.run(
-        [sys.executable, str(DOCS / script), "tfrecords/shapes", *map(str, (*few, *options))],
+def started(script: str, place: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(DOCS / script), "tfrecords/shapes", *map(str, options)],
         cwd=place, capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+def train(script: str, place: Path, *options: object) -> str:
+    done = started(script, place, "--epochs", 1, "--steps", 2, "--batch-size", 8, *options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -94,3 +97,15 @@ def test_the_torch_example_trains_from_scratch(place: Path) -> None:
     pytest.importorskip("torch")
     said = train("train_torch.py", place, "--workers", 1)
     assert re.fullmatch(r"epoch 1: loss \d+\.\d+, validation \d+\.\d% right\n", said), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["train_keras.py", "train_torch.py"])
+def test_a_batch_larger_than_the_set_is_a_usage_error_of_the_examples(
+    place: Path, script: str
+) -> None:
+    pytest.importorskip("torch")
+    done = started(script, place, "--epochs", 1, "--batch-size", 10_000)
+    said = done.stderr.splitlines()[-1]
+    assert done.returncode == 2
+    assert said == f"{script}: error: --batch-size 10000: there are 458 images to train on"

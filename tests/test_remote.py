@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from tests.object_store import Bucket, Proxy, Request
 
+TEXT = (Path(__file__).parents[1] / "docs" / "remote_reading.md").read_text()
 KEY = "sets/pets/1.0.0"
 FIRST = "pets-train.tfrecord-00000-of-00005"
 NUM_TRAIN = 300
@@ -308,6 +309,36 @@ child.join()
     _, err = one.communicate(timeout=30)
     assert "StorageError" in err
     assert "multiprocessing_context='forkserver'" in err
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_data_loader_of_the_document_reads_it(
+    url: str, bucket: Bucket, tmp_path: Path, *, damaged: bool
+) -> None:
+    """As a script of its own; what a worker meets is what the script ends with."""
+    pytest.importorskip("torch")
+    (sample,) = re.findall(r"```python\n(from torch.*?)```", TEXT, re.DOTALL)
+    assert "s3://my-bucket/pets" in sample
+    sample = sample.replace("s3://my-bucket/pets", url).replace("pass", "print(images.shape)")
+    script = write(tmp_path / "sample.py", sample.encode())
+    if damaged:
+        key = f"{KEY}/{FIRST}"
+        bucket.put(key, flipped(bucket.read(key)))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=process_environment(os.environ["AWS_ENDPOINT_URL"], SHARDPREP_CACHE=str(cache_root())),
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    if damaged:
+        said = re.search(r"^shardprep\.errors\.(\w+): (.*)$", done.stderr, re.MULTILINE)
+        assert said is not None, done.stderr
+        assert said[1] in ("RecordError", "DatasetError")
+        assert said[2].startswith(f"{url}/{FIRST}")
+        assert "RuntimeError" not in done.stderr
+    else:
+        assert done.stderr == ""
+        shapes = done.stdout.splitlines()
+        assert shapes == ["torch.Size([64, 24, 32, 3])"] * 4 + ["torch.Size([44, 24, 32, 3])"]
 
 
 # --- what is wrong is named by its address -------------------------------------------------------
@@ -666,8 +697,6 @@ def test_fetch_looks_for_room_first(
 
 # --- the document --------------------------------------------------------------------------------
 
-TEXT = (Path(__file__).parents[1] / "docs" / "remote_reading.md").read_text()
-
 
 def test_the_code_of_the_document_runs(
     local: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -677,6 +706,8 @@ def test_the_code_of_the_document_runs(
     text = TEXT.replace("s3://my-bucket", bucket.url)
     found: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        if "import DataLoader" in block:
+            continue  # is run as a script above
         exec(compile(block, "docs/remote_reading.md", "exec"), found)  # the test is of that code
     images, _ = next(iter(found["train"]))
     assert images.shape == (64, 24, 32, 3)
