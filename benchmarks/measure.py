@@ -75,9 +75,9 @@ class Cost:
     """Of the program and the children that it waited for."""
 
 
-def run(command: Sequence[object], cwd: Path) -> Cost:
-    """Run a program to its end."""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
+def run(command: Sequence[object], cwd: Path, root: Path = ROOT) -> Cost:
+    """Run a program to its end; `root` is the checkout whose package it imports."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(root)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode as well
     start = time.perf_counter()
     process = subprocess.Popen(

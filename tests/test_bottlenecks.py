@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -71,15 +72,12 @@ def test_the_table_of_the_document_is_what_bench_prints(place: Path) -> None:
     assert [row for row in WAYS.values() if row not in DOCUMENT] == []
 
 
-def started(script: str, place: Path, *options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(DOCS / script), "tfrecords/shapes", *map(str, options)],
+def train(script: str, place: Path, *options: object) -> str:
+    few = ("--epochs", 1, "--steps", 2, "--batch-size", 8)
+    done = subprocess.run(
+        [sys.executable, str(DOCS / script), "tfrecords/shapes", *map(str, (*few, *options))],
         cwd=place, capture_output=True, text=True, check=False,
     )  # fmt: skip
-
-
-def train(script: str, place: Path, *options: object) -> str:
-    done = started(script, place, "--epochs", 1, "--steps", 2, "--batch-size", 8, *options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -99,13 +97,14 @@ def test_the_torch_example_trains_from_scratch(place: Path) -> None:
     assert re.fullmatch(r"epoch 1: loss \d+\.\d+, validation \d+\.\d% right\n", said), said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", ["train_keras.py", "train_torch.py"])
 def test_a_batch_larger_than_the_set_is_a_usage_error_of_the_examples(
-    place: Path, script: str
+    place: Path, script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
-    done = started(script, place, "--epochs", 1, "--batch-size", 10_000)
-    said = done.stderr.splitlines()[-1]
-    assert done.returncode == 2
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "argv", [script, "tfrecords/shapes", "--batch-size", "10000"])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(DOCS / script), run_name="__main__")
+    said = capsys.readouterr().err.splitlines()[-1]
     assert said == f"{script}: error: --batch-size 10000: there are 458 images to train on"

@@ -25,6 +25,7 @@ FORMAT = (ROOT / "docs" / "format.md").read_text()
 OF_OTHERS = {
     "--diagnose",  # of train_keras.py
     "--members",  # of benchmarks.plan
+    "--before",  # of benchmarks.first_batch
     "--address", "--working-dir",  # of ray job submit
     "--bucket", "--lifecycle-configuration", "--format",  # of aws
     "--job-name", "--array", "--cpus-per-task", "--mem", "--time", "--requeue", "--parsable",

@@ -22,11 +22,11 @@ def every(kind: type[ShardprepError] = ShardprepError) -> list[type[ShardprepErr
 
 
 def made(kind: type[ShardprepError]) -> ShardprepError:
-    more: dict[str, Any] = {
+    more: dict[type, dict[str, Any]] = {
         RecordError: {"offset": 1234},
         TooManyRejectedError: {"manifest": Manifest.model_construct(), "draft": Path("draft")},
-    }.get(kind, {})  # type: ignore[call-overload]
-    return kind("a.tfrecord, record 3", "CRC is 1: not 2", "copy it; again", **more)
+    }
+    return kind("a.tfrecord, record 3", "CRC is 1: not 2", "copy it; again", **more.get(kind, {}))
 
 
 def test_every_error_comes_through_a_pickle_with_its_fields() -> None:

@@ -286,7 +286,7 @@ def made(folder: Path, kind: str) -> Any:
 def test_the_length_of_batches_is_that_of_all_epochs(folder: Path) -> None:
     dataset = reader.Dataset(folder)
     for options in ({}, {"epochs": 3}, {"epochs": 2, "num_shards": 2}, {"drop_remainder": True}):
-        batches = dataset.batches(7, **options)  # type: ignore[arg-type]
+        batches = dataset.batches(7, **options)
         length = len(batches)
         next(batches)
         assert len(batches) == length == 1 + len(list(batches))

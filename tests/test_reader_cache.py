@@ -252,6 +252,7 @@ def test_a_bad_record_costs_itself_alone(folder: Path, options: dict[str, Any]) 
         (row["shard"], row["record"], row["offset"]) for row in (flipped, spoiled)
     ]
     assert any("CRC" in one.reason for one in bad)
+    assert {str(one).count("offset") for one in bad} == {1}
 
 
 def test_what_stands_in_for_a_bad_record_is_whole(folder: Path) -> None:

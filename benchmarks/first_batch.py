@@ -1,0 +1,133 @@
+"""Seconds until a set of 1,000 shards has been opened and its first batch is there.
+
+Each count is of a process of its own, in which another small set has been read before: what
+TensorFlow sets up once in a program is not counted. `--before CHECKOUT`, and `--after CHECKOUT`
+unless it is this one, compares two checkouts of the package, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import photos
+from benchmarks.measure import ROOT, Cost, Measure, Row, interleaved, run
+from benchmarks.table import alone, table
+
+LOAD = Measure("first batch of a set of 1,000 shards, `load`", unit="s")
+ARRAYS = Measure("first batch of a set of 1,000 shards, `Dataset.batches`", unit="s")
+MEASURES = (LOAD, ARRAYS)
+
+READERS = {
+    LOAD: "reader.load(path, 'train', batch_size=64)",
+    ARRAYS: "reader.Dataset(path, 'train').batches(64, shuffle=True)",
+}
+_NUM_SHARDS, _RECORDS_A_SHARD = 1000, 10
+_BAR = ">= 0.95"
+_FIRST_BATCH = """
+import json, resource, sys, time
+from pathlib import Path
+import shardprep
+from shardprep import reader
+root, report, small, path, read = sys.argv[1:]
+if not Path(shardprep.__file__).is_relative_to(root):
+    sys.exit(f"measured would be {shardprep.__file__}, not {root}")
+first_batch = compile(f"next(iter({read}))", "first batch", "eval")
+eval(first_batch, {"reader": reader, "path": small})
+usage = resource.getrusage(resource.RUSAGE_SELF)
+start, cpu = time.perf_counter(), usage.ru_utime + usage.ru_stime
+batch = eval(first_batch, {"reader": reader, "path": path})
+wall = time.perf_counter() - start
+usage = resource.getrusage(resource.RUSAGE_SELF)
+Path(report).write_text(json.dumps([wall, usage.ru_utime + usage.ru_stime - cpu]))
+"""
+
+
+class _Sets(NamedTuple):
+    """Two datasets, and the folder of both."""
+
+    folder: Path
+    small: Path
+    large: Path
+
+
+def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
+    """Return the seconds of both readers."""
+    sets = _built(folder, ROOT, quick=quick)
+    ways = {read: partial(_timed, ROOT, sets, read) for read in READERS.values()}
+    cost = interleaved(ways, rounds)
+    return [
+        measure.came_to(cost[read].wall_s, f"{cost[read].cpu_s:.2f} s of processor time")
+        for measure, read in READERS.items()
+    ]
+
+
+def compared(folder: Path, before: Path, after: Path, rounds: int) -> list[Row]:
+    """Return how many times as soon the batch of one checkout is there as that of another.
+
+    The older one builds the set: what it has written, the newer one reads.
+    """
+    sets = _built(folder, before, quick=False)
+    roots = {"before": before, "after": after}
+    ways = {
+        f"{name} {read}": partial(_timed, root, sets, read)
+        for read in READERS.values()
+        for name, root in roots.items()
+    }
+    cost = interleaved(ways, rounds)
+    found = []
+    for measure, read in READERS.items():
+        one, two = (cost[f"{name} {read}"] for name in roots)
+        figures = (
+            f"{one.wall_s:.3f} / {two.wall_s:.3f} s, by processor time {one.cpu_s / two.cpu_s:.2f}"
+        )
+        ratio = Measure(f"{measure.name}: before / after", _BAR)
+        found.append(ratio.came_to(one.wall_s / two.wall_s, figures))
+    return found
+
+
+def main() -> None:
+    """Measure as asked on the command line."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--after", type=Path, default=ROOT)
+    parser.add_argument("--rounds", type=int, default=11)
+    arguments, _ = parser.parse_known_args()
+    if arguments.before is None:
+        alone(rows, __doc__)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = arguments.before.resolve(), arguments.after.resolve()
+        print(table(compared(Path(folder), before, after, arguments.rounds)))
+
+
+def _built(folder: Path, root: Path, *, quick: bool) -> _Sets:
+    num_shards = 20 if quick else _NUM_SHARDS
+    number = num_shards * _RECORDS_A_SHARD
+    source = photos.write_tiny_zip(folder / "many.zip", number)
+    options = ("--labels", "csv:labels.csv:id:label", "--split", "train=1", "--size", "16x16")
+    paths = []
+    for shards in (1, num_shards):
+        out = folder / f"of-{shards}"
+        command = (sys.executable, "-m", "shardprep", "build", source, "--out", out, *options)
+        run((*command, "--shards", shards), folder, root)
+        paths.append(next(path.parent for path in out.glob("*/*/manifest.json")))
+    return _Sets(folder, *paths)
+
+
+def _timed(root: Path, sets: _Sets, read: str) -> Cost:
+    """Return what the first batch takes, opening included, in a process of its own."""
+    report = sets.folder / "report.json"
+    command = (sys.executable, "-c", _FIRST_BATCH, root, report, sets.small, sets.large, read)
+    run(command, sets.folder, root)
+    wall_s, cpu_s = json.loads(report.read_text())
+    return Cost(wall_s, cpu_s)
+
+
+if __name__ == "__main__":
+    main()
