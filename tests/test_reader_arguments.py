@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import itertools
 import json
 import subprocess
 import sys
@@ -11,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import ARGUMENTS
+from shardprep.reader.arguments import ARGUMENTS, checked, checked_state
+from shardprep.storage.url import ObjectUrl
 from tests.builders import animals, build, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -195,10 +200,42 @@ def test_a_value_of_a_megabyte_is_not_all_shown() -> None:
     assert len(refused(lambda: reader.load("x", ["train"] * 1_000_000))) < 300  # type: ignore[arg-type]
 
 
+def test_a_number_that_python_does_not_write_is_refused_all_the_same() -> None:
+    assert "batch_size=<int>; use " in refused(lambda: reader.load("x", batch_size=10**5000))
+
+
 @pytest.mark.parametrize("split", ["train[:110%]", "train[-101%:]", f"train[:{'9' * 5000}]"])
 def test_a_slice_beyond_all_percent_is_refused_by_both_readers(folder: Path, split: str) -> None:
     for call in (reader.load, reader.Dataset):
         assert "is no split; " in refused(lambda call=call: call(folder, split))  # type: ignore[misc]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+        | st.sampled_from([print, object(), np.int64(3), np.zeros(3), range(9), int]),
+        lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner)
+        | st.dictionaries(st.text(), inner, max_size=2),
+        max_leaves=4,
+    )
+)  # fmt: skip
+def test_whatever_is_given_is_taken_or_refused_in_a_line(value: Any) -> None:
+    for where, table in ARGUMENTS.items():
+        for name in table:
+            try:
+                checked(where, {name: value})
+            except DatasetError as error:
+                said = str(error)
+                assert said.startswith(f"{where}: {name}=")
+                assert said.isprintable() or not repr(value).isprintable()
+                assert "\n" not in said
+                assert len(said) < 600
+    with contextlib.suppress(DatasetError):
+        checked_state("Dataset.batches.load_state_dict", value)
+
+
+def test_two_sides_are_asked_of_what_has_no_end() -> None:
+    assert "image_size=count(" in refused(lambda: reader.ReadConfig(image_size=itertools.count(1)))  # type: ignore[arg-type]
 
 
 # What is right
@@ -218,6 +255,12 @@ def test_the_integers_of_numpy_are_as_good_as_those_of_python(folder: Path) -> N
     assert json.dumps(state) == json.dumps(
         reader.iterate(folder, batch_size=8, seed=3).state_dict()
     )
+
+
+def test_an_address_of_ours_is_a_path() -> None:
+    """As `Dataset.path` of a set in object storage."""
+    url = ObjectUrl.parse("s3://bucket/pets")
+    assert checked("reader.Dataset", {"path": url}) == {"path": url}
 
 
 def test_a_number_of_calls_may_be_that_of_tf_data_itself() -> None:

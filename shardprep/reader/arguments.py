@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import numbers
 import operator
 import os
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from shardprep.errors import DatasetError
+from shardprep.storage.url import ObjectUrl
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -102,7 +104,8 @@ def _text(value: Any) -> str:
 
 
 def _path(value: Any) -> Any:
-    _text(os.fspath(value))
+    if not isinstance(value, ObjectUrl):
+        _text(os.fspath(value))
     return value
 
 
@@ -114,7 +117,7 @@ def _folder(value: Any) -> str:
 
 
 def _size(value: Any) -> tuple[int, ...]:
-    sides = tuple(map(whole(1).take, value))
+    sides = tuple(map(whole(1).take, itertools.islice(value, _PAIR + 1)))
     if len(sides) != _PAIR:
         raise ValueError
     return sides
@@ -346,4 +349,7 @@ def _refused(where: str, what: str) -> DatasetError:
 def _shown(value: object) -> str:
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = _MAX_SHOWN
-    return short.repr(value)
+    try:
+        return short.repr(value)
+    except ValueError:  # of more digits than Python writes
+        return f"<{type(value).__name__}>"
