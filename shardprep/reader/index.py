@@ -85,7 +85,7 @@ def way_out(dataset: Path | str) -> str:
     return f"copy it again, or run `shardprep verify {dataset} --repair`"
 
 
-def check_size(path: Path | str, actual: int | None, expected: int) -> None:
+def check_size(path: Path, actual: int | None, expected: int) -> None:
     """Compare sizes: a file cut exactly between two records passes every checksum.
 
     Raises:
