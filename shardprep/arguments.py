@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from shardprep.begin import is_begun
 from shardprep.build import ON_THIS_MACHINE
 from shardprep.engine import cluster
 from shardprep.engine.cores import usable_cores
@@ -17,7 +18,8 @@ from shardprep.remote import find
 from shardprep.report.transfer import ByteProgress
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
-from shardprep.unfinished import find_place
+from shardprep.storage.url import is_url
+from shardprep.unfinished import find_place, refuse_unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,19 +145,25 @@ def unfinished(dataset: str | None) -> Place:
     """Return the place of a dataset, finished or not; None is what the recipe writes.
 
     Raises:
-        DatasetError: there is none, or several.
+        DatasetError: there is none, or several, or what the recipe writes is not among those that
+            are unfinished.
 
     """
     if dataset is None and Path(RECIPE_FILE).is_file():
         recipe = make_recipe(read_recipe(Path(RECIPE_FILE)), RECIPE_FILE)
-        return place_of(recipe.out, recipe.dataset_name, recipe.version)
+        place = place_of(recipe.out, recipe.dataset_name, recipe.version)
+        if not is_begun(place):
+            refuse_unfinished(recipe.out, place)
+        return place
     if dataset is None and not _DATASETS.is_dir():
         raise _nothing_named()
     return find_place(dataset or str(_DATASETS))
 
 
-def repair_source(folder: Path, source: str | None) -> str:
+def repair_source(location: str, source: str | None) -> str:
     """Return what a dataset was built from: as said, else by a ./shardprep.toml that is for it.
+
+    It is told by its folder or its address.
 
     Raises:
         RecipeError: neither says it.
@@ -164,15 +172,21 @@ def repair_source(folder: Path, source: str | None) -> str:
     keys = _keys_here()
     if source is None and "source" in keys:
         recipe = make_recipe(keys, RECIPE_FILE)
-        place = Path(recipe.out, recipe.dataset_name, recipe.version)
-        source = recipe.source if place.resolve() == folder.resolve() else None
+        place = place_of(recipe.out, recipe.dataset_name, recipe.version)
+        source = recipe.source if _is_same(place.location, location) else None
     if source is None:
         raise RecipeError(
             "--repair",
-            f"nothing here says what {folder} was built from",
+            f"nothing here says what {location} was built from",
             "add --source with the folder, the archive or the slug",
         )
     return source
+
+
+def _is_same(one: str, two: str) -> bool:
+    if is_url(one) or is_url(two):
+        return one == two
+    return Path(one).resolve() == Path(two).resolve()
 
 
 def only_archive() -> str:

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError
 from shardprep.fingerprint import differences
-from shardprep.json_document import DocumentError, parse_document
-from shardprep.manifest import Fingerprint
 from shardprep.place import writing
-from shardprep.shard import BUILD_FILE, PARTS_DIR, Folders, build_hash, part_name
+from shardprep.shard import (
+    BUILD_FILE,
+    PARTS_DIR,
+    Folders,
+    build_hash,
+    parse_build,
+    part_name,
+    read_build,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardprep.manifest import Manifest
+    from shardprep.manifest import Fingerprint, Manifest
     from shardprep.place import Place
 
 
-def begin(place: Place, fingerprint: Fingerprint, *, overwrite: bool) -> bool:
+def begin(
+    place: Place, fingerprint: Fingerprint, *, overwrite: bool, may_stand: bool = False
+) -> bool:
     """Take up an unfinished build of the same fingerprint, or start with nothing.
+
+    Args:
+        place: where.
+        fingerprint: what of.
+        overwrite: an unfinished build of another one may go.
+        may_stand: there may be a finished dataset, which the build is to take the place of.
 
     Returns:
         Whether it is a new build.
@@ -43,9 +56,10 @@ def begin(place: Place, fingerprint: Fingerprint, *, overwrite: bool) -> bool:
                 f"{is_dead}add --overwrite to start again, or give the former options",
             )
     with writing(place):
-        if place.start(_text(fingerprint), over=begun is not None):
+        if place.start(_text(fingerprint), over=begun is not None, may_stand=may_stand):
             return True
-    return begin(place, fingerprint, overwrite=overwrite)  # another was first
+    # another was first
+    return begin(place, fingerprint, overwrite=overwrite, may_stand=may_stand)
 
 
 def refuse_another(place: Place, fingerprint: Fingerprint) -> None:
@@ -71,12 +85,11 @@ def folders_of(place: Place, fingerprint: Fingerprint) -> Folders:
         BuildError: another build is at work there, or none any more.
 
     """
-    folders = place.folders
-    data = folders.parts.read(BUILD_FILE)
-    begun = None if data is None else _parsed(place, data)
-    if data is None or begun is None or differences(begun, fingerprint):
-        raise folders.replaced()
-    return replace(folders, build=build_hash(data))
+    parts = place.parts
+    data = parts.read(BUILD_FILE)
+    if data is None or differences(parse_build(parts, data), fingerprint):
+        raise Folders(parts, parts).replaced()
+    return Folders(place.shards(fingerprint), parts, build_hash(data))
 
 
 def join(place: Place, fingerprint: Fingerprint) -> None:
@@ -88,13 +101,19 @@ def join(place: Place, fingerprint: Fingerprint) -> None:
     """
     if _begun(place) is None:
         with writing(place):
-            place.folders.parts.create(BUILD_FILE, _text(fingerprint))
+            place.parts.create(BUILD_FILE, _text(fingerprint))
     refuse_another(place, fingerprint)
 
 
 def is_begun(place: Place) -> bool:
     """Tell whether there is a build here that is not finished."""
-    return place.sealed() is not None or place.folders.parts.read(BUILD_FILE) is not None
+    return place.parts.read(BUILD_FILE) is not None or place.sealed() is not None
+
+
+def is_of(place: Place, fingerprint: Fingerprint) -> bool:
+    """Tell whether the build that was begun here, if one was, is of this fingerprint."""
+    begun = _begun(place)
+    return begun is None or not differences(begun, fingerprint)
 
 
 def take_back(place: Place) -> None:
@@ -127,14 +146,13 @@ def has_work(place: Place) -> bool:
     if place.sealed() is not None:
         return True
     return any(
-        name.startswith(f"{PARTS_DIR}/") and ".tfrecord-" in name
-        for name in place.folders.parts.names()
+        name.startswith(f"{PARTS_DIR}/") and ".tfrecord-" in name for name in place.parts.names()
     )
 
 
 def drop(place: Place, shards: Iterable[str]) -> None:
     """Let shards count as not done."""
-    place.folders.parts.remove([part_name(shard) for shard in shards])
+    place.parts.remove([part_name(shard) for shard in shards])
 
 
 def _of_another(place: Place, changes: list[str], hint: str) -> BuildError:
@@ -149,18 +167,8 @@ def _text(fingerprint: Fingerprint) -> bytes:
 
 def _begun(place: Place) -> Fingerprint | None:
     """Return the fingerprint of the build that was begun here, None where there is none."""
+    begun = read_build(place.parts)
+    if begun is not None:
+        return begun
     sealed = place.sealed()
-    if sealed is not None:
-        return sealed.fingerprint
-    data = place.folders.parts.read(BUILD_FILE)
-    return None if data is None else _parsed(place, data)
-
-
-def _parsed(place: Place, data: bytes) -> Fingerprint:
-    try:
-        return parse_document(Fingerprint, data)
-    except DocumentError as error:
-        where = place.folders.parts.located(BUILD_FILE)
-        raise BuildError(
-            where, f"is damaged ({error})", f"remove {place.work} to start again"
-        ) from error
+    return None if sealed is None else sealed.fingerprint

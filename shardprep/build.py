@@ -11,7 +11,6 @@ import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from shardprep import stages
@@ -20,13 +19,14 @@ from shardprep.begin import (
     drop,
     folders_of,
     has_work,
+    is_of,
     join,
     refuse_another,
     same_or_refuse,
     take_back,
 )
 from shardprep.chunk import ChunkEncoder
-from shardprep.complete import BuildResult, complete
+from shardprep.complete import BuildResult, complete, end_publishing
 from shardprep.engine.job import ShardJob, by_chunks
 from shardprep.engine.limits import WorkerLimits
 from shardprep.engine.local import run_chunks
@@ -37,10 +37,11 @@ from shardprep.outline import make_outline, write_outline
 from shardprep.part import WHOLE, Part
 from shardprep.place import place_of, writing
 from shardprep.prepare import make_plan
+from shardprep.remains import look_for_remains, restore, said_of
 from shardprep.shard import ShardTask, is_done
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from shardprep.engine.job import Engine
     from shardprep.manifest import Fingerprint, Manifest
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from shardprep.place import Place
     from shardprep.prepare import BuildPlan
     from shardprep.recipe import Recipe
+    from shardprep.remains import Remains
+    from shardprep.shard import Folders
 
 _SPARE_BYTES = 64 << 20
 _WORKER_BYTES = 1 << 30
@@ -71,16 +74,6 @@ class Watcher(Protocol):
 
     def encoded(self, num_items: int, num_rejected: int) -> None:
         """Take how many more items are done, and how many of these are rejected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remains:
-    """What there is of a dataset that is to be built once more, bit for bit."""
-
-    manifest: Manifest
-    """What must come out."""
-    restore: Callable[[Path], None]
-    """Puts what is whole of it into the folder of the unfinished build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,31 +118,31 @@ def build_dataset(
     start = time.monotonic()
     place = place_of(recipe.out, recipe.dataset_name, recipe.version)
     fingerprint = make_fingerprint(recipe)
-    finished = place.finished()
-    if finished is not None and not overwrite and remains is None:
+    stands = place.stands()
+    finished = place.finished() if stands and not overwrite and remains is None else None
+    if finished is not None:
         same_or_refuse(place, finished, fingerprint)
-        return BuildResult(place.location, place.documents(), finished, was_there=True)
+        end_publishing(place, finished)
+        remains = look_for_remains(place, finished, fingerprint)
+        if remains is None:
+            return BuildResult(place.location, place.documents(), finished, was_there=True)
+        watcher.notice(said_of(remains))
     num_new = 0
     with place.held(alone=True):
-        if finished is not None:
-            place.retract()
-        is_new = begin(place, fingerprint, overwrite=overwrite)
+        may_stand = overwrite or remains is not None
+        is_new = begin(place, fingerprint, overwrite=overwrite, may_stand=may_stand)
         try:
             manifest = place.sealed()
             if manifest is None:
-                if remains is not None:
-                    remains.restore(Path(place.work))
                 shards = _Shards(place, recipe, fingerprint, num_workers, engine)
-                outline, num_new = shards.write(WHOLE, watcher)
-                expected = None if remains is None else remains.manifest
-                manifest = complete(place, outline, expected)
+                manifest, num_new = shards.write_all(watcher, remains)
         except BaseException as error:
-            manifest = _by_another(place, fingerprint, error)
+            manifest = None if stands else _by_another(place, fingerprint, error)
             if manifest is None:
-                _leave(place, is_new=is_new)
+                _leave(place, fingerprint, is_new=is_new)
                 raise
         with writing(place):
-            place.publish()
+            place.publish(manifest)
     elapsed = time.monotonic() - start
     return BuildResult(
         place.location, place.documents(), manifest, num_new_items=num_new, elapsed_s=elapsed
@@ -168,10 +161,11 @@ def _by_another(place: Place, fingerprint: Fingerprint, error: BaseException) ->
     )
 
 
-def _leave(place: Place, *, is_new: bool) -> None:
+def _leave(place: Place, fingerprint: Fingerprint, *, is_new: bool) -> None:
     """Take back a build that came to nothing; what was wrong before is what the user is told."""
     with contextlib.suppress(ShardprepError, OSError):
-        if (is_new or place.is_exclusive) and not has_work(place):
+        is_ours = is_of(place, fingerprint)
+        if (is_new or place.is_exclusive) and is_ours and not has_work(place):
             place.discard()
 
 
@@ -226,26 +220,42 @@ class _Shards:
         sealed = self.place.sealed()
         if sealed is not None:
             return len(sealed.shards), 0
-        outline, num_new = self.write(part, watcher)
+        _, outline, num_new = self._write(part, watcher)
         return len(outline.shards), num_new
 
-    def write(self, part: Part, watcher: Watcher) -> tuple[Outline, int]:
-        """Write what is not done of a part; return the outline and how many items that took."""
+    def write_all(self, watcher: Watcher, remains: Remains | None) -> tuple[Manifest, int]:
+        """Write what is not done of all, then the manifest; return it, and as below.
+
+        Of a dataset of which there are remains the manifest is expected to come out.
+        """
+        if remains is not None:
+            with writing(self.place):
+                restore(self.place, remains)
+        folders, outline, num_new = self._write(WHOLE, watcher)
+        if remains is None:
+            return complete(self.place, folders, outline), num_new
+        outline = outline.model_copy(update={"max_rejected": 1.0})  # it was published with these
+        return complete(self.place, folders, outline, remains.manifest), num_new
+
+    def _write(self, part: Part, watcher: Watcher) -> tuple[Folders, Outline, int]:
+        """Write what is not done of a part; return where, the outline, and how many items."""
         with self.place.scratch() as scratch, contextlib.ExitStack() as done:
             done.callback(gc.unfreeze)  # `make_plan` freezes what there is
             plan = make_plan(self.recipe, scratch, watcher.notice)
             outline = make_outline(plan, self.recipe, self.fingerprint, part.count)
             mine = part.of([ShardTask(plan.shard_name(shard), shard) for shard in plan.shards])
             join(self.place, self.fingerprint)
+            folders = folders_of(self.place, self.fingerprint)
             with writing(self.place):
-                write_outline(self.place.folders.parts, outline)
-                write_skipped(self.place.folders.parts, plan.skipped)
-                num_new = self._write(plan, mine, watcher)
+                write_outline(folders.parts, outline)
+                write_skipped(folders.parts, plan.skipped)
+                num_new = self._write_shards(folders, plan, mine, watcher)
         self._check_source(mine)
-        return outline, num_new
+        return folders, outline, num_new
 
-    def _write(self, plan: BuildPlan, mine: Sequence[ShardTask], watcher: Watcher) -> int:
-        folders = folders_of(self.place, self.fingerprint)
+    def _write_shards(
+        self, folders: Folders, plan: BuildPlan, mine: Sequence[ShardTask], watcher: Watcher
+    ) -> int:
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             done = pool.map(lambda shard: is_done(folders, shard.name), mine)
             todo = [shard for shard, is_so in zip(mine, done, strict=True) if not is_so]
@@ -268,7 +278,7 @@ class _Shards:
         return num_todo
 
     def _check_space(self, num_bytes: int) -> None:
-        free = self.place.folders.shards.free_bytes()
+        free = self.place.parts.free_bytes()
         if free is not None and free < num_bytes + _SPARE_BYTES:
             raise BuildError(
                 self.place.work,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shardprep.begin import drop, folders_of, is_begun
 from shardprep.errors import BuildError, DatasetError
 from shardprep.finish import finish
+from shardprep.manifest import MANIFEST_FILE
 from shardprep.outline import read_outline
 from shardprep.part import numbers_of
 from shardprep.place import writing
@@ -62,7 +63,9 @@ class BuildResult:
     elapsed_s: float = 0.0
 
 
-def complete(place: Place, outline: Outline, expected: Manifest | None = None) -> Manifest:
+def complete(
+    place: Place, folders: Folders, outline: Outline, expected: Manifest | None = None
+) -> Manifest:
     """Write all that a dataset is beside its shards, the manifest last; return that.
 
     Where a manifest is expected, no other is written.
@@ -72,16 +75,16 @@ def complete(place: Place, outline: Outline, expected: Manifest | None = None) -
 
     """
     with writing(place):
-        folders = folders_of(place, outline.fingerprint)
+        folders.check_build()
         manifest = finish(folders, outline).signed()
-        _check_rejections(place, manifest, outline.max_rejected)
+        _check_rejections(place, folders, manifest, outline.max_rejected)
         if expected is not None:
             _check_same(place, manifest, expected)
         if not place.is_exclusive:
             _check_whole(place, folders, outline, _NUM_THREADS)
-        place.seal(manifest)
+        place.seal(manifest, folders.shards)
         if folders.is_replaced():
-            place.retract()
+            folders.shards.remove([MANIFEST_FILE])
             raise folders.replaced()
     return manifest
 
@@ -104,25 +107,33 @@ def finalize_dataset(
             if is_begun(place):
                 manifest = place.sealed() or _completed(place, num_threads, max_rejected)
                 with writing(place):
-                    place.publish()
+                    place.publish(manifest)
                 path, elapsed = place.documents(), time.monotonic() - start
                 return BuildResult(place.location, path, manifest, elapsed_s=elapsed)
             place.discard()  # another has published it meanwhile
     finished = place.finished()
     if finished is None:
         raise _nothing_written(place)
+    end_publishing(place, finished)
     return BuildResult(place.location, place.documents(), finished, was_there=True)
 
 
+def end_publishing(place: Place, finished: Manifest) -> None:
+    """Do what is left to do of a dataset that is complete, but was not published to the end."""
+    if not place.is_settled(finished):
+        with place.held(alone=True), writing(place):
+            place.publish(finished)
+
+
 def _completed(place: Place, num_threads: int, max_rejected: float | None) -> Manifest:
-    outline = read_outline(place.folders.parts)
+    outline = read_outline(place.parts)
     if outline is None:
         raise _nothing_written(place)
     folders = folders_of(place, outline.fingerprint)
     _check_whole(place, folders, outline, num_threads)
     if max_rejected is not None:
         outline = outline.model_copy(update={"max_rejected": max_rejected})
-    return complete(place, outline)
+    return complete(place, folders, outline)
 
 
 def _nothing_written(place: Place) -> DatasetError:
@@ -139,11 +150,11 @@ def _check_whole(place: Place, folders: Folders, outline: Outline, num_threads: 
     What a shard is called says which part it belongs to, whoever wrote the others.
     """
     names = [shard.name for shard in outline.shards]
-    there = place.folders.shards.names()
+    there = folders.shards.names()
     foreign = sorted(set(filter(_SHARD_FILE.fullmatch, there)).difference(names))
     if foreign:
         raise BuildError(
-            place.folders.shards.located(foreign[0]),
+            folders.shards.located(foreign[0]),
             "is no shard of this build",
             "remove it: readers would take it for one",
         )
@@ -164,7 +175,7 @@ def _check_whole(place: Place, folders: Folders, outline: Outline, num_threads: 
         )
 
 
-def _check_rejections(place: Place, manifest: Manifest, limit: float) -> None:
+def _check_rejections(place: Place, folders: Folders, manifest: Manifest, limit: float) -> None:
     totals = manifest.totals
     num_items = totals.num_written + totals.num_rejected
     if totals.num_rejected > limit * num_items:
@@ -175,7 +186,7 @@ def _check_rejections(place: Place, manifest: Manifest, limit: float) -> None:
             f"({totals.num_rejected / num_items:.1%}), the limit is {limit:.1%}: {kinds}",
             "the work is kept: run again with a higher --max-rejected to accept it",
             manifest=manifest,
-            draft=place.draft(),
+            draft=place.draft(folders.shards),
         )
 
 

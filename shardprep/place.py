@@ -1,36 +1,35 @@
 """Where a dataset is being built, and the step by which it comes to exist there.
 
-On a disk all work happens in `<version>.incomplete/`, which is renamed at the end. In object
-storage, where nothing can be renamed, shards and documents are written where they will be, and
-the manifest, which comes last and only where there is none, makes them a dataset; what must be
-remembered until then lies below `<version>.incomplete/` there too. There are no locks either: the
-`BUILD_FILE` there says whose the place is. It is created only where there is none; who is to take
-the place of another build writes it before anything else, and who has lost it commits nothing
-more, and takes its manifest back.
+On a disk all work happens in `<version>.incomplete/`, which is renamed at the end. A finished
+dataset that stands there stays as it is until then. How it is in object storage, `remote_place`
+says.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shardprep.dataset import INCOMPLETE_SUFFIX, LOCK_FILE, DatasetFolder, locked
+from shardprep.dataset import LOCK_FILE, DatasetFolder, locked
 from shardprep.durable import sync_folder
 from shardprep.errors import BuildError
-from shardprep.manifest import MANIFEST_FILE, load_manifest, parse_manifest
-from shardprep.shard import BUILD_FILE, PARTS_DIR, Folders
-from shardprep.storage.folder import LocalFolder, ObjectFolder
-from shardprep.storage.staging import staged_documents
+from shardprep.manifest import MANIFEST_FILE, load_manifest
+from shardprep.remote_place import ObjectPlace
+from shardprep.shard import BUILD_FILE, PARTS_DIR
+from shardprep.storage.folder import LocalFolder
+from shardprep.storage.objects import ObjectFacts
 from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from shardprep.manifest import Manifest
+    from shardprep.manifest import Fingerprint, Manifest
+    from shardprep.storage.folder import Folder
 
 WORK_DIR = ".work"
 
@@ -60,15 +59,24 @@ class Place(Protocol):
         """Where the unfinished one is, for people."""
 
     @property
-    def folders(self) -> Folders:
-        """Where a build puts what it makes."""
+    def parts(self) -> Folder:
+        """What is needed until the dataset is complete."""
+
+    def shards(self, fingerprint: Fingerprint) -> Folder:
+        """Return where a build of this fingerprint puts what the dataset will consist of."""
 
     @property
     def is_exclusive(self) -> bool:
         """Whether `held` keeps others out: what another has begun here is then no more at work."""
 
+    def stands(self) -> bool:
+        """Tell whether there is a finished dataset, damaged or not."""
+
     def finished(self) -> Manifest | None:
         """Return the manifest of the finished dataset, None where there is none."""
+
+    def files(self) -> Mapping[str, ObjectFacts]:
+        """Return the files of the finished dataset by name, and those of others beside them."""
 
     def sealed(self) -> Manifest | None:
         """Return the manifest of a dataset that is complete and has not its name yet."""
@@ -82,29 +90,49 @@ class Place(Protocol):
     def scratch(self) -> contextlib.AbstractContextManager[Path]:
         """Give a folder on this machine for what must be unpacked; it goes in the end."""
 
-    def start(self, build: bytes, *, over: bool) -> bool:
+    def start(self, build: bytes, *, over: bool, may_stand: bool) -> bool:
         """Keep the `BUILD_FILE` of a new build and nothing else of an unfinished one.
 
-        Without `over` only where no build was begun; False where one was.
+        Args:
+            build: what it is to hold.
+            over: take the place of a build that was begun; without it, False where one was.
+            may_stand: there may be a finished dataset, which stays as it is.
+
+        """
+
+    def adopt(self, file: str, name: str, mark: str) -> str:
+        """Let a file of the finished dataset count as one that the build has made.
+
+        Args:
+            file: its name there.
+            name: its name in the build.
+            mark: by which `files` has told its bytes.
+
+        Returns:
+            By what the folder of the build tells its bytes again.
+
         """
 
     def discard(self) -> None:
         """Take back what a build has made that came to nothing."""
 
-    def seal(self, manifest: Manifest) -> None:
-        """Write the manifest: from then on the dataset is complete."""
+    def seal(self, manifest: Manifest, shards: Folder) -> None:
+        """Write the manifest of what lies in `shards`: from then on the dataset is complete."""
 
-    def publish(self) -> None:
-        """Give the complete dataset its name, and remove what it needs no more."""
+    def is_settled(self, manifest: Manifest) -> bool:
+        """Tell whether `publish` of the finished dataset, which has this manifest, has ended."""
 
-    def retract(self) -> None:
-        """Take the finished dataset away where a new one cannot come to exist beside it."""
+    def publish(self, manifest: Manifest) -> None:
+        """Give the complete dataset its name, and remove what it needs no more.
+
+        One that was begun before is ended.
+        """
 
     def documents(self) -> Path:
         """Return a folder of this machine with all of the finished dataset but its shards."""
 
-    def draft(self) -> Path:
-        """Return the same of one that lacks only its manifest."""
+    def draft(self, shards: Folder) -> Path:
+        """Return the same of one that lies in `shards` and lacks only its manifest."""
 
 
 def place_of(out: str, name: str, version: str) -> Place:
@@ -132,19 +160,35 @@ class LocalPlace:
         return str(self.folder.incomplete)
 
     @property
-    def folders(self) -> Folders:
+    def parts(self) -> LocalFolder:
         """The folder of the unfinished build, for everything."""
-        folder = LocalFolder(self.folder.incomplete)
-        return Folders(folder, folder)
+        return LocalFolder(self.folder.incomplete)
+
+    def shards(self, fingerprint: Fingerprint) -> Folder:
+        """Return the same."""
+        del fingerprint
+        return self.parts
 
     @property
     def is_exclusive(self) -> bool:
         """There are locks."""
         return True
 
+    def stands(self) -> bool:
+        """Look for the manifest under the final name."""
+        return self.folder.is_finished
+
     def finished(self) -> Manifest | None:
         """Return the manifest under the final name."""
         return load_manifest(self.folder.final) if self.folder.is_finished else None
+
+    def files(self) -> Mapping[str, ObjectFacts]:
+        """Return the files in the folder."""
+        folder = LocalFolder(self.folder.final)
+        return {
+            name: ObjectFacts(name, (folder.path / name).stat().st_size, "")
+            for name in folder.names()
+        }
 
     def sealed(self) -> Manifest | None:
         """Return the manifest in the folder of the unfinished build."""
@@ -174,14 +218,25 @@ class LocalPlace:
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
-    def start(self, build: bytes, *, over: bool) -> bool:
+    def start(self, build: bytes, *, over: bool, may_stand: bool) -> bool:
         """Empty the folder of the unfinished build, which is held."""
-        del over
+        del over, may_stand
         for path in self.folder.incomplete.iterdir():
             if path.name != LOCK_FILE:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        LocalFolder(self.folder.incomplete).write(BUILD_FILE, build)
+        self.parts.write(BUILD_FILE, build)
         return True
+
+    def adopt(self, file: str, name: str, mark: str) -> str:
+        """Give a file a second name, or copy it where the file system cannot."""
+        path, to = self.folder.final / file, self.folder.incomplete / name
+        if not to.exists():
+            to.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path.resolve(), to)
+            except OSError:
+                shutil.copyfile(path, to)
+        return mark
 
     def discard(self) -> None:
         """Remove the folder, and those above it that it alone was in."""
@@ -190,12 +245,18 @@ class LocalPlace:
             self.folder.incomplete.parent.rmdir()
             self.folder.out.rmdir()
 
-    def seal(self, manifest: Manifest) -> None:
+    def seal(self, manifest: Manifest, shards: Folder) -> None:
         """Write the manifest beside the shards."""
-        LocalFolder(self.folder.incomplete).write(MANIFEST_FILE, manifest.dumps().encode())
+        shards.write(MANIFEST_FILE, manifest.dumps().encode())
 
-    def publish(self) -> None:
+    def is_settled(self, manifest: Manifest) -> bool:
+        """A folder gets its name at once."""
+        del manifest
+        return True
+
+    def publish(self, manifest: Manifest) -> None:
         """Rename the folder, in place of a dataset that is there."""
+        del manifest
         incomplete, final, old = self.folder.incomplete, self.folder.final, self.folder.old
         shutil.rmtree(incomplete / PARTS_DIR, ignore_errors=True)
         (incomplete / BUILD_FILE).unlink(missing_ok=True)
@@ -209,123 +270,11 @@ class LocalPlace:
         sync_folder(final.parent)
         shutil.rmtree(old, ignore_errors=True)
 
-    def retract(self) -> None:
-        """Do nothing: it stays until the new one is complete."""
-
     def documents(self) -> Path:
         """Return the finished dataset itself."""
         return self.folder.final
 
-    def draft(self) -> Path:
+    def draft(self, shards: Folder) -> Path:
         """Return the folder of the unfinished one."""
+        del shards
         return self.folder.incomplete
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectPlace:
-    """A key in object storage."""
-
-    url: ObjectUrl
-
-    @property
-    def location(self) -> str:
-        """The address of the dataset."""
-        return str(self.url)
-
-    @property
-    def work(self) -> str:
-        """The address of what is remembered of an unfinished build."""
-        return str(self._parts.url)
-
-    @property
-    def _parts(self) -> ObjectFolder:
-        return ObjectFolder(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX))
-
-    @property
-    def folders(self) -> Folders:
-        """Shards where they will be, the rest beside them."""
-        return Folders(ObjectFolder(self.url), self._parts)
-
-    @property
-    def is_exclusive(self) -> bool:
-        """There are no locks."""
-        return False
-
-    def finished(self) -> Manifest | None:
-        """Return the manifest, which only a complete dataset has."""
-        data = ObjectFolder(self.url).read(MANIFEST_FILE)
-        return None if data is None else parse_manifest(data, str(self.url / MANIFEST_FILE))
-
-    def sealed(self) -> Manifest | None:
-        """Return nothing: what is complete has its name."""
-        return None
-
-    def held(self, *, alone: bool) -> contextlib.AbstractContextManager[bool]:
-        """Do nothing: the manifest is created by one build alone."""
-        del alone
-        return contextlib.nullcontext(enter_result=False)
-
-    @contextlib.contextmanager
-    def scratch(self) -> Iterator[Path]:
-        """Give a temporary folder."""
-        with tempfile.TemporaryDirectory(prefix="shardprep-") as folder:
-            yield Path(folder)
-
-    def start(self, build: bytes, *, over: bool) -> bool:
-        """Take the place first, then remove what was there before.
-
-        Raises:
-            BuildError: another build has published its dataset meanwhile.
-
-        """
-        folder, parts = ObjectFolder(self.url), self._parts
-        if over:
-            parts.write(BUILD_FILE, build)
-        old, old_parts = folder.names(), parts.names()
-        if not over:
-            if BUILD_FILE in old_parts or not parts.create(BUILD_FILE, build):
-                return False
-            if folder.read(MANIFEST_FILE) is not None:
-                parts.remove([BUILD_FILE])
-                raise BuildError(
-                    self.location, "another build has just finished here", "run the command again"
-                )
-        folder.remove([MANIFEST_FILE, *old])
-        parts.remove([name for name in old_parts if name != BUILD_FILE])
-        return True
-
-    def discard(self) -> None:
-        """Remove what is remembered."""
-        self._parts.remove(self._parts.names())
-
-    def seal(self, manifest: Manifest) -> None:
-        """Create the manifest.
-
-        Raises:
-            BuildError: another build was first, with other bytes.
-
-        """
-        data = manifest.dumps().encode()
-        folder = ObjectFolder(self.url)
-        if not folder.create(MANIFEST_FILE, data) and folder.read(MANIFEST_FILE) != data:
-            raise BuildError(
-                self.location,
-                "another build was published here meanwhile",
-                "add --overwrite to replace it, or give another --version or --name",
-            )
-
-    def publish(self) -> None:
-        """Remove what was remembered."""
-        self._parts.remove(self._parts.names())
-
-    def retract(self) -> None:
-        """Remove the manifest: what is left is no dataset."""
-        ObjectFolder(self.url).remove([MANIFEST_FILE])
-
-    def documents(self) -> Path:
-        """Return a copy."""
-        return staged_documents(self.url)
-
-    def draft(self) -> Path:
-        """Return a copy."""
-        return staged_documents(self.url)

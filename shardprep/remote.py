@@ -19,11 +19,12 @@ from shardprep.dataset import (
     find_dataset,
     read_schema,
 )
+from shardprep.draft import in_force
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.grammar import VERSION, version_key
 from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage import objects
-from shardprep.storage.staging import RemoteShard, is_document, stage_documents
+from shardprep.storage.staging import RemoteShard, stage_documents
 from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _BELOW = re.compile(rf"(?P<above>(?:[^/]+/)?)(?P<version>{VERSION.pattern})/")
 _UNFINISHED = re.compile(rf"(?:[^/]+/){{0,2}}[^/]*{re.escape(INCOMPLETE_SUFFIX)}/")
 _NAMED = 5
+_REPAIR = "`shardprep verify --repair` builds what is damaged again"
 _REMAINS = (ITEMS_FILE, SCHEMA_FILE, "dataset_info.json")
 
 
@@ -46,7 +48,7 @@ class RemoteDataset:
 
     url: ObjectUrl
     objects: Mapping[str, ObjectFacts]
-    """Everything below it, by name."""
+    """Everything below it, by the name it has in the dataset; its own name says where it lies."""
 
     def __str__(self) -> str:
         return str(self.url)
@@ -56,8 +58,7 @@ class RemoteDataset:
 
         They are what lies there, right or wrong. Raises as `stage_documents`.
         """
-        found = [facts for name, facts in self.objects.items() if is_document(name)]
-        return stage_documents(self.url, found, wanted)
+        return stage_documents(self.url, self.objects, wanted)
 
     def manifest(self) -> Manifest:
         """Return the manifest.
@@ -85,7 +86,7 @@ class RemoteDataset:
         """
         for name in wanted:
             if name not in self.objects:
-                raise DatasetError(str(self.url / name), "is not there", "upload the dataset again")
+                raise DatasetError(str(self.url / name), "is not there", _REPAIR)
         folder = self.documents((MANIFEST_FILE, *wanted))
         for name in manifest.files.keys() & set(wanted):
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != manifest.files[name]:
@@ -105,9 +106,9 @@ class RemoteDataset:
             raise DatasetError(
                 str(self.url / shard.name),
                 f"{here}, the manifest says {shard.num_bytes:,}",
-                "upload it again, or build the set again",
+                _REPAIR,
             )
-        return RemoteShard(self.url / shard.name, found.etag, shard.num_bytes, shard.sha256)
+        return RemoteShard(self.url / found.name, found.etag, shard.num_bytes, shard.sha256)
 
     def is_beside_unfinished(self) -> bool:
         """Tell whether something of an unfinished build lies beside it; asks the store."""
@@ -117,7 +118,7 @@ class RemoteDataset:
         return DatasetError(
             str(self.url / name),
             "is not what the build wrote: its SHA-256 differs",
-            "upload it again, or build the set again",
+            _REPAIR,
         )
 
 
@@ -187,7 +188,7 @@ def find_remote(url: ObjectUrl, *, damaged: bool = False) -> RemoteDataset:
     found = {facts.name: facts for facts in objects.listing(url)}
     is_unfinished = url.key.endswith(INCOMPLETE_SUFFIX)
     if MANIFEST_FILE in found or (damaged and not is_unfinished and found.keys() & set(_REMAINS)):
-        return RemoteDataset(url, found)
+        return RemoteDataset(url, in_force(url, found))
     newest: dict[str, str] = {}
     for name in found:
         match = _BELOW.match(name)
@@ -206,7 +207,8 @@ def find_remote(url: ObjectUrl, *, damaged: bool = False) -> RemoteDataset:
             for name, facts in found.items()
             if name.startswith(below)
         }
-        return RemoteDataset(url / below.rstrip("/"), inside)
+        dataset = url / below.rstrip("/")
+        return RemoteDataset(dataset, in_force(dataset, inside))
     if is_unfinished or any(_UNFINISHED.match(name) for name in found):
         raise DatasetError(
             str(url), "the build is not finished", "run the same `shardprep build` again"

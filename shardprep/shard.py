@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from shardprep import items
 from shardprep.errors import BuildError
 from shardprep.grammar import Count, Sha256  # noqa: TC001 - pydantic reads them
+from shardprep.json_document import DocumentError, parse_document
+from shardprep.manifest import Fingerprint
 from shardprep.stages import stage
 from shardprep.storage.folder import Written
 
@@ -140,6 +142,28 @@ class ShardWriter:
     def abandon(self) -> None:
         """Remove what is not committed."""
         self._file.abandon()
+
+
+def read_build(parts: Folder) -> Fingerprint | None:
+    """Return what the build is of that was begun, None where there is none.
+
+    Raises:
+        BuildError: what says so is damaged.
+
+    """
+    data = parts.read(BUILD_FILE)
+    return None if data is None else parse_build(parts, data)
+
+
+def parse_build(parts: Folder, data: bytes) -> Fingerprint:
+    """Return the fingerprint in the bytes of a `BUILD_FILE`. Raises as `read_build`."""
+    try:
+        return parse_document(Fingerprint, data)
+    except DocumentError as error:
+        where = parts.located(BUILD_FILE)
+        raise BuildError(
+            where, f"is damaged ({error})", f"remove {parts} to start again"
+        ) from error
 
 
 def build_hash(build: bytes) -> str:

@@ -393,4 +393,4 @@ def test_a_shard_costs_the_requests_that_the_document_says(
         counts.append(len(proxy.requests))
         proxy.reset()
     assert (counts[1] - counts[0]) / 5 == 9
-    assert counts[0] - 9 == 33
+    assert counts[0] - 9 == 40

@@ -51,11 +51,13 @@ def verify(
     Exits with 3 where problems are found, and remain.
     """
     from shardprep.arguments import dataset_at, repair_source
-    from shardprep.remote import local_only
     from shardprep.report.verification import print_verification
 
     place = dataset_at(dataset, damaged=True)
-    origin = repair_source(local_only(place, "--repair"), source) if repair else ""
+    origin = ""
+    if repair:
+        origin = repair_source(str(place), source)
+        place = _settled(place)
     found = _verify(place, workers, decode=decode)
     if not as_json:
         print_verification(console(), found, decode=decode, repair=repair)
@@ -63,7 +65,7 @@ def verify(
     before = found
     if was_repaired:
         _repair(found, origin, workers)
-        found = _verify(place, workers, decode=decode)
+        found = _verify(dataset_at(found.location), workers, decode=decode)
         if not as_json:
             print_verification(console(), found, decode=decode, repair=repair)
     if as_json:
@@ -73,6 +75,17 @@ def verify(
         print_json(facts)
     if found.problems:
         raise typer.Exit(EXIT_PROBLEMS)
+
+
+def _settled(place: Path | RemoteDataset) -> Path | RemoteDataset:
+    """Return a dataset after what was begun of publishing it has been ended."""
+    from shardprep.remote import RemoteDataset, find
+    from shardprep.repair import settle
+
+    if not isinstance(place, RemoteDataset):
+        return place
+    settle(place)
+    return find(str(place), damaged=True)
 
 
 def _verify(place: Path | RemoteDataset, workers: int | None, *, decode: bool) -> Verification:

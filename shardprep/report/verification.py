@@ -40,15 +40,12 @@ def print_verification(
     console.print(Text(summary(found), "red" if found.problems else "green"), soft_wrap=True)
     if found.address:
         print_line(console, "not seen", f"uploads that broke off: {UPLOADS}")
-    if found.problems and found.address:
-        print_line(
-            console, "next", f"shardprep fetch {found.location}, verify --repair, upload again"
-        )
-    elif found.problems and not repair:
+    if found.problems and not repair:
         print_line(
             console,
             "next",
-            f"shardprep verify {found.path} --repair builds what is damaged again from the source",
+            f"shardprep verify {found.location} --repair builds what is damaged again from the "
+            "source",
         )
     elif not found.problems and not decode:
         print_line(console, "next", "--decode checks the pixels of every image as well")

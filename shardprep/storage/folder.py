@@ -219,6 +219,61 @@ class ObjectFolder:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class LayeredFolder:
+    """Objects below a key, and under them those of another one, of which none is ever changed."""
+
+    above: ObjectFolder
+    below: ObjectFolder
+
+    def __str__(self) -> str:
+        return str(self.above)
+
+    def located(self, name: str) -> str:
+        """Return the address that an object has, or would have, above."""
+        return self.above.located(name)
+
+    def new_file(self, name: str) -> NewFile:
+        """Begin an object above."""
+        return self.above.new_file(name)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a whole object above."""
+        self.above.write(name, data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object above where there is none; False where there is one."""
+        return self.above.create(name, data)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes of an object above, else of that below, None where there is none."""
+        found = self.above.read(name)
+        return self.below.read(name) if found is None else found
+
+    def holds(self, name: str, written: Written) -> bool:
+        """Compare an object as `ObjectFolder`; what lies below counts where nothing is above."""
+        return self._layer(name).holds(name, written)
+
+    def sha256(self, name: str) -> str:
+        """Return the hash of an object, all of which is read for it."""
+        return self._layer(name).sha256(name)
+
+    def _layer(self, name: str) -> ObjectFolder:
+        return self.below if objects.head(self.above.url / name) is None else self.above
+
+    def names(self) -> list[str]:
+        """Return the names of all objects above: those below are of another."""
+        return self.above.names()
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove objects above."""
+        self.above.remove(names)
+
+    def free_bytes(self) -> int | None:
+        """Return None: a bucket has no end."""
+        return None
+
+
 class _ObjectFile:
     """Bytes on their way to a store: kept on the disk, so that an upload can be tried again."""
 

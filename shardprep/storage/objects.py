@@ -37,6 +37,8 @@ _PART_BYTES = 8 << 20
 """Smaller objects are put at once, larger ones in parts of this size."""
 _PARTS_AT_ONCE = 4
 """With their size, what a slow line must carry within one try."""
+_COPY_BYTES = 5 * 10**9
+"""Bytes of an object that S3 copies at once, at most."""
 _CREATE_PAUSES_S = (0.2, 1, 4, 15)
 
 
@@ -151,7 +153,11 @@ def _there(url: ObjectUrl) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise StorageError(str(url), "is not there any more", "upload the dataset again") from error
+        raise StorageError(
+            str(url),
+            "is not there any more",
+            "open the dataset again if it was built anew, else `shardprep verify --repair` it",
+        ) from error
 
 
 def download(url: ObjectUrl, file: BinaryIO) -> bool:
@@ -236,6 +242,53 @@ def create(url: ObjectUrl, content: bytes) -> bool:
     raise StorageError(str(url), "comes and goes", "is another build at work here? end one of them")
 
 
+def replace(url: ObjectUrl, old: bytes, new: bytes) -> bool:
+    """Write the object only where it still holds what it held; False where it does not.
+
+    As with `create`, a lost answer is cleared up by a look at what is there.
+    """
+    exceptions = _obstore().exceptions
+    for pause in (*_CREATE_PAUSES_S, None):
+        try:
+            with _translated(url):
+                found = _obstore().get(_store(url), url.key)
+                there, mark = bytes(found.bytes()), found.meta
+            if there != old:
+                return there == new
+            mode = {key: mark[key] for key in ("e_tag", "version") if mark[key]}
+            with _translated(url, writing=True), contextlib.suppress(exceptions.PreconditionError):
+                _obstore().put(_store(url), url.key, new, mode=mode)
+                return True
+        except FileNotFoundError:
+            return False
+        except NoAnswerError:
+            if pause is None or url.root not in _answered:
+                raise
+        time.sleep(pause or 0)
+    raise StorageError(str(url), "changes all the time", "is another build at work here? end one")
+
+
+def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
+    """Make an object the same as another one of its bucket; False where there is no such object.
+
+    The store copies by itself what it may, by the size that the object has; the rest goes through
+    this machine.
+    """
+    with _translated(source):
+        try:
+            if num_bytes > _COPY_BYTES:
+                content = _obstore().get(_store(source), source.key).stream(_STREAM_BYTES)
+                _obstore().put(
+                    _store(to), to.key, content,
+                    chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE,
+                )  # fmt: skip
+            else:
+                _obstore().copy(_store(source), source.key, to.key)
+        except FileNotFoundError:
+            return False
+    return True
+
+
 def head(url: ObjectUrl) -> ObjectFacts | None:
     """Return what the store says of the object, None where there is none."""
     with _translated(url):
@@ -284,10 +337,18 @@ def _delete(keys: str | list[str], store: Any, _: Wait) -> None:
 
 
 def _left(urls: Sequence[ObjectUrl]) -> Sequence[ObjectUrl]:
-    """Remove objects all at once; return what may be left: some stores stop at an absent one."""
+    """Remove objects all at once; return what may be left.
+
+    Some stores stop at an absent one; and the client tries the removal of one object again where
+    no answer comes, not that of many.
+    """
     if not urls:
         return ()
-    with _translated(urls[0], writing=True), contextlib.suppress(FileNotFoundError):
+    with (
+        contextlib.suppress(NoAnswerError),
+        _translated(urls[0], writing=True),
+        contextlib.suppress(FileNotFoundError),
+    ):
         _asked(urls[0], partial(_delete, [url.key for url in urls]), writing=True)
         return ()
     return urls

@@ -26,7 +26,7 @@ from shardprep.storage import objects
 from shardprep.storage.cache import cache_root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import BinaryIO
 
     from shardprep.storage.objects import ObjectFacts
@@ -45,25 +45,20 @@ Outcome = Literal["here", "busy", "full", "stopped"]
 """Of staging: it is there, another is fetching it, there is no room, it was to stop."""
 
 
-def staged_documents(url: ObjectUrl) -> Path:
-    """Return a folder of this machine with all documents of a dataset, finished or not."""
-    found = [facts for facts in objects.listing(url) if is_document(facts.name)]
-    return stage_documents(url, found)
-
-
 def is_document(name: str) -> bool:
     """Tell whether a file of a dataset is one of those beside the shards."""
     return _DOCUMENT.fullmatch(name) is not None
 
 
 def stage_documents(
-    url: ObjectUrl, documents: Sequence[ObjectFacts], wanted: Sequence[str] | None = None
+    url: ObjectUrl, objects_there: Mapping[str, ObjectFacts], wanted: Sequence[str] | None = None
 ) -> Path:
-    """Return a folder of this machine that holds copies of objects below an address.
+    """Return a folder of this machine that holds copies of the documents of a dataset.
 
     Args:
-        url: what they lie below.
-        documents: all of them, as the store lists them: they name the folder.
+        url: what it lies below.
+        objects_there: all that is there, by the name it has in the dataset, as the store lists it:
+            the documents among them name the folder.
         wanted: names of those that must be there; by default all.
 
     Raises:
@@ -71,24 +66,24 @@ def stage_documents(
         DatasetError: one is not what the store listed.
 
     """
-    state = "\n".join([str(url), *(f"{one.name} {one.num_bytes} {one.etag}" for one in documents)])
+    documents = {name: facts for name, facts in objects_there.items() if is_document(name)}
+    state = "\n".join([str(url), *(f"{name} {one[:]}" for name, one in documents.items())])
     folder = cache_root() / "documents" / hashlib.sha256(state.encode()).hexdigest()[:32]
     missing = [
-        one
-        for one in documents
-        if (wanted is None or one.name in wanted) and _size(folder / one.name) != one.num_bytes
+        (one, folder / name)
+        for name, one in documents.items()
+        if (wanted is None or name in wanted) and _size(folder / name) != one.num_bytes
     ]
     _writable(folder)
     os.utime(folder)
     if missing:
         _forget(folder.parent)
         with ThreadPoolExecutor(_AT_A_TIME, "shardprep-documents") as pool:
-            list(pool.map(lambda one: _stage_document(url, one, folder), missing))
+            list(pool.map(lambda one: _stage_document(url, *one), missing))
     return folder
 
 
-def _stage_document(url: ObjectUrl, document: ObjectFacts, folder: Path) -> None:
-    path = folder / document.name
+def _stage_document(url: ObjectUrl, document: ObjectFacts, path: Path) -> None:
     data = b"".join(objects.read_whole(url / document.name, document.etag))
     if len(data) != document.num_bytes:
         raise _other(url / document.name, f"has {len(data):,} bytes, listed {document.num_bytes:,}")

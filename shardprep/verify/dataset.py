@@ -65,6 +65,7 @@ def verify_dataset(
         num_records=sum(len(report.places) for report in reports.values()),
         num_bytes=sum(report.num_bytes for report in reports.values()),
         intact=intact,
+        marks={name: file.etag for name, file in files.items() if isinstance(file, StoredObject)},
         elapsed_s=time.monotonic() - start,
         address=remote.url if remote else None,
     )
@@ -74,7 +75,7 @@ def _file(found: Path | RemoteDataset, name: str) -> Path | StoredObject:
     if isinstance(found, Path):
         return found / name
     facts = found.objects[name]
-    return StoredObject(found.url / name, facts.etag, facts.num_bytes)
+    return StoredObject(found.url / facts.name, facts.etag, facts.num_bytes)
 
 
 def _task(

@@ -14,13 +14,15 @@ from shardprep.dataset import (
     SCHEMA_FILE,
     index_name,
 )
+from shardprep.draft import DRAFT_PREFIX
 from shardprep.errors import DatasetError
 from shardprep.grammar import SHARD, shard_name
+from shardprep.items import rows_by_shard
 from shardprep.manifest import MANIFEST_FILE
 from shardprep.tfds import DOCUMENTS
 from shardprep.verify.documents import check_tfds, checked_manifest, checked_schema
 from shardprep.verify.problem import Problem
-from shardprep.verify.table import checked_table, rows_by_shard, table_problems
+from shardprep.verify.table import checked_table, table_problems
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,7 +119,13 @@ def _unknown(files: list[str], shards: set[str]) -> list[str]:
     indexes = {index_name(shard) for shard in shards}
     own = {MANIFEST_FILE, SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS}
     known = {*own, *shards, *indexes, INDEX_DIR}
-    return [name for name in files if name not in known and not _LABELS.fullmatch(name)]
+    found = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
+    return list(dict.fromkeys(map(_shown, found)))
+
+
+def _shown(name: str) -> str:
+    """Return the name of a file, for all of a draft in object storage that of the draft."""
+    return name.partition("/")[0] + "/" if name.startswith(DRAFT_PREFIX) else name
 
 
 def _beside(folder: Path) -> list[str]:

@@ -85,6 +85,8 @@ class Verification:
     num_bytes: int
     intact: Mapping[str, str] = field(default_factory=dict)
     """Name of each shard of which the bytes are there → the file that holds them."""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """Name of each shard file in object storage → the ETag of what was checked."""
     elapsed_s: float = 0.0
     address: ObjectUrl | None = None
     """In object storage."""

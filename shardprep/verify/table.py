@@ -41,19 +41,6 @@ def checked_table(
         return None
 
 
-def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
-    """Return the rows of each shard, in their order; skipped inputs have none."""
-    shards = table["shard"].cast("string").combine_chunks()
-    ends = pc.run_end_encode(shards)
-    found: dict[str, list[pa.Table]] = {}
-    start = 0
-    for shard, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
-        if shard is not None:
-            found.setdefault(shard, []).append(table.slice(start, end - start))
-        start = end
-    return {shard: pa.concat_tables(parts) for shard, parts in found.items()}
-
-
 def table_problems(
     manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]
 ) -> Iterator[Problem]:

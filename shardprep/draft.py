@@ -1,0 +1,91 @@
+"""The draft: where a build lies in object storage that is to take the place of a finished dataset.
+
+Nothing can be renamed there. So its files are written below a prefix that is named for what it is
+built from, the manifest last; then the same manifest is put over that of the old dataset, all at
+once, and the draft is in force: a file of the dataset is the one in the draft, where there is one,
+else the one under the final name. At leisure the files are brought to their final names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep.errors import DatasetError
+from shardprep.inventory import belongs, is_own
+from shardprep.manifest import MANIFEST_FILE, parse_manifest
+from shardprep.storage import objects
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shardprep.manifest import Fingerprint, Manifest
+    from shardprep.storage.objects import ObjectFacts
+    from shardprep.storage.url import ObjectUrl
+
+DRAFT_PREFIX = ".draft-"
+_NUM_DIGITS = 16
+
+
+def draft_name(fingerprint: Fingerprint) -> str:
+    """Return the prefix, below the dataset, of the draft of a build."""
+    text = json.dumps(fingerprint.model_dump(mode="json"), sort_keys=True)
+    return DRAFT_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:_NUM_DIGITS]
+
+
+class InForce(NamedTuple):
+    """A draft that a dataset is read from, until all of it has its final names."""
+
+    prefix: str
+    """Below the dataset."""
+    manifest: Manifest
+
+
+def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> InForce | None:
+    """Return the draft that the manifest of a dataset is of, None where there is none.
+
+    Args:
+        url: the dataset.
+        found: everything below it, by name.
+
+    Raises:
+        StorageError: the manifest has changed since it was found.
+
+    """
+    if MANIFEST_FILE not in found or not any(name.startswith(DRAFT_PREFIX) for name in found):
+        return None
+    data = _read(url, found[MANIFEST_FILE])
+    try:
+        manifest = parse_manifest(data, str(url / MANIFEST_FILE))
+    except DatasetError:
+        return None  # whoever opens it is told
+    prefix = draft_name(manifest.fingerprint)
+    sealed = found.get(f"{prefix}/{MANIFEST_FILE}")
+    is_so = sealed is not None and _read(url, sealed) == data
+    return InForce(prefix, manifest) if is_so else None
+
+
+def in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> Mapping[str, ObjectFacts]:
+    """Return what a dataset consists of, by the name that each file has in it.
+
+    What is left of the one before, for the draft to take its place, is no part of it. Arguments
+    and errors as of `draft_in_force`.
+    """
+    draft = draft_in_force(url, found)
+    if draft is None:
+        return found
+    below = f"{draft.prefix}/"
+    above = {
+        name.removeprefix(below): facts for name, facts in found.items() if name.startswith(below)
+    }
+    stay = {
+        name: facts
+        for name, facts in found.items()
+        if not name.startswith(below) and (belongs(name, draft.manifest) or not is_own(name))
+    }
+    return {**stay, **above, MANIFEST_FILE: found[MANIFEST_FILE]}
+
+
+def _read(url: ObjectUrl, facts: ObjectFacts) -> bytes:
+    return b"".join(objects.read_whole(url / facts.name, facts.etag))
