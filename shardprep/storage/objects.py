@@ -277,7 +277,8 @@ def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
     with _translated(source):
         try:
             if num_bytes > _COPY_BYTES:
-                content = _obstore().get(_store(source), source.key).stream(_STREAM_BYTES)
+                found = _obstore().get(_store(source), source.key)
+                content = map(bytes, found.stream(min_chunk_size=_STREAM_BYTES))
                 _obstore().put(
                     _store(to), to.key, content,
                     chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE,
