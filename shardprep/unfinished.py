@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.dataset import INCOMPLETE_SUFFIX, DatasetFolder
@@ -19,6 +18,7 @@ from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 _VERSION_FOLDER = re.compile(rf"{VERSION.pattern}({re.escape(INCOMPLETE_SUFFIX)})?")
 _NAMED = 4

@@ -11,15 +11,18 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
 from shardprep.build import build_part
+from shardprep.cli import app
 from shardprep.complete import finalize_dataset
 from shardprep.engine.job import by_chunks
-from shardprep.errors import BuildError, ShardprepError, StorageError
+from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
 from shardprep.part import Part
 from shardprep.recipe import make_recipe
 from shardprep.unfinished import find_place
 from tests.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
+from tests.builders import build_part as one_part
 from tests.object_store import Fault, nth, process_environment, wait_until
 
 if TYPE_CHECKING:
@@ -394,3 +397,65 @@ def test_a_shard_costs_the_requests_that_the_document_says(
         proxy.reset()
     assert (counts[1] - counts[0]) / 5 == 9
     assert counts[0] - 9 == 40
+
+
+# --- finalize ------------------------------------------------------------------------------------
+
+
+def parts_there(source: Path, bucket: Bucket, **keys: Any) -> None:
+    for part in ("1/2", "2/2"):
+        one_part(source, bucket.url + "/tp", part, **{**KEYS, **keys})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "where", ["tp", "tp/", "tp/pets", "tp/pets/1.0.0", "tp/pets/1.0.0.incomplete", "2.0.0"]
+)
+def test_finalize_finds_parts_at_any_address_above_them(
+    source: Path, bucket: Bucket, where: str, local: dict[str, bytes]
+) -> None:
+    for part in ("1/2", "2/2"):
+        out = f"{bucket.url}/{'2.0.0' if where == '2.0.0' else 'tp'}"
+        one_part(source, out, part, **KEYS)  # type: ignore[arg-type]
+    found = finalize_dataset(find_place(f"{bucket.url}/{where}"), num_threads=2)
+    assert found.location == f"{out}/pets/1.0.0"
+    below = f"{out}/pets/1.0.0".removeprefix(f"{bucket.url}/")
+    assert bucket.tree() == {f"{below}/{name}": data for name, data in local.items()}
+    assert finalize_dataset(find_place(f"{bucket.url}/{where}"), num_threads=2).was_there
+
+
+def test_finalize_at_an_address_means_the_one_that_is_unfinished(
+    source: Path, bucket: Bucket
+) -> None:
+    build(source, f"{bucket.url}/tp", version="0.9.0", **KEYS)  # type: ignore[arg-type]
+    parts_there(source, bucket)
+    assert find_place(f"{bucket.url}/tp").location == f"{bucket.url}/tp/pets/1.0.0"
+    parts_there(source, bucket, name="cats")
+    with pytest.raises(DatasetError, match=r"several unfinished builds: .*cats/1.0.0, .*pets/1.0"):
+        find_place(f"{bucket.url}/tp")
+    with pytest.raises(DatasetError, match="holds no dataset, finished or not; give"):
+        find_place(f"{bucket.url}/nowhere")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("is_remote", [True, False])
+def test_finalize_without_an_argument_names_the_parts_of_others(
+    is_there: bool, is_remote: bool, source: Path, bucket: Bucket, tmp_path: Path,  # noqa: FBT001 - cases
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    out = f"{bucket.url}/tp" if is_remote else "tp"
+    recipe = f'source = "{source}"\nout = "{out}"\nshards = 4\nsize = "32x32"\nformat = "png"\n'
+    write(tmp_path / "shardprep.toml", recipe.encode())
+    if is_there:
+        build(source, out, **KEYS)  # type: ignore[arg-type]
+        result = CliRunner().invoke(app, ["finalize"])
+        assert result.exit_code == 0, result.output
+    one_part(source, out, "1/2", version="2.0.0", **KEYS)  # type: ignore[arg-type]
+    one_part(source, out, "1/2", name="cats", **KEYS)  # type: ignore[arg-type]
+    result = CliRunner().invoke(app, ["finalize"])
+    assert result.exit_code == 1
+    line = str(result.exception)
+    for other in ("cats/1.0.0", "pets/2.0.0"):
+        assert f"`shardprep finalize {out}/{other}`" in line
+    asked = CliRunner().invoke(app, ["finalize", f"{out}/pets/1.0.0"])
+    assert asked.exit_code == (0 if is_there else 1)

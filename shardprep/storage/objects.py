@@ -12,10 +12,12 @@ import functools
 import hashlib
 import io
 import os
+import tempfile
 import threading
 import time
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.errors import StorageError
@@ -25,7 +27,6 @@ from shardprep.storage.patience import Patience, patience, timeout_s, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
     from typing import BinaryIO
 
     from shardprep.storage.patience import Wait
@@ -274,17 +275,16 @@ def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
     The store copies by itself what it may, by the size that the object has; the rest goes through
     this machine.
     """
-    with _translated(source):
+    if num_bytes > _COPY_BYTES:
+        with tempfile.NamedTemporaryFile(prefix="shardprep-") as file:
+            if not download(source, file.file):
+                return False
+            file.flush()
+            put(to, Path(file.name))
+            return True
+    with _translated(to):
         try:
-            if num_bytes > _COPY_BYTES:
-                found = _obstore().get(_store(source), source.key)
-                content = map(bytes, found.stream(min_chunk_size=_STREAM_BYTES))
-                _obstore().put(
-                    _store(to), to.key, content,
-                    chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE,
-                )  # fmt: skip
-            else:
-                _obstore().copy(_store(source), source.key, to.key)
+            _obstore().copy(_store(source), source.key, to.key)
         except FileNotFoundError:
             return False
     return True
