@@ -188,11 +188,11 @@ class ObjectPlace:
         begun = read_build(self.parts)
         if begun not in (None, manifest.fingerprint):
             return True
-        found = self._found()
-        if draft_in_force(self.url, found) is not None:
+        draft = draft_name(manifest.fingerprint)
+        sealed = self._root.read(f"{draft}/{MANIFEST_FILE}")
+        if sealed is not None and sealed == self._root.read(MANIFEST_FILE):
             return False
-        draft = f"{draft_name(manifest.fingerprint)}/"
-        return begun is None or any(name.startswith(draft) for name in found)
+        return begun is None or bool(objects.listing(self.url / draft))
 
     def publish(self, manifest: Manifest) -> None:
         """Put a draft in force and bring it home, then remove what was remembered.
@@ -202,14 +202,13 @@ class ObjectPlace:
 
         """
         self._check_own(manifest.fingerprint)
-        found = self._found()
-        if f"{draft_name(manifest.fingerprint)}/{MANIFEST_FILE}" in found:
-            old, data = self._root.read(MANIFEST_FILE) or b"", manifest.dumps().encode()
-            new = self.url / MANIFEST_FILE
-            is_done = objects.replace(new, old, data) if old else objects.create(new, data)
+        data = manifest.dumps().encode()
+        if self._root.read(f"{draft_name(manifest.fingerprint)}/{MANIFEST_FILE}") == data:
+            old, new = self._root.read(MANIFEST_FILE), self.url / MANIFEST_FILE
+            is_done = objects.create(new, data) if old is None else objects.replace(new, old, data)
             if not is_done:
                 raise self._overtaken()
-            self._bring_home(manifest, found)
+            self._bring_home(manifest, self._found())
         self._forget()
 
     def _overtaken(self) -> BuildError:

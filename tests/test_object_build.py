@@ -413,8 +413,8 @@ def parts_there(source: Path, bucket: Bucket, **keys: Any) -> None:
 def test_finalize_finds_parts_at_any_address_above_them(
     source: Path, bucket: Bucket, where: str, local: dict[str, bytes]
 ) -> None:
+    out = f"{bucket.url}/{'2.0.0' if where == '2.0.0' else 'tp'}"
     for part in ("1/2", "2/2"):
-        out = f"{bucket.url}/{'2.0.0' if where == '2.0.0' else 'tp'}"
         one_part(source, out, part, **KEYS)  # type: ignore[arg-type]
     found = finalize_dataset(find_place(f"{bucket.url}/{where}"), num_threads=2)
     assert found.location == f"{out}/pets/1.0.0"

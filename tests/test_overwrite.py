@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 from shardprep.cli import app
 from shardprep.complete import finalize_dataset
 from shardprep.errors import BuildError, ShardprepError, StorageError
-from shardprep.reader import Dataset
+from shardprep.fetch import fetch_dataset
+from shardprep.reader import Dataset, load
 from shardprep.remote import RemoteDataset, find
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl
 from shardprep.unfinished import find_place
 from shardprep.verify.dataset import verify_dataset
-from tests.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
+from tests.builders import Quiet, animals, build, in_process, tree, write, write_folder, zip_bytes
 from tests.object_store import Bucket, Fault, nth, process_environment, wait_until
 
 if TYPE_CHECKING:
@@ -74,10 +75,15 @@ class Untold:
         del num_bytes
 
 
-def seen(bucket: Bucket) -> dict[str, bytes]:
-    """Return the files of the dataset as whoever reads it sees them, checked by verify."""
+def find_there(bucket: Bucket) -> RemoteDataset:
     found = find(f"{bucket.url}/{WHERE}")
     assert isinstance(found, RemoteDataset)
+    return found
+
+
+def seen(bucket: Bucket) -> dict[str, bytes]:
+    """Return the files of the dataset as whoever reads it sees them, checked by verify."""
+    found = find_there(bucket)
     assert not verify_dataset(found, decode=False, num_workers=1, watcher=Untold()).problems
     own = {name: facts for name, facts in found.objects.items() if not name.startswith(".")}
     return {name: bucket.read(f"{WHERE}/{facts.name}") for name, facts in own.items()}
@@ -104,11 +110,14 @@ WRONG: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("option", WRONG)
 def test_a_build_that_comes_to_nothing_leaves_the_old_dataset(
-    option: str, source: Path, there: Bucket, old: dict[str, bytes]
+    option: str, source: Path, there: Bucket, old: dict[str, bytes], tmp_path: Path
 ) -> None:
-    with pytest.raises(ShardprepError):
-        overwrite(source, there, **WRONG[option])
+    here = write_folder(tmp_path / "out" / WHERE, old).parents[1]
+    for out in (there.url, here):
+        with pytest.raises(ShardprepError):
+            build(source, out, replace=True, **{**NEW, "max_rejected": 1, **WRONG[option]})  # type: ignore[arg-type]
     assert is_whole(there, old)
+    assert tree(tmp_path / "out" / WHERE) == old
     if option != "too many rejections":
         assert there.tree() == {f"{WHERE}/{name}": data for name, data in old.items()}
 
@@ -235,6 +244,7 @@ def test_what_was_put_in_force_is_brought_home_by_whatever_comes_next(
     source: Path,
     there: Bucket,
     new: dict[str, bytes],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A driver dies before it has copied so many, or before it removes the first."""
@@ -259,6 +269,14 @@ def test_what_was_put_in_force_is_brought_home_by_whatever_comes_next(
             overwrite(source, there)
     assert seen(there) == new
     address = f"{there.url}/{WHERE}"
+    if (copied, how) == (1, "build"):
+        here = fetch_dataset(find_there(there), tmp_path, num_threads=2, watcher=Untold())
+        assert tree(here.path) == new
+        here_and_there = [
+            [images.numpy().tobytes() for images, _ in load(place, batch_size=4, seed=1)]
+            for place in (here.path, address)
+        ]
+        assert here_and_there[0] == here_and_there[1] != []
     if how == "build":
         assert build(source, there.url, max_rejected=1, **NEW).was_there  # type: ignore[arg-type]
     elif how == "finalize":
@@ -352,6 +370,18 @@ def test_a_manifest_that_another_has_put_there_is_not_written_over(
     assert there.read(f"{WHERE}/manifest.json") == b"{}"
 
 
+@pytest.mark.parametrize("manifest", [b"{", b""])
+def test_a_dataset_with_a_damaged_manifest_can_be_replaced(
+    manifest: bytes, source: Path, there: Bucket, new: dict[str, bytes], tmp_path: Path
+) -> None:
+    there.put(f"{WHERE}/manifest.json", manifest)
+    write(tmp_path / WHERE / "manifest.json", manifest)
+    for out in (there.url, tmp_path):
+        build(source, out, replace=True, max_rejected=1, **NEW)  # type: ignore[arg-type]
+    assert there.tree() == {f"{WHERE}/{name}": data for name, data in new.items()}
+    assert tree(tmp_path / WHERE) == new
+
+
 def test_files_of_others_stay(source: Path, there: Bucket, new: dict[str, bytes]) -> None:
     there.put(f"{WHERE}/notes/mine.txt", b"keep me")
     there.put(f"{WHERE}/labels.labels.txt", b"of an older dataset")
@@ -383,3 +413,15 @@ def test_what_is_replaced_is_known_to_be_there(bucket: Bucket, proxy: Proxy, fau
     assert not objects.replace(url, b"old", b"newer")
     assert not objects.replace(url / "gone", b"old", b"newer")
     assert bucket.read("one") == b"new"
+
+
+def test_a_shard_over_a_finished_dataset_costs_the_requests_that_the_document_says(
+    source: Path, there: Bucket, proxy: Proxy
+) -> None:
+    counts = []
+    for shards in (2, 6):
+        overwrite(source, there, shards=3, size="8x8")
+        proxy.reset()
+        overwrite(source, there, shards=shards)
+        counts.append(len(proxy.requests))
+    assert (counts[1] - counts[0]) / 4 == 14

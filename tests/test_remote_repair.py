@@ -50,12 +50,12 @@ def _there(bucket: Bucket, good: dict[str, bytes]) -> Bucket:
     return bucket
 
 
-def flip(there: Bucket, name: str) -> None:
-    there.put(f"{WHERE}/{name}", flipped(there.read(f"{WHERE}/{name}"), 99))
+def flip(there: Bucket, name: str) -> str:
+    return there.put(f"{WHERE}/{name}", flipped(there.read(f"{WHERE}/{name}"), 99))
 
 
-def remove(there: Bucket, name: str) -> None:
-    there.client.delete_object(Bucket=there.name, Key=f"{WHERE}/{name}")
+def remove(there: Bucket, name: str) -> object:
+    return there.client.delete_object(Bucket=there.name, Key=f"{WHERE}/{name}")
 
 
 def rename(there: Bucket, name: str, to: str) -> None:

@@ -27,7 +27,7 @@ from shardprep.storage.patience import Patience, patience, timeout_s, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import BinaryIO
+    from typing import IO
 
     from shardprep.storage.patience import Wait
     from shardprep.storage.url import ObjectUrl
@@ -161,7 +161,7 @@ def _there(url: ObjectUrl) -> Iterator[None]:
         ) from error
 
 
-def download(url: ObjectUrl, file: BinaryIO) -> bool:
+def download(url: ObjectUrl, file: IO[bytes]) -> bool:
     """Write the whole object to a file; False where there is none."""
     with _translated(url):
         try:
@@ -277,7 +277,7 @@ def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
     """
     if num_bytes > _COPY_BYTES:
         with tempfile.NamedTemporaryFile(prefix="shardprep-") as file:
-            if not download(source, file.file):
+            if not download(source, file):
                 return False
             file.flush()
             put(to, Path(file.name))

@@ -260,7 +260,7 @@ def check_content(shard: RemoteShard, num_bytes: int, sha256: str) -> None:
 
 def _other(url: ObjectUrl, what: str) -> DatasetError:
     return DatasetError(
-        str(url), what, "upload it again; `shardprep verify` names all that is wrong"
+        str(url), what, "`shardprep verify --repair` names all that is wrong, and builds it again"
     )
 
 
