@@ -27,6 +27,7 @@ from shardprep.storage.patience import Patience, patience, timeout_s, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import BinaryIO
     from typing import IO
 
     from shardprep.storage.patience import Wait
@@ -234,8 +235,7 @@ def create(url: ObjectUrl, content: bytes) -> bool:
             if there is not None:
                 return there == content
         except NoAnswerError:
-            left_s = timeout_s() - (time.monotonic() - begun_s)
-            if pause is None or left_s <= pause or url.root not in _answered:
+            if _is_last(url, pause, begun_s):
                 raise
         else:
             return True
@@ -249,24 +249,41 @@ def replace(url: ObjectUrl, old: bytes, new: bytes) -> bool:
     As with `create`, a lost answer is cleared up by a look at what is there.
     """
     exceptions = _obstore().exceptions
+    begun_s = time.monotonic()
     for pause in (*_CREATE_PAUSES_S, None):
         try:
             with _translated(url):
-                found = _obstore().get(_store(url), url.key)
-                there, mark = bytes(found.bytes()), found.meta
+                there, mark = _asked(url, partial(_found, url.key))
             if there != old:
-                return there == new
-            mode = {key: mark[key] for key in ("e_tag", "version") if mark[key]}
+                return bool(there == new)
+            put_it = partial(_put_over, url.key, new, mark)
             with _translated(url, writing=True), contextlib.suppress(exceptions.PreconditionError):
-                _obstore().put(_store(url), url.key, new, mode=mode)
+                _asked(url, put_it, writing=True)
                 return True
         except FileNotFoundError:
             return False
         except NoAnswerError:
-            if pause is None or url.root not in _answered:
+            if _is_last(url, pause, begun_s):
                 raise
         time.sleep(pause or 0)
     raise StorageError(str(url), "changes all the time", "is another build at work here? end one")
+
+
+def _found(key: str, store: Any, _: Wait) -> tuple[bytes, dict[str, str]]:
+    """Return the bytes of an object, and by what the store knows it again."""
+    found = _obstore().get(store, key)
+    data = bytes(found.bytes())
+    return data, {name: found.meta[name] for name in ("e_tag", "version") if found.meta[name]}
+
+
+def _put_over(key: str, content: bytes, mark: dict[str, str], store: Any, _: Wait) -> None:
+    _obstore().put(store, key, content, mode=mark)
+
+
+def _is_last(url: ObjectUrl, pause: float | None, begun_s: float) -> bool:
+    """Tell whether there is no try after one without an answer, and a pause in seconds."""
+    left_s = timeout_s() - (time.monotonic() - begun_s)
+    return pause is None or left_s <= pause or url.root not in _answered
 
 
 def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
@@ -284,7 +301,7 @@ def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
             return True
     with _translated(to):
         try:
-            _obstore().copy(_store(source), source.key, to.key)
+            _asked(to, lambda store, _: _obstore().copy(store, source.key, to.key), writing=True)
         except FileNotFoundError:
             return False
     return True
