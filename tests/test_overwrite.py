@@ -282,7 +282,12 @@ def test_what_was_put_in_force_is_brought_home_by_whatever_comes_next(
     elif how == "finalize":
         finalize_dataset(find_place(address), num_threads=2)
     else:
-        assert CliRunner().invoke(app, ["verify", address, "--repair"]).exit_code == 0
+        assert (
+            CliRunner()
+            .invoke(app, ["verify", address, "--repair", "--source", str(source)])
+            .exit_code
+            == 0
+        )
     assert there.tree() == {f"{WHERE}/{name}": data for name, data in new.items()}
 
 

@@ -27,8 +27,7 @@ from shardprep.storage.patience import Patience, patience, timeout_s, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import BinaryIO
-    from typing import IO
+    from typing import IO, BinaryIO
 
     from shardprep.storage.patience import Wait
     from shardprep.storage.url import ObjectUrl
