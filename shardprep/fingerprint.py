@@ -44,7 +44,9 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
         SourceError: the source is not there.
 
     """
-    inputs = {"source": source_signature(recipe.source, outputs(recipe))}
+    follow_links = recipe.follow_links
+    signature = source_signature(recipe.source, outputs(recipe), follow_links=follow_links)
+    inputs = {"source": signature}
     for file in named_files(recipe):
         if Path(file).is_file():
             inputs[file] = _sha256(Path(file).read_bytes())
@@ -74,13 +76,16 @@ def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
         ) from error
 
 
-def source_signature(source: Path | str, leave_out: Iterable[str]) -> str:
+def source_signature(
+    source: Path | str, leave_out: Iterable[str], *, follow_links: bool = False
+) -> str:
     """Return a hash that changes when the source does.
 
     A zip is told by its size and its central directory, which holds the CRC-32 of every member,
     wherever it lies; another file by size and modification time; a folder by names, sizes and
-    modification times of all its files but those in the folders `leave_out`. In object storage the
-    ETag stands for the modification time.
+    modification times of all its files but those in the folders `leave_out`, and by the names of
+    what is left out of it, such as links that lead outside without `follow_links`. In object
+    storage the ETag stands for the modification time.
 
     Raises:
         SourceError: there is no such file or folder.
@@ -90,9 +95,8 @@ def source_signature(source: Path | str, leave_out: Iterable[str]) -> str:
         return _object_signature(str(source), leave_out)
     source = Path(source)
     if source.is_dir():
-        return _sha256(
-            "\n".join(sorted(_listing(source, leave_out))).encode(errors="surrogateescape")
-        )
+        lines = sorted(_listing(source, leave_out, follow_links=follow_links))
+        return _sha256("\n".join(lines).encode(errors="surrogateescape"))
     if not source.is_file():
         raise SourceError(
             str(source),
@@ -101,7 +105,7 @@ def source_signature(source: Path | str, leave_out: Iterable[str]) -> str:
         )
     status = source.stat()
     try:
-        whole = PlainExtent(str(source), 0, status.st_size)
+        whole = PlainExtent.named(str(source), status.st_size)
         return _file_signature(whole, str(status.st_mtime_ns))
     except MemberError as error:
         raise SourceError(str(source), str(error)) from error
@@ -158,11 +162,10 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _listing(folder: Path, leave_out: Iterable[str]) -> list[str]:
+def _listing(folder: Path, leave_out: Iterable[str], *, follow_links: bool) -> list[str]:
     return [
-        f"{relative} {status.st_size} {status.st_mtime_ns}"
-        for _, relative, status in walk_files(folder, leave_out)
-        if status is not None
+        f"{relative} {problem if status is None else f'{status.st_size} {status.st_mtime_ns}'}"
+        for _, relative, status, problem in walk_files(folder, leave_out, follow_links=follow_links)
     ]
 
 

@@ -297,6 +297,15 @@ ExcludeList = Annotated[
         rich_help_panel=_CHOICE,
     ),
 ]
+FollowLinks = Annotated[
+    bool | None,
+    typer.Option(
+        "--follow-links",
+        help="Follow links in a folder that lead outside of it; else they are skipped.",
+        show_default=False,
+        rich_help_panel=_CHOICE,
+    ),
+]
 ZipEncoding = Annotated[
     str | None,
     typer.Option(

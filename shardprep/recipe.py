@@ -156,6 +156,8 @@ class Recipe(BaseModel):
     include: _Several = ()
     exclude: _Several = ()
     exclude_list: str = ""
+    follow_links: bool = False
+    """Whether links in a folder may lead outside of it."""
     zip_encoding: str = ""
     schema_: str = Field("auto", alias="schema")
     seed: int = Field(0, ge=0, lt=2**63)
@@ -184,6 +186,7 @@ class Recipe(BaseModel):
             self.max_unpacked,
             self.max_ratio,
             self.max_depth,
+            self.follow_links,
         )
 
     @field_validator("name")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.catalog import no_image
 from shardprep.catalog.documents import TABLE_SUFFIXES, Documents
 from shardprep.catalog.labels import (
     auto_labels,
@@ -23,6 +24,7 @@ from shardprep.recipe import make_recipe
 from shardprep.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
 from shardprep.source.archive import Member, list_source
 from shardprep.source.extent import ZipExtent
+from shardprep.source.limits import SourceLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,15 +86,27 @@ class Survey:
     """Members that are no images, by suffix."""
     skipped: dict[str, int]
     """Members left out, by reason."""
+    follow_links: bool
+    """Whether links that lead outside were followed."""
     num_doubles: int
     """Images that, by size and CRC-32, are there already."""
 
 
-def survey_source(source: Path | str, work_dir: Path, notice: Callable[[str], None]) -> Survey:
-    """Return what lies in a source. Arguments and errors are those of `list_source`."""
-    listing = list_source(source, work_dir, notice)
+def survey_source(
+    source: Path | str,
+    work_dir: Path,
+    notice: Callable[[str], None],
+    *,
+    follow_links: bool = False,
+) -> Survey:
+    """Return what lies in a source.
+
+    Arguments and errors are those of `list_source`; `follow_links` is one of its limits.
+    """
+    limits = SourceLimits(follow_links=follow_links)
+    listing = list_source(source, work_dir, notice, limits=limits)
     if not listing.images:
-        raise SourceError(str(source), "holds no image", "is it the right archive?")
+        raise no_image(str(source), listing)
     keys = [member.key for member in listing.images]
     tables = Documents(listing.others, make_recipe({"source": str(source)}, "init")).tables()
     chosen = auto_labels(keys, tables)
@@ -116,6 +130,7 @@ def survey_source(source: Path | str, work_dir: Path, notice: Callable[[str], No
         classes={name: counts[i] for i, name in enumerate(targets.names)},
         others=_suffixes([m for m in listing.others if not m.key.lower().endswith(TABLE_SUFFIXES)]),
         skipped=dict(Counter(one.reason for one in listing.skipped)),
+        follow_links=follow_links,
         num_doubles=_num_doubles(listing.images),
     )
 
@@ -130,6 +145,10 @@ def recipe_text(survey: Survey) -> str:
         f"# {size}.",
         f"source = {_quoted(survey.source)}",
         "",
+        *(
+            ["# Links that lead outside of the folder.", "follow_links = true", ""]
+            * survey.follow_links
+        ),
         "# Width x height of the stored images; how they come to it: crop, pad, stretch, within.",
         'size = "224x224"',
         'fit = "crop"',

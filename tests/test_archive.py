@@ -900,14 +900,6 @@ def test_looping_links_of_a_folder_end(tmp_path: Path) -> None:
     assert listed(folder).contents == {"a/x.jpg": JPEG, "b/y.jpg": PNG}
 
 
-def test_links_of_a_folder_to_files_and_folders_are_followed(tmp_path: Path) -> None:
-    write_folder(tmp_path / "far", {"x.jpg": JPEG, "y/z.jpg": PNG})
-    folder = write_folder(tmp_path / "source", {"a.txt": b"text"})
-    (folder / "b.jpg").symlink_to(tmp_path / "far" / "x.jpg")
-    (folder / "c").symlink_to(tmp_path / "far" / "y", target_is_directory=True)
-    assert listed(folder).contents == {"a.txt": b"text", "b.jpg": JPEG, "c/z.jpg": PNG}
-
-
 def test_what_is_no_file_in_a_folder_is_skipped(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "source", {"a.jpg": JPEG})
     os.mkfifo(folder / "fifo.jpg")

@@ -6,7 +6,7 @@ import gzip
 import io
 import struct
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,7 +26,7 @@ _PLENTY = bytes(65_000_000)
 """Just above what any ratio is allowed for."""
 
 
-def listed(folder: Path, data: bytes, **limits: int) -> Listing:
+def listed(folder: Path, data: bytes, **limits: Any) -> Listing:
     """List an archive given as bytes."""
     source = write(folder / "source.zip", data)
     return list_source(source, folder / "work", lambda _: None, None, SourceLimits(**limits))

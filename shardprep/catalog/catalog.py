@@ -35,6 +35,7 @@ from shardprep.catalog.targets import (
 from shardprep.dataset import outputs
 from shardprep.errors import SourceError
 from shardprep.source.archive import Member, Skipped, list_source
+from shardprep.source.folder import LEADS_OUTSIDE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -135,7 +136,7 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
         labelling.rows_without_image,
         targets.kind,
         columns,
-        _findings(items, recipe, rule),
+        _link_findings(listing) + _findings(items, recipe, rule),
     )
 
 
@@ -143,9 +144,7 @@ def _wanted(
     listing: Listing, recipe: Recipe, documents: Documents
 ) -> tuple[list[Member], list[Skipped]]:
     if not listing.images:
-        raise SourceError(
-            recipe.source, f"holds no image ({_what_instead(listing)})", "is it the right archive?"
-        )
+        raise no_image(recipe.source, listing)
     members, skipped = select(
         listing.images, root=recipe.root, include=recipe.include, exclude=recipe.exclude
     )
@@ -166,10 +165,29 @@ def _wanted(
     return members, skipped
 
 
-def _what_instead(listing: Listing) -> str:
+def no_image(source: str, listing: Listing) -> SourceError:
+    """Return what to say of a source without an image."""
+    if num_links := _num_links_outside(listing):
+        return SourceError(
+            source,
+            f"holds no image, but {num_links:,} links that lead outside of it",
+            "add --follow-links if they are to be followed",
+        )
     suffixes = Counter(Path(member.key).suffix or "no suffix" for member in listing.others)
     found = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(4))
-    return found or "it is empty"
+    return SourceError(
+        source, f"holds no image ({found or 'it is empty'})", "is it the right archive?"
+    )
+
+
+def _num_links_outside(listing: Listing) -> int:
+    return sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)
+
+
+def _link_findings(listing: Listing) -> list[str]:
+    num_links = _num_links_outside(listing)
+    links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
+    return [f"{links} outside skipped; --follow-links follows"] if num_links else []
 
 
 def _table_match(

@@ -10,14 +10,14 @@ from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.catalog.table import Table, joined, parse_table, stacked
 from shardprep.errors import SourceError
-from shardprep.source.extent import MemberError
+from shardprep.source.archive import Member
+from shardprep.source.extent import MemberError, PlainExtent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardprep.catalog.splits import SplitRule
     from shardprep.recipe import Recipe
-    from shardprep.source.archive import Member
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 
@@ -117,7 +117,7 @@ class Documents:
             keys = ", ".join(member.key for member in found[:3])
             raise SourceError(file, f"the source has several: {keys}", "give the whole path")
         try:
-            return file, Path(file).read_bytes()
+            return file, _read_named(file, self._recipe.max_member_size)
         except OSError as error:
             there = [m.key for m in self._others if m.key.lower().endswith(TABLE_SUFFIXES)]
             raise SourceError(
@@ -144,6 +144,22 @@ def _join_parts(text: str) -> tuple[str, str]:
     file, colon, key = text.rpartition(":")
     has_key = colon and not key.lower().endswith(TABLE_SUFFIXES)  # a path may hold a colon
     return (file, key) if has_key else (text, "")
+
+
+def _read_named(file: str, most_bytes: int) -> bytes:
+    """Return the bytes of a file on disk: a pipe or a device would never end.
+
+    Raises:
+        SourceError: it is too large, or cannot be read.
+        FileNotFoundError: there is no such regular file.
+
+    """
+    if not Path(file).is_file():
+        raise FileNotFoundError
+    num_bytes = Path(file).stat().st_size
+    if num_bytes > most_bytes:
+        raise SourceError(file, f"is larger than --max-member-size ({num_bytes:,} bytes)")
+    return _read(Member(file, PlainExtent.named(file, num_bytes)))
 
 
 def _read(member: Member) -> bytes:

@@ -70,6 +70,7 @@ def build(
     include: o.Include = None,
     exclude: o.Exclude = None,
     exclude_list: o.ExcludeList = None,
+    follow_links: o.FollowLinks = None,
     zip_encoding: o.ZipEncoding = None,
     max_members: o.MaxMembers = None,
     max_member_size: o.MaxMemberSize = None,

@@ -22,6 +22,7 @@ def init(
             show_default=False,
         ),
     ] = None,
+    follow_links: o.FollowLinks = None,
     overwrite: o.Overwrite = False,
     refresh: o.Refresh = False,
     store_timeout: o.StoreTimeout = None,
@@ -43,7 +44,12 @@ def init(
     notices = console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         local = local_source(archive, notices, refresh=refresh)
-        survey = survey_source(local, Path(work), lambda line: notice(notices, line))
+        survey = survey_source(
+            local,
+            Path(work),
+            lambda line: notice(notices, line),
+            follow_links=bool(follow_links),
+        )
     survey = replace(survey, source=archive)
     write_durably(place, recipe_text(survey).encode())
     if as_json:

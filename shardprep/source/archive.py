@@ -116,7 +116,7 @@ def list_source(
         raise SourceError(str(source), "no such file or folder", "give a folder, a zip or a tar")
     elif (part := _PART.fullmatch(source.name)) is not None:
         for path in sorted(source.parent.glob(f"{part['whole']}.[0-9][0-9][0-9]")):
-            extent = PlainExtent(str(path), 0, path.stat().st_size)
+            extent = PlainExtent.named(str(path), path.stat().st_size)
             budget.add_source(extent.num_bytes)
             walk.part("", path.name, extent, depth=0)
     else:
@@ -153,7 +153,7 @@ class _Walk:
 
     def file(self, place: str, num_bytes: int) -> None:
         """Add the members of an archive that is the source."""
-        extent = PlainExtent(place, 0, num_bytes)
+        extent = PlainExtent.named(place, num_bytes)
         self.budget.add_source(num_bytes)
         if not self.archive(extent, place.rpartition("/")[2], prefix="", depth=1):
             raise SourceError(
@@ -182,10 +182,11 @@ class _Walk:
 
     def folder(self, root: Path, leave_out: Iterable[str]) -> None:
         """Add the files below a folder."""
-        for path, name, status in walk_files(root, leave_out):
+        follow_links = self.budget.limits.follow_links
+        for path, name, status, problem in walk_files(root, leave_out, follow_links=follow_links):
             self.budget.add_member(root.name)
             if status is None:
-                self.skip(name, "not a regular file", 0)
+                self.skip(name, problem, 0)
             else:
                 self.budget.add_source(status.st_size)
                 extent = PlainExtent(path, 0, status.st_size)

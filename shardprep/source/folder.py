@@ -13,22 +13,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
+LEADS_OUTSIDE = "link that leads outside"
+NOT_REGULAR = "not a regular file"
+
+
 class FoundFile(NamedTuple):
     """One name below a folder."""
 
     path: str
+    """Where its bytes lie; never a link, but for the folders on the way."""
     relative: str
     """To the folder, POSIX."""
     status: os.stat_result | None
-    """None where it is no regular file: a device, a link to nothing."""
+    """None where it is not to be read."""
+    problem: str = ""
+    """Why it is not to be read: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a link to nothing)."""
 
 
-def walk_files(root: Path, leave_out: Iterable[str] = ()) -> Iterator[FoundFile]:
+def walk_files(
+    root: Path, leave_out: Iterable[str] = (), *, follow_links: bool = False
+) -> Iterator[FoundFile]:
     """Yield the files below a folder, sorted in each; links to folders are followed, each once.
 
+    A stranger's folder must not decide what else of this machine is read: a link whose target
+    lies outside the folder is yielded as it is, and not followed unless that is asked for.
+
     Args:
-        root: where to begin.
+        root: where to begin; it may be a link itself.
         leave_out: folders below it that do not count: what is built from it may lie in it.
+        follow_links: whether links may lead outside.
 
     Raises:
         SourceError: a folder cannot be read.
@@ -38,19 +51,22 @@ def walk_files(root: Path, leave_out: Iterable[str] = ()) -> Iterator[FoundFile]
     seen.update(_identity(folder) for folder in leave_out if Path(folder).is_dir())
     seen.discard(_identity(root))
     top = str(root)
+    inside = "/" if follow_links else os.path.join(os.path.realpath(top), "")  # noqa: PTH118
     for place, folders, files in os.walk(top, followlinks=True, onerror=_unreadable):
         identity = _identity(place)
         if identity in seen:
             folders.clear()
             continue
         seen.add(identity)
-        folders.sort()
         # Strings, and once a folder what is the same for all in it: a million Paths are slow.
         below = "" if place == top else Path(place).relative_to(root).as_posix() + "/"
         within = os.path.join(place, "")  # noqa: PTH118
+        outside = [name for name in folders if not _lies_in(inside, within + name)]
+        folders[:] = sorted(set(folders).difference(outside))
+        for name in outside:
+            yield FoundFile(within + name, below + name, None, LEADS_OUTSIDE)
         for name in sorted(files):
-            path = within + name
-            yield FoundFile(path, below + name, _regular(path))
+            yield _file(within + name, below + name, inside)
 
 
 def _identity(folder: Path | str) -> tuple[int, int]:
@@ -58,12 +74,26 @@ def _identity(folder: Path | str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _regular(path: str) -> os.stat_result | None:
+def _lies_in(inside: str, folder: str) -> bool:
+    if inside == "/" or not os.path.islink(folder):  # noqa: PTH114 - as above
+        return True
+    return os.path.join(os.path.realpath(folder), "").startswith(inside)  # noqa: PTH118
+
+
+def _file(path: str, relative: str, inside: str) -> FoundFile:
+    """Return what a name stands for; where it is a link, its target takes the place of the path."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - as above
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            path = os.path.realpath(path)
+            if not path.startswith(inside):
+                return FoundFile(path, relative, None, LEADS_OUTSIDE)
+            status = os.lstat(path)
     except OSError:
-        return None
-    return status if stat.S_ISREG(status.st_mode) else None
+        return FoundFile(path, relative, None, NOT_REGULAR)
+    if not stat.S_ISREG(status.st_mode):
+        return FoundFile(path, relative, None, NOT_REGULAR)
+    return FoundFile(path, relative, status)
 
 
 def _unreadable(error: OSError) -> None:

@@ -36,6 +36,8 @@ class SourceLimits:
     1,032 at the very most, and that is a bomb."""
     max_depth: int = 8
     """Archives inside archives; real data has two or three."""
+    follow_links: bool = False
+    """Whether links in a folder may lead outside of it."""
 
 
 DEFAULT_LIMITS = SourceLimits()
@@ -46,7 +48,7 @@ class Budget:
 
     def __init__(self, limits: SourceLimits) -> None:
         """Start with nothing spent, and a source of no size."""
-        self._limits = limits
+        self.limits = limits
         self._num_members = 0
         self._num_unpacked = 0
         self._source_bytes = 0
@@ -62,10 +64,10 @@ class Budget:
             SourceError: it does.
 
         """
-        if depth > self._limits.max_depth:
+        if depth > self.limits.max_depth:
             raise SourceError(
                 name,
-                f"archives are nested more than {self._limits.max_depth} deep",
+                f"archives are nested more than {self.limits.max_depth} deep",
                 "raise --max-depth if that is meant",
             )
 
@@ -86,10 +88,10 @@ class Budget:
             SourceError: they are too many.
 
         """
-        if self._num_members + num_more > self._limits.max_members:
+        if self._num_members + num_more > self.limits.max_members:
             raise SourceError(
                 archive,
-                f"there are more than {self._limits.max_members:,} members",
+                f"there are more than {self.limits.max_members:,} members",
                 "raise --max-members if that is right",
             )
 
@@ -102,8 +104,8 @@ class Budget:
         """
         packed = extent.stored_bytes if isinstance(extent, ZipExtent) else extent.num_bytes
         largest = max(packed, extent.num_bytes)
-        if largest > self._limits.max_member_size:
-            limit = f"{self._limits.max_member_size / 1e6:,.0f} MB"
+        if largest > self.limits.max_member_size:
+            limit = f"{self.limits.max_member_size / 1e6:,.0f} MB"
             reason = f"is larger than --max-member-size allows ({largest:,} bytes, {limit})"
         elif self._is_bomb(packed, extent.num_bytes):
             reason = self._bomb(packed, extent.num_bytes)
@@ -121,7 +123,7 @@ class Budget:
 
         """
         self._num_unpacked += num_bytes
-        most = self._limits.max_unpacked
+        most = self.limits.max_unpacked
         if most is None:
             most = _FREE_BYTES + _FREE_RATIO * self._source_bytes
         if self._num_unpacked > most:
@@ -144,10 +146,10 @@ class Budget:
             )
 
     def _is_bomb(self, packed: int, unpacked: int) -> bool:
-        return unpacked > _SMALL_BYTES and unpacked > self._limits.max_ratio * packed
+        return unpacked > _SMALL_BYTES and unpacked > self.limits.max_ratio * packed
 
     def _bomb(self, packed: int, unpacked: int) -> str:
         return (
             f"{packed:,} bytes unpack to {unpacked:,} or more, "
-            f"past --max-ratio {self._limits.max_ratio:,}"
+            f"past --max-ratio {self.limits.max_ratio:,}"
         )

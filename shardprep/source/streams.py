@@ -8,7 +8,6 @@ import gzip
 import io
 import lzma
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.source.extent import (
@@ -18,6 +17,7 @@ from shardprep.source.extent import (
     ZipExtent,
     damaged,
     new_unpacker,
+    open_regular,
 )
 from shardprep.storage.url import is_url
 
@@ -38,7 +38,7 @@ class Window(io.RawIOBase):
         """Open the file; closing the window closes it."""
         self._place = place
         is_object = is_url(place.file)
-        self._file = None if is_object else Path(place.file).open("rb", buffering=0)  # noqa: SIM115 - closed by close()
+        self._file = None if is_object else os.fdopen(open_regular(place.file), "rb", buffering=0)
         self._size = place.num_bytes
         self._at = 0
 
