@@ -15,13 +15,12 @@ from shardprep.catalog.dedup import drop_duplicates
 from shardprep.catalog.documents import Documents
 from shardprep.catalog.groups import group_keys
 from shardprep.catalog.labels import label_keys, match_table, parse_label_rule
-from shardprep.catalog.select import leave_out, select
+from shardprep.catalog.select import leave_out, root_splits, select
 from shardprep.catalog.splits import (
     SplitRule,
     column_split,
     given_split,
     parse_split_rule,
-    root_split,
     table_split,
 )
 from shardprep.catalog.targets import (
@@ -33,7 +32,7 @@ from shardprep.catalog.targets import (
     parse_inline_map,
 )
 from shardprep.dataset import outputs
-from shardprep.errors import SourceError
+from shardprep.errors import SourceError, shown
 from shardprep.source.archive import Member, Skipped, list_source
 from shardprep.source.folder import LEADS_OUTSIDE
 
@@ -47,6 +46,8 @@ if TYPE_CHECKING:
     from shardprep.source.extent import Extent
 
 UNLABELLED = -1
+_MOST_SHOWN = 160
+"""Characters of a key in an error."""
 
 
 class Item(NamedTuple):
@@ -160,7 +161,7 @@ def _wanted(
         raise SourceError(
             recipe.source,
             f"none of its {len(listing.images):,} images is wanted ({counted})",
-            f"a key looks like {listing.images[0].key}",
+            f"a key looks like {shown(listing.images[0].key, _MOST_SHOWN)}",
         )
     return members, skipped
 
@@ -207,7 +208,8 @@ def _targets(
     if rule.kind not in ("auto", "none") and all(name is None for name in labelling.names):
         raise SourceError(
             f"--labels {rule.kind}",
-            f"finds no label for any of {len(keys):,} images, such as {keys[0]}",
+            f"finds no label for any of {len(keys):,} images, "
+            f"such as {shown(keys[0], _MOST_SHOWN)}",
             "try --labels auto",
         )
     class_map: Mapping[str, str] = {}
@@ -236,7 +238,7 @@ def _given_splits(
     if rule is None or rule.kind == "ratio":
         return list(by_folder)
     if rule.kind == "roots":
-        return [root_split(key, rule) for key in keys]
+        return root_splits(keys, rule)
     if rule.kind == "list":
         return documents.listed_splits(keys, rule)
     if match is None:

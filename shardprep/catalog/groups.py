@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from shardprep.catalog.labels import check_regex
+from shardprep.catalog.labels import check_regex, folder_depth
+from shardprep.catalog.patterns import Pattern
 from shardprep.errors import RecipeError, SourceError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> list
     if kind == "regex" and argument:
         groups = _by_regex(keys, argument)
     elif kind == "folder":
-        depth = int(argument) if re.fullmatch("[1-9][0-9]*", argument) else 1
+        depth = folder_depth(argument, "--group")
         groups = ["/".join(key.split("/")[:-depth]) for key in keys]
     elif match is None:
         raise SourceError(
@@ -46,11 +47,11 @@ def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> list
 
 def _by_regex(keys: Sequence[str], pattern: str) -> list[str]:
     check_regex(pattern, "", "--group")
-    search = re.compile(pattern).search
     if not re.compile(pattern).groups:
         raise RecipeError("--group", f"regex:{pattern} has no group", r"write regex:^(\d+)_")
-    groups = []
-    for key in keys:
-        match = search(key.rpartition("/")[2]) or search(key)
-        groups.append((match[1] or "") if match else "")
-    return groups
+    searched = Pattern(pattern, "--group", f"regex:{pattern}", group=1)
+    groups = searched.search([key.rpartition("/")[2] for key in keys])
+    left = [i for i, group in enumerate(groups) if group is None]
+    for i, group in zip(left, searched.search([keys[i] for i in left]), strict=True):
+        groups[i] = group
+    return [group or "" for group in groups]

@@ -8,8 +8,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal, get_args
 
 from shardprep.catalog.lookup import AmbiguousIdError, KeyIndex, row_ids
+from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.splits import given_split, without_archive_suffix
-from shardprep.errors import RecipeError, SourceError
+from shardprep.errors import RecipeError, SourceError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,9 +26,13 @@ _LABEL_COLUMNS = (
     "classid", "category_id", "label_id", "dx", "level",
 )  # fmt: skip
 _NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
-_PREFIX = re.compile(r"(?P<label>.*?)[\s._-]*\(?\d+\)?$")
+_NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
+"""A number at the end of a name, with what parts it from the label, read from the end on: to look
+for its beginning from the left takes the square of the name's length."""
 _WORDS = re.compile(r"[^\W\d_][^\d]*$")
 _ENOUGH = 0.9
+_MOST_SHOWN = 80
+"""Characters of what the user gave, in an error."""
 _SAMPLE_ROWS = 500
 _SET = frozenset(("1", "1.0", "true", "yes"))
 _NOT_SET = frozenset(("0", "0.0", "-1", "-1.0", "false", "no", ""))
@@ -102,8 +107,8 @@ def parse_label_rule(text: str) -> LabelRule:
             f"{text!r} is not one of the ways to find labels",
             "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL] or none",
         )
-    if kind == "folder" and argument and not re.fullmatch("[1-9][0-9]*", argument):
-        raise RecipeError("--labels", f"folder:{argument} is not folder:N", "N counts from 1")
+    if kind == "folder":
+        folder_depth(argument, "--labels")
     if kind == "csv" and not argument:
         raise RecipeError("--labels", "csv: names no file", "use csv:FILE or csv:FILE:ID:LABEL")
     if kind in ("auto", "prefix", "none") and argument:
@@ -113,16 +118,29 @@ def parse_label_rule(text: str) -> LabelRule:
     return rule
 
 
+def folder_depth(argument: str, where: str) -> int:
+    """Return the N of "folder:N", 1 for "".
+
+    Raises:
+        RecipeError: it is no number from 1 to 9,999.
+
+    """
+    if not re.fullmatch("([1-9][0-9]{0,3})?", argument):
+        problem = f"folder:{shown(argument, _MOST_SHOWN)} is not folder:N"
+        raise RecipeError(where, problem, "N counts from 1")
+    return int(argument or 1)
+
+
 def check_regex(pattern: str, group: str, where: str) -> None:
     """Raise a RecipeError unless the pattern is valid and has the named group, if one is asked."""
     try:
         groups = re.compile(pattern).groupindex
-    except re.error as error:
-        raise RecipeError(where, f"regex:{pattern} is not valid ({error})") from error
+    except (re.error, OverflowError, RecursionError) as error:
+        problem = f"regex:{shown(pattern, _MOST_SHOWN)} is not valid ({error})"
+        raise RecipeError(where, problem) from error
     if group and group not in groups:
-        raise RecipeError(
-            where, f"regex:{pattern} has no group named {group}", f"write (?P<{group}>…)"
-        )
+        problem = f"regex:{shown(pattern, _MOST_SHOWN)} has no group named {group}"
+        raise RecipeError(where, problem, f"write (?P<{group}>…)")
 
 
 def parse_csv_rule(argument: str) -> CsvRule:
@@ -143,7 +161,7 @@ def label_keys(keys: Sequence[str], rule: LabelRule, tables: Sequence[Table]) ->
 
     """
     if rule.kind == "folder":
-        depth = int(rule.argument or 1)
+        depth = folder_depth(rule.argument, "--labels")
         how = f"name of folder {depth} above the image"
         return Labelling(_by_folder(keys, depth), how, rule=f"folder:{depth}")
     if rule.kind == "prefix":
@@ -232,13 +250,16 @@ def _folder_name(folder: str, depth: int) -> str | None:
 
 
 def _by_prefix(keys: Sequence[str]) -> list[Cell | None]:
-    matches = (_PREFIX.match(PurePosixPath(key).stem) for key in keys)
-    return [match["label"] or None if match else None for match in matches]
+    stems = (PurePosixPath(key).stem for key in keys)
+    return [
+        stem[: -match.end()] or None if (match := _NUMBER_BACKWARDS.match(stem[::-1])) else None
+        for stem in stems
+    ]
 
 
 def _by_regex(keys: Sequence[str], pattern: str) -> list[Cell | None]:
-    search = re.compile(pattern).search
-    return [match["label"] or None if (match := search(key)) else None for key in keys]
+    found = Pattern(pattern, "--labels", f"regex:{pattern}", group="label").search(keys)
+    return [label or None for label in found]
 
 
 def _fits(names: Sequence[Cell | None], considered: list[int]) -> bool:

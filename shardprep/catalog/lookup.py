@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.table import Table
 
 _FIELD = re.compile(
-    r"\{(?P<column>[^{}\[\]]+)(\[(?P<start>-?\d*)(?P<colon>:)?(?P<stop>-?\d*)\])?\}"
+    r"\{(?P<column>[^{}\[\]]+)(\[(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})\])?\}"
 )
 
 

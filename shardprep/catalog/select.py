@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import fnmatch
-import re
+import itertools
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.lookup import KeyIndex
-from shardprep.catalog.splits import without_archive_suffix
-from shardprep.source.archive import Member, Skipped
+from shardprep.catalog.patterns import Pattern, globs_match
+from shardprep.source.archive import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from shardprep.catalog.splits import SplitRule
+    from shardprep.source.archive import Member
+
+_ANY_FOLDER = "(?:.*/)?"
+"""What may stand before a glob."""
 
 
 def select(
@@ -27,23 +33,41 @@ def select(
     folder: `*.png`, `part_1/*`, `**/masks/**`. Inner archives count as folders, with or without
     their suffix.
     """
-    wanted: list[Member] = []
+    wanted = list(members)
     left_out: list[Skipped] = []
-    below = _Globs([f"{root.strip('/')}/*"] if root.strip("/.") else [], anchored=True)
-    included, excluded = _Globs(include), _Globs(exclude)
-    for member in members:
-        reason = ""
-        if below and not below.match(member.key):
-            reason = "not below --root"
-        elif included and not included.match(member.key):
-            reason = "not matched by --include"
-        elif excluded.match(member.key):
-            reason = "matched by --exclude"
-        if reason:
-            left_out.append(Skipped(member.key, reason, member.extent.num_bytes))
-        else:
-            wanted.append(member)
-    return wanted, left_out
+    below = [f"{root.strip('/')}/*"] if root.strip("/.") else []
+    for globs, option, start, is_kept, reason in (
+        (below, "--root", "", True, "not below --root"),
+        (include, "--include", _ANY_FOLDER, True, "not matched by --include"),
+        (exclude, "--exclude", _ANY_FOLDER, False, "matched by --exclude"),
+    ):
+        if not globs:
+            continue
+        text = "|".join(start + _translated(glob) for glob in globs)
+        pattern = Pattern(text, option, " ".join(globs), is_whole=True)
+        kept = [
+            fits == is_kept
+            for fits in globs_match([member.key.lower() for member in wanted], pattern)
+        ]
+        left_out += [
+            Skipped(member.key, reason, member.extent.num_bytes)
+            for member, is_wanted in zip(wanted, kept, strict=True)
+            if not is_wanted
+        ]
+        wanted = list(itertools.compress(wanted, kept))
+    return wanted, sorted(left_out, key=lambda skipped: skipped.key)
+
+
+def root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
+    """Return the split whose glob each key lies below, None where there is none; case matters."""
+    splits: list[str | None] = [None] * len(keys)
+    for split, glob in rule.places.items():
+        left = [i for i, known in enumerate(splits) if known is None]
+        text = f"{_ANY_FOLDER}{fnmatch.translate(glob.rstrip('/') + '/*')}"
+        pattern = Pattern(text, "--split", glob, is_whole=True)
+        for i, fits in zip(left, globs_match([keys[i] for i in left], pattern), strict=True):
+            splits[i] = split if fits else None
+    return splits
 
 
 def leave_out(members: Sequence[Member], ids: Iterable[str]) -> tuple[list[Member], list[Skipped]]:
@@ -58,21 +82,6 @@ def leave_out(members: Sequence[Member], ids: Iterable[str]) -> tuple[list[Membe
     return kept, skipped
 
 
-class _Globs:
-    """Several globs as one regular expression."""
-
-    def __init__(self, globs: Sequence[str], *, anchored: bool = False) -> None:
-        parts = [fnmatch.translate(glob.removeprefix("**/").lower()) for glob in globs]
-        start = "" if anchored else "(?:.*/)?"
-        self._pattern = re.compile("|".join(f"{start}{part}" for part in parts)) if parts else None
-
-    def __bool__(self) -> bool:
-        return self._pattern is not None
-
-    def match(self, key: str) -> bool:
-        """Tell whether any of them fits the key."""
-        if self._pattern is None:
-            return False
-        lowered = key.lower()
-        plain = "/".join(without_archive_suffix(part) for part in lowered.split("/"))
-        return bool(self._pattern.fullmatch(lowered) or self._pattern.fullmatch(plain))
+def _translated(glob: str) -> str:
+    """Return a glob as a regular expression for names in lower case."""
+    return fnmatch.translate(glob.removeprefix("**/").lower())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import re
 from dataclasses import dataclass, field
@@ -117,25 +116,21 @@ def column_split(cell: str, rule: SplitRule) -> str:
     return split
 
 
-def root_split(key: str, rule: SplitRule) -> str | None:
-    """Return the split whose glob the key lies below, None where there is none."""
-    plain = "/".join(without_archive_suffix(part) for part in key.split("/"))
-    for split, glob in rule.places.items():
-        pattern = f"{glob.rstrip('/')}/*"
-        if any(fnmatch.fnmatchcase(k, p) for k in (key, plain) for p in (pattern, f"*/{pattern}")):
-            return split
-    return None
-
-
-def natural_order(name: str) -> tuple[tuple[tuple[int, int | str], ...], str]:
+def natural_order(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
     """Return a sort key under which 2 stands before 10 and case matters last."""
     parts = re.split("([0-9]+)", name)
     folded = [
-        (0, int(part)) if part[0] in "0123456789" else (1, part.casefold())
+        (0, *_by_value(part)) if part[0] in "0123456789" else (1, 0, part.casefold())
         for part in parts
         if part
     ]
     return tuple(folded), name
+
+
+def _by_value(digits: str) -> tuple[int, str]:
+    """Return what sorts as the number does, however many digits it has."""
+    stripped = digits.lstrip("0")
+    return len(stripped), stripped
 
 
 def _ratios(text: str) -> dict[str, float]:

@@ -1,0 +1,119 @@
+"""Patterns that the user gives, searched in names that a stranger gives, in bounded time.
+
+One pattern that can match in many ways (`([a-z]+)*$`) and one long name take longer than the
+universe has been there, and Python's `re` stops for nobody: it runs in a process with a clock.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep.catalog import searcher
+from shardprep.catalog.splits import without_archive_suffix
+from shardprep.errors import RecipeError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+FREE_S = 10.0
+"""Seconds of the processor for each pattern, however few names there are."""
+S_PER_NAME = 20e-6
+"""Seconds more for each name; an ordinary pattern takes a twentieth of it."""
+_BATCH = 4096
+"""Names sent at a time."""
+_MOST_SHOWN = 80
+"""Characters of a pattern or a name in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A regular expression, and whose it is."""
+
+    text: str
+    option: str
+    """The flag that it was given with."""
+    given: str
+    """As the user wrote it, for errors."""
+    group: str | int | None = None
+    """What of a match is wanted; None: whether there is one."""
+    is_whole: bool = False
+    """Whether it must match a name from beginning to end."""
+
+    def search(self, names: Sequence[str]) -> list[str | None]:
+        """Return the group in each name, None where there is no match, "" where it is not in it.
+
+        Raises:
+            RecipeError: it takes longer than `FREE_S` and `S_PER_NAME` allow.
+
+        """
+        if not names:
+            return []
+        limit_s = FREE_S + S_PER_NAME * len(names)
+        command = [sys.executable, "-I", "-S", searcher.__file__]
+        child = subprocess.Popen(  # noqa: S603 - a module of ours
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        try:
+            found: list[str | None] = []
+            for answer in self._answers(child, names, limit_s):
+                found += answer
+            return found
+        finally:
+            child.kill()
+            child.communicate()
+
+    def _answers(
+        self, child: subprocess.Popen[bytes], names: Sequence[str], limit_s: float
+    ) -> Iterator[list[str | None]]:
+        assert child.stdin is not None  # noqa: S101 - asked for; says so to mypy
+        assert child.stdout is not None  # noqa: S101 - as above
+        order: object = (self.text, self.group, self.is_whole, limit_s)
+        try:
+            searcher.send(child.stdin, order)
+            for start in range(0, len(names), _BATCH):
+                batch = list(names[start : start + _BATCH])
+                searcher.send(child.stdin, batch)
+                answer = searcher.receive(child.stdout)
+                if isinstance(answer, int):
+                    raise self._too_slow(limit_s, batch[answer])
+                yield answer
+        except (EOFError, BrokenPipeError) as error:
+            raise self._too_slow(limit_s, "") from error
+
+    def _too_slow(self, limit_s: float, name: str) -> RecipeError:
+        where = f", the last at {shown(name, _MOST_SHOWN)}" if name else ""
+        return RecipeError(
+            self.option,
+            f"{shown(self.given, _MOST_SHOWN)} takes more than {limit_s:.3g} s{where}",
+            "write it so that it can match in one way only: not (a+)*, not .*.*",
+        )
+
+
+def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
+    """Tell of each key whether a pattern of globs fits it.
+
+    Inner archives count as folders, with or without their suffix.
+    """
+    fits = [found is not None for found in pattern.search(keys)]
+    others = {
+        i: plain
+        for i, key in enumerate(keys)
+        if not fits[i] and _MAYBE_ARCHIVE.search(key) and (plain := _plain(key)) != key
+    }
+    if others:
+        found = pattern.search(list(others.values()))
+        for i, match in zip(others, found, strict=True):
+            fits[i] = match is not None
+    return fits
+
+
+_MAYBE_ARCHIVE = re.compile(r"\.(zip|7z|t|gz|bz2|xz)", re.IGNORECASE)
+"""In all that `without_archive_suffix` would change, and little else."""
+
+
+def _plain(key: str) -> str:
+    return "/".join(without_archive_suffix(part) for part in key.split("/"))
