@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,10 +11,11 @@ from shardprep.begin import is_begun
 from shardprep.build import ON_THIS_MACHINE
 from shardprep.engine import cluster
 from shardprep.engine.cores import usable_cores
-from shardprep.errors import DatasetError, RecipeError
+from shardprep.errors import DatasetError, RecipeError, ShardprepError
 from shardprep.part import Part
 from shardprep.place import place_of
-from shardprep.recipe import RECIPE_FILE, Recipe, make_recipe, read_recipe, share
+from shardprep.recipe import Recipe, make_recipe, share
+from shardprep.recipe_file import RECIPE_FILE, read_recipe
 from shardprep.remote import find
 from shardprep.report.transfer import ByteProgress
 from shardprep.source.kaggle.download import download
@@ -22,7 +24,7 @@ from shardprep.storage.url import is_url
 from shardprep.unfinished import find_place, refuse_unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from rich.console import Console
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 _DATASETS = Path("tfrecords")
 _BEGUN_A_CPU = 2
 """Shards given to a cluster, so that no processor waits for the next."""
+_OPTION = re.compile("--([a-z-]+)")
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 
 
@@ -45,9 +48,9 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
     """
     keys = _keys_here()
     if "source" in flags and not recipe_applies(flags["source"]):
-        return make_recipe(flags, "shardprep build")
+        return make_recipe(flags, "shardprep build", flags)
     if "source" in keys:
-        return make_recipe({**keys, **flags}, RECIPE_FILE)
+        return make_recipe({**keys, **flags}, RECIPE_FILE, flags)
     raise RecipeError(
         "shardprep build",
         "no source is given",
@@ -55,6 +58,20 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
         f"source = … into ./{RECIPE_FILE} (shardprep init writes it), or write a sample with "
         "shardprep sample",
     )
+
+
+@contextmanager
+def blaming(flags: Collection[str]) -> Iterator[None]:
+    """Let an error that names an option name the key of ./shardprep.toml, if it stands there."""
+    try:
+        yield
+    except ShardprepError as error:
+        option = _OPTION.match(error.where)
+        key = option[1].replace("-", "_") if option else ""
+        if option and key not in flags and key in _keys_here():
+            error.where = f"{RECIPE_FILE}: {key}{error.where[option.end() :]}"
+            error.args = (error.where, error.what, error.hint)
+        raise
 
 
 def recipe_applies(source: str) -> bool:

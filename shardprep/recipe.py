@@ -1,10 +1,13 @@
-"""The recipe: what to build. Flags and `shardprep.toml` have the same keys; a flag wins."""
+"""The recipe: what to build. A flag of the command line and a key of `shardprep.toml` are one.
+
+Where both say something, the flag wins; an error names the one that it came from. The file may be
+a stranger's: it is of some size, no value of it is more than it says, and none is a traceback.
+"""
 
 from __future__ import annotations
 
 import codecs
 import re
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,17 +23,22 @@ from pydantic import (
 
 from shardprep.errors import RecipeError
 from shardprep.grammar import MAX_NAME, NAME, VERSION
+from shardprep.recipe_problems import flag_of, unusable, value_shown, wrong_kind
 from shardprep.schema import MAX_SIDE, TargetKind
 from shardprep.source.kaggle.ref import is_ref
 from shardprep.source.limits import DEFAULT_LIMITS, SourceLimits
 from shardprep.storage.url import parse_place, shown_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
-RECIPE_FILE = "shardprep.toml"
-_SIZE = re.compile(r"(\d+)\s*[xX\u00d7]\s*(\d+)")
-_NUM_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kKmMgGtT])(i?))?[bB]?")
+    from shardprep.recipe_problems import Place
+
+_MOST_NAME = 4096
+"""Characters of a path, an address or a name; Linux allows no longer path."""
+_SIZE = re.compile(r"(\d{1,9})\s*[xX\u00d7]\s*(\d{1,9})")
+_NUM_BYTES = re.compile(r"(\d{1,19}(?:\.\d{1,19})?)\s*(?:([kKmMgGtT])(i?))?[bB]?")
+_COLOUR = re.compile(r"\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*")
 _MOST_BYTES = 2**63 - 1
 _COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128)}
 _SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|gz|bz2|xz)$", re.IGNORECASE)
@@ -46,11 +54,10 @@ def _size(value: object) -> object:
         return None
     match = _SIZE.fullmatch(value.strip())
     if not match:
-        message = f"{value!r} is not WIDTHxHEIGHT, such as 224x224, or none"
-        raise ValueError(message)
+        raise wrong_kind()
     width, height = int(match[1]), int(match[2])
     if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
-        message = f"{value!r}: a side must be 1 to {MAX_SIDE} pixels"
+        message = f"{value_shown(value)}: a side must be 1 to {MAX_SIDE} pixels"
         raise ValueError(message)
     return height, width
 
@@ -70,7 +77,7 @@ def share(value: object) -> object:
     try:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError as error:
-        message = f"{value!r} is not a share such as 5% or 0.05"
+        message = f"{value_shown(value)} is not a share such as 5% or 0.05"
         raise ValueError(message) from error
 
 
@@ -80,8 +87,7 @@ def _num_bytes(value: object) -> object:
         return value
     match = _NUM_BYTES.fullmatch(value.strip())
     if not match:
-        message = f"{value!r} is not a size such as 500MB, 2GB or 2GiB"
-        raise ValueError(message)
+        raise wrong_kind()
     number, unit, binary = match.groups(default="")
     return int(float(number) * (1024 if binary else 1000) ** (" kmgt".index(unit.lower() or " ")))
 
@@ -95,11 +101,9 @@ def _colour(value: object) -> object:
         return _COLOURS[text]
     if re.fullmatch("#[0-9a-f]{6}", text):
         return tuple(bytes.fromhex(text[1:]))
-    parts = text.split(",")
-    if len(parts) == 3 and all(p.strip().isdigit() and int(p) <= 255 for p in parts):
-        return tuple(int(part) for part in parts)
-    message = f"{value!r} is not white, black, grey, #RRGGBB or R,G,B"
-    raise ValueError(message)
+    if match := _COLOUR.fullmatch(text):
+        return tuple(int(part) for part in match.groups())
+    raise wrong_kind()
 
 
 def _names(value: object) -> object:
@@ -112,29 +116,44 @@ def _one_or_more(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-_Several = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
-_List = Annotated[tuple[str, ...], BeforeValidator(_names)]
-_Bytes = Annotated[int, BeforeValidator(_num_bytes), Field(ge=1, le=_MOST_BYTES)]
+_TEXTS = Field(description="a text or a list of texts")
+_Several = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), _TEXTS]
+_List = Annotated[tuple[str, ...], BeforeValidator(_names), _TEXTS]
+_Bytes = Annotated[
+    int,
+    BeforeValidator(_num_bytes),
+    Field(ge=1, le=_MOST_BYTES, description="a size such as 500MB, 2GB or 2GiB"),
+]
+_Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
+_Level = Annotated[int, Field(ge=0, le=255)]
+_Count = Annotated[int, Field(ge=1, le=10**12)]
 
 
 class Recipe(BaseModel):
-    """What to build, in the form in which it is stored; strings are accepted as the flags are."""
+    """What to build, in the form in which it is stored; strings are accepted as the flags are.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    The description of a field says what its values are, where its type does not.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     source: str
     out: str = "tfrecords"
     name: str = ""
     """Of the dataset; by default made from the name of the source."""
     version: str = "1.0.0"
-    shards: Annotated[int, Field(ge=1, le=99_999)] | None = None
+    shards: int | None = Field(None, ge=1, le=99_999)
     """Of the largest split; None: by size."""
-    size: Annotated[tuple[int, int] | None, BeforeValidator(_size)] = (224, 224)
+    size: Annotated[tuple[_Side, _Side] | None, BeforeValidator(_size)] = Field(
+        (224, 224), description="WIDTHxHEIGHT, such as 224x224, or none"
+    )
     """Height, width in pixels; None: every image keeps its own."""
     fit: str = Field("crop", pattern="^(crop|pad|stretch|within|none)$")
     format: str = Field("jpeg", pattern="^(jpeg|png|raw|keep)$")
     quality: int = Field(90, ge=1, le=100)
-    background: Annotated[tuple[int, int, int], BeforeValidator(_colour)] = (255, 255, 255)
+    background: Annotated[tuple[_Level, _Level, _Level], BeforeValidator(_colour)] = Field(
+        (255, 255, 255), description="white, black, grey, #RRGGBB or R,G,B"
+    )
     labels: str = "auto"
     target: TargetKind | Literal["auto"] = "auto"
     separator: str = ""
@@ -149,7 +168,9 @@ class Recipe(BaseModel):
     header: bool = True
     null: _List = ("nan", "NaN", "<NA>")
     """Cells that mean nothing, beside empty ones."""
-    split: Annotated[str, BeforeValidator(_split)] = ""
+    split: Annotated[str, BeforeValidator(_split)] = Field(
+        "", description="a text or a table of ratios"
+    )
     group: str = ""
     dedup: bool = False
     root: str = ""
@@ -161,21 +182,23 @@ class Recipe(BaseModel):
     zip_encoding: str = ""
     schema_: str = Field("auto", alias="schema")
     seed: int = Field(0, ge=0, lt=2**63)
-    max_pixels: int = Field(100_000_000, ge=1)
-    timeout: float = Field(60.0, ge=0)
+    max_pixels: _Count = 100_000_000
+    timeout: float = Field(60.0, ge=0, le=10**8)
     """Seconds that one image may take; 0: no limit."""
-    max_members: int = Field(DEFAULT_LIMITS.max_members, ge=1)
+    max_members: _Count = DEFAULT_LIMITS.max_members
     max_member_size: _Bytes = DEFAULT_LIMITS.max_member_size
     """Bytes."""
-    max_unpacked: _Bytes | None = None
+    max_unpacked: _Bytes | None = Field(None, description="a size such as 500MB, 2GB or 2GiB")
     """Bytes; None: 10 GB and 100 times the source."""
-    max_ratio: int = Field(DEFAULT_LIMITS.max_ratio, ge=1)
+    max_ratio: _Count = DEFAULT_LIMITS.max_ratio
     max_depth: int = Field(DEFAULT_LIMITS.max_depth, ge=1, le=64)
-    min_side: int = Field(1, ge=1)
-    max_aspect: float = Field(0.0, ge=0)
+    min_side: _Count = 1
+    max_aspect: float = Field(0.0, ge=0, le=10**12)
     """Of the longer by the shorter side; 0: any."""
     truncated: str = Field("reject", pattern="^(reject|recover)$")
-    max_rejected: Annotated[float, BeforeValidator(share), Field(ge=0, le=1)] = 0.05
+    max_rejected: Annotated[float, BeforeValidator(share)] = Field(
+        0.05, ge=0, le=1, description="a share such as 5% or 0.05"
+    )
 
     @property
     def source_limits(self) -> SourceLimits:
@@ -189,13 +212,32 @@ class Recipe(BaseModel):
             self.follow_links,
         )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_kind(cls, value: Any, info: ValidationInfo) -> Any:
+        is_flag = cls.model_fields[str(info.field_name)].annotation is bool
+        if isinstance(value, bool) is not is_flag:
+            raise wrong_kind()
+        if any("\0" in text for text in _texts(value)):
+            message = "holds a null character"
+            raise ValueError(message)
+        return value
+
+    @field_validator("source", "out", "name", "version")
+    @classmethod
+    def _check_length(cls, text: str) -> str:
+        if len(text) > _MOST_NAME:
+            message = f"is longer than {_MOST_NAME:,} characters"
+            raise ValueError(message)
+        return text
+
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
         if name and not NAME.fullmatch(name):
             message = (
-                f"{name!r} must be lower-case letters, digits and _, start with a letter, and have "
-                f"at most {MAX_NAME} characters"
+                f"{value_shown(name)} must be lower-case letters, digits and _, a letter first, "
+                f"at most {MAX_NAME}"
             )
             raise ValueError(message)
         return name
@@ -224,7 +266,7 @@ class Recipe(BaseModel):
     @classmethod
     def _check_version(cls, version: str) -> str:
         if not VERSION.fullmatch(version):
-            message = f"{version!r} must be three numbers, such as 1.0.0"
+            message = f"{value_shown(version)} must be three numbers, such as 1.0.0"
             raise ValueError(message)
         return version
 
@@ -249,8 +291,8 @@ class Recipe(BaseModel):
     def _check_encoding(cls, name: str) -> str:
         try:
             codecs.lookup(name or "utf-8")
-        except LookupError as error:
-            message = f"{name!r} is no encoding that Python knows, such as cp932 or gbk"
+        except (LookupError, ValueError) as error:
+            message = f"{value_shown(name)} is no encoding that Python knows, such as cp932 or gbk"
             raise ValueError(message) from error
         return name
 
@@ -272,73 +314,64 @@ class Recipe(BaseModel):
         return name[:MAX_NAME].rstrip("_")
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
-    """Return the keys of a recipe file; "-" in a key counts as "_".
+def make_recipe(keys: Mapping[str, Any], where: str, flags: Collection[str] = ()) -> Recipe:
+    """Return the recipe with these keys.
 
-    Raises:
-        RecipeError: the file cannot be read or is not TOML.
-
-    """
-    try:
-        keys = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(str(path), f"cannot be read ({error})") from error
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(str(path), f"is not TOML ({error})") from error
-    return {key.replace("-", "_"): value for key, value in keys.items()}
-
-
-def make_recipe(keys: Mapping[str, Any], where: str) -> Recipe:
-    """Return the recipe with these keys; `where` is what an error calls their origin.
+    Args:
+        keys: what is given of it.
+        where: what an error calls their origin.
+        flags: keys that are from the command line: an error calls them as they are written there.
 
     Raises:
         RecipeError: a key is unknown, malformed or contradicts another; all of them are named.
 
     """
-    keys = _consistent(dict(keys))
+
+    def place(key: str) -> tuple[str, str]:
+        return (flag_of(key), "") if key in flags else (where, f"{key}: ")
+
+    keys = _consistent(dict(keys), place)
     try:
         return Recipe.model_validate(keys)
     except ValidationError as error:
-        problems = [_problem(problem) for problem in error.errors()]
-        raise RecipeError(where, "; ".join(dict.fromkeys(problems))) from error
+        raise unusable(error, Recipe.model_fields, place) from error
 
 
-def _consistent(keys: dict[str, Any]) -> dict[str, Any]:
+def _consistent(keys: dict[str, Any], place: Place) -> dict[str, Any]:
     """Fill in what one key says of another, and refuse contradictions.
 
     Raises:
         RecipeError: two keys contradict each other.
 
     """
+
+    def refused(key: str, what: str, hint: str = "") -> RecipeError:
+        where, before = place(key)
+        return RecipeError(where, before + what, hint)
+
     size, fit, form = keys.get("size"), keys.get("fit"), keys.get("format")
     if size == "none" and fit not in (None, "none"):
-        raise RecipeError("--fit", f"{fit} needs a --size, which is none")
+        raise refused("fit", f"{value_shown(fit)} needs a size, which is none")
     if size not in (None, "none") and fit == "none":
-        raise RecipeError("--size", f"{size} contradicts --fit none", "leave one of them out")
+        problem = f"{value_shown(size)} contradicts the fit none"
+        raise refused("size", problem, "leave one of them out")
     if fit == "none" or size == "none" or (form == "keep" and size is None and fit is None):
         keys.update(size=None, fit="none")
     if form == "raw" and keys.get("fit") in ("none", "within"):
-        raise RecipeError(
-            "--format",
-            f"raw pixels need one size for all images, --fit {keys['fit']} gives each its own",
-            "use --fit crop, pad or stretch, or --format png",
+        raise refused(
+            "format",
+            f"raw pixels need one size for all images, the fit {keys['fit']} gives each its own",
+            "use the fit crop, pad or stretch, or the format png",
         )
     if form not in (None, "jpeg", "keep") and keys.get("quality") is not None:
-        raise RecipeError("--quality", f"means nothing for --format {form}", "leave it out")
+        problem = f"means nothing for the format {value_shown(form)}"
+        raise refused("quality", problem, "leave it out")
     return keys
 
 
-def _problem(problem: Any) -> str:
-    key = str(problem["loc"][0]) if problem["loc"] else "recipe"
-    if problem["type"] == "extra_forbidden":
-        known = ", ".join(sorted(name.rstrip("_") for name in Recipe.model_fields))
-        return f"{key}: unknown key; the keys are {known}"
-    if problem["type"] == "literal_error":
-        return f"{key}: {problem['input']!r} is not one of {problem['ctx']['expected']}"
-    if problem["type"] == "missing":
-        return f"{key}: is needed"
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if problem["type"] == "string_pattern_mismatch":
-        choices = str(problem["ctx"]["pattern"]).strip("^$()").replace("|", ", ")
-        message = f"{problem['input']!r} is not one of {choices}"
-    return f"{key}: {message}"
+def _texts(value: object) -> Collection[str]:
+    """Return the strings in a value."""
+    if isinstance(value, str):
+        return (value,)
+    parts = value if isinstance(value, list | tuple | dict) else ()
+    return [part for part in parts if isinstance(part, str)]

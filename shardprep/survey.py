@@ -140,7 +140,7 @@ def recipe_text(survey: Survey) -> str:
     size = f"{survey.num_images:,} images, {survey.num_bytes / 1e6:,.1f} MB"
     lines = [
         "# What `shardprep build` makes. A flag on the command line wins over this file;",
-        "# `shardprep build --help` lists them all, and each is a key here.",
+        "# `shardprep build --help` lists them; all that are not of one run alone are keys here.",
         "",
         f"# {size}.",
         f"source = {_quoted(survey.source)}",

@@ -57,6 +57,7 @@ LAYERS = [
     ],
     ["colour", "truncation", "nonimage", "jpeg", "spec"],
     ["decode"],
+    ["recipe_problems", "recipe_file"],
     [
         "recipe",
         "image",

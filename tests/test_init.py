@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.errors import SourceError
-from shardprep.recipe import make_recipe, read_recipe
+from shardprep.recipe import make_recipe
+from shardprep.recipe_file import read_recipe
 from shardprep.survey import Survey, recipe_text, survey_source
 from tests.builders import animals, jpeg, write, write_folder, zip_bytes
 from tests.builders import build as build_dataset

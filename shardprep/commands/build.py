@@ -100,32 +100,37 @@ def build(
     if engine == "local" and not dry_run:
         start_server()
 
-    from shardprep.arguments import engine_of, local_source, part_of, recipe_applies, recipe_of
-    from shardprep.recipe import RECIPE_FILE
+    from shardprep.arguments import (
+        blaming,
+        engine_of,
+        local_source,
+        part_of,
+        recipe_applies,
+        recipe_of,
+    )
+    from shardprep.recipe_file import RECIPE_FILE
+    from shardprep.recipe_problems import OF_ONE_RUN
 
-    not_recipe = {
-        "workers", "engine", "ray_address", "part", "save_rejected", "refresh", "overwrite",
-        "profile", "dry_run", "as_json", "quiet", "log_level",
-    }  # fmt: skip
     piece = None if part is None else part_of(part)
     if piece is not None and (overwrite or save_rejected is not None):
         flag = "--overwrite" if overwrite else "--save-rejected"
         raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
     given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
-    recipe = recipe_of({key: value for key, value in given.items() if key not in not_recipe})
+    flags = {k: v for k, v in given.items() if k not in OF_ONE_RUN and k != "as_json"}
+    recipe = recipe_of(flags)
     crew = engine_of(engine, ray_address, workers)
     if source is not None and recipe_applies(source):
         notice(console(stderr=True), f"the options of {RECIPE_FILE} apply: it is for this source")
     local = local_source(recipe.source, console(stderr=True), refresh=refresh)
     recipe = recipe.model_copy(update={"source": local})
-    if dry_run:
-        _show_plan(recipe, piece, as_json=as_json)
-    else:
-        if profile:
-            from shardprep import stages
+    if profile:
+        from shardprep import stages
 
-            stages.start()
-        if piece is not None:
+        stages.start()
+    with blaming(flags):
+        if dry_run:
+            _show_plan(recipe, piece, as_json=as_json)
+        elif piece is not None:
             _build_part(recipe, piece, crew, as_json=as_json)
         else:
             _build(recipe, crew, save_rejected, overwrite=overwrite, as_json=as_json)

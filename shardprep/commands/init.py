@@ -34,7 +34,7 @@ def init(
 
     from shardprep.arguments import local_source, only_archive
     from shardprep.durable import write_durably
-    from shardprep.recipe import RECIPE_FILE
+    from shardprep.recipe_file import RECIPE_FILE
     from shardprep.survey import recipe_text, survey_source
 
     place = Path(RECIPE_FILE)

@@ -16,7 +16,7 @@ from PIL import ExifTags, Image, ImageDraw
 
 from shardprep.durable import write_durably
 from shardprep.errors import SourceError
-from shardprep.recipe import RECIPE_FILE
+from shardprep.recipe_file import RECIPE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

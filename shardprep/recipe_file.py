@@ -1,0 +1,59 @@
+"""A recipe as it lies on a disk, in `shardprep.toml`. It may be a stranger's, and of any kind."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from shardprep.errors import RecipeError, shown
+from shardprep.source.extent import MemberError, PlainExtent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECIPE_FILE = "shardprep.toml"
+_MOST_FILE_BYTES = 1 << 20
+_MOST_PARTS = 16
+"""Parts of a dotted key, in a file: the time that Python's parser takes grows with their square."""
+_MOST_SHOWN = 200
+"""Characters of what Python's parser says."""
+_STRINGS = re.compile(
+    "#[^\n]*"
+    r'|"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"'
+    r"|'''.*?'''|'[^'\n]*'",
+    re.DOTALL,
+)
+"""Comments and strings of a TOML file."""
+_BETWEEN_KEYS = re.compile(r"[^\w.\"-]+")
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Return the keys of a recipe file; "-" in a key counts as "_".
+
+    Raises:
+        RecipeError: the file cannot be read, is larger than 1 MiB, or is not TOML.
+
+    """
+    where = str(path)
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes > _MOST_FILE_BYTES:
+            raise RecipeError(where, f"is larger than 1 MiB ({num_bytes:,} bytes): no recipe is")
+        text = PlainExtent.named(where, num_bytes).read().decode("utf-8-sig")
+    except (OSError, MemberError, UnicodeDecodeError) as error:
+        raise RecipeError(where, f"cannot be read ({error})") from error
+    plain = _STRINGS.sub('"', text).replace(" ", "").replace("\t", "")
+    if any(part.count(".") >= _MOST_PARTS for part in _BETWEEN_KEYS.split(plain)):
+        raise RecipeError(where, f"has a key of more than {_MOST_PARTS} parts")
+    try:
+        keys = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
+        raise RecipeError(where, f"is not TOML ({shown(str(error), _MOST_SHOWN)})") from error
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        name = key.replace("-", "_")
+        if name in found:
+            raise RecipeError(where, f"has {shown(name, _MOST_SHOWN)} twice, with - and with _")
+        found[name] = value
+    return found
