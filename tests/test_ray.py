@@ -213,6 +213,25 @@ def test_a_machine_without_ray_is_told_how_to_get_it(monkeypatch: pytest.MonkeyP
         pass
 
 
+def test_the_death_of_the_command_s_own_node_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from ray.exceptions import LocalRayletDiedError
+
+    from shardprep.engine import ray as engine
+
+    def get(_: object) -> None:
+        raise LocalRayletDiedError
+
+    monkeypatch.setattr(ray, "get", get)
+    shard = ShardTask("pets-train", ShardPlan("train", 0, 1, ()))
+    with pytest.raises(BuildError) as error:
+        engine._result(None, shard)
+    assert str(error.value) == (
+        "the Ray node of this machine: has died, and with it the way to the cluster (its raylet was "
+        "ended); what is done is kept: ray start it again, and run the same command again"
+    )
+
+
 def test_workers_never_import_tensorflow() -> None:
     pytest.importorskip("ray")
     assert not loaded("import shardprep.engine.ray") & {"tensorflow", "keras", "kaggle"}

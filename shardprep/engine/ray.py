@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 from ray.exceptions import (
+    LocalRayletDiedError,
     NodeDiedError,
     OutOfMemoryError,
     RayError,
@@ -155,6 +156,12 @@ def _result(ready: Any, shard: ShardTask) -> _Done:
         found: _Done | ShardprepError | OSError = ray.get(ready)
     except (WorkerCrashedError, NodeDiedError, OutOfMemoryError):
         raise
+    except LocalRayletDiedError as error:
+        raise BuildError(
+            "the Ray node of this machine",
+            "has died, and with it the way to the cluster (its raylet was ended)",
+            "what is done is kept: ray start it again, and run the same command again",
+        ) from error
     except RayError as error:
         raise BuildError(
             shard.name, f"a worker failed: {_last_line(error)}", "see: ray logs"
