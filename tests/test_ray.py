@@ -17,6 +17,7 @@ import pytest
 
 from shardprep.arguments import engine_of
 from shardprep.catalog.catalog import Item
+from shardprep.engine import cluster
 from shardprep.engine.cluster import connected
 from shardprep.engine.limits import WorkerLimits, limited, start_clock
 from shardprep.engine.local import run_chunks
@@ -227,9 +228,35 @@ def test_the_death_of_the_command_s_own_node_is_one_line(monkeypatch: pytest.Mon
     with pytest.raises(BuildError) as error:
         engine._result(None, shard)
     assert str(error.value) == (
-        "the Ray node of this machine: has died, and with it the way to the cluster (its raylet was "
-        "ended); what is done is kept: ray start it again, and run the same command again"
+        "the Ray node of this machine: has died, and with it the way to the cluster (its raylet "
+        "was ended); what is done is kept: ray start it again, and run the same command again"
     )
+
+
+ENDS = {
+    "at once, as Ray's core does": ("os._exit(1)", 1, True),
+    "by SIGKILL": ("os.kill(os.getpid(), 9)", -9, True),
+    "well": ("pass", 0, False),
+    "by Ctrl-C": ("os.killpg(0, 2)", 130, False),
+    "by an error": ("sys.exit(3)", 3, False),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_command_that_is_ended_at_once_leaves_one_line(end: str) -> None:
+    code, exit_code, speaks = ENDS[end]
+    program = (
+        "import os, signal, sys\n"
+        "from shardprep.engine.cluster import last_words\n"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(130))\n"
+        f"with last_words():\n    {code}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False,
+        start_new_session=True,
+    )  # fmt: skip
+    assert done.returncode == exit_code, done.stderr
+    assert done.stderr == (f"{cluster._LAST_WORDS}\n" if speaks else "")
 
 
 def test_workers_never_import_tensorflow() -> None:

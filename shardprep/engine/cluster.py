@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import socket
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +27,15 @@ _BEFORE_IMPORT = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else workers that die are told of on stdout
 }
 """What Ray reads when it is imported, where the user has set nothing else."""
+
+_LAST_WORDS = (
+    "shardprep: ended at once, killed or with the Ray node of this machine; what is done is kept: "
+    "see that the node runs, and run the same command again"
+)
+_LISTEN = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "sys.stdin.read() or sys.stderr.write(sys.argv[1] + chr(10))"
+)
 
 
 class Node(NamedTuple):
@@ -55,10 +65,30 @@ def connected(address: str) -> Iterator[None]:
     if address != _AUTO:
         _knock(address)
     _connect(ray, address)
+    with last_words():
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def last_words() -> Iterator[None]:
+    """Have a line said on stderr if this process ends before the block does.
+
+    Ray's core ends the process that it is in, at once and without a word, where it has lost its
+    own node. So a process beside it waits for the word that all is well, or for its silence.
+    """
+    beside = subprocess.Popen(  # noqa: S603 - words of ours
+        [sys.executable, "-I", "-S", "-c", _LISTEN, _LAST_WORDS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
     try:
         yield
     finally:
-        ray.shutdown()
+        with contextlib.suppress(BrokenPipeError):
+            beside.communicate(b"well")
 
 
 def nodes() -> list[Node]:
