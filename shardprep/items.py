@@ -233,6 +233,8 @@ def read_items(path: Path, columns: Sequence[str]) -> pa.Table:
             if not file.schema_arrow.remove_metadata().equals(COLUMNS):
                 raise DatasetError(str(path), "has other columns than a build writes", COPY_AGAIN)
             return _bounded(file, os.fstat(raw.fileno()).st_size, columns)
+    except FileNotFoundError as error:
+        raise DatasetError(str(path), "is missing", COPY_AGAIN) from error
     except _UNREADABLE as error:
         text = getattr(error, "strerror", None) or (str(error).splitlines() or ["empty"])[0]
         raise DatasetError(str(path), f"cannot be read ({text})", COPY_AGAIN) from error

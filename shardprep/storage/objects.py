@@ -357,17 +357,18 @@ def _left(urls: Sequence[ObjectUrl]) -> Sequence[ObjectUrl]:
     """Remove objects all at once; return what may be left.
 
     Some stores stop at an absent one; and the client tries the removal of one object again where
-    no answer comes, not that of many.
+    an answer is lost, not that of many. Of a store that is silent nothing more is asked.
     """
     if not urls:
         return ()
-    with (
-        contextlib.suppress(NoAnswerError),
-        _translated(urls[0], writing=True),
-        contextlib.suppress(FileNotFoundError),
-    ):
-        _asked(urls[0], partial(_delete, [url.key for url in urls]), writing=True)
-        return ()
+    begun_s = time.monotonic()
+    try:
+        with _translated(urls[0], writing=True), contextlib.suppress(FileNotFoundError):
+            _asked(urls[0], partial(_delete, [url.key for url in urls]), writing=True)
+            return ()
+    except NoAnswerError:
+        if time.monotonic() - begun_s > timeout_s() / 4:
+            raise
     return urls
 
 
