@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import DatasetError
 from shardprep.inventory import belongs, is_own
+from shardprep.json_document import MAX_DOCUMENT_BYTES
 from shardprep.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.storage import objects
 
@@ -55,6 +56,8 @@ def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> InForce 
     """
     if MANIFEST_FILE not in found or not any(name.startswith(DRAFT_PREFIX) for name in found):
         return None
+    if found[MANIFEST_FILE].num_bytes > MAX_DOCUMENT_BYTES:
+        return None  # as below
     data = _read(url, found[MANIFEST_FILE])
     try:
         manifest = parse_manifest(data, str(url / MANIFEST_FILE))
@@ -62,7 +65,8 @@ def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> InForce 
         return None  # whoever opens it is told
     prefix = draft_name(manifest.fingerprint)
     sealed = found.get(f"{prefix}/{MANIFEST_FILE}")
-    is_so = sealed is not None and _read(url, sealed) == data
+    is_as_long = sealed is not None and sealed.num_bytes == len(data)
+    is_so = sealed is not None and is_as_long and _read(url, sealed) == data
     return InForce(prefix, manifest) if is_so else None
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.dataset import (
     INCOMPLETE_SUFFIX,
+    INDEX_DIR,
     ITEMS_FILE,
     SCHEMA_FILE,
     find_damaged,
@@ -22,9 +23,10 @@ from shardprep.dataset import (
 from shardprep.draft import in_force
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.grammar import VERSION, version_key
+from shardprep.json_document import MAX_DOCUMENT_BYTES
 from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage import objects
-from shardprep.storage.staging import RemoteShard, stage_documents
+from shardprep.storage.staging import RemoteShard, is_document, stage_documents
 from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 _BELOW = re.compile(rf"(?P<above>(?:[^/]+/)?)(?P<version>{VERSION.pattern})/")
 _UNFINISHED = re.compile(rf"(?:[^/]+/){{0,2}}[^/]*{re.escape(INCOMPLETE_SUFFIX)}/")
 _NAMED = 5
+_SPARE_ITEM_BYTES = 4 << 30
+"""Size in bytes that an item table may have beyond that of the shards: of inputs left out."""
 _REPAIR = "`shardprep verify --repair` builds what is damaged again"
 _REMAINS = (ITEMS_FILE, SCHEMA_FILE, "dataset_info.json")
 
@@ -57,8 +61,26 @@ class RemoteDataset:
         """Return a folder with copies of documents, of all or of those of some names.
 
         They are what lies there, right or wrong. Raises as `stage_documents`.
+
+        Raises:
+            DatasetError: one is larger than any document of its kind beside such shards.
+
         """
+        for name, facts in self.objects.items():
+            is_wanted = is_document(name) and (wanted is None or name in wanted)
+            if is_wanted and facts.num_bytes > self._most_bytes(name):
+                what = f"has {facts.num_bytes:,} bytes, more than the {self._most_bytes(name):,}"
+                raise DatasetError(str(self.url / name), f"{what} it may have", _REPAIR)
         return stage_documents(self.url, self.objects, wanted)
+
+    def _most_bytes(self, name: str) -> int:
+        """Return the size in bytes that a document may have, by those of the shards."""
+        if name == ITEMS_FILE:
+            shards = sum(one.num_bytes for key, one in self.objects.items() if not is_document(key))
+            return shards + _SPARE_ITEM_BYTES
+        folder, _, file = name.rpartition("/")
+        shard = self.objects.get(file.removesuffix(".idx")) if folder == INDEX_DIR else None
+        return MAX_DOCUMENT_BYTES + (3 * shard.num_bytes if shard else 0)
 
     def manifest(self) -> Manifest:
         """Return the manifest.

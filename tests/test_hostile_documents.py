@@ -139,6 +139,19 @@ def test_no_manifest_makes_fetch_write_outside(whole: Path, bucket: Bucket, tmp_
     assert {path.name for path in tmp_path.iterdir()} == {"home", "cache"}
 
 
+def test_a_document_in_a_store_that_is_absurdly_large_is_not_fetched(
+    whole: Path, bucket: Bucket, tmp_path: Path
+) -> None:
+    for name in ("manifest.json", "schema.json"):
+        bucket.put(f"pets/1.0.0/{name}", (whole / name).read_bytes())
+    for name in ("schema.json", "manifest.json"):
+        bucket.put(f"pets/1.0.0/{name}", bytes((64 << 20) + 1))
+        line = refusal(lambda: Dataset(f"{bucket.url}/pets"))
+        assert f"{name}: has 67,108,865 bytes, more than the 67,108,864 it may have" in line
+    cache = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    assert sum(path.stat().st_size for path in cache) < 100_000
+
+
 def test_every_flipped_bit_of_a_manifest_is_refused(whole: Path) -> None:
     data = bytearray((whole / "manifest.json").read_bytes())
     for place in range(len(data)):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shardprep.durable import write_durably
+from shardprep.durable import DurableFile
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.cache import cache_root
@@ -84,11 +84,21 @@ def stage_documents(
 
 
 def _stage_document(url: ObjectUrl, document: ObjectFacts, path: Path) -> None:
-    data = b"".join(objects.read_whole(url / document.name, document.etag))
-    if len(data) != document.num_bytes:
-        raise _other(url / document.name, f"has {len(data):,} bytes, listed {document.num_bytes:,}")
     _writable(path.parent)
-    write_durably(path, data, os.urandom(4).hex())
+    file = DurableFile(path, os.urandom(4).hex())
+    num_bytes = 0
+    try:
+        for block in objects.read_whole(url / document.name, document.etag):
+            num_bytes += len(block)
+            if num_bytes > document.num_bytes:
+                break
+            file.write(block)
+        if num_bytes != document.num_bytes:
+            what = f"has {num_bytes:,} bytes or more, listed {document.num_bytes:,}"
+            raise _other(url / document.name, what)
+        file.commit()
+    finally:
+        file.abandon()
 
 
 def _forget(folder: Path) -> None:
