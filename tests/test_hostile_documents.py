@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tests.object_store import Bucket
     from tests.test_fuzz import Damage
 
+NUM_RANDOM = (150, 150, 60)
+"""Cases of values, of damage and of tables in a run of the suite."""
 SHARD = "pets-train.tfrecord-00000-of-00002"
 _ODD = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -364,7 +366,7 @@ def opened(folder: Path) -> object:
 
 
 @in_time
-@fuzzed(max_examples=_MANY or 150)
+@fuzzed(max_examples=_MANY or NUM_RANDOM[0])
 @given(data=st.data())
 def test_any_value_anywhere_in_a_document_is_right_or_one_line(
     whole: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -383,7 +385,7 @@ def test_any_value_anywhere_in_a_document_is_right_or_one_line(
 
 
 @in_time
-@fuzzed(max_examples=_MANY or 150)
+@fuzzed(max_examples=_MANY or NUM_RANDOM[1])
 @given(st.sampled_from([*DOCUMENTS, *TFDS]), _DAMAGES)
 def test_damage_at_random_is_right_or_one_line(
     whole: Path, tmp_path_factory: pytest.TempPathFactory, name: str, damages: list[Damage]
@@ -393,7 +395,7 @@ def test_damage_at_random_is_right_or_one_line(
 
 
 @in_time
-@fuzzed(max_examples=_MANY or 60)
+@fuzzed(max_examples=_MANY or NUM_RANDOM[2])
 @given(st.data())
 def test_any_cell_of_the_table_is_right_or_one_line(
     whole: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

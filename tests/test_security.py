@@ -9,7 +9,8 @@ import pytest
 from shardprep.catalog import patterns
 from shardprep.recipe_file import read_recipe
 from shardprep.source.folder import LEADS_OUTSIDE
-from tests import test_links, test_patterns, test_recipe
+from tests import test_hostile_documents, test_links, test_patterns, test_recipe
+from tests.hostile_documents import MANIFESTS
 from tests.test_docs import ROOT
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
@@ -39,3 +40,5 @@ def test_the_counts_of_what_was_tried_are_those_of_the_tests() -> None:
     random = sum(test_recipe.NUM_RANDOM)
     assert f"{links} kinds of links in a stranger's folder, {slow} options with a pattern" in TEXT
     assert f"{files} hostile recipe files and {random} random ones" in TEXT
+    assert f"{len(MANIFESTS)} manifests lie with a right hash" in TEXT
+    assert f"changed at random, {sum(test_hostile_documents.NUM_RANDOM)} times in each run" in TEXT
