@@ -7,7 +7,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import RecipeError, shown
-from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,9 +40,11 @@ def read_recipe(path: Path) -> dict[str, Any]:
         num_bytes = path.stat().st_size
         if num_bytes > _MOST_FILE_BYTES:
             raise RecipeError(where, f"is larger than 1 MiB ({num_bytes:,} bytes): no recipe is")
-        text = PlainExtent.named(where, num_bytes).read().decode("utf-8-sig")
-    except (OSError, MemberError, UnicodeDecodeError) as error:
-        raise RecipeError(where, f"cannot be read ({error})") from error
+        # The user has named it: it may be a link.
+        text = read_regular(path.resolve(), _MOST_FILE_BYTES).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        text = getattr(error, "strerror", None) or str(error)
+        raise RecipeError(where, f"cannot be read ({text})") from error
     plain = _STRINGS.sub('"', text).replace(" ", "").replace("\t", "")
     if any(part.count(".") >= _MOST_PARTS for part in _BETWEEN_KEYS.split(plain)):
         raise RecipeError(where, f"has a key of more than {_MOST_PARTS} parts")

@@ -166,7 +166,7 @@ def test_what_is_swapped_between_listing_and_reading_is_not_read(tmp_path: Path,
         photo.symlink_to(write(tmp_path / "secret", bytes(100_000)))
     else:
         os.mkfifo(photo)
-    with pytest.raises(MemberError, match=r"is a link, and was none|is no regular file"):
+    with pytest.raises(MemberError, match="not a regular file"):
         extent.read()
 
 

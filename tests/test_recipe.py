@@ -163,7 +163,7 @@ def test_strings_with_dots_are_no_keys(tmp_path: Path) -> None:
 
 def test_a_recipe_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "shardprep.toml")
-    with pytest.raises(RecipeError, match="is no regular file"):
+    with pytest.raises(RecipeError, match="a pipe, not a regular file"):
         read_recipe(tmp_path / "shardprep.toml")
 
 

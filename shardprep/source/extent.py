@@ -6,10 +6,8 @@ A member is never extracted under its own name: it is read in place, by file and
 from __future__ import annotations
 
 import bz2
-import errno
 import lzma
 import os
-import stat
 import struct
 import sys
 import zlib
@@ -17,6 +15,7 @@ from typing import Any, NamedTuple
 
 from shardprep.source import remote
 from shardprep.source.remote import Span
+from shardprep.storage.regular_file import regular_descriptor
 from shardprep.storage.url import is_url
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature … name length, extra length (APPNOTE 4.3.7)
@@ -240,36 +239,12 @@ def _lzma_unpacker(head: bytes) -> Unpacker:
     return Unpacker(lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma1]), 4 + size)
 
 
-def open_regular(file: str) -> int:
-    """Return a descriptor for reading a file that was regular when it was listed.
-
-    Raises:
-        MemberError: it is a link, a pipe or a device by now.
-        OSError: it cannot be opened.
-
-    """
-    try:
-        # Not to wait for a pipe's other end; a regular file does not care.
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = os.open(file, flags)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            message = "is a link, and was none when it was listed"
-            raise MemberError(message) from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        message = "is no regular file"
-        raise MemberError(message)
-    return descriptor
-
-
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
     """Read through a descriptor of its own: a cached one would show a file that was replaced."""
     if is_url(file):
         return _read_object(file, offset, num_bytes)
     try:
-        descriptor = open_regular(file)
+        descriptor = regular_descriptor(file)
         try:
             left = max(0, os.fstat(descriptor).st_size - offset)
             if left < num_bytes:

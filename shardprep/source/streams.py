@@ -17,8 +17,8 @@ from shardprep.source.extent import (
     ZipExtent,
     damaged,
     new_unpacker,
-    open_regular,
 )
+from shardprep.storage.regular_file import open_regular
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Window(io.RawIOBase):
         """Open the file; closing the window closes it."""
         self._place = place
         is_object = is_url(place.file)
-        self._file = None if is_object else os.fdopen(open_regular(place.file), "rb", buffering=0)
+        self._file = None if is_object else open_regular(place.file)
         self._size = place.num_bytes
         self._at = 0
 

@@ -25,32 +25,37 @@ _KINDS = {
 }
 
 
-def open_regular(path: Path) -> io.FileIO:
-    """Return a regular file, open for reading and unbuffered.
+def regular_descriptor(path: Path | str) -> int:
+    """Return a descriptor of a regular file, for reading; the caller closes it.
 
     Raises:
         OSError: there is none, it cannot be read, or something else has this name.
 
     """
     try:
-        file = io.FileIO(path, "rb", opener=lambda name, _: os.open(name, _FLAGS))
+        descriptor = os.open(path, _FLAGS)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a socket, a folder
-            _check_regular(path, path.lstat())
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            _check_regular(path, os.lstat(path))
         raise
     try:
-        _check_regular(path, os.fstat(file.fileno()))
+        _check_regular(path, os.fstat(descriptor))
     except OSError:
-        file.close()
+        os.close(descriptor)
         raise
-    return file
+    return descriptor
+
+
+def open_regular(path: Path | str) -> io.FileIO:
+    """Return a regular file, open for reading and unbuffered. Raises as `regular_descriptor`."""
+    return io.FileIO(regular_descriptor(path), "rb")
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
     """Return the bytes of a regular file of at most so many.
 
     Raises:
-        OSError: as `open_regular`, or the file is larger.
+        OSError: as `regular_descriptor`, or the file is larger.
 
     """
     with open_regular(path) as file:
@@ -76,7 +81,7 @@ def regular_size(path: Path) -> int | None:
     return status.st_size
 
 
-def _check_regular(path: Path, status: os.stat_result) -> None:
+def _check_regular(path: Path | str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
         raise OSError(errno.EINVAL, f"{kind}, not a regular file", str(path))
