@@ -49,7 +49,7 @@ app = typer.Typer(
 
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
-"""What typer raises of arguments that it cannot take; it gives that no name."""
+"""Typer's error of arguments that it cannot take; it has no public name."""
 _log = logging.getLogger("shardprep")
 
 

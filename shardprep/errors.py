@@ -76,7 +76,7 @@ class ShardprepError(Exception):
 
     @property
     def _fault(self) -> str:
-        """What is wrong, as it is printed."""
+        """The fault, as it is printed."""
         return self.what
 
 

@@ -65,7 +65,7 @@ class Fetched:
     renewed: tuple[str, ...] = ()
     """Files of the copy that was there which were got anew, sorted."""
     left_out: tuple[DatasetError, ...] = ()
-    """What is wrong with the files that the copy lacks."""
+    """Errors of the files that the copy lacks."""
 
 
 def fetch_dataset(

@@ -1,4 +1,4 @@
-"""Which files a dataset consists of, and which names in its folder the format takes for its own."""
+"""The files of a dataset, and the names in its folder that the format takes for its own."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ _MIN_UNPACKED_BYTES = 64 << 20
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, MemoryError, ArithmeticError, pa.ArrowException,
 )  # fmt: skip
-"""What pyarrow and the checks raise for a file that is none."""
+"""Errors that pyarrow and the checks raise for a file that is no such table."""
 
 
 class ShardRows:

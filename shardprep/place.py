@@ -60,7 +60,7 @@ class Place(Protocol):
 
     @property
     def parts(self) -> Folder:
-        """What is needed until the dataset is complete."""
+        """The folder of what is needed until the dataset is complete."""
 
     def shards(self, fingerprint: Fingerprint) -> Folder:
         """Return where a build of this fingerprint puts what the dataset will consist of."""

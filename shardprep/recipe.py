@@ -43,7 +43,7 @@ _MOST_BYTES = 2**63 - 1
 _COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128)}
 _SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|gz|bz2|xz)$", re.IGNORECASE)
 _SCHEME = re.compile(r"(^|[:,=])[A-Za-z][A-Za-z0-9+.-]+://")
-"""Of an address, where a rule names a file."""
+"""Scheme of an address, where a rule names a file."""
 
 
 def _size(value: object) -> object:

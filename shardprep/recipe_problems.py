@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, in words: the flag or the key, its value, and what is wanted."""
+"""The problems of a recipe in words: the flag or the key, its value, and what is wanted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is of a damaged dataset: what is whole counts as done when it is built once more."""
+"""The remains of a damaged dataset: what is whole counts as done when it is built once more."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 _NAMED = 4
 _NUM_THREADS = 16
-"""That wait for object storage."""
+"""Threads that wait for object storage."""
 
 
 class Whole(NamedTuple):
     """The bytes of a shard."""
 
     file: str
-    """That holds them; as a rule the one of their name."""
+    """File that holds them; as a rule the one of their name."""
     mark: str
     """By which object storage tells them, "" on a disk: there they are hashed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What there is of a dataset that is to be built once more, bit for bit."""
+    """The remains of a dataset that is to be built once more, bit for bit."""
 
     manifest: Manifest
-    """What must come out."""
+    """The manifest that must come out."""
     whole: Mapping[str, Whole]
     """By shard."""
     items: Path | None

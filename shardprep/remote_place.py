@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shardprep.storage.url import ObjectUrl
 
 _NUM_THREADS = 16
-"""That wait for the store."""
+"""Threads that wait for the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ObjectPlace:
 
     @property
     def parts(self) -> ObjectFolder:
-        """What is remembered of it."""
+        """The folder of what is remembered of it."""
         return ObjectFolder(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX))
 
     def shards(self, fingerprint: Fingerprint) -> Folder:

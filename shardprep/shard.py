@@ -86,7 +86,7 @@ class ShardSeal(NamedTuple):
 
 
 class _Facts(BaseModel):
-    """What stands in a part beside its table."""
+    """The facts that stand in a part beside its table."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,4 +1,4 @@
-"""Which build an argument of `finalize` means: the unfinished one at a place, or below it."""
+"""The build that an argument of `finalize` means: the unfinished one at a place, or below it."""
 
 from __future__ import annotations
 

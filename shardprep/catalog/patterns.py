@@ -39,7 +39,7 @@ class Pattern:
     given: str
     """As the user wrote it, for errors."""
     group: str | int | None = None
-    """What of a match is wanted; None: whether there is one."""
+    """Group of a match that is wanted; None: whether there is a match."""
     is_whole: bool = False
     """Whether it must match a name from beginning to end."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardprep.source.archive import Member
 
 _ANY_FOLDER = "(?:.*/)?"
-"""What may stand before a glob."""
+"""Pattern of the folders that may stand before what a glob fits."""
 
 
 def select(

@@ -1,4 +1,4 @@
-"""What each command prints with `--json`: one object, and every key of it.
+"""The object that each command prints with `--json`, and every key of it.
 
 docs/json.md is made of these types and of those that they name, with what is written below each
 key. Values may be models: `print_json` writes those out. A key that is `NotRequired` says when it
@@ -18,7 +18,7 @@ from shardprep.verify.problem import Problem
 
 
 class BuildJson(TypedDict):
-    """What a build, or the last step of one in parts, has come to."""
+    """The result of a build, or of the last step of one in parts."""
 
     path: str
     """The dataset: a folder, or an address in object storage."""
@@ -27,6 +27,7 @@ class BuildJson(TypedDict):
     num_new_items: int
     """Images that this run has encoded; others were done by an earlier one."""
     elapsed_s: float
+    """Wall time of this run."""
     manifest: Manifest
     """The dataset's `manifest.json`."""
     profile: NotRequired[dict[str, float]]
@@ -34,7 +35,7 @@ class BuildJson(TypedDict):
 
 
 class PartJson(TypedDict):
-    """What the build of a part has come to."""
+    """The result of the build of a part."""
 
     path: str
     """Where the dataset will be: a folder, or an address in object storage."""
@@ -43,23 +44,24 @@ class PartJson(TypedDict):
     was_there: bool
     """The whole dataset is finished, with the same inputs and options: nothing was done."""
     num_shards: int
-    """Of this part; all of them are done."""
+    """Shards of this part; all of them are done."""
     num_all_shards: int
-    """Of the dataset."""
+    """Shards of the dataset."""
     num_new_items: int
     """Images that this run has encoded; others were done by an earlier one."""
     elapsed_s: float
+    """Wall time of this run."""
 
 
 class PlanJson(TypedDict):
-    """What a build would do; with `--part`, what that part would."""
+    """The plan of a build, or with `--part` of that part."""
 
     name: str
-    """Of the dataset."""
+    """Name of the dataset."""
     part: NotRequired[str]
-    """With `--part`: "3/16"."""
+    """With `--part`: that part, as in "3/16"."""
     num_all_shards: NotRequired[int]
-    """With `--part`: of the dataset."""
+    """With `--part`: shards of the dataset."""
     splits: dict[str, int]
     """Shards by split."""
     images: dict[str, int]
@@ -73,11 +75,11 @@ class PlanJson(TypedDict):
     skipped: dict[str, int]
     """Inputs left out, by reason."""
     estimated_bytes: int
-    """Of all shards."""
+    """Estimated size of all shards."""
 
 
 class InspectJson(TypedDict):
-    """What a dataset holds."""
+    """The contents of a dataset."""
 
     path: str
     """The dataset: a folder, or an address in object storage."""
@@ -88,30 +90,30 @@ class InspectJson(TypedDict):
     formats: dict[str, int]
     """Written images by the format they came in, most frequent first."""
     original_width: Range | None
-    """Pixels, of the written images; null where there are none."""
+    """Width of the written originals in pixels; null where there are none."""
     original_height: Range | None
-    """Likewise."""
+    """Height of the written originals in pixels; null where there are none."""
     target: Range | None
-    """Of the numbers to learn, in a regression set."""
+    """Numbers to learn, in a regression set; null in others."""
     rejections: dict[str, tuple[Example, ...]]
     """A few examples for each kind of rejection."""
 
 
 class VerifyJson(TypedDict):
-    """What is wrong with a dataset. Where there are problems, the command exits with 3."""
+    """The problems of a dataset. Where there are some, the command exits with 3."""
 
     path: str
     """The dataset: a folder, or an address in object storage."""
     num_shards: int
     """Shard files read."""
     num_records: int
-    """That they hold."""
+    """Records in them with a sound frame."""
     num_bytes: int
-    """That they hold."""
+    """Size of them all."""
     elapsed_s: float
+    """Wall time of the check."""
     problems: tuple[Problem, ...]
-    """By file, then record; those of the whole folder first. Empty: the dataset is what was built.
-    """
+    """Problems by file, then record, those of the whole folder first; none if it is whole."""
     unknown: tuple[str, ...]
     """Files that are no part of a dataset and do it no harm."""
     repaired: NotRequired[tuple[Problem, ...]]
@@ -122,46 +124,55 @@ class WayJson(TypedDict):
     """One way to read."""
 
     name: str
+    """Name of the way, as the table has it."""
     problem: str
-    """Why it cannot run here; then there are no rounds."""
+    """Reason for which it cannot run here; then there are no rounds."""
     yields: str
-    """The dtype of its images."""
+    """Dtype of its images."""
     peak_bytes: int
     """The most memory its process has held, libraries included."""
     rounds: tuple[Round, ...]
+    """Measurements, one a round."""
     images_s: float
     """Images a second after the first batch, median of the rounds."""
     images_s_core: float
     """Images for each second that one core was at work, median of the rounds."""
     bytes_s: float
-    """Bytes of shards a second."""
+    """Bytes of shards a second, median of the rounds."""
     first_batch_s: float
-    """Median of the rounds."""
+    """Seconds to the first batch, median of the rounds."""
 
 
 class BenchJson(TypedDict):
-    """What was read, and how fast."""
+    """The speed of several ways to read a split."""
 
     path: str
+    """The dataset: a folder."""
     split: str
+    """The split that was read."""
     num_records: int
-    """Of the shards that were read."""
+    """Records of the shards that were read."""
     num_bytes: int
-    """Of the shards that were read."""
+    """Size of the shards that were read."""
     settings: Settings
+    """Settings of the measurement."""
     num_cores: int
+    """Cores that the process may use."""
     ways: list[WayJson]
+    """Ways to read, in the order of the table."""
     timelines: tuple[Timeline, ...]
-    """With `--plot`."""
+    """Timelines, with `--plot`."""
     step_s: float
-    """What a step takes in the timelines."""
+    """Duration of a training step in the timelines."""
 
 
 class DownloadJson(TypedDict):
     """An archive from Kaggle."""
 
     path: str
+    """The archive."""
     num_bytes: int
+    """Size of the archive."""
 
 
 _From = TypedDict("_From", {"from": Annotated[str, "The dataset's address."]})
@@ -172,22 +183,22 @@ class LeftOutJson(TypedDict):
     """A shard that was not fetched."""
 
     where: str
-    """Its address."""
+    """Address of the shard."""
     what: str
-    """What is wrong with it."""
+    """Its fault."""
 
 
 class FetchJson(_From):
     """A dataset that was copied from object storage."""
 
     path: str
-    """Its folder."""
+    """Folder of the copy."""
     was_there: bool
     """The copy was whole before: nothing was got."""
     num_bytes: int
-    """Of all shards."""
+    """Size of all shards."""
     num_new_bytes: int
-    """That came over the network in this run."""
+    """Size of the shards that came over the network in this run."""
     renewed: list[str]
     """Files that a copy had lost or that were damaged, fetched anew."""
     left_out: list[LeftOutJson]
@@ -202,28 +213,29 @@ class SampleJson(TypedDict):
     recipe: str
     """The `shardprep.toml` beside it."""
     num_bytes: int
-    """Of the archive."""
+    """Size of the archive."""
 
 
 class ErrorFactsJson(TypedDict):
-    """Why there is no result."""
+    """The reason for which there is no result."""
 
     where: str
     """A file, an address, an option or a command; "" where it is nothing of these."""
     what: str
-    """What is wrong with it."""
+    """The fault."""
     hint: str
-    """What to do; "" where that is plain."""
+    """The way out; "" where that is plain."""
     exit: int
     """The exit code."""
 
 
 class ErrorJson(TypedDict):
-    """What any command prints in place of its result."""
+    """The object that any command prints in place of its result."""
 
     error: ErrorFactsJson
+    """The error."""
     totals: NotRequired[Totals]
-    """Of a build that rejected more than `--max-rejected`: what became of all inputs."""
+    """Totals of a build that rejected more than `--max-rejected`."""
 
 
 RESULTS: dict[str, tuple[type, ...]] = {

@@ -1,4 +1,4 @@
-"""What all commands share: stdout for results, stderr for the rest, and how much of that."""
+"""Stdout for results, stderr for the rest and how much of that: shared by all commands."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ _MAX_SHOWN = 60
 
 
 class Kind(NamedTuple):
-    """What a value may be."""
+    """A kind of values."""
 
     take: Callable[[Any], Any]
     """Return the value as it is used; a TypeError or a ValueError where it is not of this kind."""
     right: tuple[str, ...]
-    """What would be of this kind, in words: one of these."""
+    """Values of this kind, in words: any one of these."""
 
 
 def either(*kinds: Kind) -> Kind:

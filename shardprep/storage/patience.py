@@ -29,7 +29,7 @@ DEFAULT_TIMEOUT_S = 180.0
 _FIRST_S, _FIRST_RETRY_S = 10.0, 4.0
 """Before a store has answered once, a wrong address is more likely than a bad hour."""
 _TRY_S = 30.0
-"""Of one of several tries to read: a connection that has died is given up before the store is."""
+"""Seconds of one of several tries to read: a dead connection is given up before the store is."""
 _MOST_PAUSE_S = 15.0
 _TOLD_AFTER_S, _TOLD_EVERY_S = 5.0, 30.0
 _LOOK_EVERY_S = 0.25

@@ -23,7 +23,7 @@ _MEANT = {
     **dict.fromkeys(("file",), "the path alone, as in /data/photos"),
     **dict.fromkeys(("http", "https", "ftp", "hdfs"), ""),
 }
-"""What to write in place of schemes that others know; "" where nothing takes their place."""
+"""Scheme that others know → the way to write it here; "" where there is none."""
 
 
 def is_url(text: str) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardprep.manifest import Manifest
 
 _UNCOUNTABLE = (ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException)
-"""What counting raises where a value is not there, or is none that a build writes."""
+"""Errors that counting raises where a value is not there, or is none that a build writes."""
 
 
 def checked_table(
