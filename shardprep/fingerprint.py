@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from PIL import features
 from pydantic import ValidationError
 
-from shardprep.catalog.documents import named_files
+from shardprep.catalog.documents import named_files, read_table
 from shardprep.dataset import outputs
 from shardprep.errors import DatasetError, SourceError
+from shardprep.json_document import MAX_DOCUMENT_BYTES
 from shardprep.manifest import Fingerprint
 from shardprep.recipe import Recipe
 from shardprep.schema import shipped_schemas
@@ -22,6 +23,7 @@ from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.folder import walk_files
 from shardprep.source.prefix import find_objects
 from shardprep.source.sniff import HEAD_BYTES, archive_type
+from shardprep.storage.regular_file import read_named
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
@@ -49,10 +51,12 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     inputs = {"source": signature}
     for file in named_files(recipe):
         if Path(file).is_file():
-            inputs[file] = _sha256(Path(file).read_bytes())
+            inputs[file] = _sha256(read_table(file, recipe.max_member_size))
     if recipe.schema_ != "auto" and recipe.schema_ not in shipped_schemas():
         schema = Path(recipe.schema_)
-        inputs["schema"] = _sha256(schema.read_bytes()) if schema.is_file() else "missing"
+        inputs["schema"] = (
+            _sha256(read_named(schema, MAX_DOCUMENT_BYTES)) if schema.is_file() else "missing"
+        )
     return Fingerprint(
         inputs=inputs,
         options=recipe.model_dump(mode="json", by_alias=True, exclude=_NOT_IN_THE_BYTES),

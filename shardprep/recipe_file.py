@@ -7,7 +7,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import RecipeError, shown
-from shardprep.storage.regular_file import read_regular
+from shardprep.storage.regular_file import read_named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,8 +40,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
         num_bytes = path.stat().st_size
         if num_bytes > _MOST_FILE_BYTES:
             raise RecipeError(where, f"is larger than 1 MiB ({num_bytes:,} bytes): no recipe is")
-        # The user has named it: it may be a link.
-        text = read_regular(path.resolve(), _MOST_FILE_BYTES).decode("utf-8-sig")
+        text = read_named(path, _MOST_FILE_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         text = getattr(error, "strerror", None) or str(error)
         raise RecipeError(where, f"cannot be read ({text})") from error

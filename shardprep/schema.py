@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shardprep import example
 from shardprep.errors import SchemaError
-from shardprep.json_document import DocumentError, parse_document
+from shardprep.json_document import MAX_DOCUMENT_BYTES, DocumentError, parse_document
+from shardprep.storage.regular_file import read_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -163,7 +164,7 @@ def load_schema(name_or_path: str) -> Schema:
     """
     shipped = shipped_schemas()
     try:
-        data = shipped.get(name_or_path, Path(name_or_path)).read_bytes()
+        data = read_named(shipped.get(name_or_path, Path(name_or_path)), MAX_DOCUMENT_BYTES)
     except OSError as error:
         raise SchemaError(
             name_or_path,

@@ -10,14 +10,15 @@ from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.catalog.table import Table, joined, parse_table, stacked
 from shardprep.errors import SourceError
-from shardprep.source.archive import Member
-from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.source.extent import MemberError
+from shardprep.storage.regular_file import read_named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardprep.catalog.splits import SplitRule
     from shardprep.recipe import Recipe
+    from shardprep.source.archive import Member
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 
@@ -117,7 +118,7 @@ class Documents:
             keys = ", ".join(member.key for member in found[:3])
             raise SourceError(file, f"the source has several: {keys}", "give the whole path")
         try:
-            return file, _read_named(file, self._recipe.max_member_size)
+            return file, read_table(file, self._recipe.max_member_size)
         except OSError as error:
             there = [m.key for m in self._others if m.key.lower().endswith(TABLE_SUFFIXES)]
             raise SourceError(
@@ -146,8 +147,8 @@ def _join_parts(text: str) -> tuple[str, str]:
     return (file, key) if has_key else (text, "")
 
 
-def _read_named(file: str, most_bytes: int) -> bytes:
-    """Return the bytes of a file on disk: a pipe or a device would never end.
+def read_table(file: str, most_bytes: int) -> bytes:
+    """Return the bytes of a file on disk that the user has named: a pipe would never end.
 
     Raises:
         SourceError: it is too large, or cannot be read.
@@ -156,10 +157,14 @@ def _read_named(file: str, most_bytes: int) -> bytes:
     """
     if not Path(file).is_file():
         raise FileNotFoundError
-    num_bytes = Path(file).stat().st_size
-    if num_bytes > most_bytes:
-        raise SourceError(file, f"is larger than --max-member-size ({num_bytes:,} bytes)")
-    return _read(Member(file, PlainExtent.named(file, num_bytes)))
+    if Path(file).stat().st_size > most_bytes:
+        raise SourceError(
+            file, "is larger than --max-member-size", f"tables of {most_bytes:,} bytes are read"
+        )
+    try:
+        return read_named(file, most_bytes)
+    except OSError as error:
+        raise SourceError(file, f"cannot be read ({error.strerror})") from error
 
 
 def _read(member: Member) -> bytes:

@@ -9,10 +9,7 @@ import errno
 import io
 import os
 import stat
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _KINDS = {
@@ -58,12 +55,17 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
         OSError: as `regular_descriptor`, or the file is larger.
 
     """
-    with open_regular(path) as file:
+    with io.BufferedReader(open_regular(path)) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
             what = f"{size:,} bytes, more than the {most_bytes:,} it may have"
             raise OSError(errno.EFBIG, what, str(path))
-        return io.BufferedReader(file).read(size)
+        return file.read(size)
+
+
+def read_named(path: Path | str, most_bytes: int) -> bytes:
+    """Return what `read_regular` does of a file that the user has named: it may be a link."""
+    return read_regular(Path(os.path.realpath(path)), most_bytes)
 
 
 def regular_size(path: Path) -> int | None:
