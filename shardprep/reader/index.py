@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 _MAX_LINE_BYTES = 41
 """Bytes of a line of an index: two numbers of 64 bits, a space and the end of the line."""
+_NUMERALS = b"0123456789 \n"
 
 
 def read_index(folder: Path, shard: Shard) -> Frames:
@@ -32,52 +32,53 @@ def read_index(folder: Path, shard: Shard) -> Frames:
             are not the records that the manifest says, up to the very end of the shard.
 
     """
-    path, hint = folder / index_name(shard.name), way_out(folder)
+    path = f"{folder}/{index_name(shard.name)}"  # a Path for each of a thousand takes its time
     try:
         text = read_regular(path, _MAX_LINE_BYTES * shard.num_records)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is no number: too few are left
-            numbers = np.fromstring(text, np.int64, sep=" ")
     except FileNotFoundError as error:
-        raise DatasetError(str(path), "is missing", hint) from error
-    except (OSError, ValueError) as error:
-        text_ = getattr(error, "strerror", None) or str(error)
-        raise DatasetError(str(path), f"cannot be read ({text_})", hint) from error
+        raise DatasetError(path, "is missing", way_out(folder)) from error
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        raise DatasetError(path, what, way_out(folder)) from error
+    if text.translate(None, _NUMERALS):
+        raise DatasetError(path, "is damaged: it holds more than numbers", way_out(folder))
+    numbers = np.fromstring(text, np.int64, sep=" ") if text else np.empty(0, np.int64)
     frames = numbers[: len(numbers) // 2 * 2].reshape(-1, 2)
     if len(frames) != shard.num_records:
         what = f"has {len(frames):,} records, the manifest says {shard.num_records:,}"
-        raise DatasetError(str(path), what, hint)
+        raise DatasetError(path, what, way_out(folder))
     if len(numbers) % 2 or not _is_chain(frames, shard.num_bytes):
-        raise DatasetError(str(path), "is damaged: its records do not join", hint)
+        raise DatasetError(path, "is damaged: its records do not join", way_out(folder))
     return frames
 
 
 def _is_chain(frames: Frames, num_bytes: int) -> bool:
     """Tell whether frames lie one behind the other from the first byte of a shard to its last."""
-    offsets, lengths = frames.T
     if not len(frames):
         return num_bytes == 0
-    # Each by itself before any sum: sums of what strangers wrote may pass 64 bits.
-    in_range = lengths.min() >= FRAME_BYTES and lengths.max() <= num_bytes and offsets.min() >= 0
-    if not in_range or offsets.max() > num_bytes:
+    offsets, lengths = frames[:, 0], frames[:, 1]
+    # Before any sum, which of what strangers wrote may pass 64 bits.
+    if frames.max() > num_bytes or lengths.min() < FRAME_BYTES:
         return False
     ends = offsets + lengths
-    joined = np.array_equal(offsets[1:], ends[:-1])
+    joined = (offsets[1:] == ends[:-1]).all()
     return bool(joined and offsets[0] == 0 and ends[-1] == num_bytes)
 
 
-def shard_size(path: Path) -> int | None:
-    """Return the size of a shard file in bytes, None where it is missing.
+def check_shard(folder: Path, shard: Shard) -> None:
+    """See that a shard lies in a folder, a regular file as long as the manifest says.
 
     Raises:
-        DatasetError: something else than a regular file has its name.
+        DatasetError: it does not.
 
     """
+    path = f"{folder}/{shard.name}"
     try:
-        return regular_size(path)
+        size = regular_size(path)
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
-        raise DatasetError(str(path), what, way_out(path.parent)) from error
+        raise DatasetError(path, what, way_out(folder)) from error
+    check_size(path, size, shard.num_bytes, folder)
 
 
 def way_out(dataset: Path | str) -> str:
@@ -85,7 +86,7 @@ def way_out(dataset: Path | str) -> str:
     return f"copy it again, or run `shardprep verify {dataset} --repair`"
 
 
-def check_size(path: Path, actual: int | None, expected: int) -> None:
+def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> None:
     """Compare sizes: a file cut exactly between two records passes every checksum.
 
     Raises:
@@ -94,8 +95,4 @@ def check_size(path: Path, actual: int | None, expected: int) -> None:
     """
     if actual != expected:
         what = "is missing" if actual is None else f"has {actual:,} bytes"
-        raise DatasetError(
-            str(path),
-            f"{what}, the manifest says {expected:,}",
-            way_out(path.parent),
-        )
+        raise DatasetError(path, f"{what}, the manifest says {expected:,}", way_out(dataset))

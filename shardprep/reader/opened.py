@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.errors import DatasetError
 from shardprep.reader.config import check_request
-from shardprep.reader.index import check_size, read_index, shard_size
+from shardprep.reader.index import check_shard, read_index
 from shardprep.reader.remote import open_remote
 from shardprep.reader.slices import part_of, select
 from shardprep.remote import RemoteDataset, addressed, described, find
@@ -79,7 +79,7 @@ def open_dataset(path: str | Path, request: Request, config: ReadConfig) -> Open
         folder, remote = open_remote(found, manifest, slices, config.staging_bytes)
         return Opened(folder, manifest, schema, slices, shards, num_all, remote, str(found))
     for shard in shards.values():
-        check_size(found / shard.name, shard_size(found / shard.name), shard.num_bytes)
+        check_shard(found, shard)
     return Opened(found, manifest, schema, slices, shards, num_all, None, str(found))
 
 

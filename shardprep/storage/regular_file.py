@@ -9,7 +9,10 @@ import errno
 import io
 import os
 import stat
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _KINDS = {
@@ -48,7 +51,7 @@ def open_regular(path: Path | str) -> io.FileIO:
     return io.FileIO(regular_descriptor(path), "rb")
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
+def read_regular(path: Path | str, most_bytes: int) -> bytes:
     """Return the bytes of a regular file of at most so many.
 
     Raises:
@@ -65,10 +68,10 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 def read_named(path: Path | str, most_bytes: int) -> bytes:
     """Return what `read_regular` does of a file that the user has named: it may be a link."""
-    return read_regular(Path(os.path.realpath(path)), most_bytes)
+    return read_regular(os.path.realpath(path), most_bytes)
 
 
-def regular_size(path: Path) -> int | None:
+def regular_size(path: Path | str) -> int | None:
     """Return the size of a regular file in bytes, None where nothing has this name.
 
     Raises:
@@ -76,7 +79,7 @@ def regular_size(path: Path) -> int | None:
 
     """
     try:
-        status = path.lstat()
+        status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     _check_regular(path, status)

@@ -16,7 +16,7 @@ import numpy as np
 
 from shardprep.errors import DatasetError, RecordError
 from shardprep.manifest import MANIFEST_FILE
-from shardprep.reader.index import check_size, read_index, shard_size, way_out
+from shardprep.reader.index import check_shard, check_size, read_index, way_out
 from shardprep.reader.remote import Part
 from shardprep.storage.regular_file import open_regular
 from shardprep.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
@@ -186,8 +186,7 @@ def open_records(
     by_name = manifest.shards
     shards = tuple(by_name[name] for name in dict.fromkeys(one.shard for one in slices))
     for shard in shards if remote is None else ():
-        path = folder / shard.name
-        check_size(path, shard_size(path), shard.num_bytes)
+        check_shard(folder, shard)
     indices = {shard.name: read_index(folder, shard) for shard in shards}
     frames = [indices[one.shard][one.skip : one.skip + one.take] for one in slices]
     return _records(_Shards(folder, shards, remote), slices, frames, verify_crc=verify_crc)
@@ -225,11 +224,11 @@ def _records(
 
 
 def _mapped(folder: Path, shards: tuple[Shard, ...], number: int) -> Bytes:
-    path = folder / shards[number].name
+    path = f"{folder}/{shards[number].name}"
     try:
         with open_regular(path) as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: it is empty now
-        raise DatasetError(str(path), f"cannot be read ({error})", way_out(folder)) from error
-    check_size(path, len(mapped), shards[number].num_bytes)
+        raise DatasetError(path, f"cannot be read ({error})", way_out(folder)) from error
+    check_size(path, len(mapped), shards[number].num_bytes, folder)
     return np.frombuffer(mapped, np.uint8)
