@@ -78,11 +78,13 @@ def _show(found: Fetched) -> None:
     from shardprep.report.summary import megabytes
 
     notice(console(), str(found.path))
-    how = "is there already" if found.was_there else f"{megabytes(found.num_new_bytes)} got now"
+    how = f"{megabytes(found.num_new_bytes)} fetched"
+    if found.was_there:
+        how = "is there already" + (", mended" if found.renewed else "")
     size = megabytes(found.manifest.totals.num_bytes)
     notice(console(), f"{len(found.manifest.shards):,} shards, {size}: {how}")
     for name in found.renewed:
-        notice(console(), f"got anew: {name}")
+        notice(console(), f"fetched anew: {name}")
     for error in found.left_out:
         notice(console(), f"left out: {error.where}: {error.what}")
     if found.left_out:
