@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from shardprep.complete import finalize_dataset
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from tests.object_store import Bucket
     from tests.test_fuzz import Damage
 
-NUM_RANDOM = (80, 80, 40)
-"""Cases of values, of damage and of tables in a run of the suite."""
+NUM_RANDOM = (80, 80, 40, 30, 15)
+"""Cases of values, damage, tables, unfinished builds and fetches in a run of the suite."""
 SHARD = "pets-train.tfrecord-00000-of-00002"
 _ODD = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -365,6 +365,14 @@ def opened(folder: Path) -> object:
     return open_dataset(folder, *make_request("train", {"batch_size": 2})).frames()
 
 
+def with_other_values(document: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
+    """Return a document in which one or two values are any others."""
+    for _ in range(data.draw(st.integers(1, 2))):
+        path = data.draw(st.sampled_from(paths_of(document)))
+        document = changed(document, path, data.draw(_VALUES))
+    return document
+
+
 @in_time
 @fuzzed(max_examples=_MANY or NUM_RANDOM[0])
 @given(data=st.data())
@@ -372,10 +380,7 @@ def test_any_value_anywhere_in_a_document_is_right_or_one_line(
     whole: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(["manifest.json", "schema.json", "features.json"]))
-    document = json.loads((whole / name).read_bytes())
-    for _ in range(data.draw(st.integers(1, 2))):
-        path = data.draw(st.sampled_from(paths_of(document)))
-        document = changed(document, path, data.draw(_VALUES))
+    document = with_other_values(json.loads((whole / name).read_bytes()), data)
     text = (
         resigned(document)
         if name == "manifest.json"
@@ -420,6 +425,77 @@ def test_any_cell_of_the_table_is_right_or_one_line(
     except UnicodeEncodeError:
         return
     try_out(whole, tmp_path_factory, {"items.parquet": sink.getvalue().to_pybytes()})
+
+
+@pytest.fixture(name="begun", scope="module")
+def _begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All parts of a build that is not finished, never changed."""
+    folder = tmp_path_factory.mktemp("begun")
+    source = write(folder / "pets.zip", zip_bytes(animals(6)))
+    for part in ("1/2", "2/2"):
+        build_part(source, folder / "out", part, shards=2, size="8x8", format="png")
+    return folder / "out" / "pets" / "1.0.0.incomplete"
+
+
+@in_time
+@fuzzed(max_examples=_MANY or NUM_RANDOM[3])
+@given(data=st.data(), damages=_DAMAGES)
+def test_an_unfinished_build_with_any_values_is_finished_or_one_line(
+    begun: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+    damages: list[Damage],
+) -> None:
+    parts = tmp_path_factory.mktemp("fuzz") / "out" / "pets" / "1.0.0.incomplete"
+    shutil.copytree(begun, parts)
+    documents = [".build.json", ".parts/outline.json"]
+    tables = [f".parts/{SHARD}.parquet", ".parts/skipped.parquet"]
+    path = parts / data.draw(st.sampled_from([*documents, *tables]))
+    if path.suffix == ".json":
+        document = with_other_values(json.loads(path.read_bytes()), data)
+        path.write_bytes(json.dumps(document).encode("utf-8", "replace"))
+    else:
+        good = path.read_bytes()
+        path.write_bytes(damaged(good, good, damages))
+    root = parts.parents[2]
+    try:
+        finish(parts)
+    except ShardprepError as error:
+        lines(error)
+    assert {one.name for one in root.iterdir()} == {"out"}
+    assert {one.name for one in (root / "out").iterdir()} == {"pets"}
+    shutil.rmtree(root)
+
+
+@in_time
+@fuzzed(
+    max_examples=_MANY or NUM_RANDOM[4], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data(), damages=_DAMAGES)
+def test_a_fetch_of_any_documents_is_right_or_one_line(
+    whole: Path, bucket: Bucket, tmp_path: Path, data: st.DataObject, damages: list[Damage]
+) -> None:
+    key = f"d{data.draw(st.integers(0, 2**62))}/pets/1.0.0"
+    name = data.draw(st.sampled_from([*DOCUMENTS, *TFDS]))
+    for path in whole.rglob("*"):
+        if path.is_file():
+            bucket.put(f"{key}/{path.relative_to(whole).as_posix()}", path.read_bytes())
+    good = (whole / name).read_bytes()
+    bad = damaged(good, good, damages)
+    if name == "manifest.json":
+        bad = resigned(with_other_values(manifest_of(whole), data))
+    bucket.put(f"{key}/{name}", bad)
+    home = tmp_path / "home"
+    try:
+        remote = find_remote(ObjectUrl.parse(f"{bucket.url}/{key}"))
+        found = fetch_dataset(remote, home / "sets", num_threads=2, watcher=Unwatched())
+        assert found.path == home / "sets" / "pets" / "1.0.0"
+    except ShardprepError as error:
+        lines(error)
+    assert {path.name for path in tmp_path.iterdir()} <= {"home", "cache"}
+    if home.exists():
+        assert {path.name for path in home.iterdir()} == {"sets"}
+        shutil.rmtree(home)
 
 
 def try_out(whole: Path, tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
