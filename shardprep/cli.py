@@ -77,7 +77,20 @@ def main() -> None:
             sys.stdout.flush()
     except (Exception, _InterruptedError) as error:
         code = _fail(error, as_json=_wants_json(arguments))
+    if "ray" in sys.modules:
+        _end_at_once(code)
     sys.exit(code)
+
+
+def _end_at_once(code: int) -> None:
+    """End without the last acts of libraries: Ray's core may abort in them where a node has died.
+
+    All that the command had to do is done by now.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(code)
 
 
 def _run(arguments: Sequence[str]) -> int:

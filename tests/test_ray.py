@@ -95,7 +95,7 @@ def finished(folder: Path) -> dict[str, int]:
 def ended(process: subprocess.Popen[str], code: int = 0) -> str:
     """Wait for the end; return the last line on the error output, for an error, else all output."""
     said, errors = process.communicate(timeout=120)
-    assert process.returncode == code, errors
+    assert process.returncode == code, said + errors
     assert "Traceback" not in errors
     assert "raylet" not in said + errors
     if code:
