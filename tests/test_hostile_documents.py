@@ -311,6 +311,15 @@ def finish(parts: Path) -> object:
     return finalize_dataset(find_place(str(parts.parents[1])), num_threads=1)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", [".build.json", ".parts/outline.json", f".parts/{SHARD}.parquet"])
+def test_a_pipe_in_an_unfinished_build_is_not_waited_for(parts: Path, name: str) -> None:
+    (parts / name).unlink()
+    os.mkfifo(parts / name)
+    with pytest.raises((OSError, ShardprepError), match="a pipe, not a regular file"):
+        finish(parts)
+
+
 @pytest.mark.parametrize("facts", ["7", "[]", "{}", '{"seal": 7}', '{"seal": {"num_records": -1}}'])
 def test_a_receipt_that_lies_counts_as_a_shard_to_be_written_again(parts: Path, facts: str) -> None:
     path = parts / ".parts" / f"{SHARD}.parquet"

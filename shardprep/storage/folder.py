@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from shardprep.durable import DurableFile
 from shardprep.errors import StorageError
 from shardprep.storage import objects
+from shardprep.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
     from shardprep.storage.url import ObjectUrl
+
+_MAX_READ_BYTES = 4 << 30
+"""Size in bytes of a file that is read as a whole: what a build remembers of a shard."""
 
 
 class Written(NamedTuple):
@@ -133,7 +137,7 @@ class LocalFolder:
     def read(self, name: str) -> bytes | None:
         """Return the bytes of a file, None where there is none."""
         try:
-            return (self.path / name).read_bytes()
+            return read_regular(self.path / name, _MAX_READ_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
