@@ -28,6 +28,7 @@ from shardprep.durable import DurableFile, sync_folder, write_durably
 from shardprep.errors import BuildError, DatasetError
 from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage import objects
+from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.staging import check_content, is_document
 from shardprep.tfds import DOCUMENTS
 
@@ -165,7 +166,7 @@ class _Copy:
         if not path.is_file():
             return False
         if name in self.manifest.files:
-            return _sha256(path) == self.manifest.files[name]
+            return sha256_of(path) == self.manifest.files[name]
         there = self.remote.objects.get(name)
         if there is None or path.stat().st_size != there.num_bytes:
             return there is None
@@ -299,12 +300,7 @@ def _fetch(path: Path, shard: RemoteShard, gauge: _Gauge) -> None:
 def _is_whole(path: Path, shard: Shard | RemoteShard, *, hashed: bool) -> bool:
     if not path.is_file() or path.stat().st_size != shard.num_bytes:
         return False
-    return not hashed or _sha256(path) == shard.sha256
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return not hashed or sha256_of(path) == shard.sha256
 
 
 @contextlib.contextmanager

@@ -130,7 +130,7 @@ _Count = Annotated[int, Field(ge=1, le=10**12)]
 
 
 class Recipe(BaseModel):
-    """What to build, in the form in which it is stored; strings are accepted as the flags are.
+    """A recipe, in the form in which it is stored; strings are accepted as the flags are.
 
     The description of a field says what its values are, where its type does not.
     """

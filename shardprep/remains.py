@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +15,7 @@ from shardprep.inventory import is_own, lacking
 from shardprep.items import COLUMNS, read_items, rows_by_shard
 from shardprep.place import WORK_DIR
 from shardprep.shard import PARTS_DIR, ShardPart, ShardSeal, write_part
+from shardprep.storage.regular_file import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -81,7 +81,7 @@ def look_for_remains(place: Place, finished: Manifest, fingerprint: Fingerprint)
         if name in files and files[name].num_bytes == shard.num_bytes
     }
     items = folder / ITEMS_FILE
-    is_sound = items.is_file() and _sha256(items) == finished.files.get(ITEMS_FILE)
+    is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)
     return Remains(finished, whole, items if is_sound else None, strangers(files))
 
 
@@ -126,8 +126,3 @@ def restore(place: Place, remains: Remains) -> None:
 def _named(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

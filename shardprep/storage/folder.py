@@ -7,7 +7,6 @@ its files, each process makes for itself.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import tempfile
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from shardprep.durable import DurableFile
 from shardprep.errors import StorageError
 from shardprep.storage import objects
-from shardprep.storage.regular_file import read_regular
+from shardprep.storage.regular_file import read_regular, sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -149,8 +148,7 @@ class LocalFolder:
 
     def sha256(self, name: str) -> str:
         """Return the hash of a file."""
-        with (self.path / name).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(self.path / name)
 
     def names(self) -> list[str]:
         """Return the paths of all files below."""

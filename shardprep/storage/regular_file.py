@@ -6,6 +6,7 @@ A link is not followed and a pipe not waited for; what has been opened is judged
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import stat
@@ -69,6 +70,12 @@ def read_regular(path: Path | str, most_bytes: int) -> bytes:
 def read_named(path: Path | str, most_bytes: int) -> bytes:
     """Return what `read_regular` does of a file that the user has named: it may be a link."""
     return read_regular(os.path.realpath(path), most_bytes)
+
+
+def sha256_of(path: Path | str) -> str:
+    """Return the SHA-256 of a regular file, hex. Raises as `regular_descriptor`."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def regular_size(path: Path | str) -> int | None:

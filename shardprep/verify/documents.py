@@ -13,7 +13,7 @@ from shardprep.dataset import SCHEMA_FILE, index_name, read_schema
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.json_document import MAX_DOCUMENT_BYTES, check_size
 from shardprep.manifest import MANIFEST_FILE, contradictions, decode_manifest
-from shardprep.storage.regular_file import open_regular, read_regular
+from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.tfds import DOCUMENTS as TFDS_FILES
 from shardprep.tfds import tfds_files
 from shardprep.verify.problem import Problem
@@ -70,8 +70,7 @@ def is_readable(
 ) -> bool:
     """Tell whether a file of any size is there to read; what is wrong joins the problems."""
     try:
-        with open_regular(folder / name) as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256_of(folder / name)
     except FileNotFoundError:
         problems.append(Problem("missing", name, "is not there"))
         return False
