@@ -200,7 +200,7 @@ def read_part(folder: Folder, name: str) -> Part | None:
     if data is None:
         return None
     try:
-        file = pq.ParquetFile(pa.BufferReader(data))
+        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         table = _bounded(file, len(data)).cast(COLUMNS.with_metadata(None))
         facts: dict[str, Any] = json.loads(file.schema_arrow.metadata[_FACTS])
     except _UNREADABLE:
@@ -229,7 +229,7 @@ def read_items(path: Path, columns: Sequence[str]) -> pa.Table:
     """
     try:
         with open_regular(path) as raw:
-            file = pq.ParquetFile(pa.PythonFile(raw, mode="r"))
+            file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
             if not file.schema_arrow.remove_metadata().equals(COLUMNS):
                 raise DatasetError(str(path), "has other columns than a build writes", COPY_AGAIN)
             return _bounded(file, os.fstat(raw.fileno()).st_size, columns)
@@ -253,7 +253,9 @@ def _bounded(
     if unpacked > _MIN_UNPACKED_BYTES + _MAX_UNPACKED_RATIO * num_bytes:
         message = f"says that it unpacks to {unpacked:,} bytes"
         raise ValueError(message)
-    table = file.read(columns=list(columns))
+    # No threads of Arrow (`pre_buffer` has them too): one that drops its last buffer while the
+    # interpreter ends aborts the process.
+    table = file.read(columns=list(columns), use_threads=False)
     table.validate(full=True)
     return table
 

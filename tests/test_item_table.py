@@ -1,0 +1,38 @@
+"""Tables of written shards: what is kept of them until a build is finished."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROUND_TRIP = """
+import os, sys
+from pathlib import Path
+from shardprep import items
+from shardprep.storage.folder import LocalFolder
+
+rows = items.skipped_table([])
+before = len(os.listdir("/proc/self/task"))
+folder = LocalFolder(Path(sys.argv[1]))
+items.write_part(folder, "a.parquet", rows, {"records": 0})
+read = items.read_part(folder, "a.parquet")
+assert read is not None and read.facts == {"records": 0}
+items.write_items(folder, "items.parquet", [rows])
+assert items.read_items(Path(sys.argv[1]) / "items.parquet", ["key"]).num_rows == 0
+assert len(os.listdir("/proc/self/task")) == before
+"""
+
+
+def test_reading_a_table_leaves_no_thread_that_could_abort_the_end_of_a_command(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ROUND_TRIP, str(tmp_path)],
+        env=os.environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
