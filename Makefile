@@ -30,7 +30,7 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python pyproject.toml shardprep/_resample.c shardprep/_blend.h
+.venv/installed: .venv/bin/python pyproject.toml shardprep/image/_resample.c shardprep/image/_blend.h
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.measure import Measure, Row, interleaved, timed
 from benchmarks.table import alone
-from shardprep import resample
+from shardprep.image import resample
 
 if TYPE_CHECKING:
     from pathlib import Path

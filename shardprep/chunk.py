@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep import schema as names
 from shardprep import stages, tfrecord
-from shardprep.image import ProcessedImage, Rejection, process_image
+from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.source.extent import MemberError
 from shardprep.source.remote import read_ahead
 from shardprep.stages import stage
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from shardprep.catalog.catalog import Item
-    from shardprep.image import RejectionKind
+    from shardprep.image.process import RejectionKind
+    from shardprep.image.spec import ImageSpec
     from shardprep.schema import Schema
-    from shardprep.spec import ImageSpec
 
 
 class Outcome(NamedTuple):

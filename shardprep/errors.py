@@ -9,7 +9,7 @@
     ├─ StorageError           object storage does not answer, or refuses
     └─ BuildError             the run cannot go on: no space, a dead worker, too many rejections
 
-A bad image is none of these: it is a value (`shardprep.image.Rejection`).
+A bad image is none of these: it is a value (`shardprep.image.process.Rejection`).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from shardprep.catalog.documents import named_files, read_table
 from shardprep.dataset import outputs
 from shardprep.errors import DatasetError, SourceError
+from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.json_document import MAX_DOCUMENT_BYTES
 from shardprep.manifest import Fingerprint
 from shardprep.recipe import Recipe
@@ -22,7 +23,6 @@ from shardprep.source.directory import read_end
 from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.folder import walk_files
 from shardprep.source.prefix import find_objects
-from shardprep.source.sniff import HEAD_BYTES, archive_type
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.url import is_url
 

@@ -11,11 +11,11 @@ from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.errors import RecipeError, SchemaError
 from shardprep.grammar import shard_name
+from shardprep.image.spec import Fit, Format, ImageSpec, Truncated, estimated_bytes
 from shardprep.plan import ShardPlan, cut_splits, plan_shards
 from shardprep.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.source.archive import Skipped
 from shardprep.source.extent import RefusedExtent
-from shardprep.spec import Fit, Format, ImageSpec, Truncated, estimated_bytes
 from shardprep.stages import stage
 
 if TYPE_CHECKING:

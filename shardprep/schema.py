@@ -15,14 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from shardprep import example
 from shardprep.errors import SchemaError
+from shardprep.image.spec import Encoding
 from shardprep.json_document import MAX_DOCUMENT_BYTES, DocumentError, parse_document
 from shardprep.storage.regular_file import read_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-Encoding = Literal["jpeg", "png", "raw", "any"]
-"""How an image feature holds its pixels: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
 
 MAX_SIDE = 65_500
 """Height or width of an image in pixels: JPEG's own limit."""

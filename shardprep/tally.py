@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
+from shardprep.image.spec import fitted_size
 from shardprep.items import WRITTEN
 from shardprep.manifest import Shard, Split, Totals
-from shardprep.spec import fitted_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from shardprep.spec import ImageSpec
+    from shardprep.image.spec import ImageSpec
 
 
 @dataclass(slots=True)

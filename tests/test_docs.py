@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from shardprep.image import RejectionKind
+from shardprep.image.process import RejectionKind
 from shardprep.items import COLUMNS
 from shardprep.schema import PROVIDED, shipped_schemas
 from shardprep.verify.problem import MEANINGS, Kind

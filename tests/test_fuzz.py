@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.errors import ShardprepError, SourceError
-from shardprep.image import Rejection, process_image
+from shardprep.image.process import Rejection, process_image
+from shardprep.image.spec import ImageSpec
 from shardprep.source.archive import list_source
 from shardprep.source.extent import MemberError
-from shardprep.spec import ImageSpec
 from tests.builders import build, encoded, jpeg, pixels, png, tar_bytes, write, zip_bytes
 
 if TYPE_CHECKING:

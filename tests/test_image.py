@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, _imaging, features
 
-from shardprep.decode import DECODERS, decode_jpeg, open_image, scalable_size
-from shardprep.image import (
+from shardprep.image.decode import DECODERS, decode_jpeg, open_image, scalable_size
+from shardprep.image.process import (
     Original,
     ProcessedImage,
     Rejection,
@@ -28,7 +28,7 @@ from shardprep.image import (
     _words,
     process_image,
 )
-from shardprep.spec import Fit, Format, ImageSpec, estimated_bytes, fitted_size
+from shardprep.image.spec import Fit, Format, ImageSpec, estimated_bytes, fitted_size
 from tests.builders import SHARED_DATA, encoded, jpeg, pixels, png
 from tests.odd_images import (
     Array,

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardprep.image import ProcessedImage, Rejection, RejectionKind, process_image
+from shardprep.image.process import ProcessedImage, Rejection, RejectionKind, process_image
+from shardprep.image.signatures import is_image
+from shardprep.image.spec import ImageSpec
 from shardprep.items import read_items
-from shardprep.source.sniff import is_image
-from shardprep.spec import ImageSpec
 from tests.builders import SHARED_DATA, build, encoded, jpeg, pixels, png, write_folder
 from tests.image_policy import (
     BACKGROUND,
@@ -277,8 +277,8 @@ def test_limits_are_keys_of_the_recipe(tmp_path: Path) -> None:
 
 MEMORY = """
 import resource, sys
-from shardprep.image import process_image
-from shardprep.spec import ImageSpec
+from shardprep.image.process import process_image
+from shardprep.image.spec import ImageSpec
 data = sys.stdin.buffer.read()
 process_image(data[:1000], ImageSpec())
 pages = int(open("/proc/self/statm").read().split()[0])
@@ -310,8 +310,8 @@ TORTURE = SHARED_DATA / "torture-images.tar"
 PROCESS = """
 import json, re, sys, tarfile
 from pathlib import Path
-from shardprep.image import process_image
-from shardprep.spec import ImageSpec
+from shardprep.image.process import process_image
+from shardprep.image.spec import ImageSpec
 kinds = {}
 with tarfile.open(sys.argv[1]) as tar:
     for member in filter(tarfile.TarInfo.isfile, tar):
@@ -352,8 +352,8 @@ def test_the_memory_of_a_worker_is_what_the_page_says(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from shardprep.image import ProcessedImage, process_image\n"
-        "from shardprep.spec import ImageSpec\n"
+        "from shardprep.image.process import ProcessedImage, process_image\n"
+        "from shardprep.image.spec import ImageSpec\n"
         "def peak():\n"
         "    status = Path('/proc/self/status').read_text()\n"
         "    return int(status.split('VmHWM:')[1].split()[0]) * 1024\n"

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import pytest
 from PIL import Image
 
-from shardprep.image import ProcessedImage, Rejection, process_image
-from shardprep.jpeg import OrdinaryJpeg, ordinary_jpeg
-from shardprep.spec import ImageSpec
+from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
+from shardprep.image.process import ProcessedImage, Rejection, process_image
+from shardprep.image.spec import ImageSpec
 from tests.builders import SHARED_DATA, encoded, jpeg, pixels
 from tests.image_policy import POLICY
 from tests.odd_images import DISPLAY_P3, SRGB, oriented, rgb_profile, srgb_to_light
@@ -113,7 +113,7 @@ def by_pillow(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
     """Return the outcome without either of the short ways."""
     with ExitStack() as off:
         for name in ("_process_ordinary", "_is_kept"):
-            off.enter_context(patch(f"shardprep.image.{name}", return_value=None))
+            off.enter_context(patch(f"shardprep.image.process.{name}", return_value=None))
         return process_image(data, spec)
 
 
@@ -126,7 +126,7 @@ def assert_equal_outcomes(files: Iterable[bytes]) -> None:
 @pytest.mark.parametrize("data", ORDINARY.values(), ids=ORDINARY)
 def test_an_ordinary_jpeg_is_stored_alike_and_pillow_never_sees_it(data: bytes) -> None:
     assert_equal_outcomes([data])
-    with patch("shardprep.image.open_image", side_effect=AssertionError):
+    with patch("shardprep.image.process.open_image", side_effect=AssertionError):
         for spec in SPECS[:5]:
             assert isinstance(process_image(data, spec), ProcessedImage)
 

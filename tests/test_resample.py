@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardprep.resample import BACKEND, Box, Pixels, down_first, resize, resize_by_pillow
+from shardprep.image.resample import BACKEND, Box, Pixels, down_first, resize, resize_by_pillow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ PICTURES: dict[str, Callable[[tuple[int, int, int]], Pixels]] = {
 
 
 def by_extension(pixels: Pixels, size: tuple[int, int], box: Box, *, simd: bool) -> Pixels:
-    from shardprep import _resample
+    from shardprep.image import _resample
 
     out = np.full((*size, pixels.shape[2]), 77, np.uint8)
     _resample.resize(pixels, out, box, down_first(pixels, size), simd)
@@ -50,7 +50,7 @@ def by_extension(pixels: Pixels, size: tuple[int, int], box: Box, *, simd: bool)
 
 def fill(pixels: Any, out: Any, box: Box) -> None:
     """Call the extension past the checks of its front."""
-    from shardprep import _resample
+    from shardprep.image import _resample
 
     down = False
     _resample.resize(pixels, out, box, down)
@@ -248,8 +248,8 @@ def test_without_the_extension_pillow_does_the_same() -> None:
 import hashlib, sys
 import numpy as np
 if sys.argv[1] == "without":
-    sys.modules["shardprep._resample"] = None
-from shardprep.resample import BACKEND, resize
+    sys.modules["shardprep.image._resample"] = None
+from shardprep.image.resample import BACKEND, resize
 pixels = np.random.default_rng(2).integers(0, 256, (361, 405, 3), np.uint8)
 result = resize(pixels, (224, 224), (22, 0, 383, 361))
 print(BACKEND, hashlib.sha256(result.tobytes()).hexdigest())
@@ -313,7 +313,7 @@ def test_no_memory_is_an_error_and_no_crash() -> None:
     program = """
 import resource
 import numpy as np
-from shardprep import _resample
+from shardprep.image import _resample
 pixels, out = np.zeros((30_000, 1, 1), np.uint8), np.zeros((1, 30_000, 1), np.uint8)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 200_000_000,) * 2)

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from shardprep.image import ProcessedImage
+from shardprep.image.process import ProcessedImage
 from shardprep.verify.problem import MEANINGS
 from tests.faulty import LEAST
 from tests.image_policy import POLICY, STARVED_MEGABYTES

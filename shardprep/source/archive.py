@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError, shown
+from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
 from shardprep.source.containers import sevenzip_entries, tar_entries, zip_entries
 from shardprep.source.extent import MOST_BYTES, Extent, MemberError, PlainExtent
 from shardprep.source.folder import walk_files
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
 from shardprep.source.prefix import find_objects
-from shardprep.source.sniff import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
 from shardprep.source.streams import buffered, decompressed, stored_bytes
 from shardprep.source.unpack import Workshop
 from shardprep.storage.url import ObjectUrl, parse_place

@@ -13,10 +13,10 @@ import zipfile
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError, shown
+from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.source.directory import check_directory, check_end, read_end
 from shardprep.source.extent import PlainExtent, StoredExtent, ZipExtent
 from shardprep.source.names import unsafe_name
-from shardprep.source.sniff import HEAD_BYTES, archive_type
 from shardprep.source.streams import Window, buffered
 
 if TYPE_CHECKING:

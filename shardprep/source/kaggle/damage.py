@@ -11,7 +11,7 @@ import zlib
 from lzma import LZMAError
 from typing import TYPE_CHECKING
 
-from shardprep.source.sniff import HEAD_BYTES, archive_type
+from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.source.streams import decompressed
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-from shardprep.resample import Box, Pixels
+from shardprep.image.resample import Box, Pixels
 
 def resize(
     pixels: Pixels, out: Pixels, box: Box, down_first: bool, simd: bool = True, /

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from shardprep.schema import Encoding
 
 Fit = Literal["crop", "pad", "stretch", "within", "none"]
 Format = Literal["jpeg", "png", "raw", "keep"]
 Truncated = Literal["reject", "recover"]
+Encoding = Literal["jpeg", "png", "raw", "any"]
+"""How an image feature holds its pixels: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
 
 _JPEG_BYTES_PER_PIXEL = (
     (1, 10, 30, 50, 75, 85, 90, 95, 98, 100),

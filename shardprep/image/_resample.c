@@ -304,7 +304,7 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "shardprep._resample",
+    .m_name = "shardprep.image._resample",
     .m_doc = "Pillow's bicubic resize of uint8 images, vectorised.",
     .m_methods = methods,
 };

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _fill: Callable[..., None] | None
 try:
-    from shardprep import _resample
+    from shardprep.image import _resample
 
     _fill = _resample.resize
 except ImportError:  # no compiler at installation, or its result does not load here

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from shardprep.source.sniff import archive_type, is_image
+from shardprep.image.signatures import archive_type, is_image
 
 _HEAD_BYTES = 1024
 _STARTS = {

@@ -9,14 +9,14 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 
-from shardprep.colour import Pixels, convert_in_place, rgb_pixels, srgb_transform
+from shardprep.image.color import Pixels, convert_in_place, rgb_pixels, srgb_transform
+from shardprep.image.truncation import without_cut_segment
 from shardprep.stages import stage
-from shardprep.truncation import without_cut_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.jpeg import OrdinaryJpeg
+    from shardprep.image.jpeg_header import OrdinaryJpeg
 
 DECODERS: Final = (
     "JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "PPM",

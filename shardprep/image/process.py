@@ -16,8 +16,8 @@ import numpy as np
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
-from shardprep.colour import srgb_transform
-from shardprep.decode import (
+from shardprep.image.color import srgb_transform
+from shardprep.image.decode import (
     decode,
     decode_ordinary,
     is_plain,
@@ -25,16 +25,16 @@ from shardprep.decode import (
     recover,
     scalable_size,
 )
-from shardprep.jpeg import ordinary_jpeg
-from shardprep.nonimage import description, is_broken_image
-from shardprep.resample import resize
-from shardprep.spec import fitted_size
+from shardprep.image.identify import description, is_broken_image
+from shardprep.image.jpeg_header import ordinary_jpeg
+from shardprep.image.resample import resize
+from shardprep.image.spec import fitted_size
+from shardprep.image.truncation import is_cut
 from shardprep.stages import stage
-from shardprep.truncation import is_cut
 
 if TYPE_CHECKING:
-    from shardprep.colour import Pixels
-    from shardprep.spec import ImageSpec
+    from shardprep.image.color import Pixels
+    from shardprep.image.spec import ImageSpec
 
 RejectionKind = Literal[
     "not_an_image", "undecodable", "truncated", "too_many_pixels", "too_small", "too_elongated",
