@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from shardprep.begin import is_begun
 from shardprep.build import ON_THIS_MACHINE
 from shardprep.engine import cluster
-from shardprep.engine.cores import usable_cores
 from shardprep.errors import DatasetError, RecipeError, ShardprepError
+from shardprep.machine import usable_cores
 from shardprep.part import Part
 from shardprep.place import place_of
 from shardprep.recipe import Recipe, make_recipe, share

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from shardprep import stages
+from shardprep import profiling
 from shardprep.begin import (
     begin,
     drop,
@@ -269,7 +269,7 @@ class _Shards:
             item_s=self.recipe.timeout,
             worker_bytes=_WORKER_BYTES + _PIXEL_BYTES * self.recipe.max_pixels,
         )
-        encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns, is_timed=stages.is_on())
+        encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns, is_timed=profiling.is_on())
         record_bytes = plan.estimated_bytes // plan.num_items
         job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes)
         with contextlib.closing(self.engine(job, todo, self.num_workers)) as progress:

@@ -11,12 +11,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from shardprep import profiling, tfrecord
 from shardprep import schema as names
-from shardprep import stages, tfrecord
 from shardprep.image.process import ProcessedImage, Rejection, process_image
+from shardprep.profiling import stage
 from shardprep.source.extent import MemberError
 from shardprep.source.remote import read_ahead
-from shardprep.stages import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -109,13 +109,13 @@ class ChunkEncoder:
         """
         if not self.is_timed:
             return encode_chunk(task.items, self, before_item)
-        stages.start()
-        before = stages.taken()
+        profiling.start()
+        before = profiling.taken()
         start = time.perf_counter()
         chunk = encode_chunk(task.items, self, before_item)
-        seconds = stages.taken()
+        seconds = profiling.taken()
         seconds["other"] = time.perf_counter() - start - sum(seconds.values())
-        stages.add(before)
+        profiling.add(before)
         return EncodedChunk(chunk.data, chunk.outcomes, seconds)
 
 

@@ -24,12 +24,12 @@ from shardprep.dataset import (
     index_name,
     locked,
 )
-from shardprep.durable import DurableFile, sync_folder, write_durably
 from shardprep.errors import BuildError, DatasetError
 from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage import objects
+from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durably
 from shardprep.storage.regular_file import sha256_of
-from shardprep.storage.staging import check_content, is_document
+from shardprep.storage.shard_cache import check_content, is_document
 from shardprep.tfds import DOCUMENTS
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from shardprep.manifest import Manifest, Shard
     from shardprep.remote import RemoteDataset
-    from shardprep.storage.staging import RemoteShard
+    from shardprep.storage.shard_cache import RemoteShard
 
 _KEEP_FREE_BYTES = 64 << 20
 

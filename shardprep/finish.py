@@ -12,8 +12,8 @@ from shardprep import items, tfds
 from shardprep.dataset import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.errors import BuildError
 from shardprep.manifest import Labels, Manifest, Shard
+from shardprep.profiling import stage
 from shardprep.shard import PARTS_DIR, Folders, part_name, read_part
-from shardprep.stages import stage
 from shardprep.tally import Tally
 
 if TYPE_CHECKING:

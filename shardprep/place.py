@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from shardprep.dataset import LOCK_FILE, DatasetFolder, locked
-from shardprep.durable import sync_folder
 from shardprep.errors import BuildError
 from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.remote_place import ObjectPlace
 from shardprep.shard import BUILD_FILE, PARTS_DIR
+from shardprep.storage.atomic_file import sync_folder
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.objects import ObjectFacts
 from shardprep.storage.url import ObjectUrl, parse_place

@@ -13,10 +13,10 @@ from shardprep.errors import RecipeError, SchemaError
 from shardprep.grammar import shard_name
 from shardprep.image.spec import Fit, Format, ImageSpec, Truncated, estimated_bytes
 from shardprep.plan import ShardPlan, cut_splits, plan_shards
+from shardprep.profiling import stage
 from shardprep.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.source.archive import Skipped
 from shardprep.source.extent import RefusedExtent
-from shardprep.stages import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from shardprep import items
 from shardprep.dataset import ITEMS_FILE, outputs
-from shardprep.durable import write_durably
 from shardprep.source.archive import list_source
 from shardprep.source.extent import MemberError
+from shardprep.storage.atomic_file import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ from shardprep.grammar import VERSION, version_key
 from shardprep.json_document import MAX_DOCUMENT_BYTES
 from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage import objects
-from shardprep.storage.staging import RemoteShard, is_document, stage_documents
+from shardprep.storage.shard_cache import RemoteShard, is_document, stage_documents
 from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from shardprep.schema import parse_schema
 from shardprep.shard import BUILD_FILE, parse_build, read_build
 from shardprep.storage import objects
 from shardprep.storage.folder import LayeredFolder, ObjectFolder
-from shardprep.storage.staging import stage_documents
+from shardprep.storage.shard_cache import stage_documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

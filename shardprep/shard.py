@@ -18,7 +18,7 @@ from shardprep.errors import BuildError
 from shardprep.grammar import Count, Sha256  # noqa: TC001 - pydantic reads them
 from shardprep.json_document import DocumentError, parse_document
 from shardprep.manifest import Fingerprint
-from shardprep.stages import stage
+from shardprep.profiling import stage
 from shardprep.storage.folder import Written
 
 if TYPE_CHECKING:

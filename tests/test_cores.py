@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardprep.engine.cores import usable_cores
+from shardprep.machine import usable_cores
 from tests.builders import write
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from shardprep.complete import TooManyRejectedError
 from shardprep.errors import BuildError, DatasetError, RecordError, ShardprepError, StorageError
 from shardprep.manifest import Manifest
-from shardprep.storage.faults import NoAnswerError
+from shardprep.storage.errors import NoAnswerError
 
 
 def every(kind: type[ShardprepError] = ShardprepError) -> list[type[ShardprepError]]:

@@ -16,7 +16,7 @@ import pytest
 
 from shardprep.errors import ShardprepError, StorageError
 from shardprep.storage import objects
-from shardprep.storage.faults import ENDPOINTS
+from shardprep.storage.errors import ENDPOINTS
 from shardprep.storage.patience import patience
 from shardprep.storage.url import ObjectUrl
 from tests.builders import animals, write, zip_bytes

@@ -29,7 +29,7 @@ from shardprep.manifest import load_manifest
 from shardprep.reader import Dataset, ReadConfig, iterate, load
 from shardprep.remote import find, find_remote
 from shardprep.storage.cache import cache_root
-from shardprep.storage.staging import RemoteShard, StagedShards
+from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl
 from shardprep.verify.dataset import verify_dataset
 from tests.builders import animals, build, tree, write, zip_bytes

@@ -17,7 +17,7 @@ import pytest
 from shardprep.errors import StorageError
 from shardprep.storage import objects, patience
 from shardprep.storage.cache import cache_root
-from shardprep.storage.faults import NoAnswerError
+from shardprep.storage.errors import NoAnswerError
 from shardprep.storage.url import ObjectUrl
 from tests.builders import animals, build, tree, write, zip_bytes
 from tests.object_store import Fault, process_environment, wait_until

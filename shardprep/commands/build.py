@@ -124,9 +124,9 @@ def build(
     local = local_source(recipe.source, console(stderr=True), refresh=refresh)
     recipe = recipe.model_copy(update={"source": local})
     if profile:
-        from shardprep import stages
+        from shardprep import profiling
 
-        stages.start()
+        profiling.start()
     with blaming(flags):
         if dry_run:
             _show_plan(recipe, piece, as_json=as_json)

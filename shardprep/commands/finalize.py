@@ -42,7 +42,7 @@ def finalize(
     """
     from shardprep.arguments import rejected_share, unfinished
     from shardprep.complete import TooManyRejectedError, finalize_dataset
-    from shardprep.engine.cores import usable_cores
+    from shardprep.machine import usable_cores
     from shardprep.report.facts import read_rejections
     from shardprep.report.summary import print_inputs
 

@@ -33,8 +33,8 @@ def init(
     from dataclasses import replace
 
     from shardprep.arguments import local_source, only_archive
-    from shardprep.durable import write_durably
     from shardprep.recipe_file import RECIPE_FILE
+    from shardprep.storage.atomic_file import write_durably
     from shardprep.survey import recipe_text, survey_source
 
     place = Path(RECIPE_FILE)

@@ -114,13 +114,13 @@ def outlive_readers() -> None:
 
 def show_result(result: BuildResult, *, as_json: bool) -> None:
     """Print what a build has come to."""
-    from shardprep import stages
+    from shardprep import profiling
     from shardprep.commands.result import BuildJson
     from shardprep.dataset import read_schema
     from shardprep.report.facts import read_rejections
     from shardprep.report.summary import print_result
 
-    seconds = stages.taken()
+    seconds = profiling.taken()
     if as_json:
         found = BuildJson(
             path=result.location,
@@ -129,13 +129,13 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
             elapsed_s=round(result.elapsed_s, 3),
             manifest=result.manifest,
         )
-        if stages.is_on():
+        if profiling.is_on():
             found["profile"] = {name: round(value, 4) for name, value in seconds.items()}
         print_json(found)
         return
     schema = read_schema(result.path)
     print_result(console(), result, schema, read_rejections(result.path))
-    if stages.is_on() and result.num_new_items:
+    if profiling.is_on() and result.num_new_items:
         from shardprep.report.profile import print_profile
 
         print_profile(console(), seconds, result.num_new_items, result.elapsed_s)

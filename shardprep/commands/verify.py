@@ -89,7 +89,7 @@ def _settled(place: Path | RemoteDataset) -> Path | RemoteDataset:
 
 
 def _verify(place: Path | RemoteDataset, workers: int | None, *, decode: bool) -> Verification:
-    from shardprep.engine.cores import usable_cores
+    from shardprep.machine import usable_cores
     from shardprep.report.transfer import ByteProgress
     from shardprep.verify.dataset import verify_dataset
 
@@ -115,7 +115,7 @@ def _as_json(found: Verification) -> VerifyJson:
 
 def _repair(found: Verification, source: str, workers: int | None) -> None:
     from shardprep.arguments import local_source
-    from shardprep.engine.cores import usable_cores
+    from shardprep.machine import usable_cores
     from shardprep.repair import repair_dataset
     from shardprep.report.progress import BuildProgress
 

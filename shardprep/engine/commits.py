@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Self
 
-from shardprep.stages import stage
+from shardprep.profiling import stage
 
 if TYPE_CHECKING:
     from types import TracebackType

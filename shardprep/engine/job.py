@@ -11,13 +11,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shardprep import stages
+from shardprep import profiling
 from shardprep.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 from shardprep.engine.commits import Commits
 from shardprep.engine.limits import WorkerLimits
 from shardprep.plan import chunks
+from shardprep.profiling import stage
 from shardprep.shard import Folders, ShardTask, ShardWriter
-from shardprep.stages import stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _filled(writer: ShardWriter, encoded: Iterator[EncodedChunk]) -> Iterator[Pr
     try:
         while not writer.is_full:
             chunk = _awaited(encoded)
-            stages.add(chunk.seconds)
+            profiling.add(chunk.seconds)
             writer.append(chunk)
             num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
             yield Progress(len(chunk.outcomes), num_rejected)

@@ -27,15 +27,15 @@ from ray.exceptions import (
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from shardprep import stages
+from shardprep import profiling
 from shardprep.engine.cluster import nodes
 from shardprep.engine.job import Progress, ShardJob, write_shard
 from shardprep.engine.limits import keep_buffers, limited, start_clock
 from shardprep.engine.local import run_chunks
 from shardprep.engine.preflight import Terms, difference, terms
 from shardprep.errors import BuildError, ShardprepError
+from shardprep.profiling import stage
 from shardprep.shard import ShardTask, is_done, read_part
-from shardprep.stages import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -140,7 +140,7 @@ def _run(
             continue
         finally:
             del running[ready]
-        stages.add(done.seconds)
+        profiling.add(done.seconds)
         yield done.progress
 
 
@@ -270,14 +270,14 @@ def _written(job: ShardJob, shard: ShardTask, *, careful: bool) -> _Done:
         num_items = len(shard.plan.items)
         num_rejected = 0 if part is None else num_items - part.seal.num_records
         return _Done(Progress(num_items, num_rejected), {})
-    stages.taken()
+    profiling.taken()
     if careful:
         progress = _total(job, shard, run_chunks(job.encoder, job.tasks(shard), 1, job.limits))
     else:
         keep_buffers()
         with limited(job.limits):
             progress = _total(job, shard, _encoded(job, shard))
-    seconds = stages.taken()
+    seconds = profiling.taken()
     seconds.pop("wait", None)
     return _Done(progress, seconds)
 

@@ -11,7 +11,7 @@ from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 
 from shardprep.image.color import Pixels, convert_in_place, rgb_pixels, srgb_transform
 from shardprep.image.truncation import without_cut_segment
-from shardprep.stages import stage
+from shardprep.profiling import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

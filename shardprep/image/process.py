@@ -30,7 +30,7 @@ from shardprep.image.jpeg_header import ordinary_jpeg
 from shardprep.image.resample import resize
 from shardprep.image.spec import fitted_size
 from shardprep.image.truncation import is_cut
-from shardprep.stages import stage
+from shardprep.profiling import stage
 
 if TYPE_CHECKING:
     from shardprep.image.color import Pixels

@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from shardprep import example
 from shardprep.dataset import index_name
-from shardprep.durable import DurableFile, write_durably
 from shardprep.errors import DatasetError
 from shardprep.reader.index import read_index
 from shardprep.schema import IMAGE
+from shardprep.storage.atomic_file import DurableFile, write_durably
 from shardprep.tfrecord import frame
 
 if TYPE_CHECKING:

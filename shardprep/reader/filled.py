@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from shardprep.engine.cores import usable_cores
+from shardprep.machine import usable_cores
 from shardprep.reader.arrays.examples import Examples
 from shardprep.reader.arrays.filling import IMAGES_A_TURN, Filler
 from shardprep.reader.arrays.records import records_at

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from shardprep.dataset import SCHEMA_FILE, index_name
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
-from shardprep.storage.staging import LIMIT_VARIABLE, StagedShards
+from shardprep.storage.shard_cache import LIMIT_VARIABLE, StagedShards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shardprep.manifest import Manifest
     from shardprep.reader.slices import ShardSlice
     from shardprep.remote import RemoteDataset
-    from shardprep.storage.staging import RemoteShard
+    from shardprep.storage.shard_cache import RemoteShard
 
 NUM_READS = 32
 """Ranges asked for at a time: of the seconds that one takes, most are waiting."""

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.stages import stage
+from shardprep.profiling import stage
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl, is_url
 

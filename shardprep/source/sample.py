@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from PIL import ExifTags, Image, ImageDraw
 
-from shardprep.durable import write_durably
 from shardprep.errors import SourceError
 from shardprep.recipe_file import RECIPE_FILE
+from shardprep.storage.atomic_file import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

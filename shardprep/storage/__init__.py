@@ -1,1 +1,5 @@
-"""Where bytes lie, on a disk or in object storage: folders of files that are complete or absent."""
+"""Files and objects: each is complete or absent, on a disk and in object storage.
+
+Nothing here knows what a dataset is. Callers give names and bytes; a write is durable when it
+returns, and a read of what changed meanwhile is an error.
+"""

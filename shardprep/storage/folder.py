@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from shardprep.durable import DurableFile
 from shardprep.errors import StorageError
 from shardprep.storage import objects
+from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.regular_file import read_regular, sha256_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.errors import StorageError
 from shardprep.storage.apart import LeftError, apart
-from shardprep.storage.faults import NoAnswerError, endpoint_of, explained, no_answer, server_of
+from shardprep.storage.errors import NoAnswerError, endpoint_of, explained, no_answer, server_of
 from shardprep.storage.patience import Patience, patience, timeout_s, waiting
 
 if TYPE_CHECKING:

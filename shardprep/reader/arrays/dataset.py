@@ -10,8 +10,8 @@ import copy
 import operator
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from shardprep.engine.cores import usable_cores
 from shardprep.errors import DatasetError
+from shardprep.machine import usable_cores
 from shardprep.reader.arguments import check_position, checking
 from shardprep.reader.arrays.batches import Ahead, Batches
 from shardprep.reader.arrays.epochs import Epochs

@@ -13,8 +13,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from shardprep.durable import sync_folder, write_durably
 from shardprep.errors import SourceError
+from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.cache import cache_root
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shardprep.durable import DurableFile
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
+from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root
 
 if TYPE_CHECKING:
