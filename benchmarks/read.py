@@ -200,8 +200,8 @@ def resume(root: Path, like: Path, records: int, rounds: int) -> Row:
 
 def write_small(folder: Path, like: Path, records: int) -> Path:
     """Write a dataset of so many records of 4x4 pixels, its documents like those of another."""
-    from shardprep.example import encode
-    from shardprep.tfrecord import frame
+    from shardprep.dataset.example import encode
+    from shardprep.dataset.tfrecord import frame
 
     (folder / "index").mkdir(parents=True)
     manifest = json.loads((like / "manifest.json").read_text())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.begin import is_begun
 from shardprep.build import ON_THIS_MACHINE
+from shardprep.dataset.remote import find
 from shardprep.engine import cluster
 from shardprep.errors import DatasetError, RecipeError, ShardprepError
 from shardprep.machine import usable_cores
@@ -16,7 +17,6 @@ from shardprep.part import Part
 from shardprep.place import place_of
 from shardprep.recipe import Recipe, make_recipe, share
 from shardprep.recipe_file import RECIPE_FILE, read_recipe
-from shardprep.remote import find
 from shardprep.report.transfer import ByteProgress
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from shardprep.dataset.remote import RemoteDataset
     from shardprep.engine.job import Engine
     from shardprep.place import Place
-    from shardprep.remote import RemoteDataset
 
 _DATASETS = Path("tfrecords")
 _BEGUN_A_CPU = 2

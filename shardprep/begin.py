@@ -21,7 +21,7 @@ from shardprep.shard import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardprep.manifest import Fingerprint, Manifest
+    from shardprep.dataset.manifest import Fingerprint, Manifest
     from shardprep.place import Place
 
 

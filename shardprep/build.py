@@ -43,8 +43,8 @@ from shardprep.shard import ShardTask, is_done
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shardprep.dataset.manifest import Fingerprint, Manifest
     from shardprep.engine.job import Engine
-    from shardprep.manifest import Fingerprint, Manifest
     from shardprep.outline import Outline
     from shardprep.place import Place
     from shardprep.prepare import BuildPlan

@@ -11,8 +11,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep import profiling, tfrecord
-from shardprep import schema as names
+from shardprep import profiling
+from shardprep.dataset import schema as names
+from shardprep.dataset import tfrecord
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.profiling import stage
 from shardprep.source.extent import MemberError
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from shardprep.catalog.catalog import Item
+    from shardprep.dataset.schema import Schema
     from shardprep.image.process import RejectionKind
     from shardprep.image.spec import ImageSpec
-    from shardprep.schema import Schema
 
 
 class Outcome(NamedTuple):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardprep.begin import drop, folders_of, is_begun
+from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import BuildError, DatasetError
 from shardprep.finish import finish
-from shardprep.manifest import MANIFEST_FILE
 from shardprep.outline import read_outline
 from shardprep.part import numbers_of
 from shardprep.place import writing
@@ -20,7 +20,7 @@ from shardprep.shard import is_whole
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.manifest import Manifest
+    from shardprep.dataset.manifest import Manifest
     from shardprep.outline import Outline
     from shardprep.place import Place
     from shardprep.shard import Folders

@@ -11,13 +11,12 @@ from PIL import features
 from pydantic import ValidationError
 
 from shardprep.catalog.documents import named_files, read_table
-from shardprep.dataset import outputs
+from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
+from shardprep.dataset.manifest import Fingerprint
+from shardprep.dataset.schema import shipped_schemas
 from shardprep.errors import DatasetError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
-from shardprep.json_document import MAX_DOCUMENT_BYTES
-from shardprep.manifest import Fingerprint
-from shardprep.recipe import Recipe
-from shardprep.schema import shipped_schemas
+from shardprep.recipe import Recipe, outputs
 from shardprep.source import remote
 from shardprep.source.directory import read_end
 from shardprep.source.extent import MemberError, PlainExtent
@@ -29,7 +28,7 @@ from shardprep.storage.url import is_url
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardprep.manifest import Manifest
+    from shardprep.dataset.manifest import Manifest
 
 _NOT_IN_THE_BYTES = {
     "source", "out", "name", "version", "timeout", "max_rejected", "max_members", "max_unpacked",

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from shardprep import items, tfds
-from shardprep.dataset import ITEMS_FILE, SCHEMA_FILE, index_name
+from shardprep.dataset import item_table, tfds_metadata
+from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
+from shardprep.dataset.manifest import Labels, Manifest, Shard
+from shardprep.dataset.totals import Tally
 from shardprep.errors import BuildError
-from shardprep.manifest import Labels, Manifest, Shard
 from shardprep.profiling import stage
 from shardprep.shard import PARTS_DIR, Folders, part_name, read_part
-from shardprep.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ _SKIPPED_PART = f"{PARTS_DIR}/skipped.parquet"
 
 def write_skipped(parts: Folder, skipped: Sequence[Skipped]) -> None:
     """Keep the rows of skipped inputs with the parts."""
-    items.write_part(parts, _SKIPPED_PART, items.skipped_table(skipped), {})
+    item_table.write_part(parts, _SKIPPED_PART, item_table.skipped_table(skipped), {})
 
 
 @stage("finish")
@@ -43,10 +43,10 @@ def finish(folders: Folders, outline: Outline) -> Manifest:
     """
     tally = Tally(outline.spec)
     folder = folders.shards
-    items.write_items(folder, ITEMS_FILE, _tables(folders, outline, tally))
+    item_table.write_items(folder, ITEMS_FILE, _tables(folders, outline, tally))
     manifest = _manifest(outline, tally)
     folder.write(SCHEMA_FILE, outline.dataset_schema.dumps().encode())
-    for name, text in tfds.tfds_files(manifest, outline.dataset_schema).items():
+    for name, text in tfds_metadata.tfds_files(manifest, outline.dataset_schema).items():
         folder.write(name, text.encode())
     hashes = {name: folder.sha256(name) for name in (ITEMS_FILE, SCHEMA_FILE)}
     return manifest.model_copy(update={"files": hashes})
@@ -59,9 +59,9 @@ def _tables(folders: Folders, outline: Outline, tally: Tally) -> Iterator[pa.Tab
         if part is None:
             raise _missing(folders, part_name(shard.name))
         tally.add(Shard(name=shard.name, **part.seal._asdict()), shard.split, part.table)
-        folders.shards.write(index_name(shard.name), items.index_text(part.table).encode())
+        folders.shards.write(index_name(shard.name), item_table.index_text(part.table).encode())
         yield part.table
-    skipped = items.read_part(folders.parts, _SKIPPED_PART)
+    skipped = item_table.read_part(folders.parts, _SKIPPED_PART)
     if skipped is None:
         raise _missing(folders, _SKIPPED_PART)
     yield skipped.table

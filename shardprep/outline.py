@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from shardprep.dataset import OUTLINE_FILE
+from shardprep.dataset.folder import OUTLINE_FILE
+from shardprep.dataset.grammar import Count, Name, Version, shard_name
+from shardprep.dataset.json_document import DocumentError, parse_document
+from shardprep.dataset.manifest import Fingerprint
+from shardprep.dataset.schema import MAX_SIDE, Schema
 from shardprep.errors import BuildError
-from shardprep.grammar import Count, Name, Version, shard_name
 from shardprep.image.spec import ImageSpec
-from shardprep.json_document import DocumentError, parse_document
-from shardprep.manifest import Fingerprint
-from shardprep.schema import MAX_SIDE, Schema
 
 if TYPE_CHECKING:
     from shardprep.prepare import BuildPlan

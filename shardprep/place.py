@@ -15,20 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shardprep.dataset import LOCK_FILE, DatasetFolder, locked
+from shardprep.dataset.folder import DatasetFolder
+from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.errors import BuildError
-from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.remote_place import ObjectPlace
 from shardprep.shard import BUILD_FILE, PARTS_DIR
 from shardprep.storage.atomic_file import sync_folder
 from shardprep.storage.folder import LocalFolder
+from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.objects import ObjectFacts
 from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shardprep.manifest import Fingerprint, Manifest
+    from shardprep.dataset.manifest import Fingerprint, Manifest
     from shardprep.storage.folder import Folder
 
 WORK_DIR = ".work"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, cast
 
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.splits import parse_split_rule
+from shardprep.dataset.grammar import shard_name
+from shardprep.dataset.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.errors import RecipeError, SchemaError
-from shardprep.grammar import shard_name
 from shardprep.image.spec import Fit, Format, ImageSpec, Truncated, estimated_bytes
 from shardprep.plan import ShardPlan, cut_splits, plan_shards
 from shardprep.profiling import stage
-from shardprep.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.source.archive import Skipped
 from shardprep.source.extent import RefusedExtent
 

@@ -21,13 +21,14 @@ from pydantic import (
     field_validator,
 )
 
+from shardprep.dataset.folder import INCOMPLETE_SUFFIX
+from shardprep.dataset.grammar import MAX_NAME, NAME, VERSION
+from shardprep.dataset.schema import MAX_SIDE, TargetKind
 from shardprep.errors import RecipeError
-from shardprep.grammar import MAX_NAME, NAME, VERSION
 from shardprep.recipe_problems import flag_of, unusable, value_shown, wrong_kind
-from shardprep.schema import MAX_SIDE, TargetKind
 from shardprep.source.kaggle.ref import is_ref
 from shardprep.source.limits import DEFAULT_LIMITS, SourceLimits
-from shardprep.storage.url import parse_place, shown_url
+from shardprep.storage.url import is_url, parse_place, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -375,3 +376,10 @@ def _texts(value: object) -> Collection[str]:
         return (value,)
     parts = value if isinstance(value, list | tuple | dict) else ()
     return [part for part in parts if isinstance(part, str)]
+
+
+def outputs(recipe: Recipe) -> tuple[str, ...]:
+    """Return the folders or addresses that a build writes, which are never part of its source."""
+    out = recipe.out.rstrip("/") if is_url(recipe.out) else str(Path(recipe.out))
+    final = f"{out}/{recipe.dataset_name}/{recipe.version}"
+    return out, final, final + INCOMPLETE_SUFFIX, f"{final}.old"

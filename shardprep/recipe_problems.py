@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic_core import PydanticCustomError
 
+from shardprep.dataset.schema import TargetKind
 from shardprep.errors import RecipeError, printable, shown
-from shardprep.schema import TargetKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

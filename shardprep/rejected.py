@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from shardprep import items
-from shardprep.dataset import ITEMS_FILE, outputs
+from shardprep.dataset import item_table
+from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.recipe import outputs
 from shardprep.source.archive import list_source
 from shardprep.source.extent import MemberError
 from shardprep.storage.atomic_file import write_durably
@@ -46,8 +47,8 @@ def save_rejected(
         How many files were written, and how many rejected items there are.
 
     """
-    table = items.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
-    table = table.filter(pc.equal(table["status"].cast("string"), items.REJECTED))
+    table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
+    table = table.filter(pc.equal(table["status"].cast("string"), item_table.REJECTED))
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(("key", "kind", "reason", "file"))

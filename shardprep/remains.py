@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from shardprep.dataset import ITEMS_FILE, SCHEMA_FILE, read_schema
+from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, read_schema
+from shardprep.dataset.inventory import is_own, lacking
+from shardprep.dataset.item_table import COLUMNS, read_items, rows_by_shard
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.fingerprint import differences
-from shardprep.inventory import is_own, lacking
-from shardprep.items import COLUMNS, read_items, rows_by_shard
 from shardprep.place import WORK_DIR
 from shardprep.shard import PARTS_DIR, ShardPart, ShardSeal, write_part
 from shardprep.storage.regular_file import sha256_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from shardprep.manifest import Fingerprint, Manifest
+    from shardprep.dataset.manifest import Fingerprint, Manifest
     from shardprep.place import Place
 
 _NAMED = 4

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.dataset import INCOMPLETE_SUFFIX, SCHEMA_FILE
-from shardprep.draft import DRAFT_PREFIX, draft_in_force, draft_name, in_force
+from shardprep.dataset.draft import DRAFT_PREFIX, draft_in_force, draft_name, in_force
+from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE
+from shardprep.dataset.inventory import belongs, inventory, is_own
+from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
+from shardprep.dataset.schema import parse_schema
 from shardprep.errors import BuildError
-from shardprep.inventory import belongs, inventory, is_own
-from shardprep.manifest import MANIFEST_FILE, parse_manifest
-from shardprep.schema import parse_schema
 from shardprep.shard import BUILD_FILE, parse_build, read_build
 from shardprep.storage import objects
 from shardprep.storage.folder import LayeredFolder, ObjectFolder
@@ -32,7 +32,7 @@ from shardprep.storage.shard_cache import stage_documents
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shardprep.manifest import Fingerprint, Manifest
+    from shardprep.dataset.manifest import Fingerprint, Manifest
     from shardprep.storage.folder import Folder
     from shardprep.storage.objects import ObjectFacts
     from shardprep.storage.url import ObjectUrl

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 from shardprep.build import build_dataset
 from shardprep.complete import end_publishing
-from shardprep.dataset import ITEMS_FILE
+from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.errors import BuildError, DatasetError
 from shardprep.fingerprint import differences, make_fingerprint, recorded_recipe
-from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.remains import Remains, Whole, strangers
 from shardprep.remote_place import ObjectPlace
 
 if TYPE_CHECKING:
     from shardprep.build import Watcher
     from shardprep.complete import BuildResult
-    from shardprep.manifest import Manifest
-    from shardprep.remote import RemoteDataset
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.remote import RemoteDataset
     from shardprep.verify.problem import Verification
 
 _NAMED = 4

@@ -19,9 +19,9 @@ from shardprep.catalog.labels import (
 )
 from shardprep.catalog.splits import given_split
 from shardprep.catalog.targets import TargetSpec, make_targets
+from shardprep.dataset.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
 from shardprep.errors import SourceError, printable, printable_json
 from shardprep.recipe import make_recipe
-from shardprep.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
 from shardprep.source.archive import Member, list_source
 from shardprep.source.extent import ZipExtent
 from shardprep.source.limits import SourceLimits

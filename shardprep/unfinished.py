@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.dataset import INCOMPLETE_SUFFIX, DatasetFolder
+from shardprep.dataset.folder import INCOMPLETE_SUFFIX, DatasetFolder
+from shardprep.dataset.grammar import VERSION
+from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import BuildError, DatasetError
-from shardprep.grammar import VERSION
-from shardprep.manifest import MANIFEST_FILE
 from shardprep.outline import read_outline
 from shardprep.place import LocalPlace, Place
 from shardprep.remote_place import ObjectPlace

@@ -47,7 +47,7 @@ def test_the_command_line_starts_without_heavy_modules() -> None:
 
 
 def test_workers_never_import_tensorflow_or_protobuf() -> None:
-    code = "import shardprep.chunk, shardprep.engine.local, shardprep.build, shardprep.report.facts"
+    code = "import shardprep.engine.local, shardprep.build, shardprep.dataset.describe"
     assert not loaded(code) & {"tensorflow", "google.protobuf", "keras", "kaggle"}
 
 

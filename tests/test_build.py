@@ -12,14 +12,15 @@ import pytest
 
 from shardprep.build import build_dataset
 from shardprep.complete import TooManyRejectedError
-from shardprep.dataset import find_dataset, locked
+from shardprep.dataset.folder import find_dataset
+from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.tfrecord import read_records
 from shardprep.engine.job import by_chunks
 from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
 from shardprep.fingerprint import make_fingerprint
-from shardprep.manifest import load_manifest
 from shardprep.recipe import make_recipe
-from shardprep.tfrecord import read_records
+from shardprep.storage.lock import locked
 from tests.builders import (
     Quiet,
     animals,

@@ -12,9 +12,9 @@ from typing import get_args
 
 import pytest
 
+from shardprep.dataset.item_table import COLUMNS
+from shardprep.dataset.schema import PROVIDED, shipped_schemas
 from shardprep.image.process import RejectionKind
-from shardprep.items import COLUMNS
-from shardprep.schema import PROVIDED, shipped_schemas
 from shardprep.verify.problem import MEANINGS, Kind
 from tests.builders import animals, build, write, zip_bytes
 from tests.layouts import LAYOUTS

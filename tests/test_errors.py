@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from shardprep.complete import TooManyRejectedError
+from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, DatasetError, RecordError, ShardprepError, StorageError
-from shardprep.manifest import Manifest
 from shardprep.storage.errors import NoAnswerError
 
 

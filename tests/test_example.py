@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardprep.dataset.example import decode, encode
 from shardprep.errors import RecordError
-from shardprep.example import decode, encode
 
 if TYPE_CHECKING:
-    from shardprep.example import Values
+    from shardprep.dataset.example import Values
 
 patiently = settings(deadline=None)  # a busy machine is no fault
 

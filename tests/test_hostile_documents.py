@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from shardprep.complete import finalize_dataset
-from shardprep.dataset import read_schema
+from shardprep.dataset.describe import read_facts
+from shardprep.dataset.fetch import fetch_dataset
+from shardprep.dataset.folder import read_schema
+from shardprep.dataset.item_table import COLUMNS
+from shardprep.dataset.manifest import load_manifest, parse_manifest
+from shardprep.dataset.remote import find, find_remote
 from shardprep.errors import DatasetError, SchemaError, ShardprepError
-from shardprep.fetch import fetch_dataset
-from shardprep.items import COLUMNS
-from shardprep.manifest import load_manifest, parse_manifest
 from shardprep.reader import Dataset
-from shardprep.remote import find, find_remote
-from shardprep.report.facts import read_facts
 from shardprep.storage.url import ObjectUrl
 from shardprep.unfinished import find_place
 from shardprep.verify.dataset import verify_dataset

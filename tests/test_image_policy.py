@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from shardprep.dataset.item_table import read_items
 from shardprep.image.process import ProcessedImage, Rejection, RejectionKind, process_image
 from shardprep.image.signatures import is_image
 from shardprep.image.spec import ImageSpec
-from shardprep.items import read_items
 from tests.builders import SHARED_DATA, build, encoded, jpeg, pixels, png, write_folder
 from tests.image_policy import (
     BACKGROUND,

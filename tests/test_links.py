@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardprep.dataset.item_table import read_items
 from shardprep.errors import SourceError
 from shardprep.fingerprint import make_fingerprint
-from shardprep.items import read_items
 from shardprep.recipe import make_recipe
 from shardprep.rejected import save_rejected
 from shardprep.source.archive import list_source

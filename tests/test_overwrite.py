@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from shardprep.cli import app
 from shardprep.complete import finalize_dataset
+from shardprep.dataset.fetch import fetch_dataset
+from shardprep.dataset.remote import RemoteDataset, find
 from shardprep.errors import BuildError, ShardprepError, StorageError
-from shardprep.fetch import fetch_dataset
 from shardprep.reader import Dataset, load
-from shardprep.remote import RemoteDataset, find
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl
 from shardprep.unfinished import find_place

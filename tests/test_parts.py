@@ -16,10 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep import dataset
 from shardprep.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 from shardprep.complete import TooManyRejectedError
-from shardprep.dataset import find_dataset, locked
+from shardprep.dataset.folder import find_dataset
 from shardprep.engine.job import ShardJob
 from shardprep.engine.limits import WorkerLimits
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
@@ -27,7 +26,9 @@ from shardprep.part import Part, numbers_of
 from shardprep.prepare import make_plan
 from shardprep.recipe import make_recipe
 from shardprep.shard import Folders, ShardTask
+from shardprep.storage import lock
 from shardprep.storage.folder import LocalFolder
+from shardprep.storage.lock import locked
 from tests.builders import (
     Quiet,
     animals,
@@ -290,7 +291,7 @@ def test_who_was_about_to_begin_when_the_dataset_was_published_does_nothing(
     begin: Callable[[Path, Path], Any],
 ) -> None:  # fmt: skip
     all_parts(source, out)
-    held = dataset.locked
+    held = lock.locked
 
     def late(folder: Path, *, alone: bool) -> Any:
         monkeypatch.setattr("shardprep.place.locked", held)

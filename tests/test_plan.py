@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardprep.catalog.catalog import Item
+from shardprep.dataset.grammar import shard_name
 from shardprep.errors import RecipeError
-from shardprep.grammar import shard_name
 from shardprep.plan import (
     MAX_CHUNK_ITEMS,
     SHARD_BYTES,

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep import reader
+from shardprep.dataset.manifest import Manifest, Shard, Split
 from shardprep.errors import DatasetError
-from shardprep.manifest import Manifest, Shard, Split
 from shardprep.reader import ReadConfig
 from shardprep.reader.slices import select
 from tests.builders import animals, build, jpeg, png, write, zip_bytes

@@ -212,8 +212,8 @@ def flip(folder: Path, row: dict[str, Any]) -> None:
 
 def spoil(folder: Path, row: dict[str, Any]) -> None:
     """Put a record with right checksums and a cut image in place of another."""
-    from shardprep import example
-    from shardprep.tfrecord import frame, read_records
+    from shardprep.dataset import example
+    from shardprep.dataset.tfrecord import frame, read_records
 
     path = folder / row["shard"]
     data = path.read_bytes()

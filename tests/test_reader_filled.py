@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from shardprep import example, reader
+from shardprep import reader
+from shardprep.dataset import example
+from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.tfrecord import frame, read_records
 from shardprep.reader import ReadConfig, filled, pipeline
 from shardprep.reader.config import make_request
-from shardprep.schema import IMAGE
-from shardprep.tfrecord import frame, read_records
 from tests.builders import animals, build, jpeg, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def test_an_image_that_nothing_decodes_is_named_by_shard_and_number(tmp_path: Pa
 def test_what_cannot_be_filled_is_left_to_the_graph_of_records(
     sets: dict[str, Path], options: dict[str, Any], config: dict[str, Any]
 ) -> None:
-    from shardprep.dataset import read_schema
+    from shardprep.dataset.folder import read_schema
 
     schema = read_schema(sets["jpeg"])
     request, plain = make_request("train", {"batch_size": 8})
@@ -233,7 +234,7 @@ def test_what_cannot_be_filled_is_left_to_the_graph_of_records(
 def test_small_images_on_many_cores_are_left_to_the_graph_of_records(
     sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shardprep.dataset import read_schema
+    from shardprep.dataset.folder import read_schema
 
     schema = read_schema(sets["jpeg"])
     request, config = make_request("train", {"batch_size": 8})

@@ -22,12 +22,12 @@ from typer.testing import CliRunner
 
 from shardprep.cli import app
 from shardprep.commands.result import FetchJson
-from shardprep.dataset import index_name
+from shardprep.dataset.fetch import fetch_dataset
+from shardprep.dataset.folder import index_name
+from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.remote import find, find_remote
 from shardprep.errors import BuildError, DatasetError, RecipeError, ShardprepError, StorageError
-from shardprep.fetch import fetch_dataset
-from shardprep.manifest import load_manifest
 from shardprep.reader import Dataset, ReadConfig, iterate, load
-from shardprep.remote import find, find_remote
 from shardprep.storage.cache import cache_root
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from shardprep.cli import app
+from shardprep.dataset.manifest import Manifest
+from shardprep.dataset.remote import find
 from shardprep.errors import BuildError, ShardprepError
-from shardprep.manifest import Manifest
-from shardprep.remote import find
 from shardprep.repair import repair_dataset
 from shardprep.storage import objects
 from shardprep.verify.dataset import verify_dataset

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.dataset import locked
 from shardprep.errors import BuildError, DatasetError, ShardprepError
 from shardprep.repair import repair_dataset
+from shardprep.storage.lock import locked
 from shardprep.verify.dataset import verify_dataset
 from tests.builders import Quiet, animals, build, jpeg, tree, write, write_folder, zip_bytes
 from tests.test_cli import run
@@ -188,7 +188,7 @@ def test_a_changed_source_is_refused_and_the_damage_named(here: Path) -> None:
 
 def test_other_versions_are_refused(here: Path) -> None:
     """A manifest of a build with another Pillow, its own hash right."""
-    from shardprep.manifest import load_manifest
+    from shardprep.dataset.manifest import load_manifest
 
     folder = here / "out" / "pets" / "1.0.0"
     manifest = load_manifest(folder)
@@ -217,7 +217,7 @@ def test_without_a_sound_manifest_nothing_is_repaired(here: Path, gone: bool) ->
 
 def test_bytes_that_come_out_other_are_never_published(here: Path) -> None:
     """A manifest with another hash of a shard, its own hash right: no build can make that."""
-    from shardprep.manifest import Manifest
+    from shardprep.dataset.manifest import Manifest
 
     folder = here / "out" / "pets" / "1.0.0"
     document = json.loads((folder / "manifest.json").read_text())

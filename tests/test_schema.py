@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep import example
-from shardprep.dataset import index_name
+from shardprep.dataset import example
+from shardprep.dataset.folder import index_name
+from shardprep.dataset.schema import PROVIDED, load_schema, parse_schema, shipped_schemas
+from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import RecordError, SchemaError
-from shardprep.schema import PROVIDED, load_schema, parse_schema, shipped_schemas
-from shardprep.tfrecord import read_records
 from tests import builders
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.complete import BuildResult
-    from shardprep.manifest import Shard
+    from shardprep.dataset.manifest import Shard
 
 CLASSIFICATION = load_schema("classification")
 VALUES: dict[str, bytes | float | tuple[int, ...]] = {

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardprep.dataset.tfrecord import FRAME_BYTES, frame, read_records, unframe
 from shardprep.errors import RecordError
-from shardprep.tfrecord import FRAME_BYTES, frame, read_records, unframe
 from tests.builders import write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.tfrecord import Record
+    from shardprep.dataset.tfrecord import Record
 
 patiently = settings(deadline=None)  # a busy machine is no fault
 

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardprep import example, tfrecord
+from shardprep.dataset import example, tfrecord
+from shardprep.dataset.item_table import COLUMNS
+from shardprep.dataset.manifest import Manifest, load_manifest
+from shardprep.dataset.schema import load_schema
 from shardprep.errors import DatasetError
-from shardprep.items import COLUMNS
-from shardprep.manifest import Manifest, load_manifest
-from shardprep.schema import load_schema
 from shardprep.verify.dataset import verify_dataset
 from shardprep.verify.examples import ExampleCheck
 from shardprep.verify.folder import read_contents

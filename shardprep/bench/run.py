@@ -17,15 +17,15 @@ from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from shardprep.bench.result import TRACED, WAYS, Benchmark, Round, Timeline, Way
+from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError
-from shardprep.manifest import load_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from shardprep.bench.result import Settings
-    from shardprep.manifest import Shard
+    from shardprep.dataset.manifest import Shard
 
 _MOST_BYTES = 1 << 30
 _BLOCK_BYTES = 1 << 22

@@ -31,8 +31,8 @@ from shardprep.catalog.targets import (
     parse_class_map,
     parse_inline_map,
 )
-from shardprep.dataset import outputs
 from shardprep.errors import SourceError, shown
+from shardprep.recipe import outputs
 from shardprep.source.archive import Member, Skipped, list_source
 from shardprep.source.folder import LEADS_OUTSIDE
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from shardprep.catalog.labels import Labelling, TableMatch
+    from shardprep.dataset.schema import TargetKind
     from shardprep.recipe import Recipe
-    from shardprep.schema import TargetKind
     from shardprep.source.archive import Listing
     from shardprep.source.extent import Extent
 

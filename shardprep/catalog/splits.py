@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from shardprep.dataset.grammar import NAME
 from shardprep.errors import RecipeError
-from shardprep.grammar import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

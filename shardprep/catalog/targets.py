@@ -20,7 +20,7 @@ from shardprep.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from shardprep.schema import TargetKind
+    from shardprep.dataset.schema import TargetKind
 
 Cell = str | tuple[str, ...]
 """What a label rule finds for an image: one name, or the columns that are set."""

@@ -41,7 +41,7 @@ def bench(
     from shardprep.arguments import dataset_at
     from shardprep.bench.result import Settings
     from shardprep.bench.run import run_benchmark
-    from shardprep.remote import local_only
+    from shardprep.dataset.remote import local_only
     from shardprep.report.plot import check_plot, write_plot
 
     if plot is not None:

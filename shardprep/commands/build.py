@@ -148,7 +148,7 @@ def _build(
 
     from shardprep.build import build_dataset
     from shardprep.complete import TooManyRejectedError
-    from shardprep.report.facts import read_rejections
+    from shardprep.dataset.describe import read_rejections
     from shardprep.report.progress import BuildProgress
     from shardprep.report.summary import print_inputs
 

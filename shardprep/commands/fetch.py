@@ -12,7 +12,7 @@ from shardprep.commands.terminal import EXIT_PROBLEMS, console, notice, print_js
 from shardprep.storage.url import ObjectUrl, local_path
 
 if TYPE_CHECKING:
-    from shardprep.fetch import Fetched
+    from shardprep.dataset.fetch import Fetched
 
 EPILOG = "Examples:\n\nshardprep fetch s3://bucket/dogs_vs_cats --to tfrecords"
 
@@ -46,8 +46,8 @@ def fetch(
 
     What a copy that is there has lost is got anew. Exits with 3 where files are left out.
     """
-    from shardprep.fetch import fetch_dataset
-    from shardprep.remote import find_remote
+    from shardprep.dataset.fetch import fetch_dataset
+    from shardprep.dataset.remote import find_remote
     from shardprep.report.transfer import ByteProgress
 
     remote = find_remote(ObjectUrl.parse(url))

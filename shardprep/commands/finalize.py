@@ -42,8 +42,8 @@ def finalize(
     """
     from shardprep.arguments import rejected_share, unfinished
     from shardprep.complete import TooManyRejectedError, finalize_dataset
+    from shardprep.dataset.describe import read_rejections
     from shardprep.machine import usable_cores
-    from shardprep.report.facts import read_rejections
     from shardprep.report.summary import print_inputs
 
     limit = None if max_rejected is None else rejected_share(max_rejected)

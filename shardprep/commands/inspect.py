@@ -15,9 +15,9 @@ def inspect(
 ) -> None:
     """Show what a dataset holds. Reads its manifest and item table, never the shards."""
     from shardprep.arguments import dataset_at
-    from shardprep.dataset import ITEMS_FILE, SCHEMA_FILE
-    from shardprep.remote import documents_of
-    from shardprep.report.facts import read_facts
+    from shardprep.dataset.describe import read_facts
+    from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
+    from shardprep.dataset.remote import documents_of
 
     found = dataset_at(dataset)
     facts = read_facts(documents_of(found, (SCHEMA_FILE, ITEMS_FILE)), str(found))

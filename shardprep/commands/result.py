@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Annotated, NotRequired, TypedDict
 
 from shardprep.bench.result import Round, Settings, Timeline
-from shardprep.manifest import Manifest, Totals
-from shardprep.report.facts import Example, Range
-from shardprep.schema import Schema
+from shardprep.dataset.describe import Example, Range
+from shardprep.dataset.manifest import Manifest, Totals
+from shardprep.dataset.schema import Schema
 from shardprep.survey import Survey
 from shardprep.verify.problem import Problem
 

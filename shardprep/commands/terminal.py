@@ -116,8 +116,8 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     """Print what a build has come to."""
     from shardprep import profiling
     from shardprep.commands.result import BuildJson
-    from shardprep.dataset import read_schema
-    from shardprep.report.facts import read_rejections
+    from shardprep.dataset.describe import read_rejections
+    from shardprep.dataset.folder import read_schema
     from shardprep.report.summary import print_result
 
     seconds = profiling.taken()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.commands.result import VerifyJson
-    from shardprep.remote import RemoteDataset
+    from shardprep.dataset.remote import RemoteDataset
     from shardprep.verify.problem import Verification
 
 EPILOG = (
@@ -79,7 +79,7 @@ def verify(
 
 def _settled(place: Path | RemoteDataset) -> Path | RemoteDataset:
     """Return a dataset after what was begun of publishing it has been ended."""
-    from shardprep.remote import RemoteDataset, find
+    from shardprep.dataset.remote import RemoteDataset, find
     from shardprep.repair import settle
 
     if not isinstance(place, RemoteDataset):

@@ -10,9 +10,9 @@ from shardprep.reader.config import Advice
 from shardprep.reader.memory import free_bytes
 
 if TYPE_CHECKING:
+    from shardprep.dataset.schema import Schema
     from shardprep.reader.config import ReadConfig, Request
     from shardprep.reader.wanted import Source
-    from shardprep.schema import Schema
 
 _TOO_LARGE = 4  # times as many pixels as are asked for
 _WINDOW_SHARE = 0.5

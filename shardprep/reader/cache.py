@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from shardprep import example
-from shardprep.dataset import index_name
+from shardprep.dataset import example
+from shardprep.dataset.folder import index_name
+from shardprep.dataset.index import read_index
+from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError
-from shardprep.reader.index import read_index
-from shardprep.schema import IMAGE
 from shardprep.storage.atomic_file import DurableFile, write_durably
-from shardprep.tfrecord import frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from shardprep.manifest import Shard
-    from shardprep.schema import Schema
+    from shardprep.dataset.manifest import Shard
+    from shardprep.dataset.schema import Schema
 
 _FORMAT = 1
 _log = logging.getLogger("shardprep.reader")

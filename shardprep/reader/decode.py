@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from shardprep.dataset.schema import IMAGE, LABELS
 from shardprep.errors import DatasetError
 from shardprep.reader import order
-from shardprep.schema import IMAGE, LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardprep.dataset.schema import Schema
     from shardprep.reader.config import ReadConfig, Request
-    from shardprep.schema import Schema
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _WHITE = 255.0

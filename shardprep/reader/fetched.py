@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import RecordError
 from shardprep.reader.calls import from_graph
 from shardprep.reader.remote import Part
-from shardprep.tfrecord import unframe
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from shardprep.dataset.schema import IMAGE
 from shardprep.machine import usable_cores
 from shardprep.reader.arrays.examples import Examples
 from shardprep.reader.arrays.filling import IMAGES_A_TURN, Filler
 from shardprep.reader.arrays.records import records_at
 from shardprep.reader.arrays.values import Values
 from shardprep.reader.calls import from_graph
-from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
+    from shardprep.dataset.schema import Schema
     from shardprep.reader.config import ReadConfig, Request
     from shardprep.reader.decode import Decoder
     from shardprep.reader.wanted import Source
-    from shardprep.schema import Schema
 
 _PIXELS_A_CORE = 8192
 """Of an image, for each core there is: of fewer, threads wait for each other's Python."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from shardprep import example
+from shardprep.dataset import example
+from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.calls import from_graph
 from shardprep.reader.config import BadRecord
-from shardprep.schema import IMAGE
-from shardprep.tfrecord import read_records
 
 if TYPE_CHECKING:
     from shardprep.reader.config import ReadConfig

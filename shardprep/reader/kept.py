@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep.manifest import Shard
+    from shardprep.dataset.manifest import Shard
     from shardprep.reader.config import ReadConfig, Request
     from shardprep.reader.opened import Opened
 

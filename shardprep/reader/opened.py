@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.index import check_shard, read_index
+from shardprep.dataset.remote import RemoteDataset, addressed, described, find
 from shardprep.errors import DatasetError
 from shardprep.reader.config import check_request
-from shardprep.reader.index import check_shard, read_index
 from shardprep.reader.remote import open_remote
 from shardprep.reader.slices import part_of, select
-from shardprep.remote import RemoteDataset, addressed, described, find
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.manifest import Manifest, Shard
+    from shardprep.dataset.manifest import Manifest, Shard
+    from shardprep.dataset.schema import Schema
     from shardprep.reader.config import ReadConfig, Request
     from shardprep.reader.order import Ints
     from shardprep.reader.remote import RemoteShards
     from shardprep.reader.slices import ShardSlice
-    from shardprep.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)

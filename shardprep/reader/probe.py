@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from shardprep.dataset.remote import described, find
+from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
 from shardprep.reader.config import make_request
 from shardprep.reader.diagnosis import Circumstances, Diagnosis, Measured, conclude
@@ -18,8 +20,6 @@ from shardprep.reader.opened import open_dataset
 from shardprep.reader.records import Reading, records
 from shardprep.reader.slices import select
 from shardprep.reader.wanted import make_source
-from shardprep.remote import described, find
-from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

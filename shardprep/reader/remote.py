@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardprep.dataset import SCHEMA_FILE, index_name
+from shardprep.dataset.folder import SCHEMA_FILE, index_name
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.shard_cache import LIMIT_VARIABLE, StagedShards
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shardprep.manifest import Manifest
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.remote import RemoteDataset
     from shardprep.reader.slices import ShardSlice
-    from shardprep.remote import RemoteDataset
     from shardprep.storage.shard_cache import RemoteShard
 
 NUM_READS = 32

@@ -10,7 +10,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.arguments import check_position, checked, checking
 
 if TYPE_CHECKING:
-    from shardprep.manifest import Manifest, Split
+    from shardprep.dataset.manifest import Manifest, Split
 
 _SLICE = re.compile(r"(?P<split>\w+)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
 

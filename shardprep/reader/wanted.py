@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shardprep.manifest import Shard
+    from shardprep.dataset.manifest import Shard
     from shardprep.reader.config import ReadConfig, Request
     from shardprep.reader.opened import Opened
     from shardprep.reader.order import Blocks, Ints

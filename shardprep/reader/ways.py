@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardprep.bench.result import Round
-from shardprep.dataset import read_schema
+from shardprep.dataset.folder import read_schema
+from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.schema import IMAGE, LABELS
 from shardprep.errors import DatasetError, ShardprepError
-from shardprep.manifest import load_manifest
 from shardprep.reader import Dataset, ReadConfig, load
 from shardprep.reader.slices import select
-from shardprep.schema import IMAGE, LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardprep.schema import Schema
+    from shardprep.dataset.schema import Schema
 
 _SIZE_OF_OTHERS = (224, 224)
 _WINDOW = 2048

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from shardprep.dataset.schema import LABEL, PROVIDED
 from shardprep.errors import printable
-from shardprep.schema import LABEL, PROVIDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from shardprep.build import PartResult
     from shardprep.complete import BuildResult
-    from shardprep.manifest import Manifest
+    from shardprep.dataset.describe import Example, Facts
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
     from shardprep.prepare import BuildPlan
-    from shardprep.report.facts import Example, Facts
-    from shardprep.schema import Schema
 
 _TITLE_CELLS = 10
 _BAR_CELLS = 24

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.dataset import index_name
-from shardprep.remote import RemoteDataset
+from shardprep.dataset.folder import index_name
+from shardprep.dataset.remote import RemoteDataset
 from shardprep.verify.documents import index_problem, read_document
 from shardprep.verify.examples import ExampleCheck
 from shardprep.verify.folder import read_contents

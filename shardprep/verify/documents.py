@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from shardprep.dataset import SCHEMA_FILE, index_name, read_schema
+from shardprep.dataset.folder import SCHEMA_FILE, index_name, read_schema
+from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES, check_size
+from shardprep.dataset.manifest import MANIFEST_FILE, contradictions, decode_manifest
+from shardprep.dataset.tfds_metadata import DOCUMENTS as TFDS_FILES
+from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.errors import DatasetError, ShardprepError
-from shardprep.json_document import MAX_DOCUMENT_BYTES, check_size
-from shardprep.manifest import MANIFEST_FILE, contradictions, decode_manifest
 from shardprep.storage.regular_file import read_regular, sha256_of
-from shardprep.tfds import DOCUMENTS as TFDS_FILES
-from shardprep.tfds import tfds_files
 from shardprep.verify.problem import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from shardprep.manifest import Manifest
-    from shardprep.schema import Schema
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
     from shardprep.verify.rows import Rows
 
 

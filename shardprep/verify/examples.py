@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardprep import example
 from shardprep.catalog.catalog import UNLABELLED
+from shardprep.dataset import example
+from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, WIDTH
 from shardprep.errors import RecordError
-from shardprep.schema import FILENAME, HEIGHT, IMAGE, WIDTH
 from shardprep.verify.layout import read_plain
 from shardprep.verify.pixels import fault_inside, fault_outside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shardprep.schema import Feature, Schema
+    from shardprep.dataset.schema import Feature, Schema
     from shardprep.verify.layout import Features
     from shardprep.verify.problem import Kind
     from shardprep.verify.rows import Rows

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.dataset import (
+from shardprep.dataset.draft import DRAFT_PREFIX
+from shardprep.dataset.folder import (
     FETCHING_SUFFIX,
     INCOMPLETE_SUFFIX,
     INDEX_DIR,
@@ -14,12 +15,11 @@ from shardprep.dataset import (
     SCHEMA_FILE,
     index_name,
 )
-from shardprep.draft import DRAFT_PREFIX
+from shardprep.dataset.grammar import SHARD, shard_name
+from shardprep.dataset.item_table import rows_by_shard
+from shardprep.dataset.manifest import MANIFEST_FILE
+from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import DatasetError
-from shardprep.grammar import SHARD, shard_name
-from shardprep.items import rows_by_shard
-from shardprep.manifest import MANIFEST_FILE
-from shardprep.tfds import DOCUMENTS
 from shardprep.verify.documents import check_tfds, checked_manifest, checked_schema
 from shardprep.verify.problem import Problem
 from shardprep.verify.table import checked_table, table_problems
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from shardprep.manifest import Manifest
-    from shardprep.remote import RemoteDataset
-    from shardprep.schema import Schema
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.schema import Schema
 
 _SPARE_BYTES = 64 << 20
 _LABELS = re.compile(r"[^.].*\.labels\.txt")

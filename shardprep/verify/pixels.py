@@ -9,8 +9,8 @@ import simplejpeg
 from PIL import Image
 
 if TYPE_CHECKING:
+    from shardprep.dataset.schema import Feature
     from shardprep.image.spec import Encoding
-    from shardprep.schema import Feature
 
 _JPEG = b"\xff\xd8\xff"
 _PNG, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"

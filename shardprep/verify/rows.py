@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from shardprep.catalog.catalog import UNLABELLED
-from shardprep.items import WRITTEN
-from shardprep.schema import LABEL, LABELS, TARGET, TEXT
+from shardprep.dataset.item_table import WRITTEN
+from shardprep.dataset.schema import LABEL, LABELS, TARGET, TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,14 +9,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.errors import RecordError
-from shardprep.tfrecord import (
+from shardprep.dataset.tfrecord import (
     FRAME_BYTES,
     HEADER_BYTES,
     Record,
     payload_bytes,
     read_records,
 )
+from shardprep.errors import RecordError
 from shardprep.verify.examples import Fault, key_of
 from shardprep.verify.problem import Problem
 

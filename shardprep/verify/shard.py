@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
+from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import RecordError
 from shardprep.storage import objects
 from shardprep.storage.regular_file import open_regular, regular_size
-from shardprep.tfrecord import read_records
 from shardprep.verify.examples import Fault, key_of
 from shardprep.verify.problem import Problem
 from shardprep.verify.rows import written_rows
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from _typeshed import WriteableBuffer
 
-    from shardprep.manifest import Shard
+    from shardprep.dataset.manifest import Shard
     from shardprep.storage.url import ObjectUrl
     from shardprep.verify.examples import ExampleCheck
     from shardprep.verify.rows import Rows

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset import ITEMS_FILE
+from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.item_table import COLUMNS, REJECTED, SKIPPED, WRITTEN, read_items
+from shardprep.dataset.manifest import Shard
+from shardprep.dataset.totals import Tally
 from shardprep.errors import DatasetError
 from shardprep.fingerprint import recorded_recipe
-from shardprep.items import COLUMNS, REJECTED, SKIPPED, WRITTEN, read_items
-from shardprep.manifest import Shard
 from shardprep.prepare import image_spec
-from shardprep.tally import Tally
 from shardprep.verify.documents import differences, is_readable
 from shardprep.verify.problem import Problem
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep.manifest import Manifest
+    from shardprep.dataset.manifest import Manifest
 
 _UNCOUNTABLE = (ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException)
 """Errors that counting raises where a value is not there, or is none that a build writes."""

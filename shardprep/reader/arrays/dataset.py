@@ -10,6 +10,8 @@ import copy
 import operator
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from shardprep.dataset.remote import RemoteDataset, addressed, described, find
+from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.arguments import check_position, checking
@@ -21,15 +23,13 @@ from shardprep.reader.arrays.records import open_records
 from shardprep.reader.arrays.values import Values
 from shardprep.reader.remote import NUM_READS, open_remote
 from shardprep.reader.slices import select
-from shardprep.remote import RemoteDataset, addressed, described, find
-from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from shardprep.dataset.schema import Schema
     from shardprep.reader.slices import EvenSplit
-    from shardprep.schema import Schema
 
 
 class Dataset:

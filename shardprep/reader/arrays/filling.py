@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.dataset.schema import IMAGE
 from shardprep.errors import RecordError
-from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardprep.dataset.index import check_shard, check_size, read_index, way_out
+from shardprep.dataset.manifest import MANIFEST_FILE
+from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
-from shardprep.manifest import MANIFEST_FILE
-from shardprep.reader.index import check_shard, check_size, read_index, way_out
 from shardprep.reader.remote import Part
 from shardprep.storage.regular_file import open_regular
-from shardprep.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
     from typing import Any
 
-    from shardprep.manifest import Manifest, Shard
+    from shardprep.dataset.manifest import Manifest, Shard
     from shardprep.reader.remote import RemoteShards
     from shardprep.reader.slices import ShardSlice
 

@@ -14,14 +14,14 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from shardprep import example
+from shardprep.dataset import example
+from shardprep.dataset.schema import IMAGE
 from shardprep.reader.arrays.layout import Layout
-from shardprep.schema import IMAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.schema import Feature, Schema
+    from shardprep.dataset.schema import Feature, Schema
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 

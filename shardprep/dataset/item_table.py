@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shardprep.dataset import COPY_AGAIN
+from shardprep.dataset.folder import COPY_AGAIN
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import open_regular
 

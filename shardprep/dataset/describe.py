@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep import items
-from shardprep.dataset import ITEMS_FILE, read_schema
-from shardprep.manifest import load_manifest
+from shardprep.dataset import item_table
+from shardprep.dataset.folder import ITEMS_FILE, read_schema
+from shardprep.dataset.manifest import load_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.manifest import Manifest
-    from shardprep.schema import Schema
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
 
 _EXAMPLES = 3
 
@@ -67,8 +67,8 @@ def read_facts(folder: Path, location: str) -> Facts:
     manifest = load_manifest(folder)
     schema = read_schema(folder, manifest)
     columns = ("status", "original_width", "original_height", "original_format", "target")
-    table = items.read_items(folder / ITEMS_FILE, columns)
-    written = table.filter(pc.equal(table["status"].cast("string"), items.WRITTEN))
+    table = item_table.read_items(folder / ITEMS_FILE, columns)
+    written = table.filter(pc.equal(table["status"].cast("string"), item_table.WRITTEN))
     return Facts(
         location=location,
         manifest=manifest,
@@ -83,8 +83,8 @@ def read_facts(folder: Path, location: str) -> Facts:
 
 def read_rejections(folder: Path, most: int = _EXAMPLES) -> dict[str, tuple[Example, ...]]:
     """Return up to `most` rejected inputs of each kind, in the order of the table."""
-    table = items.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
-    table = table.filter(pc.equal(table["status"].cast("string"), items.REJECTED))
+    table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
+    table = table.filter(pc.equal(table["status"].cast("string"), item_table.REJECTED))
     found: dict[str, tuple[Example, ...]] = {}
     for kind in sorted(_counts(table["kind"])):
         rows = table.filter(pc.equal(table["kind"].cast("string"), kind)).slice(0, most)

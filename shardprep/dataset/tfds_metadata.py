@@ -11,8 +11,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shardprep.manifest import Manifest
-    from shardprep.schema import Feature, Schema
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Feature, Schema
 
 _FEATURES = "tensorflow_datasets.core.features"
 DOCUMENTS = ("dataset_info.json", "features.json")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
+from shardprep.dataset.item_table import WRITTEN
+from shardprep.dataset.manifest import Shard, Split, Totals
 from shardprep.image.spec import fitted_size
-from shardprep.items import WRITTEN
-from shardprep.manifest import Shard, Split, Totals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

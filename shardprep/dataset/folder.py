@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.errors import BuildError, DatasetError
-from shardprep.grammar import VERSION, version_key
-from shardprep.json_document import MAX_DOCUMENT_BYTES
-from shardprep.manifest import MANIFEST_FILE
-from shardprep.schema import parse_schema
+from shardprep.dataset.grammar import VERSION, version_key
+from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
+from shardprep.dataset.manifest import MANIFEST_FILE
+from shardprep.dataset.schema import parse_schema
+from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import read_regular
-from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
-    from shardprep.manifest import Manifest
-    from shardprep.recipe import Recipe
-    from shardprep.schema import Schema
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
 
 ITEMS_FILE = "items.parquet"
 SCHEMA_FILE = "schema.json"
 INDEX_DIR = "index"
 INCOMPLETE_SUFFIX = ".incomplete"
-LOCK_FILE = ".lock"
 OUTLINE_FILE = ".parts/outline.json"
 FETCHING_SUFFIX = ".fetching"
 COPY_AGAIN = "copy it again, or build the set again"
 """The way out where a file of a dataset is missing or damaged."""
-_FLAG = {"build": "--out", "fetch": "--to"}
-_NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
-"""What file systems answer that have no locks: Lustre without `flock`, NFS without its daemon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +71,6 @@ def has_manifest(folder: Path) -> bool:
     return os.path.lexists(folder / MANIFEST_FILE)
 
 
-def outputs(recipe: Recipe) -> tuple[str, ...]:
-    """Return the folders or addresses that a build writes, which are never part of its source."""
-    out = recipe.out.rstrip("/") if is_url(recipe.out) else str(Path(recipe.out))
-    final = f"{out}/{recipe.dataset_name}/{recipe.version}"
-    return out, final, final + INCOMPLETE_SUFFIX, f"{final}.old"
-
-
 def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
     """Return the schema of a dataset folder; with a manifest, only that which it has the hash of.
 
@@ -112,60 +96,6 @@ def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
 def index_name(shard: str) -> str:
     """Return the path of a shard's index inside a dataset folder."""
     return f"{INDEX_DIR}/{shard}.idx"
-
-
-@contextlib.contextmanager
-def locked(folder: Path, *, alone: bool = True, who: str = "build") -> Iterator[bool]:
-    """Hold a folder, made if need be, against others; the lock goes with the process.
-
-    Those that need not be `alone` hold it together. Yields whether it is held: on a file system
-    without locks, where it cannot be, the work goes on all the same. The lock is that of a file
-    open for writing, for which network file systems ask the other machines. `who` is what an error
-    calls the others: whatever works in folders of this kind.
-
-    Raises:
-        BuildError: another holds it, or it cannot be made.
-
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise BuildError(
-            str(folder), f"cannot be made ({error.strerror})", f"choose another {_FLAG[who]}"
-        ) from error
-    try:
-        is_held = _lock(descriptor, folder, who, alone=alone)
-        if not _is_file(descriptor, folder / LOCK_FILE):
-            raise BuildError(
-                str(folder), f"another {who} has just finished here", "run the command again"
-            )
-        yield is_held
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: Path, who: str, *, alone: bool) -> bool:
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        part = ", or a part of this one" if who == "build" else ""
-        raise BuildError(
-            str(folder), f"another {who} is at work here{part}", "wait for it, or end it"
-        ) from error
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        return False
-    return True
-
-
-def _is_file(descriptor: int, path: Path) -> bool:
-    """Tell whether an open file still has its name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def find_dataset(place: Path) -> Path:

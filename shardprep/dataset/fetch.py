@@ -16,28 +16,22 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from shardprep.dataset import (
-    ITEMS_FILE,
-    LOCK_FILE,
-    SCHEMA_FILE,
-    DatasetFolder,
-    index_name,
-    locked,
-)
+from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, index_name
+from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
+from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import BuildError, DatasetError
-from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage import objects
 from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durably
+from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.shard_cache import check_content, is_document
-from shardprep.tfds import DOCUMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep.manifest import Manifest, Shard
-    from shardprep.remote import RemoteDataset
+    from shardprep.dataset.manifest import Manifest, Shard
+    from shardprep.dataset.remote import RemoteDataset
     from shardprep.storage.shard_cache import RemoteShard
 
 _KEEP_FREE_BYTES = 64 << 20
@@ -101,7 +95,7 @@ def fetch_dataset(
     if not wanted:
         return Fetched(folder.final, manifest, was_there=True, num_new_bytes=0)
     work = folder.fetching
-    with _writing(work), locked(work, who="fetch") as is_held:
+    with _writing(work), locked(work, who="fetch", flag="--to") as is_held:
         if not was_there and folder.final.exists():  # another fetch has been at it
             was_there, wanted = True, copy.lacking(hashed=check)
         if is_held:

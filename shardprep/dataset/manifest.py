@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shardprep.dataset.grammar import Count, Name, Sha256, Version, shard_name
+from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES, DocumentError, parse_document
+from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError
-from shardprep.grammar import Count, Name, Sha256, Version, shard_name
-from shardprep.json_document import MAX_DOCUMENT_BYTES, DocumentError, parse_document
 from shardprep.storage.regular_file import read_regular
-from shardprep.tfrecord import FRAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from shardprep import example
+from shardprep.dataset import example
+from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES, DocumentError, parse_document
 from shardprep.errors import SchemaError
 from shardprep.image.spec import Encoding
-from shardprep.json_document import MAX_DOCUMENT_BYTES, DocumentError, parse_document
 from shardprep.storage.regular_file import read_named
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ class Schema(BaseModel):
 
 def shipped_schemas() -> dict[str, Path]:
     """Return the files of the schemas that come with the package, by name, sorted."""
-    inside = Path(__file__).parent / "schemas"  # a wheel carries them; a checkout has them beside
-    folder = inside if inside.is_dir() else Path(__file__).parent.parent / "schemas"
+    inside = Path(__file__).parents[1] / "schemas"  # a wheel carries them; a checkout has them beside
+    folder = inside if inside.is_dir() else Path(__file__).parents[2] / "schemas"
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from shardprep.dataset import INDEX_DIR, ITEMS_FILE, SCHEMA_FILE, index_name
-from shardprep.manifest import MANIFEST_FILE
-from shardprep.tfds import DOCUMENTS, tfds_files
+from shardprep.dataset.folder import INDEX_DIR, ITEMS_FILE, SCHEMA_FILE, index_name
+from shardprep.dataset.manifest import MANIFEST_FILE
+from shardprep.dataset.tfds_metadata import DOCUMENTS, tfds_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardprep.manifest import Manifest
-    from shardprep.schema import Schema
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
     from shardprep.storage.objects import ObjectFacts
 
 _SHARD = r"[^./][^/]*\.tfrecord[^/]*"

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.dataset import index_name
+from shardprep.dataset.folder import index_name
+from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import read_regular, regular_size
-from shardprep.tfrecord import FRAME_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from shardprep.manifest import Shard
+    from shardprep.dataset.manifest import Shard
 
     Frames = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.dataset import (
+from shardprep.dataset.draft import in_force
+from shardprep.dataset.folder import (
     INCOMPLETE_SUFFIX,
     INDEX_DIR,
     ITEMS_FILE,
@@ -20,11 +21,10 @@ from shardprep.dataset import (
     find_dataset,
     read_schema,
 )
-from shardprep.draft import in_force
+from shardprep.dataset.grammar import VERSION, version_key
+from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
+from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.errors import DatasetError, RecipeError
-from shardprep.grammar import VERSION, version_key
-from shardprep.json_document import MAX_DOCUMENT_BYTES
-from shardprep.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage import objects
 from shardprep.storage.shard_cache import RemoteShard, is_document, stage_documents
 from shardprep.storage.url import ObjectUrl, parse_place
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from shardprep.manifest import Manifest, Shard
-    from shardprep.schema import Schema
+    from shardprep.dataset.manifest import Manifest, Shard
+    from shardprep.dataset.schema import Schema
     from shardprep.storage.objects import ObjectFacts
 
 _BELOW = re.compile(rf"(?P<above>(?:[^/]+/)?)(?P<version>{VERSION.pattern})/")

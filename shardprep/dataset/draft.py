@@ -12,16 +12,16 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
+from shardprep.dataset.inventory import belongs, is_own
+from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
+from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.errors import DatasetError
-from shardprep.inventory import belongs, is_own
-from shardprep.json_document import MAX_DOCUMENT_BYTES
-from shardprep.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.storage import objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardprep.manifest import Fingerprint, Manifest
+    from shardprep.dataset.manifest import Fingerprint, Manifest
     from shardprep.storage.objects import ObjectFacts
     from shardprep.storage.url import ObjectUrl
 

@@ -1,0 +1,75 @@
+"""The lock of a folder: one process at work, or several together; it goes with the process."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from shardprep.errors import BuildError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LOCK_FILE = ".lock"
+_NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+"""What file systems answer that have no locks: Lustre without `flock`, NFS without its daemon."""
+
+
+@contextlib.contextmanager
+def locked(
+    folder: Path, *, alone: bool = True, who: str = "build", flag: str = "--out"
+) -> Iterator[bool]:
+    """Hold a folder, made if need be, against others; the lock goes with the process.
+
+    Those that need not be `alone` hold it together. Yields whether it is held: on a file system
+    without locks, where it cannot be, the work goes on all the same. The lock is that of a file
+    open for writing, for which network file systems ask the other machines. `who` is what an error
+    calls the others, and `flag` the option that names another folder.
+
+    Raises:
+        BuildError: another holds it, or it cannot be made.
+
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise BuildError(
+            str(folder), f"cannot be made ({error.strerror})", f"choose another {flag}"
+        ) from error
+    try:
+        is_held = _lock(descriptor, folder, who, alone=alone)
+        if not _is_file(descriptor, folder / LOCK_FILE):
+            raise BuildError(
+                str(folder), f"another {who} has just finished here", "run the command again"
+            )
+        yield is_held
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path, who: str, *, alone: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        part = ", or a part of this one" if who == "build" else ""
+        raise BuildError(
+            str(folder), f"another {who} is at work here{part}", "wait for it, or end it"
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    return True
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    """Tell whether an open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
