@@ -29,7 +29,7 @@ _PLAN = """
 import json, sys, time
 from pathlib import Path
 from shardprep.prepare import make_plan
-from shardprep.recipe import make_recipe
+from shardprep.recipe.recipe import make_recipe
 report, source, labels, folder = sys.argv[1:]
 keys = {"source": source, "labels": labels, "split": "train=0.9,validation=0.1"}
 start = time.perf_counter()

@@ -15,8 +15,8 @@ from shardprep.errors import DatasetError, RecipeError, ShardprepError
 from shardprep.machine import usable_cores
 from shardprep.part import Part
 from shardprep.place import place_of
-from shardprep.recipe import Recipe, make_recipe, share
-from shardprep.recipe_file import RECIPE_FILE, read_recipe
+from shardprep.recipe.document import RECIPE_FILE, read_recipe
+from shardprep.recipe.recipe import Recipe, make_recipe, share
 from shardprep.report.transfer import ByteProgress
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref

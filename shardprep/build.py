@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from shardprep.outline import Outline
     from shardprep.place import Place
     from shardprep.prepare import BuildPlan
-    from shardprep.recipe import Recipe
+    from shardprep.recipe.recipe import Recipe
     from shardprep.remains import Remains
     from shardprep.shard import Folders
 

@@ -17,7 +17,7 @@ from shardprep.dataset import tfrecord
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.profiling import stage
 from shardprep.source.extent import MemberError
-from shardprep.source.remote import read_ahead
+from shardprep.source.range_reads import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

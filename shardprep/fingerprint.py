@@ -16,12 +16,12 @@ from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import shipped_schemas
 from shardprep.errors import DatasetError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
-from shardprep.recipe import Recipe, outputs
-from shardprep.source import remote
-from shardprep.source.directory import read_end
+from shardprep.recipe.recipe import Recipe, outputs
+from shardprep.source import range_reads
 from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.folder import walk_files
-from shardprep.source.prefix import find_objects
+from shardprep.source.object_listing import find_objects
+from shardprep.source.zip_directory import read_end
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.url import is_url
 
@@ -115,7 +115,7 @@ def source_signature(
 
 
 def _object_signature(address: str, leave_out: Iterable[str]) -> str:
-    remote.forget()  # what it was, and whether it has changed since, must be seen anew
+    range_reads.forget()  # what it was, and whether it has changed since, must be seen anew
     found = find_objects(address, leave_out)
     if found.archive_bytes is None:
         return _sha256(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from shardprep.outline import Outline
-    from shardprep.source.archive import Skipped
+    from shardprep.source.listing import Skipped
     from shardprep.storage.folder import Folder
 
 _SKIPPED_PART = f"{PARTS_DIR}/skipped.parquet"

@@ -20,7 +20,7 @@ from shardprep.image.spec import ImageSpec
 
 if TYPE_CHECKING:
     from shardprep.prepare import BuildPlan
-    from shardprep.recipe import Recipe
+    from shardprep.recipe.recipe import Recipe
     from shardprep.storage.folder import Folder
 
 _SHOWN_ROWS = 10

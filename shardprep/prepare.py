@@ -15,8 +15,8 @@ from shardprep.errors import RecipeError, SchemaError
 from shardprep.image.spec import Fit, Format, ImageSpec, Truncated, estimated_bytes
 from shardprep.plan import ShardPlan, cut_splits, plan_shards
 from shardprep.profiling import stage
-from shardprep.source.archive import Skipped
 from shardprep.source.extent import RefusedExtent
+from shardprep.source.listing import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.catalog import Item
     from shardprep.part import Part
-    from shardprep.recipe import Recipe
+    from shardprep.recipe.recipe import Recipe
 
 _RECORD_OVERHEAD_BYTES = 200
 """Framing, feature names and the key."""

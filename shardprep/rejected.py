@@ -14,15 +14,15 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
 from shardprep.dataset.folder import ITEMS_FILE
-from shardprep.recipe import outputs
-from shardprep.source.archive import list_source
+from shardprep.recipe.recipe import outputs
 from shardprep.source.extent import MemberError
+from shardprep.source.listing import list_source
 from shardprep.storage.atomic_file import write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.recipe import Recipe
+    from shardprep.recipe.recipe import Recipe
 
 LIST_FILE = "rejected.csv"
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")

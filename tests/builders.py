@@ -16,7 +16,7 @@ from shardprep.arguments import part_of
 from shardprep.build import build_dataset
 from shardprep.complete import finalize_dataset
 from shardprep.engine.job import by_chunks
-from shardprep.recipe import make_recipe
+from shardprep.recipe.recipe import make_recipe
 from shardprep.unfinished import find_place
 
 if TYPE_CHECKING:

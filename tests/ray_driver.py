@@ -17,7 +17,7 @@ from shardprep.engine import preflight
 from shardprep.engine.cluster import connected
 from shardprep.errors import BuildError
 from shardprep.fingerprint import versions
-from shardprep.recipe import make_recipe
+from shardprep.recipe.recipe import make_recipe
 from tests.builders import Quiet
 from tests.test_faults import Deadly
 

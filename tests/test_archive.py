@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.errors import SourceError
-from shardprep.source.archive import Listing, Member, list_source
 from shardprep.source.extent import MemberError, PlainExtent, ZipExtent
 from shardprep.source.limits import DEFAULT_LIMITS
+from shardprep.source.listing import Listing, Member, list_source
 from shardprep.source.streams import unpacked_member
 from tests.builders import (
     encoded,

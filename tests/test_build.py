@@ -19,7 +19,7 @@ from shardprep.engine.job import by_chunks
 from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
 from shardprep.fingerprint import make_fingerprint
-from shardprep.recipe import make_recipe
+from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.lock import locked
 from tests.builders import (
     Quiet,

@@ -94,7 +94,7 @@ def test_the_recipe_in_this_folder_is_used_and_a_flag_wins(here: Path) -> None:
 
 
 def test_every_key_of_the_recipe_is_a_flag_and_the_other_way_round(here: Path) -> None:
-    from shardprep.recipe import Recipe
+    from shardprep.recipe.recipe import Recipe
 
     keys = {name.rstrip("_") for name in Recipe.model_fields}
     text = run("build", "--help", cwd=here).stdout

@@ -23,8 +23,8 @@ from PIL import Image
 from shardprep.errors import ShardprepError, SourceError
 from shardprep.image.process import Rejection, process_image
 from shardprep.image.spec import ImageSpec
-from shardprep.source.archive import list_source
 from shardprep.source.extent import MemberError
+from shardprep.source.listing import list_source
 from tests.builders import build, encoded, jpeg, pixels, png, tar_bytes, write, zip_bytes
 
 if TYPE_CHECKING:

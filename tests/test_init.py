@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardprep.catalog.survey import Survey, recipe_text, survey_source
 from shardprep.errors import SourceError
-from shardprep.recipe import make_recipe
-from shardprep.recipe_file import read_recipe
-from shardprep.survey import Survey, recipe_text, survey_source
+from shardprep.recipe.document import read_recipe
+from shardprep.recipe.recipe import make_recipe
 from tests.builders import animals, jpeg, write, write_folder, zip_bytes
 from tests.builders import build as build_dataset
 from tests.test_cli import error_of, run

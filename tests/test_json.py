@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep import cli
+from shardprep.catalog.survey import Survey
 from shardprep.commands.result import (
     RESULTS,
     BuildJson,
@@ -21,7 +22,6 @@ from shardprep.commands.result import (
     VerifyJson,
 )
 from shardprep.source import sample as drawn
-from shardprep.survey import Survey
 from tests.builders import animals, jpeg, write, zip_bytes
 from tests.json_page import PAGE, page_text, printed
 from tests.test_cli import NARROW

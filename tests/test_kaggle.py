@@ -22,11 +22,11 @@ from rich.console import Console
 from shardprep.errors import RecipeError, SourceError
 from shardprep.report import bar
 from shardprep.report import transfer as report
+from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
 from shardprep.source.kaggle.credentials import credentials
-from shardprep.source.kaggle.damage import damage
 from shardprep.source.kaggle.download import Patience, download
+from shardprep.source.kaggle.integrity import damage
 from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
-from shardprep.source.kaggle.shelf import cache_folder, cached_archive
 from tests.builders import tar_bytes, write, zip_bytes
 from tests.kaggle_server import KEY, LAST_MODIFIED, RULES, Answer, Archive, Body, KaggleServer
 

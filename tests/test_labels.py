@@ -14,7 +14,7 @@ from shardprep.catalog.labels import Labelling, label_keys, parse_label_rule
 from shardprep.catalog.splits import given_split, natural_order, without_archive_suffix
 from shardprep.catalog.table import Table, parse_table
 from shardprep.errors import RecipeError, SourceError
-from shardprep.recipe import make_recipe
+from shardprep.recipe.recipe import make_recipe
 from tests.builders import animals, jpeg, tar_bytes, write, write_folder, zip_bytes
 
 if TYPE_CHECKING:

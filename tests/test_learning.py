@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardprep import reader
-from shardprep.recipe_file import RECIPE_FILE, read_recipe
+from shardprep.recipe.document import RECIPE_FILE, read_recipe
 from shardprep.source.sample import write_sample
 from tests.builders import build
 

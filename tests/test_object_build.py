@@ -19,7 +19,7 @@ from shardprep.complete import finalize_dataset
 from shardprep.engine.job import by_chunks
 from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
 from shardprep.part import Part
-from shardprep.recipe import make_recipe
+from shardprep.recipe.recipe import make_recipe
 from shardprep.unfinished import find_place
 from tests.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
 from tests.builders import build_part as one_part

@@ -13,8 +13,8 @@ import pytest
 
 from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError, RecipeError, ShardprepError, SourceError, StorageError
-from shardprep.source import remote
-from shardprep.source.archive import list_source
+from shardprep.source import range_reads as remote
+from shardprep.source.listing import list_source
 from tests.builders import animals, build, jpeg, tar_bytes, tree, write, write_folder, zip_bytes
 from tests.object_store import Fault, process_environment
 

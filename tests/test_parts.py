@@ -24,7 +24,7 @@ from shardprep.engine.limits import WorkerLimits
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
 from shardprep.part import Part, numbers_of
 from shardprep.prepare import make_plan
-from shardprep.recipe import make_recipe
+from shardprep.recipe.recipe import make_recipe
 from shardprep.shard import Folders, ShardTask
 from shardprep.storage import lock
 from shardprep.storage.folder import LocalFolder

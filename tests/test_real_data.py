@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardprep.build import build_dataset
+from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.tfrecord import read_records
-from shardprep.recipe import make_recipe
-from shardprep.recipe_file import read_recipe
-from shardprep.survey import recipe_text, survey_source
+from shardprep.recipe.document import read_recipe
+from shardprep.recipe.recipe import make_recipe
 from tests.builders import SHARED_DATA, Quiet
 
 if TYPE_CHECKING:

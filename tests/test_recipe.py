@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardprep.errors import RecipeError, ShardprepError, printable
-from shardprep.recipe import Recipe, make_recipe
-from shardprep.recipe_file import read_recipe
-from shardprep.recipe_problems import OF_ONE_RUN
+from shardprep.recipe.document import read_recipe
+from shardprep.recipe.problems import OF_ONE_RUN
+from shardprep.recipe.recipe import Recipe, make_recipe
 from tests.builders import animals, write, zip_bytes
 from tests.test_cli import error_of, run
 from tests.test_docs import README

@@ -13,7 +13,7 @@ import pytest
 from PIL import ExifTags, Image, ImageOps
 
 from shardprep.errors import SourceError
-from shardprep.recipe import make_recipe
+from shardprep.recipe.recipe import make_recipe
 from shardprep.source import sample
 from shardprep.source.sample import CORNERS, JUNK, ODD_IMAGES, write_sample
 

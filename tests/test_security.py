@@ -7,7 +7,7 @@ import re
 import pytest
 
 from shardprep.catalog import patterns
-from shardprep.recipe_file import read_recipe
+from shardprep.recipe.document import read_recipe
 from shardprep.source.folder import LEADS_OUTSIDE
 from tests import test_hostile_documents, test_links, test_patterns, test_recipe
 from tests.hostile_documents import MANIFESTS

@@ -32,18 +32,18 @@ from shardprep.catalog.targets import (
     parse_inline_map,
 )
 from shardprep.errors import SourceError, shown
-from shardprep.recipe import outputs
-from shardprep.source.archive import Member, Skipped, list_source
+from shardprep.recipe.recipe import outputs
 from shardprep.source.folder import LEADS_OUTSIDE
+from shardprep.source.listing import Member, Skipped, list_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from shardprep.catalog.labels import Labelling, TableMatch
     from shardprep.dataset.schema import TargetKind
-    from shardprep.recipe import Recipe
-    from shardprep.source.archive import Listing
+    from shardprep.recipe.recipe import Recipe
     from shardprep.source.extent import Extent
+    from shardprep.source.listing import Listing
 
 UNLABELLED = -1
 _MOST_SHOWN = 160

@@ -7,8 +7,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.splits import given_split
-from shardprep.source.archive import Member, Skipped
 from shardprep.source.extent import MemberError, ZipExtent
+from shardprep.source.listing import Member, Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardprep.catalog.splits import SplitRule
-    from shardprep.recipe import Recipe
-    from shardprep.source.archive import Member
+    from shardprep.recipe.recipe import Recipe
+    from shardprep.source.listing import Member
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 

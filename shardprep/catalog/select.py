@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.patterns import Pattern, globs_match
-from shardprep.source.archive import Skipped
+from shardprep.source.listing import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from shardprep.catalog.splits import SplitRule
-    from shardprep.source.archive import Member
+    from shardprep.source.listing import Member
 
 _ANY_FOLDER = "(?:.*/)?"
 """Pattern of the folders that may stand before what a glob fits."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from shardprep.arguments import Crew
     from shardprep.part import Part
-    from shardprep.recipe import Recipe
+    from shardprep.recipe.recipe import Recipe
 
 EPILOG = (
     "Examples:\n\n"
@@ -108,8 +108,8 @@ def build(
         recipe_applies,
         recipe_of,
     )
-    from shardprep.recipe_file import RECIPE_FILE
-    from shardprep.recipe_problems import OF_ONE_RUN
+    from shardprep.recipe.document import RECIPE_FILE
+    from shardprep.recipe.problems import OF_ONE_RUN
 
     piece = None if part is None else part_of(part)
     if piece is not None and (overwrite or save_rejected is not None):

@@ -33,9 +33,9 @@ def init(
     from dataclasses import replace
 
     from shardprep.arguments import local_source, only_archive
-    from shardprep.recipe_file import RECIPE_FILE
+    from shardprep.catalog.survey import recipe_text, survey_source
+    from shardprep.recipe.document import RECIPE_FILE
     from shardprep.storage.atomic_file import write_durably
-    from shardprep.survey import recipe_text, survey_source
 
     place = Path(RECIPE_FILE)
     if place.exists() and not overwrite:

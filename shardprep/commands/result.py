@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Annotated, NotRequired, TypedDict
 
 from shardprep.bench.result import Round, Settings, Timeline
+from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Example, Range
 from shardprep.dataset.manifest import Manifest, Totals
 from shardprep.dataset.schema import Schema
-from shardprep.survey import Survey
 from shardprep.verify.problem import Problem
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.catalog import Item
     from shardprep.chunk import Outcome
     from shardprep.plan import ShardPlan
-    from shardprep.source.archive import Skipped
+    from shardprep.source.listing import Skipped
     from shardprep.storage.folder import Folder
 
 WRITTEN, REJECTED, SKIPPED = "written", "rejected", "skipped"

@@ -148,7 +148,9 @@ class Schema(BaseModel):
 
 def shipped_schemas() -> dict[str, Path]:
     """Return the files of the schemas that come with the package, by name, sorted."""
-    inside = Path(__file__).parents[1] / "schemas"  # a wheel carries them; a checkout has them beside
+    inside = (
+        Path(__file__).parents[1] / "schemas"
+    )  # a wheel carries them; a checkout has them beside
     folder = inside if inside.is_dir() else Path(__file__).parents[2] / "schemas"
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 

@@ -9,7 +9,7 @@ from shardprep.report.summary import counts_line, megabytes, plain_table, print_
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shardprep.survey import Survey
+    from shardprep.catalog.survey import Survey
 
 _MOST_RULES = 8
 _MOST_LETTERS = 16

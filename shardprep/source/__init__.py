@@ -1,1 +1,4 @@
-"""Where bytes come from: folders, archives in archives, Kaggle; members in, their bytes out."""
+"""Folders, archives, addresses and Kaggle: where members are, and their bytes.
+
+Whatever lies in a source is hostile until it is read: names, sizes and counts are bounded here.
+"""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, archive_type
-from shardprep.source.directory import check_directory, check_end, read_end
 from shardprep.source.extent import PlainExtent, StoredExtent, ZipExtent
 from shardprep.source.names import unsafe_name
 from shardprep.source.streams import Window, buffered
+from shardprep.source.zip_directory import check_directory, check_end, read_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ import sys
 import zlib
 from typing import Any, NamedTuple
 
-from shardprep.source import remote
-from shardprep.source.remote import Span
+from shardprep.source import range_reads
+from shardprep.source.range_reads import Span
 from shardprep.storage.regular_file import regular_descriptor
 from shardprep.storage.url import is_url
 
@@ -264,7 +264,7 @@ def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
 
 def _read_object(address: str, offset: int, num_bytes: int) -> bytes:
     try:
-        data = remote.read_at(address, offset, num_bytes)
+        data = range_reads.read_at(address, offset, num_bytes)
     except FileNotFoundError as error:
         message = "cannot be read (no such object)"
         raise MemberError(message) from error

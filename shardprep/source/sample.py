@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from PIL import ExifTags, Image, ImageDraw
 
 from shardprep.errors import SourceError
-from shardprep.recipe_file import RECIPE_FILE
+from shardprep.recipe.document import RECIPE_FILE
 from shardprep.storage.atomic_file import write_durably
 
 if TYPE_CHECKING:

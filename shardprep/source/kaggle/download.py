@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
-from shardprep.source.kaggle.attempt import Order, arrived, bytes_in, run_client
+from shardprep.source.kaggle.archive_cache import Shelf, cache_folder, cached_archive
+from shardprep.source.kaggle.client_process import Order, arrived, bytes_in, run_client
 from shardprep.source.kaggle.credentials import credentials
-from shardprep.source.kaggle.damage import damage, is_page
-from shardprep.source.kaggle.faults import ClientError, explained, no_credentials
-from shardprep.source.kaggle.shelf import Shelf, cache_folder, cached_archive
+from shardprep.source.kaggle.errors import ClientError, explained, no_credentials
+from shardprep.source.kaggle.integrity import damage, is_page
 
 if TYPE_CHECKING:
     from pathlib import Path

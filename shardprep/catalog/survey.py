@@ -21,10 +21,10 @@ from shardprep.catalog.splits import given_split
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
 from shardprep.errors import SourceError, printable, printable_json
-from shardprep.recipe import make_recipe
-from shardprep.source.archive import Member, list_source
+from shardprep.recipe.recipe import make_recipe
 from shardprep.source.extent import ZipExtent
 from shardprep.source.limits import SourceLimits
+from shardprep.source.listing import Member, list_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

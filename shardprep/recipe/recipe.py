@@ -25,7 +25,7 @@ from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.grammar import MAX_NAME, NAME, VERSION
 from shardprep.dataset.schema import MAX_SIDE, TargetKind
 from shardprep.errors import RecipeError
-from shardprep.recipe_problems import flag_of, unusable, value_shown, wrong_kind
+from shardprep.recipe.problems import flag_of, unusable, value_shown, wrong_kind
 from shardprep.source.kaggle.ref import is_ref
 from shardprep.source.limits import DEFAULT_LIMITS, SourceLimits
 from shardprep.storage.url import is_url, parse_place, shown_url
@@ -33,7 +33,7 @@ from shardprep.storage.url import is_url, parse_place, shown_url
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from shardprep.recipe_problems import Place
+    from shardprep.recipe.problems import Place
 
 _MOST_NAME = 4096
 """Characters of a path, an address or a name; Linux allows no longer path."""

@@ -24,7 +24,7 @@ from shardprep.source.extent import MOST_BYTES, Extent, MemberError, PlainExtent
 from shardprep.source.folder import walk_files
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
-from shardprep.source.prefix import find_objects
+from shardprep.source.object_listing import find_objects
 from shardprep.source.streams import buffered, decompressed, stored_bytes
 from shardprep.source.unpack import Workshop
 from shardprep.storage.url import ObjectUrl, parse_place

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shardprep.source.kaggle import client
 from shardprep.source.kaggle.credentials import config_folder, credentials
-from shardprep.source.kaggle.faults import ClientError
+from shardprep.source.kaggle.errors import ClientError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,1 @@
+"""The recipe: every option of a build once, and the document that carries it."""
