@@ -28,7 +28,7 @@ RULES = {"no labels": "none", "labels joined": "csv:labels.csv:id:label"}
 _PLAN = """
 import json, sys, time
 from pathlib import Path
-from shardprep.prepare import make_plan
+from shardprep.writer.plan import make_plan
 from shardprep.recipe.recipe import make_recipe
 report, source, labels, folder = sys.argv[1:]
 keys = {"source": source, "labels": labels, "split": "train=0.9,validation=0.1"}

@@ -7,21 +7,21 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardprep.begin import is_begun
-from shardprep.build import ON_THIS_MACHINE
 from shardprep.dataset.remote import find
-from shardprep.engine import cluster
 from shardprep.errors import DatasetError, RecipeError, ShardprepError
 from shardprep.machine import usable_cores
-from shardprep.part import Part
-from shardprep.place import place_of
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
 from shardprep.recipe.recipe import Recipe, make_recipe, share
 from shardprep.report.transfer import ByteProgress
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
 from shardprep.storage.url import is_url
-from shardprep.unfinished import find_place, refuse_unfinished
+from shardprep.writer.build import ON_THIS_MACHINE
+from shardprep.writer.engine.ray import cluster
+from shardprep.writer.part import Part
+from shardprep.writer.workspace.begin import is_begun
+from shardprep.writer.workspace.find import find_place, refuse_unfinished
+from shardprep.writer.workspace.local import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from shardprep.dataset.remote import RemoteDataset
-    from shardprep.engine.job import Engine
-    from shardprep.place import Place
+    from shardprep.writer.engine.job import Engine
+    from shardprep.writer.workspace.local import Place
 
 _DATASETS = Path("tfrecords")
 _BEGUN_A_CPU = 2
@@ -123,7 +123,7 @@ def engine_of(
 @contextmanager
 def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
     with cluster.connected(address):
-        from shardprep.engine.ray import by_shards  # noqa: PLC0415 - needs Ray
+        from shardprep.writer.engine.ray.engine import by_shards  # noqa: PLC0415 - needs Ray
 
         num_cpus = sum(node.num_cpus for node in cluster.nodes())
         yield Crew(by_shards, workers or _BEGUN_A_CPU * num_cpus)

@@ -8,21 +8,21 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from shardprep.build import build_dataset
-from shardprep.complete import end_publishing
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.errors import BuildError, DatasetError
-from shardprep.fingerprint import differences, make_fingerprint, recorded_recipe
-from shardprep.remains import Remains, Whole, strangers
-from shardprep.remote_place import ObjectPlace
+from shardprep.writer.build import build_dataset
+from shardprep.writer.finalize import end_publishing
+from shardprep.writer.fingerprint import differences, make_fingerprint, recorded_recipe
+from shardprep.writer.workspace.remote import ObjectPlace
+from shardprep.writer.workspace.retract import Remains, Whole, strangers
 
 if TYPE_CHECKING:
-    from shardprep.build import Watcher
-    from shardprep.complete import BuildResult
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.verify.problem import Verification
+    from shardprep.writer.build import Watcher
+    from shardprep.writer.finalize import BuildResult
 
 _NAMED = 4
 

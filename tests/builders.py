@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from shardprep import build as parts
 from shardprep.arguments import part_of
-from shardprep.build import build_dataset
-from shardprep.complete import finalize_dataset
-from shardprep.engine.job import by_chunks
 from shardprep.recipe.recipe import make_recipe
-from shardprep.unfinished import find_place
+from shardprep.writer import build as parts
+from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import by_chunks
+from shardprep.writer.finalize import finalize_dataset
+from shardprep.writer.workspace.find import find_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from shardprep.build import PartResult
-    from shardprep.chunk import ChunkTask, EncodedChunk
-    from shardprep.complete import BuildResult
-    from shardprep.engine.limits import WorkerLimits
-    from shardprep.prepare import BuildPlan
-    from shardprep.shard import ShardTask
+    from shardprep.writer.build import PartResult
+    from shardprep.writer.chunk import ChunkTask, EncodedChunk
+    from shardprep.writer.engine.limits import WorkerLimits
+    from shardprep.writer.finalize import BuildResult
+    from shardprep.writer.plan import BuildPlan
+    from shardprep.writer.shard import ShardTask
 
     Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from shardprep.build import build_dataset
-from shardprep.engine import preflight
-from shardprep.engine.cluster import connected
 from shardprep.errors import BuildError
-from shardprep.fingerprint import versions
 from shardprep.recipe.recipe import make_recipe
+from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.ray import preflight
+from shardprep.writer.engine.ray.cluster import connected
+from shardprep.writer.fingerprint import versions
 from tests.builders import Quiet
 from tests.test_faults import Deadly
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from shardprep.engine.job import Engine, Progress, ShardJob
+    from shardprep.writer.engine.job import Engine, Progress, ShardJob
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32"}
 DEADLY = "train/dog.7.jpg"
@@ -54,8 +54,8 @@ def built(folder: Path, out: str, engine: Engine) -> str:
 def main(address: str, folder: Path) -> None:
     """Run the builds."""
     with connected(address):
-        from shardprep.engine import ray as engine
-        from shardprep.engine.ray import by_shards
+        from shardprep.writer.engine.ray import engine
+        from shardprep.writer.engine.ray.engine import by_shards
 
         found = {
             "as ever": built(folder, "ray", by_shards),

@@ -47,7 +47,9 @@ def test_the_command_line_starts_without_heavy_modules() -> None:
 
 
 def test_workers_never_import_tensorflow_or_protobuf() -> None:
-    code = "import shardprep.engine.local, shardprep.build, shardprep.dataset.describe"
+    code = (
+        "import shardprep.writer.engine.local, shardprep.writer.build, shardprep.dataset.describe"
+    )
     assert not loaded(code) & {"tensorflow", "google.protobuf", "keras", "kaggle"}
 
 

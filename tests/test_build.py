@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from shardprep.build import build_dataset
-from shardprep.complete import TooManyRejectedError
 from shardprep.dataset.folder import find_dataset
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.tfrecord import read_records
-from shardprep.engine.job import by_chunks
-from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
-from shardprep.fingerprint import make_fingerprint
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.lock import locked
+from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import by_chunks
+from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.finalize import TooManyRejectedError
+from shardprep.writer.fingerprint import make_fingerprint
 from tests.builders import (
     Quiet,
     animals,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.catalog.catalog import Item
-from shardprep.chunk import ChunkTask, EncodedChunk, Outcome
-from shardprep.engine.limits import WorkerLimits
-from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError
 from shardprep.source.extent import PlainExtent
+from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.engine.limits import WorkerLimits
+from shardprep.writer.engine.local import run_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from shardprep.complete import TooManyRejectedError
 from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, DatasetError, RecordError, ShardprepError, StorageError
 from shardprep.storage.errors import NoAnswerError
+from shardprep.writer.finalize import TooManyRejectedError
 
 
 def every(kind: type[ShardprepError] = ShardprepError) -> list[type[ShardprepError]]:

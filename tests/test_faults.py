@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError
+from shardprep.writer.engine.local import run_chunks
 from tests.builders import (
     SHARED_DATA,
     Quiet,
@@ -40,7 +40,7 @@ from tests.faulty import LEAST
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from shardprep.chunk import ChunkEncoder, ChunkTask, EncodedChunk
+    from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 PARENT_KILLS = 3

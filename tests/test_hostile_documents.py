@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from shardprep.complete import finalize_dataset
 from shardprep.dataset.describe import read_facts
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import read_schema
@@ -26,8 +25,9 @@ from shardprep.dataset.remote import find, find_remote
 from shardprep.errors import DatasetError, SchemaError, ShardprepError
 from shardprep.reader import Dataset
 from shardprep.storage.url import ObjectUrl
-from shardprep.unfinished import find_place
 from shardprep.verify.dataset import verify_dataset
+from shardprep.writer.finalize import finalize_dataset
+from shardprep.writer.workspace.find import find_place
 from tests.builders import animals, build, build_part, tree, write, zip_bytes
 from tests.hostile_documents import FIRST, MANIFESTS, changed, resigned
 from tests.test_fuzz import _DAMAGES, _MANY, damaged, fuzzed, in_time

@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 ROUND_TRIP = """
 import os, sys
 from pathlib import Path
-from shardprep import items
+from shardprep.dataset import item_table
+from shardprep.writer import receipt
 from shardprep.storage.folder import LocalFolder
 
-rows = items.skipped_table([])
+rows = receipt.skipped_table([])
 before = len(os.listdir("/proc/self/task"))
 folder = LocalFolder(Path(sys.argv[1]))
-items.write_part(folder, "a.parquet", rows, {"records": 0})
-read = items.read_part(folder, "a.parquet")
+receipt.write_receipt(folder, "a.parquet", rows, {"records": 0})
+read = receipt.read_receipt(folder, "a.parquet")
 assert read is not None and read.facts == {"records": 0}
-items.write_items(folder, "items.parquet", [rows])
-assert items.read_items(Path(sys.argv[1]) / "items.parquet", ["key"]).num_rows == 0
+item_table.write_items(folder, "items.parquet", [rows])
+assert item_table.read_items(Path(sys.argv[1]) / "items.parquet", ["key"]).num_rows == 0
 assert len(os.listdir("/proc/self/task")) == before
 """
 

@@ -16,14 +16,15 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from shardprep import build, reader
+from shardprep import reader
 from shardprep.cli import app
 from shardprep.dataset.example import decode
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import TARGET_FEATURES
 from shardprep.dataset.tfrecord import read_records
-from shardprep.engine.job import by_chunks
+from shardprep.writer import build
+from shardprep.writer.engine.job import by_chunks
 from tests.builders import in_process
 from tests.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
 

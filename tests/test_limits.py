@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.errors import RecipeError, ShardprepError, SourceError, printable, shown
-from shardprep.fingerprint import differences, make_fingerprint
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.extent import MemberError
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import Listing, list_source
+from shardprep.writer.fingerprint import differences, make_fingerprint
 from tests.builders import build, jpeg, tar_bytes, write, write_folder, zip_bytes
 from tests.hostile import GOOD, patched, sevenzip
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from shardprep.build import build_part
 from shardprep.cli import app
-from shardprep.complete import finalize_dataset
-from shardprep.engine.job import by_chunks
 from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
-from shardprep.part import Part
 from shardprep.recipe.recipe import make_recipe
-from shardprep.unfinished import find_place
+from shardprep.writer.build import build_part
+from shardprep.writer.engine.job import by_chunks
+from shardprep.writer.finalize import finalize_dataset
+from shardprep.writer.part import Part
+from shardprep.writer.workspace.find import find_place
 from tests.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
 from tests.builders import build_part as one_part
 from tests.object_store import Fault, nth, process_environment, wait_until

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.engine.local import run_chunks
 from shardprep.errors import BuildError, RecipeError, ShardprepError, SourceError, StorageError
-from shardprep.source import range_reads as remote
+from shardprep.source import range_reads
 from shardprep.source.listing import list_source
+from shardprep.writer.engine.local import run_chunks
 from tests.builders import animals, build, jpeg, tar_bytes, tree, write, write_folder, zip_bytes
 from tests.object_store import Fault, process_environment
 
@@ -103,7 +103,7 @@ def test_a_listing_takes_few_requests(
     name: str, most: int, bucket: Bucket, proxy: Proxy, tmp_path: Path
 ) -> None:
     there = bucket.put(name, ARCHIVES[name])
-    remote.forget()
+    range_reads.forget()
     assert len(list_source(there, tmp_path, lambda _: None).images) == 24
     assert len(proxy.requests) <= most
 
@@ -113,7 +113,7 @@ def test_a_large_tar_is_listed_in_growing_steps(
 ) -> None:
     members = {f"{i:04d}.jpg": bytes(20_000) for i in range(1000)}
     there = bucket.put("large.tar", tar_bytes(members))
-    remote.forget()
+    range_reads.forget()
     assert len(list_source(there, tmp_path, lambda _: None).images) == 1000
     assert len(proxy.requests) <= 9
 
@@ -122,9 +122,9 @@ def test_members_are_asked_for_together(bucket: Bucket, proxy: Proxy, tmp_path: 
     members = animals(100)
     there = bucket.put("pets.zip", zip_bytes(members))
     extents = [member.extent for member in list_source(there, tmp_path, lambda _: None).images]
-    remote.forget()
+    range_reads.forget()
     proxy.reset()
-    spans = remote.read_ahead([extent.span for extent in extents])
+    spans = range_reads.read_ahead([extent.span for extent in extents])
     found = [extent.read() for extent, _ in zip(extents, spans, strict=True)]
     assert found == [members[name] for name in sorted(members)]
     assert len(proxy.requests) < 10
@@ -138,8 +138,8 @@ def test_what_comes_next_is_under_way_and_not_all(monkeypatch: pytest.MonkeyPatc
         return [bytes(length) for length in lengths]
 
     monkeypatch.setattr("shardprep.storage.objects.get_ranges", get_ranges)
-    far_apart = [remote.Span("s3://bucket/pets.tar", i << 20, 1000) for i in range(400)]
-    spans = remote.read_ahead(far_apart)
+    far_apart = [range_reads.Span("s3://bucket/pets.tar", i << 20, 1000) for i in range(400)]
+    spans = range_reads.read_ahead(far_apart)
     next(spans)
     ahead = 8 + 16 + 32 + 64 + 64  # the window in use and four more, each twice as large at most
     until = time.monotonic() + 10
@@ -168,7 +168,7 @@ def test_failing_reads_are_tried_again(
     fault: Fault, bucket: Bucket, proxy: Proxy, tmp_path: Path
 ) -> None:
     there = bucket.put("pets.zip", ARCHIVES["pets.zip"])
-    remote.forget()
+    range_reads.forget()
     proxy.rule = lambda request: fault if request.number % 2 else None
     result = build(there, tmp_path / "out", **KEYS)  # type: ignore[arg-type]
     assert result.manifest.totals.num_written == 24
@@ -186,7 +186,7 @@ def test_a_store_that_refuses_midway_ends_the_build_and_rejects_no_image(
         return Fault(status=403) if calls > 1 else None
 
     proxy.rule = listed_and_no_more
-    remote.forget()
+    range_reads.forget()
     with pytest.raises(StorageError, match=r"pets\.zip: may not be read with these credentials"):
         build(there, tmp_path / "out", engine=run_chunks, **KEYS)  # type: ignore[arg-type]
     assert calls > 1

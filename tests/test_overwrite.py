@@ -13,15 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from shardprep.cli import app
-from shardprep.complete import finalize_dataset
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.remote import RemoteDataset, find
 from shardprep.errors import BuildError, ShardprepError, StorageError
 from shardprep.reader import Dataset, load
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl
-from shardprep.unfinished import find_place
 from shardprep.verify.dataset import verify_dataset
+from shardprep.writer.finalize import finalize_dataset
+from shardprep.writer.workspace.find import find_place
 from tests.builders import Quiet, animals, build, in_process, tree, write, write_folder, zip_bytes
 from tests.object_store import Bucket, Fault, nth, process_environment, wait_until
 

@@ -16,19 +16,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.chunk import ChunkEncoder, ChunkTask, EncodedChunk
-from shardprep.complete import TooManyRejectedError
 from shardprep.dataset.folder import find_dataset
-from shardprep.engine.job import ShardJob
-from shardprep.engine.limits import WorkerLimits
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
-from shardprep.part import Part, numbers_of
-from shardprep.prepare import make_plan
 from shardprep.recipe.recipe import make_recipe
-from shardprep.shard import Folders, ShardTask
 from shardprep.storage import lock
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.lock import locked
+from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
+from shardprep.writer.engine.job import ShardJob
+from shardprep.writer.engine.limits import WorkerLimits
+from shardprep.writer.finalize import TooManyRejectedError
+from shardprep.writer.part import Part, numbers_of
+from shardprep.writer.plan import make_plan
+from shardprep.writer.shard import Folders, ShardTask
 from tests.builders import (
     Quiet,
     animals,
@@ -234,7 +234,7 @@ def test_finalize_ends_a_whole_build_that_lacks_only_its_end(
     source: Path, out: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("shardprep.build.complete", _stop)
+        patch.setattr("shardprep.writer.build.complete", _stop)
         with pytest.raises(StoppedError):
             build(source, out, **KEYS)
     finalize(out)
@@ -294,11 +294,11 @@ def test_who_was_about_to_begin_when_the_dataset_was_published_does_nothing(
     held = lock.locked
 
     def late(folder: Path, *, alone: bool) -> Any:
-        monkeypatch.setattr("shardprep.place.locked", held)
+        monkeypatch.setattr("shardprep.writer.workspace.local.locked", held)
         finalize(out)
         return held(folder, alone=alone)
 
-    monkeypatch.setattr("shardprep.place.locked", late)
+    monkeypatch.setattr("shardprep.writer.workspace.local.locked", late)
     assert begin(source, out).was_there
     assert tree(out) == whole
 
@@ -310,7 +310,7 @@ def test_a_finalize_that_was_killed_at_its_very_end_is_ended_by_the_next(
     """The manifest is there: whatever else comes, it says what the dataset is."""
     all_parts(source, out)
     with monkeypatch.context() as patch:
-        patch.setattr("shardprep.place.LocalPlace.publish", _stop)
+        patch.setattr("shardprep.writer.workspace.local.LocalPlace.publish", _stop)
         with pytest.raises(StoppedError):
             finalize(out)
     if step != "PARTS_DIR":

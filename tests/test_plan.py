@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from shardprep.catalog.catalog import Item
 from shardprep.dataset.grammar import shard_name
 from shardprep.errors import RecipeError
-from shardprep.plan import (
+from shardprep.source.extent import PlainExtent
+from shardprep.writer.shard_plan import (
     MAX_CHUNK_ITEMS,
     SHARD_BYTES,
     ShardPlan,
@@ -23,7 +24,6 @@ from shardprep.plan import (
     cut_splits,
     plan_shards,
 )
-from shardprep.source.extent import PlainExtent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

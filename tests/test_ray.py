@@ -17,16 +17,16 @@ import pytest
 
 from shardprep.arguments import engine_of
 from shardprep.catalog.catalog import Item
-from shardprep.engine import cluster
-from shardprep.engine.cluster import connected
-from shardprep.engine.limits import WorkerLimits, limited, start_clock
-from shardprep.engine.local import run_chunks
-from shardprep.engine.preflight import difference, terms
 from shardprep.errors import BuildError, RecipeError
-from shardprep.plan import ShardPlan
-from shardprep.shard import ShardTask
 from shardprep.source.extent import PlainExtent
 from shardprep.storage.folder import LocalFolder
+from shardprep.writer.engine.limits import WorkerLimits, limited, start_clock
+from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.ray import cluster
+from shardprep.writer.engine.ray.cluster import connected
+from shardprep.writer.engine.ray.preflight import difference, terms
+from shardprep.writer.shard import ShardTask
+from shardprep.writer.shard_plan import ShardPlan
 from tests.builders import animals, build, tree, write, zip_bytes
 from tests.ray_cluster import ROOT, RayCluster, can_be_alone, ray_cluster
 from tests.ray_driver import DEADLY, KEYS
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep.engine.preflight import Terms
+    from shardprep.writer.engine.ray.preflight import Terms
 
 MOST_S = 5.0
 NUM_IMAGES, NUM_SHARDS = 240, 12
@@ -218,7 +218,7 @@ def test_the_death_of_the_command_s_own_node_is_one_line(monkeypatch: pytest.Mon
     ray = pytest.importorskip("ray")
     from ray.exceptions import LocalRayletDiedError
 
-    from shardprep.engine import ray as engine
+    from shardprep.writer.engine.ray import engine
 
     def get(_: object) -> None:
         raise LocalRayletDiedError
@@ -247,7 +247,7 @@ def test_a_command_that_is_ended_at_once_leaves_one_line(end: str) -> None:
     code, exit_code, speaks = ENDS[end]
     program = (
         "import os, signal, sys\n"
-        "from shardprep.engine.cluster import last_words\n"
+        "from shardprep.writer.engine.ray.cluster import last_words\n"
         "signal.signal(signal.SIGINT, lambda *_: sys.exit(130))\n"
         f"with last_words():\n    {code}"
     )
@@ -261,12 +261,16 @@ def test_a_command_that_is_ended_at_once_leaves_one_line(end: str) -> None:
 
 def test_workers_never_import_tensorflow() -> None:
     pytest.importorskip("ray")
-    assert not loaded("import shardprep.engine.ray") & {"tensorflow", "keras", "kaggle"}
+    assert not loaded("import shardprep.writer.engine.ray.engine") & {
+        "tensorflow",
+        "keras",
+        "kaggle",
+    }
 
 
 def test_the_document_says_what_is_said_and_counted() -> None:
     pytest.importorskip("ray")
-    from shardprep.engine import ray as engine
+    from shardprep.writer.engine.ray import engine
 
     text = (ROOT / "docs" / "ray.md").read_text()
     problem = "has libjpeg_turbo 3.1.0, where the build was started 3.2.0"

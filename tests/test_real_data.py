@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from shardprep.build import build_dataset
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.tfrecord import read_records
 from shardprep.recipe.document import read_recipe
 from shardprep.recipe.recipe import make_recipe
+from shardprep.writer.build import build_dataset
 from tests.builders import SHARED_DATA, Quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.complete import BuildResult
+    from shardprep.writer.finalize import BuildResult
 
 pytestmark = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives are not here")
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from shardprep.complete import BuildResult
     from shardprep.dataset.manifest import Shard
+    from shardprep.writer.finalize import BuildResult
 
 CLASSIFICATION = load_schema("classification")
 VALUES: dict[str, bytes | float | tuple[int, ...]] = {

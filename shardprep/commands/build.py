@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from shardprep.arguments import Crew
-    from shardprep.part import Part
     from shardprep.recipe.recipe import Recipe
+    from shardprep.writer.part import Part
 
 EPILOG = (
     "Examples:\n\n"
@@ -95,7 +95,7 @@ def build(
 
     A build that was interrupted goes on where it stopped when the same command runs again.
     """
-    from shardprep.engine.server import start_server
+    from shardprep.writer.engine.forkserver import start_server
 
     if engine == "local" and not dry_run:
         start_server()
@@ -146,11 +146,11 @@ def _build(
 ) -> None:
     import pyarrow as pa
 
-    from shardprep.build import build_dataset
-    from shardprep.complete import TooManyRejectedError
     from shardprep.dataset.describe import read_rejections
     from shardprep.report.progress import BuildProgress
     from shardprep.report.summary import print_inputs
+    from shardprep.writer.build import build_dataset
+    from shardprep.writer.finalize import TooManyRejectedError
 
     pa.set_memory_pool(pa.system_memory_pool())  # gives back what a shard's rows took
     try:
@@ -176,9 +176,9 @@ def _build(
 def _build_part(
     recipe: Recipe, part: Part, crew: AbstractContextManager[Crew], *, as_json: bool
 ) -> None:
-    from shardprep.build import build_part
     from shardprep.report.progress import BuildProgress
     from shardprep.report.summary import print_part
+    from shardprep.writer.build import build_part
 
     with crew as workers, BuildProgress(console(stderr=True)) as progress:
         result = build_part(
@@ -205,7 +205,7 @@ def _build_part(
 def _show_plan(recipe: Recipe, part: Part | None, *, as_json: bool) -> None:
     import tempfile
 
-    from shardprep.prepare import make_plan
+    from shardprep.writer.plan import make_plan
 
     terminal = console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
@@ -240,7 +240,7 @@ def _show_plan(recipe: Recipe, part: Part | None, *, as_json: bool) -> None:
 
 
 def _save_rejected(folder: Path, recipe: Recipe, into: Path) -> None:
-    from shardprep.rejected import LIST_FILE, save_rejected
+    from shardprep.writer.save_rejected import LIST_FILE, save_rejected
 
     terminal = console(stderr=True)
     num_files, num_rejected = save_rejected(

@@ -41,10 +41,10 @@ def finalize(
     It needs neither source nor options, and names the parts to run again if shards are missing.
     """
     from shardprep.arguments import rejected_share, unfinished
-    from shardprep.complete import TooManyRejectedError, finalize_dataset
     from shardprep.dataset.describe import read_rejections
     from shardprep.machine import usable_cores
     from shardprep.report.summary import print_inputs
+    from shardprep.writer.finalize import TooManyRejectedError, finalize_dataset
 
     limit = None if max_rejected is None else rejected_share(max_rejected)
     try:

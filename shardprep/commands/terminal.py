@@ -14,8 +14,8 @@ import typer
 from shardprep.errors import RecipeError, printable_json
 
 if TYPE_CHECKING:
-    from shardprep.complete import BuildResult
     from shardprep.report.terminal import Terminal
+    from shardprep.writer.finalize import BuildResult
 
 _LEVELS = {
     "debug": logging.DEBUG,

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from shardprep.prepare import BuildPlan
-    from shardprep.shard import ShardTask
+    from shardprep.writer.plan import BuildPlan
+    from shardprep.writer.shard import ShardTask
 
 
 class BuildProgress(Bar):
-    """A `shardprep.build.Watcher` that shows what it is told."""
+    """A `shardprep.writer.build.Watcher` that shows what it is told."""
 
     def __init__(self, console: Console) -> None:
         """Count nothing yet."""

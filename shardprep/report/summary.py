@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from shardprep.build import PartResult
-    from shardprep.complete import BuildResult
     from shardprep.dataset.describe import Example, Facts
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
-    from shardprep.prepare import BuildPlan
+    from shardprep.writer.build import PartResult
+    from shardprep.writer.finalize import BuildResult
+    from shardprep.writer.plan import BuildPlan
 
 _TITLE_CELLS = 10
 _BAR_CELLS = 24

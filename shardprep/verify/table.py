@@ -13,10 +13,10 @@ from shardprep.dataset.item_table import COLUMNS, REJECTED, SKIPPED, WRITTEN, re
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.totals import Tally
 from shardprep.errors import DatasetError
-from shardprep.fingerprint import recorded_recipe
-from shardprep.prepare import image_spec
 from shardprep.verify.documents import differences, is_readable
 from shardprep.verify.problem import Problem
+from shardprep.writer.fingerprint import recorded_recipe
+from shardprep.writer.plan import image_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

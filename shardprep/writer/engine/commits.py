@@ -16,7 +16,7 @@ from shardprep.profiling import stage
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from shardprep.shard import ShardWriter
+    from shardprep.writer.shard import ShardWriter
 
 _AT_ONCE = 2
 _LEAVE_S = 10.0

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from shardprep.dataset import item_table
 from shardprep.dataset.grammar import Count, Sha256  # noqa: TC001 - pydantic reads them
 from shardprep.dataset.json_document import DocumentError, parse_document
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.errors import BuildError
 from shardprep.profiling import stage
 from shardprep.storage.folder import Written
+from shardprep.writer import receipt
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from shardprep.chunk import EncodedChunk
-    from shardprep.plan import ShardPlan
     from shardprep.storage.folder import Folder
+    from shardprep.writer.chunk import EncodedChunk
+    from shardprep.writer.shard_plan import ShardPlan
 
 PARTS_DIR = ".parts"
 BUILD_FILE = ".build.json"
@@ -116,7 +116,7 @@ class ShardWriter:
         self._folders = folders
         self._file = folders.shards.new_file(task.name)
         self._hash = hashlib.sha256()
-        self._rows = item_table.ShardRows(task.name, task.plan)
+        self._rows = receipt.ShardRows(task.name, task.plan)
 
     @property
     def is_full(self) -> bool:
@@ -179,12 +179,12 @@ def part_name(shard: str) -> str:
 def write_part(parts: Folder, shard: str, part: ShardPart) -> None:
     """Keep the part of a shard."""
     facts = {"seal": part.seal._asdict(), "mark": part.mark, "build": part.build}
-    item_table.write_part(parts, part_name(shard), part.table, facts)
+    receipt.write_receipt(parts, part_name(shard), part.table, facts)
 
 
 def read_part(parts: Folder, shard: str, build: str = "") -> ShardPart | None:
     """Return the part of a shard, None where it is missing, damaged or of another build."""
-    part = item_table.read_part(parts, part_name(shard))
+    part = receipt.read_receipt(parts, part_name(shard))
     if part is None:
         return None
     try:
@@ -193,9 +193,7 @@ def read_part(parts: Folder, shard: str, build: str = "") -> ShardPart | None:
         return None
     is_ours = not build or facts.build in ("", build)
     seal = facts.seal
-    if not is_ours or not item_table.are_rows_of(
-        part.table, shard, seal.num_records, seal.num_bytes
-    ):
+    if not is_ours or not receipt.are_rows_of(part.table, shard, seal.num_records, seal.num_bytes):
         return None
     return ShardPart(seal, facts.mark, part.table, facts.build)
 
@@ -212,7 +210,7 @@ def is_done(folders: Folders, shard: str) -> bool:
     One with rejections that another run may find unfounded is not done.
     """
     part = read_part(folders.parts, shard, folders.build)
-    if part is None or item_table.has_kinds(part.table, _UNSETTLED):
+    if part is None or receipt.has_kinds(part.table, _UNSETTLED):
         return False
     return _holds(folders, shard, part)
 

@@ -8,22 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardprep.begin import drop, folders_of, is_begun
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import BuildError, DatasetError
-from shardprep.finish import finish
-from shardprep.outline import read_outline
-from shardprep.part import numbers_of
-from shardprep.place import writing
-from shardprep.shard import is_whole
+from shardprep.writer.documents import finish
+from shardprep.writer.outline import read_outline
+from shardprep.writer.part import numbers_of
+from shardprep.writer.shard import is_whole
+from shardprep.writer.workspace.begin import drop, folders_of, is_begun
+from shardprep.writer.workspace.local import writing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.dataset.manifest import Manifest
-    from shardprep.outline import Outline
-    from shardprep.place import Place
-    from shardprep.shard import Folders
+    from shardprep.writer.outline import Outline
+    from shardprep.writer.shard import Folders
+    from shardprep.writer.workspace.local import Place
 
 _NAMED = 4
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardprep import profiling
-from shardprep.chunk import ChunkEncoder, ChunkTask, EncodedChunk
-from shardprep.engine.commits import Commits
-from shardprep.engine.limits import WorkerLimits
-from shardprep.plan import chunks
 from shardprep.profiling import stage
-from shardprep.shard import Folders, ShardTask, ShardWriter
+from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
+from shardprep.writer.engine.commits import Commits
+from shardprep.writer.engine.limits import WorkerLimits
+from shardprep.writer.shard import Folders, ShardTask, ShardWriter
+from shardprep.writer.shard_plan import chunks
 
 
 @dataclass(frozen=True, slots=True)

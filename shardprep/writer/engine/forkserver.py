@@ -12,13 +12,13 @@ import os
 from multiprocessing import forkserver
 from typing import TYPE_CHECKING
 
-from shardprep.engine.limits import KEPT_BYTES
+from shardprep.writer.engine.limits import KEPT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.context import ForkServerContext
 
-_PRELOADED = ["shardprep.cli", "shardprep.engine.local", "shardprep.catalog.catalog"]
+_PRELOADED = ["shardprep.cli", "shardprep.writer.engine.local", "shardprep.catalog.catalog"]
 """What a task is made of; the program itself, for a worker looks at it as well."""
 _ENVIRONMENT = {
     # Keeps glibc from mapping and unmapping the decode buffers anew for every image.

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Protocol
 from shardprep.dataset.folder import DatasetFolder
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.errors import BuildError
-from shardprep.remote_place import ObjectPlace
-from shardprep.shard import BUILD_FILE, PARTS_DIR
 from shardprep.storage.atomic_file import sync_folder
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.objects import ObjectFacts
 from shardprep.storage.url import ObjectUrl, parse_place
+from shardprep.writer.shard import BUILD_FILE, PARTS_DIR
+from shardprep.writer.workspace.remote import ObjectPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,23 +14,24 @@ from shardprep.dataset.manifest import Labels, Manifest, Shard
 from shardprep.dataset.totals import Tally
 from shardprep.errors import BuildError
 from shardprep.profiling import stage
-from shardprep.shard import PARTS_DIR, Folders, part_name, read_part
+from shardprep.writer import receipt
+from shardprep.writer.shard import PARTS_DIR, Folders, part_name, read_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from shardprep.outline import Outline
     from shardprep.source.listing import Skipped
     from shardprep.storage.folder import Folder
+    from shardprep.writer.outline import Outline
 
 _SKIPPED_PART = f"{PARTS_DIR}/skipped.parquet"
 
 
 def write_skipped(parts: Folder, skipped: Sequence[Skipped]) -> None:
     """Keep the rows of skipped inputs with the parts."""
-    item_table.write_part(parts, _SKIPPED_PART, item_table.skipped_table(skipped), {})
+    receipt.write_receipt(parts, _SKIPPED_PART, receipt.skipped_table(skipped), {})
 
 
 @stage("finish")
@@ -61,7 +62,7 @@ def _tables(folders: Folders, outline: Outline, tally: Tally) -> Iterator[pa.Tab
         tally.add(Shard(name=shard.name, **part.seal._asdict()), shard.split, part.table)
         folders.shards.write(index_name(shard.name), item_table.index_text(part.table).encode())
         yield part.table
-    skipped = item_table.read_part(folders.parts, _SKIPPED_PART)
+    skipped = receipt.read_receipt(folders.parts, _SKIPPED_PART)
     if skipped is None:
         raise _missing(folders, _SKIPPED_PART)
     yield skipped.table

@@ -28,20 +28,20 @@ from ray.exceptions import (
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shardprep import profiling
-from shardprep.engine.cluster import nodes
-from shardprep.engine.job import Progress, ShardJob, write_shard
-from shardprep.engine.limits import keep_buffers, limited, start_clock
-from shardprep.engine.local import run_chunks
-from shardprep.engine.preflight import Terms, difference, terms
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.profiling import stage
-from shardprep.shard import ShardTask, is_done, read_part
+from shardprep.writer.engine.job import Progress, ShardJob, write_shard
+from shardprep.writer.engine.limits import keep_buffers, limited, start_clock
+from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.ray.cluster import nodes
+from shardprep.writer.engine.ray.preflight import Terms, difference, terms
+from shardprep.writer.shard import ShardTask, is_done, read_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from shardprep.chunk import EncodedChunk
-    from shardprep.engine.cluster import Node
+    from shardprep.writer.chunk import EncodedChunk
+    from shardprep.writer.engine.ray.cluster import Node
 
 _MOST_DEATHS = 4
 """Of workers, over one shard: not an image is at fault then, but the cluster."""

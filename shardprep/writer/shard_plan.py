@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.errors import RecipeError
-from shardprep.stratify import cut_together
+from shardprep.writer.stratify import cut_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

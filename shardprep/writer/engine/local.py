@@ -14,23 +14,23 @@ from collections import deque
 from multiprocessing import connection
 from typing import TYPE_CHECKING
 
-from shardprep.chunk import EncodedChunk
-from shardprep.engine.limits import (
+from shardprep.errors import BuildError, ShardprepError
+from shardprep.writer.chunk import EncodedChunk
+from shardprep.writer.engine.forkserver import start_server
+from shardprep.writer.engine.limits import (
     WorkerLimits,
     cause_of_death,
     die_with_parent,
     hold_memory,
     start_clock,
 )
-from shardprep.engine.server import start_server
-from shardprep.errors import BuildError, ShardprepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkServerProcess
 
-    from shardprep.chunk import ChunkTask
+    from shardprep.writer.chunk import ChunkTask
 
     Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 

@@ -12,17 +12,17 @@ from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, read_schema
 from shardprep.dataset.inventory import is_own, lacking
 from shardprep.dataset.item_table import COLUMNS, read_items, rows_by_shard
 from shardprep.errors import BuildError, ShardprepError
-from shardprep.fingerprint import differences
-from shardprep.place import WORK_DIR
-from shardprep.shard import PARTS_DIR, ShardPart, ShardSeal, write_part
 from shardprep.storage.regular_file import sha256_of
+from shardprep.writer.fingerprint import differences
+from shardprep.writer.shard import PARTS_DIR, ShardPart, ShardSeal, write_part
+from shardprep.writer.workspace.local import WORK_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from shardprep.dataset.manifest import Fingerprint, Manifest
-    from shardprep.place import Place
+    from shardprep.writer.workspace.local import Place
 
 _NAMED = 4
 _NUM_THREADS = 16

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.errors import StorageError
-from shardprep.fingerprint import versions
 from shardprep.source.extent import MemberError, RefusedExtent
+from shardprep.writer.fingerprint import versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from shardprep.shard import ShardTask
     from shardprep.source.extent import StoredExtent
     from shardprep.storage.folder import Folder
+    from shardprep.writer.shard import ShardTask
 
 _MOST_FILES = 16
 """Of the source: one that is a folder has as many as it has images."""

@@ -10,11 +10,11 @@ from shardprep.dataset.folder import INCOMPLETE_SUFFIX, DatasetFolder
 from shardprep.dataset.grammar import VERSION
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import BuildError, DatasetError
-from shardprep.outline import read_outline
-from shardprep.place import LocalPlace, Place
-from shardprep.remote_place import ObjectPlace
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl, parse_place
+from shardprep.writer.outline import read_outline
+from shardprep.writer.workspace.local import LocalPlace, Place
+from shardprep.writer.workspace.remote import ObjectPlace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

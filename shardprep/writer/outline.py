@@ -19,9 +19,9 @@ from shardprep.errors import BuildError
 from shardprep.image.spec import ImageSpec
 
 if TYPE_CHECKING:
-    from shardprep.prepare import BuildPlan
     from shardprep.recipe.recipe import Recipe
     from shardprep.storage.folder import Folder
+    from shardprep.writer.plan import BuildPlan
 
 _SHOWN_ROWS = 10
 

@@ -24,10 +24,10 @@ from shardprep.dataset.inventory import belongs, inventory, is_own
 from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.dataset.schema import parse_schema
 from shardprep.errors import BuildError
-from shardprep.shard import BUILD_FILE, parse_build, read_build
 from shardprep.storage import objects
 from shardprep.storage.folder import LayeredFolder, ObjectFolder
 from shardprep.storage.shard_cache import stage_documents
+from shardprep.writer.shard import BUILD_FILE, parse_build, read_build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

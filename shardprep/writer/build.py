@@ -14,7 +14,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from shardprep import profiling
-from shardprep.begin import (
+from shardprep.errors import BuildError, ShardprepError, SourceError
+from shardprep.writer.chunk import ChunkEncoder
+from shardprep.writer.documents import write_skipped
+from shardprep.writer.engine.job import ShardJob, by_chunks
+from shardprep.writer.engine.limits import WorkerLimits
+from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.finalize import BuildResult, complete, end_publishing
+from shardprep.writer.fingerprint import differences, make_fingerprint
+from shardprep.writer.outline import make_outline, write_outline
+from shardprep.writer.part import WHOLE, Part
+from shardprep.writer.plan import make_plan
+from shardprep.writer.shard import ShardTask, is_done
+from shardprep.writer.workspace.begin import (
     begin,
     drop,
     folders_of,
@@ -25,32 +37,20 @@ from shardprep.begin import (
     same_or_refuse,
     take_back,
 )
-from shardprep.chunk import ChunkEncoder
-from shardprep.complete import BuildResult, complete, end_publishing
-from shardprep.engine.job import ShardJob, by_chunks
-from shardprep.engine.limits import WorkerLimits
-from shardprep.engine.local import run_chunks
-from shardprep.errors import BuildError, ShardprepError, SourceError
-from shardprep.fingerprint import differences, make_fingerprint
-from shardprep.finish import write_skipped
-from shardprep.outline import make_outline, write_outline
-from shardprep.part import WHOLE, Part
-from shardprep.place import place_of, writing
-from shardprep.prepare import make_plan
-from shardprep.remains import look_for_remains, restore, said_of
-from shardprep.shard import ShardTask, is_done
+from shardprep.writer.workspace.local import place_of, writing
+from shardprep.writer.workspace.retract import look_for_remains, restore, said_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardprep.dataset.manifest import Fingerprint, Manifest
-    from shardprep.engine.job import Engine
-    from shardprep.outline import Outline
-    from shardprep.place import Place
-    from shardprep.prepare import BuildPlan
     from shardprep.recipe.recipe import Recipe
-    from shardprep.remains import Remains
-    from shardprep.shard import Folders
+    from shardprep.writer.engine.job import Engine
+    from shardprep.writer.outline import Outline
+    from shardprep.writer.plan import BuildPlan
+    from shardprep.writer.shard import Folders
+    from shardprep.writer.workspace.local import Place
+    from shardprep.writer.workspace.retract import Remains
 
 _SPARE_BYTES = 64 << 20
 _WORKER_BYTES = 1 << 30

@@ -13,18 +13,18 @@ from shardprep.dataset.grammar import shard_name
 from shardprep.dataset.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.errors import RecipeError, SchemaError
 from shardprep.image.spec import Fit, Format, ImageSpec, Truncated, estimated_bytes
-from shardprep.plan import ShardPlan, cut_splits, plan_shards
 from shardprep.profiling import stage
 from shardprep.source.extent import RefusedExtent
 from shardprep.source.listing import Skipped
+from shardprep.writer.shard_plan import ShardPlan, cut_splits, plan_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from shardprep.catalog.catalog import Item
-    from shardprep.part import Part
     from shardprep.recipe.recipe import Recipe
+    from shardprep.writer.part import Part
 
 _RECORD_OVERHEAD_BYTES = 200
 """Framing, feature names and the key."""

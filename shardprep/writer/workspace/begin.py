@@ -6,9 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError
-from shardprep.fingerprint import differences
-from shardprep.place import writing
-from shardprep.shard import (
+from shardprep.writer.fingerprint import differences
+from shardprep.writer.shard import (
     BUILD_FILE,
     PARTS_DIR,
     Folders,
@@ -17,12 +16,13 @@ from shardprep.shard import (
     part_name,
     read_build,
 )
+from shardprep.writer.workspace.local import writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardprep.dataset.manifest import Fingerprint, Manifest
-    from shardprep.place import Place
+    from shardprep.writer.workspace.local import Place
 
 
 def begin(

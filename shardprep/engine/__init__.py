@@ -1,1 +1,0 @@
-"""Who runs the chunks. Every engine takes tasks and yields their results in the same order."""

@@ -1,0 +1,1 @@
+"""The engine on a Ray cluster; the only importer of Ray."""

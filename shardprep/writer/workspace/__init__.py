@@ -1,0 +1,1 @@
+"""The states of a build, and every transition between them."""
