@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from rich.console import Console
 
-from shardprep.bench import run as bench_run
-from shardprep.bench.result import TRACED, WAYS, Benchmark, Round, Settings, Timeline, Way
-from shardprep.bench.run import run_benchmark
+from shardprep.benchmark import run as bench_run
+from shardprep.benchmark.plot import check_plot, write_plot
+from shardprep.benchmark.result import TRACED, WAYS, Benchmark, Round, Settings, Timeline, Way
+from shardprep.benchmark.run import run_benchmark
 from shardprep.commands.result import BenchJson
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.report.benchmark import print_benchmark
-from shardprep.report.plot import check_plot, write_plot
 from tests.builders import build, png, write, zip_bytes
 from tests.json_page import printed
 
@@ -62,8 +62,8 @@ def stored(folder: Path) -> Counter[bytes]:
 
 def epoch(folder: Path, name: str) -> list[Any]:
     """Return the images of as many batches as make an epoch."""
-    from shardprep.reader.ways import WAYS as FUNCTIONS
-    from shardprep.reader.ways import Source, images_of
+    from shardprep.benchmark.pipelines import WAYS as FUNCTIONS
+    from shardprep.benchmark.pipelines import Source, images_of
 
     batches = iter(FUNCTIONS[name](Source(folder, "train", NUM_IMAGES, BATCH_SIZE)))
     found = [np.asarray(images_of(next(batches))) for _ in range(NUM_IMAGES // BATCH_SIZE)]
@@ -97,7 +97,7 @@ def test_images_of_many_sizes_are_resized_by_tensorflow_s_ways(
 
 
 def test_there_is_a_function_for_every_way() -> None:
-    from shardprep.reader.ways import WAYS as FUNCTIONS
+    from shardprep.benchmark.pipelines import WAYS as FUNCTIONS
 
     assert list(FUNCTIONS) == list(WAYS)
 
@@ -253,7 +253,7 @@ def test_a_picture_that_cannot_be_written_is_said_at_once(
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12))
 def test_times_when_something_ran_are_told_once(spans: list[tuple[int, int]]) -> None:
-    from shardprep.reader.timeline import union
+    from shardprep.benchmark.trace import union
 
     found = list(union(spans))
     covered = {moment for start, end in spans for moment in range(start, end)}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shardprep.bench.result import WAYS
+from shardprep.benchmark.result import WAYS
 from shardprep.source.sample import write_sample
 from tests.builders import build
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.diagnosis import Circumstances, Measured, conclude
+from shardprep.reader.diagnose.conclude import Circumstances, Measured, conclude
 from tests.builders import build, jpeg, write, zip_bytes
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 from shardprep.dataset.item_table import COLUMNS
 from shardprep.dataset.schema import PROVIDED, shipped_schemas
 from shardprep.image.process import RejectionKind
-from shardprep.verify.problem import MEANINGS, Kind
+from shardprep.verifier.problem import MEANINGS, Kind
 from tests.builders import animals, build, write, zip_bytes
 from tests.layouts import LAYOUTS
 

@@ -25,7 +25,7 @@ from shardprep.dataset.remote import find, find_remote
 from shardprep.errors import DatasetError, SchemaError, ShardprepError
 from shardprep.reader import Dataset
 from shardprep.storage.url import ObjectUrl
-from shardprep.verify.dataset import verify_dataset
+from shardprep.verifier.dataset import verify_dataset
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.workspace.find import find_place
 from tests.builders import animals, build, build_part, tree, write, zip_bytes
@@ -368,8 +368,8 @@ def judged(folder: Path) -> None:
 
 def opened(folder: Path) -> object:
     """Open as `reader.load` does, up to where TensorFlow begins."""
-    from shardprep.reader.config import make_request
-    from shardprep.reader.opened import open_dataset
+    from shardprep.reader.opening import open_dataset
+    from shardprep.reader.options import make_request
 
     return open_dataset(folder, *make_request("train", {"batch_size": 2})).frames()
 

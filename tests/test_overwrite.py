@@ -19,7 +19,7 @@ from shardprep.errors import BuildError, ShardprepError, StorageError
 from shardprep.reader import Dataset, load
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl
-from shardprep.verify.dataset import verify_dataset
+from shardprep.verifier.dataset import verify_dataset
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.workspace.find import find_place
 from tests.builders import Quiet, animals, build, in_process, tree, write, write_folder, zip_bytes

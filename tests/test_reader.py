@@ -23,7 +23,7 @@ from shardprep import reader
 from shardprep.dataset.manifest import Manifest, Shard, Split
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
-from shardprep.reader.slices import select
+from shardprep.reader.splits import select
 from tests.builders import animals, build, jpeg, png, write, zip_bytes
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from shardprep import reader
 from shardprep.dataset import example
 from shardprep.dataset.schema import IMAGE
 from shardprep.dataset.tfrecord import frame, read_records
-from shardprep.reader import ReadConfig, filled, pipeline
-from shardprep.reader.config import make_request
+from shardprep.reader import ReadConfig
+from shardprep.reader.options import make_request
+from shardprep.reader.tf import batch_decode, pipeline
 from tests.builders import animals, build, jpeg, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def made(source: Path, out: Path, form: str, **keys: Any) -> Path:
 @pytest.fixture(autouse=True)
 def _fills_whatever_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny images and any number of cores are served here as what is faster so would be."""
-    monkeypatch.setattr(filled, "_PIXELS_A_CORE", 0)
-    monkeypatch.setattr(filled, "_MOST_CORES", {"jpeg": 1024, "raw": 1024})
+    monkeypatch.setattr(batch_decode, "_PIXELS_A_CORE", 0)
+    monkeypatch.setattr(batch_decode, "_MOST_CORES", {"jpeg": 1024, "raw": 1024})
 
 
 @pytest.fixture(name="as_records")
@@ -225,10 +226,10 @@ def test_what_cannot_be_filled_is_left_to_the_graph_of_records(
 
     schema = read_schema(sets["jpeg"])
     request, plain = make_request("train", {"batch_size": 8})
-    assert filled.is_faster(schema, request, plain)
+    assert batch_decode.is_faster(schema, request, plain)
     changed: Any = {"batch_size": 8, "read_config": ReadConfig(**config), **options}
     request, other = make_request("train", changed)
-    assert not filled.is_faster(schema, request, other)
+    assert not batch_decode.is_faster(schema, request, other)
 
 
 def test_small_images_on_many_cores_are_left_to_the_graph_of_records(
@@ -238,11 +239,11 @@ def test_small_images_on_many_cores_are_left_to_the_graph_of_records(
 
     schema = read_schema(sets["jpeg"])
     request, config = make_request("train", {"batch_size": 8})
-    monkeypatch.setattr(filled, "_PIXELS_A_CORE", 100)
-    monkeypatch.setattr(filled, "usable_cores", lambda: 1)
-    assert filled.is_faster(schema, request, config)
-    monkeypatch.setattr(filled, "usable_cores", lambda: 2)
-    assert not filled.is_faster(schema, request, config)
+    monkeypatch.setattr(batch_decode, "_PIXELS_A_CORE", 100)
+    monkeypatch.setattr(batch_decode, "usable_cores", lambda: 1)
+    assert batch_decode.is_faster(schema, request, config)
+    monkeypatch.setattr(batch_decode, "usable_cores", lambda: 2)
+    assert not batch_decode.is_faster(schema, request, config)
 
 
 @pytest.mark.parametrize("form", ["jpeg", "raw"])

@@ -105,7 +105,7 @@ def test_the_graph_draws_the_order_that_the_arithmetic_says(
 ) -> None:
     import tensorflow as tf
 
-    from shardprep.reader.shuffled import walked
+    from shardprep.reader.tf.order_graph import walked
 
     places = np.arange(size, dtype=np.int64)
     found = walked(tf.constant(places), size, tf.constant(key, tf.int64))

@@ -31,7 +31,7 @@ from shardprep.reader import Dataset, ReadConfig, iterate, load
 from shardprep.storage.cache import cache_root
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl
-from shardprep.verify.dataset import verify_dataset
+from shardprep.verifier.dataset import verify_dataset
 from tests.builders import animals, build, tree, write, zip_bytes
 from tests.json_page import printed
 from tests.object_store import Fault, process_environment, wait_until

@@ -12,9 +12,9 @@ from shardprep.cli import app
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.remote import find
 from shardprep.errors import BuildError, ShardprepError
-from shardprep.repair import repair_dataset
 from shardprep.storage import objects
-from shardprep.verify.dataset import verify_dataset
+from shardprep.verifier.dataset import verify_dataset
+from shardprep.verifier.repair import repair_dataset
 from tests.builders import Quiet, animals, build, tree, write, zip_bytes
 from tests.object_store import wait_until
 from tests.test_overwrite import Untold

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.errors import BuildError, DatasetError, ShardprepError
-from shardprep.repair import repair_dataset
 from shardprep.storage.lock import locked
-from shardprep.verify.dataset import verify_dataset
+from shardprep.verifier.dataset import verify_dataset
+from shardprep.verifier.repair import repair_dataset
 from tests.builders import Quiet, animals, build, jpeg, tree, write, write_folder, zip_bytes
 from tests.test_cli import run
 from tests.test_verify import Told, flipped

@@ -241,7 +241,7 @@ def test_a_benchmark_of_strange_names_is_shown_as_it_is(
 ) -> None:
     from dataclasses import replace
 
-    from shardprep.bench.result import Way
+    from shardprep.benchmark.result import Way
     from shardprep.report.benchmark import print_benchmark
     from tests.test_bench import example
 

@@ -20,19 +20,19 @@ from shardprep.dataset.item_table import COLUMNS
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import load_schema
 from shardprep.errors import DatasetError
-from shardprep.verify.dataset import verify_dataset
-from shardprep.verify.examples import ExampleCheck
-from shardprep.verify.folder import read_contents
-from shardprep.verify.layout import read_plain
-from shardprep.verify.shard import ShardTask, check_shard
-from shardprep.verify.workers import side_by_side
+from shardprep.verifier.dataset import verify_dataset
+from shardprep.verifier.examples import ExampleCheck
+from shardprep.verifier.folder import read_contents
+from shardprep.verifier.layout import read_plain
+from shardprep.verifier.shard import ShardTask, check_shard
+from shardprep.verifier.workers import side_by_side
 from tests.builders import animals, build, jpeg, png, tree, write, zip_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shardprep.verify.problem import Problem, Verification
+    from shardprep.verifier.problem import Problem, Verification
 
 SHARD = "pets-train.tfrecord-{:05d}-of-00004"
 FIRST, SECOND = SHARD.format(0), SHARD.format(1)

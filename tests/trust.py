@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shardprep.image.process import ProcessedImage
-from shardprep.verify.problem import MEANINGS
+from shardprep.verifier.problem import MEANINGS
 from tests.faulty import LEAST
 from tests.image_policy import POLICY, STARVED_MEGABYTES
 from tests.test_engine import CHUNK_SIZES, ENDS_OF_WORKERS

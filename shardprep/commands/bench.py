@@ -11,7 +11,7 @@ from shardprep import options as o
 from shardprep.commands.terminal import console, notice, print_json
 
 if TYPE_CHECKING:
-    from shardprep.bench.result import Benchmark
+    from shardprep.benchmark.result import Benchmark
     from shardprep.commands.result import BenchJson
 from shardprep.storage.url import local_path
 
@@ -39,10 +39,10 @@ def bench(
 ) -> None:
     """Measure how fast the shards are read: plain tf.data, tfds and this package's readers."""
     from shardprep.arguments import dataset_at
-    from shardprep.bench.result import Settings
-    from shardprep.bench.run import run_benchmark
+    from shardprep.benchmark.plot import check_plot, write_plot
+    from shardprep.benchmark.result import Settings
+    from shardprep.benchmark.run import run_benchmark
     from shardprep.dataset.remote import local_only
-    from shardprep.report.plot import check_plot, write_plot
 
     if plot is not None:
         check_plot(plot)

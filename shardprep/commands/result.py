@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Annotated, NotRequired, TypedDict
 
-from shardprep.bench.result import Round, Settings, Timeline
+from shardprep.benchmark.result import Round, Settings, Timeline
 from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Example, Range
 from shardprep.dataset.manifest import Manifest, Totals
 from shardprep.dataset.schema import Schema
-from shardprep.verify.problem import Problem
+from shardprep.verifier.problem import Problem
 
 
 class BuildJson(TypedDict):

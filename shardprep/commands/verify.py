@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from shardprep.commands.result import VerifyJson
     from shardprep.dataset.remote import RemoteDataset
-    from shardprep.verify.problem import Verification
+    from shardprep.verifier.problem import Verification
 
 EPILOG = (
     "Examples:\n\nshardprep verify\n\n"
@@ -80,7 +80,7 @@ def verify(
 def _settled(place: Path | RemoteDataset) -> Path | RemoteDataset:
     """Return a dataset after what was begun of publishing it has been ended."""
     from shardprep.dataset.remote import RemoteDataset, find
-    from shardprep.repair import settle
+    from shardprep.verifier.repair import settle
 
     if not isinstance(place, RemoteDataset):
         return place
@@ -91,7 +91,7 @@ def _settled(place: Path | RemoteDataset) -> Path | RemoteDataset:
 def _verify(place: Path | RemoteDataset, workers: int | None, *, decode: bool) -> Verification:
     from shardprep.machine import usable_cores
     from shardprep.report.transfer import ByteProgress
-    from shardprep.verify.dataset import verify_dataset
+    from shardprep.verifier.dataset import verify_dataset
 
     with ByteProgress(console(stderr=True)) as progress:
         return verify_dataset(
@@ -116,8 +116,8 @@ def _as_json(found: Verification) -> VerifyJson:
 def _repair(found: Verification, source: str, workers: int | None) -> None:
     from shardprep.arguments import local_source
     from shardprep.machine import usable_cores
-    from shardprep.repair import repair_dataset
     from shardprep.report.progress import BuildProgress
+    from shardprep.verifier.repair import repair_dataset
 
     terminal = console(stderr=True)
     local = local_source(source, terminal, refresh=False)

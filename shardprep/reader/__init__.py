@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from shardprep.errors import DatasetError
 from shardprep.reader.arguments import checking
-from shardprep.reader.config import Advice, BadRecord, LoadOptions, ReadConfig, make_request
+from shardprep.reader.diagnose.load_call import remembered
 from shardprep.reader.extras import needing_tensorflow
-from shardprep.reader.loaded import remembered
-from shardprep.reader.slices import EvenSplit, even_splits
+from shardprep.reader.options import Advice, BadRecord, LoadOptions, ReadConfig, make_request
+from shardprep.reader.splits import EvenSplit, even_splits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from shardprep.reader.arrays.dataset import Dataset
-    from shardprep.reader.diagnosis import Diagnosis
-    from shardprep.reader.resume import Batches
-    from shardprep.reader.stall import StallMeter
+    from shardprep.reader.diagnose.conclude import Diagnosis
+    from shardprep.reader.diagnose.stall_meter import StallMeter
+    from shardprep.reader.tf.iterator import Batches
 
 __all__ = [
     "Advice",
@@ -47,7 +47,7 @@ __all__ = [
 
 _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
-    "StallMeter": "shardprep.reader.stall",
+    "StallMeter": "shardprep.reader.diagnose.stall_meter",
 }
 
 
@@ -131,8 +131,9 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
     }
     request, config = make_request(split, options)
     with needing_tensorflow("reader.load"):
-        from shardprep.reader import opened, pipeline
-    return pipeline.make_dataset(opened.open_dataset(path, request, config), request, config)
+        from shardprep.reader import opening
+        from shardprep.reader.tf import pipeline
+    return pipeline.make_dataset(opening.open_dataset(path, request, config), request, config)
 
 
 @checking("reader.iterate")
@@ -157,8 +158,9 @@ def iterate(
             "leave out service" if config.service else "leave out repeat",
         )
     with needing_tensorflow("reader.iterate"):
-        from shardprep.reader import opened, resume
-    return resume.Batches(opened.open_dataset(path, request, config), request, config)
+        from shardprep.reader import opening
+        from shardprep.reader.tf import iterator
+    return iterator.Batches(opening.open_dataset(path, request, config), request, config)
 
 
 @checking("reader.distribute")
@@ -180,7 +182,7 @@ def distribute(
     """
     request, config = make_request(split, options)
     with needing_tensorflow("reader.distribute"):
-        from shardprep.reader import strategy as strategies
+        from shardprep.reader.tf import distribute as strategies
     return strategies.distribute(strategy, path, request, config)
 
 
@@ -204,5 +206,5 @@ def diagnose(dataset: Any, step: Any, *, seconds: float = 30.0) -> Diagnosis:
 
     """
     with needing_tensorflow("reader.diagnose"):
-        from shardprep.reader import probe
-    return probe.diagnose(dataset, step, seconds)
+        from shardprep.reader.diagnose import measure
+    return measure.diagnose(dataset, step, seconds)

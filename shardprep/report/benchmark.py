@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardprep.bench.result import WAYS
+from shardprep.benchmark.result import WAYS
 from shardprep.report.summary import megabytes, plain_table, print_line, print_title
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from shardprep.bench.result import Benchmark, Way
+    from shardprep.benchmark.result import Benchmark, Way
 
 
 def print_benchmark(console: Console, found: Benchmark) -> None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from shardprep.report.summary import megabytes, plain_table, print_line, print_title
-from shardprep.verify.problem import MEANINGS, Problem
+from shardprep.verifier.problem import MEANINGS, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from shardprep.verify.problem import Verification
+    from shardprep.verifier.problem import Verification
 
 _SHOWN = 5
 """Problems of one kind."""

@@ -15,14 +15,14 @@ import numpy as np
 
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arguments import checked_state
-from shardprep.reader.arrays.filling import Filler
+from shardprep.reader.arrays.buffers import Filler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from shardprep.reader.arrays.buffers import Filling
     from shardprep.reader.arrays.epochs import Epochs
     from shardprep.reader.arrays.examples import Columns, Examples
-    from shardprep.reader.arrays.filling import Filling
 
 _STATE = "Dataset.batches.load_state_dict"
 

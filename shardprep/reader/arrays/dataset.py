@@ -16,20 +16,20 @@ from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.arguments import check_position, checking
 from shardprep.reader.arrays.batches import Ahead, Batches
+from shardprep.reader.arrays.buffers import IMAGES_A_TURN
 from shardprep.reader.arrays.epochs import Epochs
 from shardprep.reader.arrays.examples import Examples
-from shardprep.reader.arrays.filling import IMAGES_A_TURN
+from shardprep.reader.arrays.features import Values
 from shardprep.reader.arrays.records import open_records
-from shardprep.reader.arrays.values import Values
-from shardprep.reader.remote import NUM_READS, open_remote
-from shardprep.reader.slices import select
+from shardprep.reader.remote_shards import NUM_READS, open_remote
+from shardprep.reader.splits import select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.slices import EvenSplit
+    from shardprep.reader.splits import EvenSplit
 
 
 class Dataset:

@@ -14,8 +14,8 @@ from shardprep.errors import RecordError
 if TYPE_CHECKING:
     import numpy as np
 
+    from shardprep.reader.arrays.features import Values
     from shardprep.reader.arrays.records import Records
-    from shardprep.reader.arrays.values import Values
 
     Columns = dict[str, np.ndarray[Any, Any]]
     """Feature → its values in a batch, a row an example."""

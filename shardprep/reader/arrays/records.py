@@ -18,7 +18,7 @@ from shardprep.dataset.index import check_shard, check_size, read_index, way_out
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader.remote import Part
+from shardprep.reader.remote_shards import Part
 from shardprep.storage.regular_file import open_regular
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shardprep.dataset.manifest import Manifest, Shard
-    from shardprep.reader.remote import RemoteShards
-    from shardprep.reader.slices import ShardSlice
+    from shardprep.reader.remote_shards import RemoteShards
+    from shardprep.reader.splits import ShardSlice
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
     Int64s = np.ndarray[Any, np.dtype[np.int64]]

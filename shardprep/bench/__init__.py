@@ -1,1 +1,0 @@
-"""How fast the shards of a dataset are read, by this package and by others."""

@@ -1,0 +1,1 @@
+"""The pipelines that `shardprep bench` compares, and their traces."""

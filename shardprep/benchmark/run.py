@@ -1,0 +1,184 @@
+"""Every way to read in a process of its own, turn by turn.
+
+A process of its own has a peak of memory of its own, and no way warms up another. The ways take
+turns for several rounds, and the median of the rounds counts: what else the machine does hits all
+of them alike. TensorFlow is imported by those processes only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from shardprep.benchmark.result import TRACED, WAYS, Benchmark, Round, Timeline, Way
+from shardprep.dataset.manifest import load_manifest
+from shardprep.errors import DatasetError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardprep.benchmark.result import Settings
+    from shardprep.dataset.manifest import Shard
+
+_MOST_BYTES = 1 << 30
+_BLOCK_BYTES = 1 << 22
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
+"""No log, and no accelerator: what is compared is work of the host."""
+
+
+def run_benchmark(
+    folder: Path, split: str, settings: Settings, notice: Callable[[str], None]
+) -> Benchmark:
+    """Measure every way on one split; of a large one, on its first shards, about 1 GiB.
+
+    Timelines are traced while each batch is used for as long as the last way of `TRACED` takes to
+    make one: the shortest step that it could keep up with.
+
+    Raises:
+        DatasetError: there is no such split.
+
+    """
+    shards = _first_shards(folder, split)
+    num_records = sum(shard.num_records for shard in shards)
+    for shard in shards:
+        _warm(folder / shard.name)
+    source = (str(folder), split, str(num_records), str(settings.batch_size))
+    with ExitStack() as stack:
+        notice("starting")  # all at once: that is not measured
+        runs = [stack.enter_context(_Run(name, source)) for name in WAYS]
+        for run in runs:
+            run.wait_until_ready()
+        for turn in range(settings.rounds):
+            for run in runs:
+                if not run.problem:
+                    notice(f"{WAYS[run.name]}: round {turn + 1} of {settings.rounds}")
+                    run.round(settings.seconds)
+        ways = tuple(run.result() for run in runs)
+    step_s = settings.batch_size / (_rate(ways, TRACED[-1]) or 1.0)
+    traced = []
+    for name in TRACED if settings.timelines else ():
+        notice(f"{WAYS[name]}: tracing")
+        traced.append(_trace(name, source, step_s))
+    return Benchmark(
+        path=folder,
+        split=split,
+        num_records=num_records,
+        num_bytes=sum(shard.num_bytes for shard in shards),
+        settings=settings,
+        num_cores=len(os.sched_getaffinity(0)),
+        ways=ways,
+        timelines=tuple(one for one in traced if one is not None),
+        step_s=step_s if settings.timelines else 0.0,
+    )
+
+
+def _rate(ways: tuple[Way, ...], name: str) -> float:
+    return next(way.images_s for way in ways if way.name == name)
+
+
+def _trace(name: str, source: tuple[str, ...], step_s: float) -> Timeline | None:
+    """Return the timeline of a way, None where it or the profiler does not run here."""
+    done = subprocess.run(  # noqa: S603 - a module of ours
+        [sys.executable, "-m", "shardprep.benchmark.trace", name, *source, str(step_s)],
+        capture_output=True, text=True, check=False, env={**os.environ, **_QUIET},
+    )  # fmt: skip
+    if done.returncode:
+        return None
+    said = json.loads(done.stdout)
+    spans = {key: tuple(map(tuple, said[key])) for key in ("read", "decode", "train")}
+    return Timeline(**{**said, **spans})
+
+
+def _first_shards(folder: Path, split: str) -> list[Shard]:
+    manifest = load_manifest(folder)
+    if split not in manifest.splits:
+        names = ", ".join(manifest.splits)
+        raise DatasetError(manifest.name, f"has no split {split!r}", f"it has {names}")
+    found: list[Shard] = []
+    for shard in manifest.splits[split].shards:
+        if found and sum(one.num_bytes for one in found) + shard.num_bytes > _MOST_BYTES:
+            break
+        found.append(shard)
+    return found
+
+
+def _warm(path: Path) -> None:
+    """Read a file, so that the first way to come does not pay for the disk."""
+    try:
+        with path.open("rb") as file:
+            while file.read(_BLOCK_BYTES):
+                pass
+    except OSError as error:
+        raise DatasetError(
+            str(path), f"cannot be read ({error.strerror})", "build the set again"
+        ) from error
+
+
+class _Run:
+    """The process of one way."""
+
+    def __init__(self, name: str, source: tuple[str, ...]) -> None:
+        self.name = name
+        self.problem = ""
+        self._said: dict[str, Any] = {}
+        self._rounds: list[Round] = []
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        self._process = subprocess.Popen(  # noqa: S603 - a module of ours
+            [sys.executable, "-m", "shardprep.benchmark.pipelines", name, *source],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            env={**os.environ, **_QUIET},
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+    def wait_until_ready(self) -> None:
+        """Wait until it has given a batch, or said why it cannot."""
+        self._listen()
+
+    def round(self, seconds: float) -> None:
+        """Let it have its turn."""
+        stdin = self._process.stdin
+        if stdin is not None:
+            stdin.write(f"{seconds}\n")
+            stdin.flush()
+        said = self._listen()
+        if said is not None:
+            self._rounds.append(Round(**{key: said[key] for key in Round.__slots__}))
+
+    def result(self) -> Way:
+        """Return what came of it."""
+        if self.problem:
+            return Way(self.name, self.problem)
+        return Way(
+            self.name, "", self._said["yields"], self._said["peak_bytes"], tuple(self._rounds)
+        )
+
+    def _listen(self) -> dict[str, Any] | None:
+        stdout = self._process.stdout
+        line = stdout.readline() if stdout is not None else ""
+        said: dict[str, Any] = json.loads(line) if line else {"problem": self._last_words()}
+        self.problem = said.get("problem", "")
+        self._said |= said
+        return None if self.problem else said
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        how = (
+            f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        )
+        return f"{how}: {lines[-1]}" if lines else how

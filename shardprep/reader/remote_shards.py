@@ -1,0 +1,192 @@
+"""Bytes of shards in object storage: from their copies on this machine, else from the store itself.
+
+Nobody waits for a whole shard. While threads of the background copy one shard after the other, a
+read of a shard that is not here yet asks the store for the wanted range alone. So order and content
+never depend on what is here; a set that exceeds what may be kept is read in part from the store,
+in every epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shardprep.dataset.folder import SCHEMA_FILE, index_name
+from shardprep.errors import DatasetError, StorageError
+from shardprep.storage import objects
+from shardprep.storage.shard_cache import LIMIT_VARIABLE, StagedShards
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.reader.splits import ShardSlice
+    from shardprep.storage.shard_cache import RemoteShard
+
+NUM_READS = 32
+"""Ranges asked for at a time: of the seconds that one takes, most are waiting."""
+_NUM_COPIES = 4
+_BUSY_S = 0.5
+_log = logging.getLogger("shardprep.reader")
+
+
+class Part(NamedTuple):
+    """A run of bytes of a shard."""
+
+    shard: str
+    start: int
+    num_bytes: int
+
+
+class RemoteShards:
+    """The shards that are wanted, by name. Read from many threads; it may be pickled."""
+
+    def __init__(self, shards: dict[str, RemoteShard], limit: int | None = None) -> None:
+        """`limit` as for `StagedShards`."""
+        self._shards = shards
+        self._limit = limit
+        self._staged = StagedShards(limit)
+        self._lock = threading.Lock()
+        self._begun: _Threads | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteShards, (self._shards, self._limit)
+
+    def located(self, name: str) -> str:
+        """Return the address of a shard."""
+        return str(self._shards[name].url)
+
+    def read(self, part: Part) -> bytes:
+        """Return the bytes of one run.
+
+        Raises:
+            StorageError: the store does not give them.
+            DatasetError: the shard is not what the manifest says.
+
+        """
+        errors = self._threads(part.shard).errors
+        if part.shard in errors:
+            raise errors[part.shard]
+        found = self._staged.read(self._shards[part.shard], part.start, part.num_bytes)
+        return self.read_anew(part) if found is None else found
+
+    def read_anew(self, part: Part) -> bytes:
+        """Return the bytes of one run as the store has them. Raises as `read`."""
+        shard = self._shards[part.shard]
+        return objects.read_part(shard.url, shard.etag, part.start, part.num_bytes)
+
+    def read_all(self, parts: Sequence[Part]) -> list[bytes]:
+        """Return the bytes of several runs, asked for side by side. Raises as `read`."""
+        return list(self._threads(parts[0].shard).readers.map(self.read, parts))
+
+    def drop(self, name: str) -> None:
+        """Remove the copy of a shard: it has turned out to be damaged."""
+        self._staged.drop(self._shards[name])
+
+    def _threads(self, first: str) -> _Threads:
+        """Return the threads of this process, begun with the shard that is wanted first."""
+        begun = self._begun
+        if begun is not None and begun.process == os.getpid():
+            return begun
+        with self._lock:
+            if self._begun is None or self._begun.process != os.getpid():
+                self._begun = _Threads(self._shards, self._staged, first)
+            return self._begun
+
+
+def open_remote(
+    found: RemoteDataset, manifest: Manifest, slices: Sequence[ShardSlice], limit: int | None
+) -> tuple[Path, RemoteShards]:
+    """Return a folder with the schema and the wanted indexes, and the wanted shards.
+
+    Raises:
+        DatasetError: one is missing, or not what the manifest says.
+
+    """
+    names = tuple(dict.fromkeys(one.shard for one in slices))
+    every = manifest.shards
+    shards = {name: found.shard(every[name]) for name in names}
+    folder = found.checked(manifest, (SCHEMA_FILE, *map(index_name, names)))
+    return folder, RemoteShards(shards, limit)
+
+
+class _Threads:
+    """Threads that read, and others that copy shards until all are here that fit."""
+
+    def __init__(self, shards: dict[str, RemoteShard], staged: StagedShards, first: str) -> None:
+        self.process = os.getpid()
+        self.readers = ThreadPoolExecutor(NUM_READS, "shardprep-read")
+        self.errors: dict[str, DatasetError] = {}
+        """What is wrong with shards, by name."""
+        waiting = deque(_that_fit(shards, staged, first))
+        keep = frozenset(shards[name].sha256 for name in waiting)
+        # What runs holds no reference to this: forgotten, it ends them.
+        self._stop = threading.Event()
+        work = partial(_copy, waiting, shards, staged, keep, self.errors, self._stop)
+        for _ in range(min(_NUM_COPIES, len(waiting))):
+            threading.Thread(target=work, name="shardprep-copy").start()
+
+    def __del__(self) -> None:
+        self._stop.set()
+
+
+def _that_fit(shards: dict[str, RemoteShard], staged: StagedShards, first: str) -> list[str]:
+    """Return the shards that may be kept, in their order from the first one on."""
+    names = list(shards)
+    begin = names.index(first)
+    room = limit = staged.limit()
+    found = []
+    for name in names[begin:] + names[:begin]:
+        if shards[name].num_bytes <= room:
+            room -= shards[name].num_bytes
+            found.append(name)
+    if len(found) < len(names):
+        _log.info(
+            "%d of %d shards fit in the %.2f GB that may be kept here; the others are read from "
+            "the store in each epoch (%s, ReadConfig.staging_bytes)",
+            len(found), len(names), limit / 1e9, LIMIT_VARIABLE,
+        )  # fmt: skip
+    return found
+
+
+def _copy(
+    waiting: deque[str],
+    shards: dict[str, RemoteShard],
+    staged: StagedShards,
+    keep: frozenset[str],
+    errors: dict[str, DatasetError],
+    stop: threading.Event,
+) -> None:
+    """Copy shards until none is waiting, nobody reads any more, or the program ends.
+
+    That is why it runs in threads that do not die with the program: they would in foreign code.
+    """
+
+    def is_over() -> bool:
+        return stop.is_set() or not threading.main_thread().is_alive()
+
+    with contextlib.suppress(IndexError):
+        while not is_over():
+            name = waiting.popleft()
+            try:
+                outcome = staged.stage(shards[name], keep, is_over)
+            except DatasetError as error:
+                errors[name] = error
+            except (StorageError, OSError) as error:
+                if not is_over():
+                    _log.warning("%s is not kept here: %s", name, error)
+                return
+            else:
+                if outcome == "full":
+                    return
+                if outcome == "busy":  # another process copies it
+                    waiting.append(name)
+                    stop.wait(_BUSY_S)

@@ -1,0 +1,1 @@
+"""The tf.data reader; TensorFlow is imported in this room."""

@@ -1,0 +1,95 @@
+"""Batches of images filled in one call, straight from mapped shards: the records that `Decoder`
+would have parsed, and the same pixels.
+
+The graph carries positions, and threads of our own decode each image to where it stays. Where the
+graph carries records, every image is made in new memory and copied into its batch, raw ones four
+times. But one thread at a time runs Python, and to hand that over costs as much as an image does:
+where images are small and cores many, the graph of records is the faster one.
+"""  # noqa: D205 - one sentence
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from shardprep.dataset.schema import IMAGE
+from shardprep.machine import usable_cores
+from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
+from shardprep.reader.arrays.examples import Examples
+from shardprep.reader.arrays.features import Values
+from shardprep.reader.arrays.records import records_at
+from shardprep.reader.tf.python_calls import from_graph
+
+if TYPE_CHECKING:
+    from shardprep.dataset.schema import Schema
+    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.tf.blocks import Source
+    from shardprep.reader.tf.decode import Decoder
+
+_PIXELS_A_CORE = 8192
+"""Of an image, for each core there is: of fewer, threads wait for each other's Python."""
+_MOST_CORES: dict[str | None, int] = {"jpeg": 8, "raw": 3}
+"""With more, the graph of records is faster. To copy is so soon done that one thread does it."""
+
+
+def is_faster(schema: Schema, request: Request, config: ReadConfig) -> bool:
+    """Tell whether the batches of a request can be filled, and whether that is faster."""
+    size, target = schema.image_size, schema.target
+    return (
+        request.batch_size is not None
+        and size is not None
+        and config.image_size in (None, size)
+        and request.as_supervised
+        and (target is None or schema.features[target].dtype != "bytes")
+        and config.on_error == "raise"
+        and config.service is None
+        and usable_cores() <= _MOST_CORES.get(schema.image.encoding, 0)
+        and usable_cores() * _PIXELS_A_CORE <= size[0] * size[1]
+    )
+
+
+class Filled:
+    """The batches of a source, by the positions of their records."""
+
+    def __init__(
+        self, source: Source, decoder: Decoder, batch_size: int, config: ReadConfig
+    ) -> None:
+        """`decoder` is asked for images that the faster one refuses."""
+        schema = decoder.schema
+        names = (IMAGE,) if schema.target is None else (IMAGE, schema.target)
+        self._values = Values(schema, names, decode=True, otherwise=decoder.pixels)
+        records = records_at(source.folder, source.shards, source.slices, source.frames)
+        is_raw = schema.image.encoding == "raw"
+        threads = 1 if is_raw else config.num_parallel_calls_for_decode or usable_cores()
+        batches = 1 + max(1, -(-threads * IMAGES_A_TURN // batch_size))
+        self.num_parallel_calls = 1 if threads == 1 else batches
+        """Batches at a time: no thread waits while others fill the last rows of one."""
+        self._filler = Filler(
+            Examples(records, self._values),
+            batch_size=batch_size,
+            num_threads=threads,
+            num_kept=2 * self.num_parallel_calls,
+        )
+
+    def batch(self, positions: Any) -> Any:
+        """Return (images, targets), or images alone, of the records at int64[batch] positions.
+
+        A bad record is an error of the graph that names its shard, number and offset.
+        """
+        empty = self._values.columns(0)
+        shapes = [self._values.image_shape(), *(one.shape[1:] for one in empty.values())]
+        dtypes = [tf.uint8, *(one.dtype for one in empty.values())]
+        found = tf.numpy_function(from_graph(self._batch), [positions], dtypes, stateful=False)
+        columns = [
+            tf.ensure_shape(one, (*positions.shape, *shape))
+            for one, shape in zip(found, shapes, strict=True)
+        ]
+        return tuple(columns) if len(columns) > 1 else columns[0]
+
+    def _batch(self, positions: Any) -> list[Any]:
+        filling = self._filler.begin(positions.tolist())
+        filling.wait()
+        for row in sorted(filling.errors):
+            raise filling.errors[row]
+        return [filling.columns[name] for name in self._values.names]

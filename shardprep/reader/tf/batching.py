@@ -1,0 +1,87 @@
+"""Batches that are full, and as many for every reader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from shardprep.reader.opening import Opened
+    from shardprep.reader.options import ReadConfig, Request
+
+
+def served(dataset: Any, total: int | None, request: Request, config: ReadConfig) -> Any:
+    """Let the workers of a service do all of the above, each with groups of its own.
+
+    Each worker ends an epoch with a batch that is not full; here they are made full again.
+    """
+    dataset = dataset.apply(
+        tf.data.experimental.service.distribute(
+            tf.data.experimental.service.ShardingPolicy.DYNAMIC, config.service
+        )
+    )
+    size = request.batch_size or 1
+    return counted(dataset.rebatch(size, drop_remainder=request.drop_remainder), total, request)
+
+
+def counted(dataset: Any, total: int | None, request: Request) -> Any:
+    """Tell tf.data the number of batches that so many records make, where it cannot know it."""
+    if total is None:
+        return dataset
+    size = request.batch_size or 1
+    if total > 0:
+        total = total // size if request.drop_remainder else _ceil(total, size)
+    return dataset.apply(tf.data.experimental.assert_cardinality(total))
+
+
+def num_batches(opened: Opened, request: Request, config: ReadConfig) -> int:
+    """Return the batches of an epoch of this reader.
+
+    Padded, or without the last ones that are not full, every reader has as many, and every replica
+    that a reader feeds: those of a strategy wait for each other.
+    """
+    size = request.batch_size or 1
+    _, readers = config.shard_of
+    replicas = config.replicas
+    if config.pad_batches:
+        return _ceil(_ceil(opened.num_all, readers), size * replicas) * replicas
+    if request.drop_remainder:
+        return opened.num_all // readers // size // replicas * replicas
+    return _ceil(opened.num_records, size)
+
+
+def evened(dataset: Any, opened: Opened, request: Request, config: ReadConfig) -> Any:
+    """Give all readers as many batches, where they may differ by the record that one has more."""
+    return dataset.take(num_batches(opened, request, config))
+
+
+def padded(dataset: Any, opened: Opened, request: Request, config: ReadConfig) -> Any:
+    """Fill up the last batch and tell what is filled; give all readers as many batches."""
+    size = request.batch_size or 1
+
+    def pad(*element: Any) -> tuple[Any, ...]:
+        missing = size - tf.shape(tf.nest.flatten(element)[0])[0]
+
+        def fill(one: Any) -> Any:
+            filled = tf.concat([one, _nothing((missing, *one.shape[1:]), one.dtype)], 0)
+            return tf.ensure_shape(filled, (size, *one.shape[1:]))
+
+        mask = tf.concat([tf.ones(size - missing), tf.zeros(missing)], 0)
+        return (*tf.nest.map_structure(fill, element), tf.ensure_shape(mask, (size,)))
+
+    dataset = dataset.map(pad, num_parallel_calls=tf.data.AUTOTUNE)
+    more = num_batches(opened, request, config) - _ceil(opened.num_records, size)
+    if not more:
+        return dataset
+    spec = dataset.element_spec
+    empty = tf.nest.map_structure(lambda one: _nothing(one.shape, one.dtype), spec)
+    return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(more))
+
+
+def _ceil(number: int, size: int) -> int:
+    return -(-number // size)
+
+
+def _nothing(shape: Any, dtype: Any) -> Any:
+    return tf.fill(shape, tf.constant("" if dtype == tf.string else 0, dtype))

@@ -1,0 +1,174 @@
+"""From serialized Examples to what `load` yields, by the dataset's own schema."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from shardprep.dataset.schema import IMAGE, LABELS
+from shardprep.errors import DatasetError
+from shardprep.reader import order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardprep.dataset.schema import Schema
+    from shardprep.reader.options import ReadConfig, Request
+
+_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
+_WHITE = 255.0
+
+
+class Decoder:
+    """Parses records and decodes their images."""
+
+    def __init__(self, schema: Schema, request: Request, config: ReadConfig) -> None:
+        self.schema = schema
+        self.request = request
+        self.resize = None if config.image_size == schema.image_size else config.image_size
+        wanted = (IMAGE, schema.target) if request.as_supervised else tuple(schema.features)
+        self.features = {
+            name: (
+                tf.io.VarLenFeature(tf.int64)
+                if feature.kind == "labels"
+                else tf.io.FixedLenFeature((), _DTYPES[feature.dtype])
+            )
+            for name, feature in schema.features.items()
+            if name in wanted
+        }
+
+    def one(self, record: Any) -> Any:
+        """Parse one record and decode its image."""
+        features = tf.io.parse_single_example(record, self.features)
+        features[IMAGE] = self.image(features[IMAGE])
+        return self._as_asked(self._multi_hot(features))
+
+    def record_and_image(self, record: Any) -> Any:
+        """Return a record and its pixels."""
+        image = {IMAGE: self.features[IMAGE]}
+        return record, self.image(tf.io.parse_single_example(record, image)[IMAGE])
+
+    def decoded(self, record: Any, pixels: Any) -> Any:
+        """Parse one record whose image is decoded already."""
+        features = tf.io.parse_single_example(record, self.features)
+        features[IMAGE] = pixels
+        return self._as_asked(self._multi_hot(features))
+
+    def batch(self, records: Any) -> Any:
+        """Parse a batch of records whose images are raw pixels."""
+        features = tf.io.parse_example(records, self.features)
+        height, width = self._size()
+        flat = tf.io.decode_raw(features[IMAGE], tf.uint8, fixed_length=height * width * 3)
+        features[IMAGE] = self._resized(tf.reshape(flat, (-1, height, width, 3)))
+        return self._as_asked(self._multi_hot(features))
+
+    def image(self, data: Any) -> Any:
+        """Return the pixels of an encoded image, uint8[height, width, 3], resized if asked."""
+        return self._resized(self._pixels(data))
+
+    def pixels(self, data: bytes) -> Any:
+        """Return the pixels of an encoded image as an array, not resized. Raises as TensorFlow."""
+        return self._pixels(tf.constant(data)).numpy()
+
+    def _pixels(self, data: Any) -> Any:
+        encoding = self.schema.image.encoding
+        if encoding == "raw":
+            height, width = self._size()
+            return tf.reshape(tf.io.decode_raw(data, tf.uint8), (height, width, 3))
+        if encoding == "jpeg":
+            # The accurate transform is as fast as any here, and is what the writer used.
+            pixels = tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE")
+        elif encoding == "png":
+            pixels = tf.io.decode_png(data, channels=3)
+        else:
+            pixels = tf.cond(
+                tf.io.is_jpeg(data),
+                lambda: tf.io.decode_jpeg(data, channels=3, dct_method="INTEGER_ACCURATE"),
+                lambda: tf.io.decode_png(data, channels=3),
+            )
+        return tf.ensure_shape(pixels, (*(self.schema.image_size or (None, None)), 3))
+
+    def _size(self) -> tuple[int, int]:
+        if self.schema.image_size is None:
+            raise DatasetError(self.schema.name, "raw images without a size cannot be read")
+        return self.schema.image_size
+
+    def _resized(self, pixels: Any) -> Any:
+        if self.resize is None:
+            return pixels
+        resized = tf.image.resize(pixels, self.resize, antialias=True)
+        return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, _WHITE), tf.uint8)
+
+    def _multi_hot(self, features: dict[str, Any]) -> dict[str, Any]:
+        """Turn the class indices of multi-label sets into float32[…, classes] of 0 and 1."""
+        if LABELS in features:
+            indicator = tf.sparse.to_indicator(features[LABELS], len(self.schema.labels))
+            features[LABELS] = tf.cast(indicator, tf.float32)
+        return features
+
+    def _as_asked(self, features: dict[str, Any]) -> Any:
+        if not self.request.as_supervised:
+            return features
+        target = self.schema.target
+        return features[IMAGE] if target is None else (features[IMAGE], features[target])
+
+
+class Finisher:
+    """Applies dtype and augmentation to what is decoded, batch by batch."""
+
+    def __init__(self, request: Request, target: str | None, key: int) -> None:
+        """`target` is the feature to learn, `key` what the seeds of augmentation are made of."""
+        self.request = request
+        self.target = target
+        self.key = key
+        self.takes = _parameters(request.augment) if request.augment is not None else frozenset()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to do."""
+        return self.request.dtype != "uint8" or self.request.augment is not None
+
+    @property
+    def wants_seed(self) -> bool:
+        """Whether the augmentation takes a seed, so that it is a function of its records."""
+        return "seed" in self.takes
+
+    def __call__(self, element: Any, tag: Any = None) -> Any:
+        """Return an element with its images, and what augmentation does to labels, changed."""
+        if isinstance(element, dict):
+            labels = None if self.target is None else element[self.target]
+            images, labels = self._augmented(element[IMAGE], labels, tag)
+            changed = {} if self.target is None else {self.target: labels}
+            return {**element, IMAGE: images, **changed}
+        if isinstance(element, tuple):
+            images, labels = element
+            return self._augmented(images, labels, tag)
+        return self._augmented(element, None, tag)[0]
+
+    def _augmented(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:
+        if self.request.dtype == "float32":
+            images = tf.cast(images, tf.float32) / _WHITE
+        augment = self.request.augment
+        if augment is None:
+            return images, labels
+        options: dict[str, Any] = {"training": True} if "training" in self.takes else {}
+        if self.wants_seed:
+            options["seed"] = self._seed(tag)
+        inputs = (images, labels) if "labels" in self.takes else (images,)
+        found = augment(*inputs, **options)
+        return found if isinstance(found, tuple) else (found, labels)
+
+    def _seed(self, tag: Any) -> Any:
+        """Return int32[2] made of the first record of a batch and its epoch."""
+        first = tf.reshape(tag, (-1,))[0]
+        pair = [order.mixed(self.key, first, 1), order.mixed(self.key, first, 2)]
+        return tf.cast(tf.stack(pair), tf.int32)
+
+
+def _parameters(augment: Callable[..., Any]) -> frozenset[str]:
+    try:
+        return frozenset(inspect.signature(getattr(augment, "call", augment)).parameters)
+    except ValueError:  # written in C
+        return frozenset()

@@ -1,0 +1,278 @@
+"""The records of all epochs, in their order, as a tf.data graph; `order` says which order.
+
+Everything is a function of (seed, epoch, place): no state but the number of the epoch, which is
+counted in Python where a dataset is iterated again, or in the graph where it repeats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from shardprep.reader import order
+from shardprep.reader.options import BLOCK_LENGTH
+from shardprep.reader.tf.order_graph import shuffled, walked
+from shardprep.reader.tf.python_calls import from_graph
+from shardprep.reader.tf.remote_records import fetched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.tf.blocks import Source
+
+_FOREVER = (1 << 63) - 1
+_MAX_BUFFER_BYTES = 1 << 20
+_FILE_BLOCK_LENGTH = _FILE_CYCLE_LENGTH = 16
+_GROUP, _WINDOW, _FILES = 1, 2, 3  # what a key is for
+
+
+class Cursor(NamedTuple):
+    """Where an iteration begins."""
+
+    epoch: int
+    num_done: int
+    """Records of this epoch that have been before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the records of a source are read."""
+
+    request: Request
+    config: ReadConfig
+    cursor: Callable[[], Cursor] | None
+    """Called when an iteration begins; None begins at the first epoch, with no call into Python."""
+    read: Callable[[Any, Any], Any] | None
+    """Positions of first records, numbers of records → the bytes of all these records, string[all],
+    in place of the shards. None reads the shards."""
+    is_positions: bool
+    """Yield the position of each record in place of its bytes."""
+    is_tagged: bool
+    """Yield each record with epoch × records + position, which no other one has."""
+
+
+def epoch_key(source: Source, reading: Reading, epoch: Any) -> Any:
+    """Return the key of the order of an epoch."""
+    again = reading.config.shuffle_reshuffle_each_iteration
+    return order.mixed(source.key, epoch if again else 0)
+
+
+def records(source: Source, reading: Reading) -> Any:
+    """Return the dataset of the records of all epochs that are asked for."""
+    if reading.request.window:
+        return _windowed(source, reading)
+    return _in_turn(source, reading, lambda group: group)
+
+
+def position_batches(source: Source, reading: Reading, size: int, *, drop_remainder: bool) -> Any:
+    """Return the dataset of batches of so many positions, in the order of `records`.
+
+    A group goes through as one vector: a step of tf.data for each record would cost as much as
+    what there is to do for it besides decoding.
+    """
+    if reading.request.window:
+        return records(source, reading).batch(size, drop_remainder=drop_remainder)
+    groups = _in_turn(source, reading, lambda group: group.batch(source.group_records))
+    return groups.rebatch(size, drop_remainder=drop_remainder)
+
+
+def _in_turn(source: Source, reading: Reading, form: Callable[[Any], Any]) -> Any:
+    """Return the records of one group after the other, in the form that is given to each.
+
+    The next one is being read while the last one is used: the order needs no luck, and two groups
+    are all that is in memory.
+    """
+    return _groups(source, reading).interleave(
+        lambda epoch, group, skip: form(_group(source, reading, epoch, group).skip(skip)),
+        cycle_length=1,
+        block_length=source.group_records,
+        num_parallel_calls=1,
+        deterministic=True,
+    )
+
+
+def _num_epochs(reading: Reading) -> int:
+    """Return the epochs of an iteration, 0 for no end."""
+    repeat = reading.request.repeat
+    return 0 if repeat is True else repeat or 1
+
+
+def _begin(reading: Reading, find: Callable[[Cursor], tuple[int, ...]], width: int) -> Any:
+    """Return a dataset of one element: what `find` makes of the cursor, int64[width]."""
+    cursor = reading.cursor
+
+    def begin() -> Any:
+        return np.array(find(cursor() if cursor else Cursor(0, 0)), np.int64)
+
+    def call(_: Any) -> Any:
+        found = tf.numpy_function(from_graph(begin), [], tf.int64, stateful=True)
+        return tf.ensure_shape(found, (width,))
+
+    return tf.data.Dataset.from_tensors(0).map(call)
+
+
+def _groups(source: Source, reading: Reading) -> Any:
+    """Return the dataset of (epoch, group, records of it to leave out) of all groups to be read."""
+    number = order.num_groups(source.blocks, source.width)
+    epochs = _num_epochs(reading)
+    zero = tf.constant(0, tf.int64)
+    if reading.cursor is None:
+        # A plain range: workers of a service part it among themselves.
+        stop = epochs * number or _FOREVER
+        return tf.data.Dataset.range(stop).map(lambda i: (i // number, i % number, zero))
+
+    def find(cursor: Cursor) -> tuple[int, ...]:
+        key = epoch_key(source, reading, cursor.epoch) if reading.request.shuffle else None
+        begin = order.find_start(source.blocks, source.width, key, cursor.num_done)
+        return cursor.epoch, begin.group, begin.skip
+
+    def groups(begin: Any) -> Any:
+        stop = epochs * number if epochs else _FOREVER
+        return tf.data.Dataset.range(begin[1], stop).map(
+            lambda i: (begin[0] + i // number, i % number, tf.where(i == begin[1], begin[2], zero))
+        )
+
+    return _begin(reading, find, 3).flat_map(groups)
+
+
+def _group(source: Source, reading: Reading, epoch: Any, group: Any) -> Any:
+    """Return the dataset of the records of one group."""
+    blocks, size = source.blocks, len(source.blocks)
+    places = tf.range(group * source.width, tf.minimum((group + 1) * source.width, size))
+    key = epoch_key(source, reading, epoch)
+    if reading.request.shuffle:
+        places = walked(places, size, key)
+    columns = [
+        tf.gather(tf.constant(column), places)
+        for column in (blocks.file, blocks.offset, blocks.num_bytes, blocks.count, blocks.first)
+    ]
+    if reading.is_positions:
+        dataset = _positions(source, reading, epoch, columns[4], columns[3])
+        return _group_order(dataset, source, reading, order.mixed(key, _GROUP, group))
+    read = _reads(source, reading)
+    if read is not None:
+        dataset = _together(read, source, reading, epoch, columns[4], columns[3])
+        return _group_order(dataset, source, reading, order.mixed(key, _GROUP, group))
+    files = tf.constant(source.files)
+
+    def block(file: Any, offset: Any, num_bytes: Any, count: Any) -> Any:
+        # The buffer is the block: nothing is read that is not used.
+        variant = tf.raw_ops.TFRecordDatasetV2(
+            filenames=[files[file]],
+            compression_type="",
+            buffer_size=tf.minimum(num_bytes, _MAX_BUFFER_BYTES),
+            byte_offsets=[offset],
+        )
+        found = tf.data.experimental.from_variant(variant, tf.TensorSpec((), tf.string))
+        return found.take(count)
+
+    def tagged(*columns: Any) -> Any:
+        found = block(*columns[:4])
+        if not reading.is_tagged:
+            return found
+        first = epoch * source.num_records + columns[4]
+        return tf.data.Dataset.zip(found, tf.data.Dataset.range(first, first + columns[3]))
+
+    dataset = tf.data.Dataset.from_tensor_slices(tuple(columns)).flat_map(tagged)
+    return _group_order(dataset, source, reading, order.mixed(key, _GROUP, group))
+
+
+def _positions(source: Source, reading: Reading, epoch: Any, first: Any, count: Any) -> Any:
+    """Return the positions of the records of some blocks."""
+    found = tf.ragged.range(first, first + count).flat_values
+    tags = epoch * source.num_records + found
+    return tf.data.Dataset.from_tensor_slices((found, tags) if reading.is_tagged else found)
+
+
+def _reads(source: Source, reading: Reading) -> Callable[[Any, Any], Any] | None:
+    """Return what reads records where TensorFlow does not do it itself."""
+    if reading.read is None and source.remote is not None:
+        return fetched(source, source.remote)
+    return reading.read
+
+
+def _together(
+    read: Callable[[Any, Any], Any],
+    source: Source,
+    reading: Reading,
+    epoch: Any,
+    first: Any,
+    count: Any,
+) -> Any:
+    """Return the records of some blocks, read in one call."""
+    found = read(first, count)
+    if not reading.is_tagged:
+        return tf.data.Dataset.from_tensor_slices(found)
+    tags = epoch * source.num_records + tf.ragged.range(first, first + count).flat_values
+    return tf.data.Dataset.from_tensor_slices((found, tags))
+
+
+def _group_order(dataset: Any, source: Source, reading: Reading, key: Any) -> Any:
+    """Return the records of a group in the order in which they come."""
+    return shuffled(dataset, source.group_records, key) if reading.request.shuffle else dataset
+
+
+def _windowed(source: Source, reading: Reading) -> Any:
+    """Return the records drawn from a plain window: shards in a new order each epoch, several read
+    side by side, a window that moves over them."""  # noqa: D205, D209 - one sentence
+    config, request = reading.config, reading.request
+    epochs = _num_epochs(reading)
+    size = len(source.slices)
+    first = np.cumsum([0, *(one.take for one in source.slices)])[:-1].astype(np.int64)
+    skip = np.array([one.skip for one in source.slices], np.int64)
+    take = np.array([one.take for one in source.slices], np.int64)
+    cycle = min(config.interleave_cycle_length or _FILE_CYCLE_LENGTH, size)
+    calls = config.num_parallel_calls_for_interleave_files
+    read = _reads(source, reading)
+
+    def shard(epoch: Any, file: Any) -> Any:
+        begin, count = tf.gather(first, file), tf.gather(take, file)
+        if reading.is_positions:
+            found = tf.data.Dataset.range(begin, begin + count)
+        elif read is not None:
+            found = _in_blocks(read, begin, count)
+        else:
+            found = tf.data.TFRecordDataset(tf.gather(source.files, file))
+            found = found.skip(tf.gather(skip, file)).take(count)
+        if not reading.is_tagged:
+            return found
+        tag = epoch * source.num_records + begin
+        return tf.data.Dataset.zip(found, tf.data.Dataset.range(tag, tag + count))
+
+    def one_epoch(epoch: Any, num_done: Any) -> Any:
+        key = epoch_key(source, reading, epoch)
+        files = walked(tf.range(size, dtype=tf.int64), size, order.mixed(key, _FILES))
+        dataset = tf.data.Dataset.from_tensor_slices(files).interleave(
+            lambda file: shard(epoch, file),
+            cycle_length=cycle,
+            block_length=config.interleave_block_length or _FILE_BLOCK_LENGTH,
+            num_parallel_calls=min(calls, cycle) if calls else tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        window = min(int(request.shuffle), source.num_records)
+        # A window knows its order only by drawing it: going on means drawing again, undecoded.
+        return shuffled(dataset, window, order.mixed(key, _WINDOW)).skip(num_done)
+
+    def all_epochs(begin: Any) -> Any:
+        zero = tf.constant(0, tf.int64)
+        ends = begin[0] + epochs if epochs else tf.constant(_FOREVER, tf.int64)
+        return tf.data.Dataset.range(begin[0], ends).flat_map(
+            lambda epoch: one_epoch(epoch, tf.where(epoch == begin[0], begin[1], zero))
+        )
+
+    return _begin(reading, tuple, 2).flat_map(all_epochs)
+
+
+def _in_blocks(read: Callable[[Any, Any], Any], first: Any, count: Any) -> Any:
+    """Return the dataset of records that lie together, a few read at once."""
+    length = tf.constant(BLOCK_LENGTH, tf.int64)
+    starts = tf.data.Dataset.range(first, first + count, length)
+    return starts.flat_map(
+        lambda at: tf.data.Dataset.from_tensor_slices(
+            read([at], [tf.minimum(length, first + count - at)])
+        )
+    )

@@ -1,0 +1,197 @@
+"""The documents beside the shards, each against what it follows from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
+
+from shardprep.dataset.folder import SCHEMA_FILE, index_name, read_schema
+from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES, check_size
+from shardprep.dataset.manifest import MANIFEST_FILE, contradictions, decode_manifest
+from shardprep.dataset.tfds_metadata import DOCUMENTS as TFDS_FILES
+from shardprep.dataset.tfds_metadata import tfds_files
+from shardprep.errors import DatasetError, ShardprepError
+from shardprep.storage.regular_file import read_regular, sha256_of
+from shardprep.verifier.problem import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
+    from shardprep.verifier.rows import Rows
+
+
+def checked_manifest(folder: Path, problems: list[Problem]) -> Manifest | None:
+    """Return the manifest, None where there is none to read; what is wrong joins the problems."""
+    data = read_document(folder, MANIFEST_FILE, None, problems)
+    if data is None:
+        return None
+    try:
+        manifest = decode_manifest(data, "")
+    except DatasetError as error:
+        problems.append(Problem("manifest", MANIFEST_FILE, error.what))
+        return None
+    said = contradictions(manifest, data)
+    problems += [Problem("manifest", MANIFEST_FILE, what) for what in said]
+    return manifest
+
+
+def read_document(
+    folder: Path,
+    name: str,
+    manifest: Manifest | None,
+    problems: list[Problem],
+    most_bytes: int = MAX_DOCUMENT_BYTES,
+) -> bytes | None:
+    """Return the bytes of a file, None where there are none to read.
+
+    That, and bytes other than those of which the manifest has the hash, join the problems.
+    """
+    try:
+        data = read_regular(folder / name, most_bytes)
+    except FileNotFoundError:
+        problems.append(Problem("missing", name, "is not there"))
+        return None
+    except OSError as error:
+        problems.append(Problem("unreadable", name, f"cannot be read ({error.strerror})"))
+        return None
+    problems += _hash_problems(name, manifest, hashlib.sha256(data).hexdigest())
+    return data
+
+
+def is_readable(
+    folder: Path, name: str, manifest: Manifest | None, problems: list[Problem]
+) -> bool:
+    """Tell whether a file of any size is there to read; what is wrong joins the problems."""
+    try:
+        digest = sha256_of(folder / name)
+    except FileNotFoundError:
+        problems.append(Problem("missing", name, "is not there"))
+        return False
+    except OSError as error:
+        problems.append(Problem("unreadable", name, f"cannot be read ({error.strerror})"))
+        return False
+    problems += _hash_problems(name, manifest, digest)
+    return True
+
+
+def _hash_problems(name: str, manifest: Manifest | None, digest: str) -> Iterator[Problem]:
+    expected = manifest.files.get(name) if manifest else None
+    if expected not in (None, digest):
+        what = f"has SHA-256 {digest[:12]}…, the manifest says {str(expected)[:12]}…"
+        yield Problem("hash", name, what)
+
+
+def checked_schema(
+    folder: Path, manifest: Manifest | None, problems: list[Problem]
+) -> Schema | None:
+    """Return the schema, None where there is none to read; what is wrong joins the problems."""
+    if read_document(folder, SCHEMA_FILE, manifest, problems) is None:
+        return None
+    try:
+        schema = read_schema(folder)
+    except ShardprepError as error:
+        problems.append(Problem("schema", SCHEMA_FILE, error.what))
+        return None
+    if manifest is not None and schema.labels != manifest.labels.names:
+        what = f"has other classes than the manifest ({len(schema.labels):,} classes)"
+        problems.append(Problem("schema", SCHEMA_FILE, what))
+    return schema
+
+
+def check_tfds(
+    folder: Path, manifest: Manifest | None, schema: Schema | None, problems: list[Problem]
+) -> None:
+    """See that the files of TensorFlow Datasets are those of this dataset, or at least JSON."""
+    expected = dict.fromkeys(TFDS_FILES, "")
+    if manifest is not None and schema is not None:
+        expected = tfds_files(manifest, schema)
+    for name, text in expected.items():
+        data = read_document(folder, name, manifest, problems)
+        if data is None or data == text.encode():
+            continue
+        faults = list(_json_faults(data, text) if name.endswith(".json") else _lines(data, text))
+        if text and not faults:
+            faults.append("is not the text that the build wrote")
+        problems += [Problem("tfds", name, what) for what in faults]
+
+
+def index_problem(
+    folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: Rows | None
+) -> Problem | None:
+    """Return where the index of a shard is wrong about the places of its records.
+
+    Where nothing else says them it must be there, and may say what it likes.
+    """
+    name = index_name(shard)
+    problems: list[Problem] = []
+    expected = "".join(f"{offset} {length}\n" for offset, length in places or ())
+    most_bytes = 2 * len(expected) + MAX_DOCUMENT_BYTES
+    data = read_document(folder, name, None, problems, most_bytes)
+    if data is None:
+        return problems[0]
+    if places is None:
+        return None
+    if data == expected.encode():
+        return None
+    here = data.decode(errors="replace").splitlines(keepends=True)
+    pairs = list(zip_longest(here, expected.splitlines(keepends=True)))
+    wrong = [number for number, (line, wanted) in enumerate(pairs) if line != wanted]
+    if not wrong:
+        return Problem("index", name, "is not the text that the build wrote")
+    line, wanted = pairs[wrong[0]]
+    line, wanted = (text and text.rstrip("\n") for text in (line, wanted))
+    what = f"says {_shown(line)}, the shard {_shown(wanted)}"
+    if len(wrong) > 1:
+        what += f", and {len(wrong) - 1:,} more lines differ"
+    number = wrong[0] if wrong[0] < len(places) else None
+    offset = places[number][0] if number is not None else None
+    key = rows.key(number) if rows is not None and number is not None else ""
+    return Problem("index", name, what, number, offset, key)
+
+
+def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:
+    """Yield in words where two JSON values differ: "splits.train.num_records is 3, not 4"."""
+    if isinstance(here, dict) and isinstance(expected, dict):
+        for key in [*expected, *(key for key in here if key not in expected)]:
+            where = f"{path}.{key}" if path else str(key)
+            if key not in here:
+                yield f"{where} is not there"
+            elif key not in expected:
+                yield f"{where} does not belong there"
+            else:
+                yield from differences(here[key], expected[key], where)
+    elif isinstance(here, list) and isinstance(expected, list) and len(here) == len(expected):
+        for i, (one, two) in enumerate(zip(here, expected, strict=True)):
+            yield from differences(one, two, f"{path}[{i}]")
+    elif here != expected or type(here) is not type(expected):
+        yield f"{path or 'it'} is {_shown(here)}, not {_shown(expected)}"
+
+
+def _json_faults(data: bytes, text: str) -> Iterator[str]:
+    try:
+        check_size(data)
+        here = from_json(data)
+    except ValueError as error:
+        yield f"is not JSON ({error}): TensorFlow Datasets cannot open the folder"
+        return
+    if text:
+        yield from differences(here, json.loads(text))
+
+
+def _lines(data: bytes, text: str) -> Iterator[str]:
+    here = data.decode(errors="replace").split("\n")
+    for number, (line, wanted) in enumerate(zip_longest(here, text.split("\n")), 1):
+        if line != wanted:
+            yield f"line {number:,} is {_shown(line)}, not {_shown(wanted)}"
+
+
+def _shown(value: object) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -1,0 +1,154 @@
+"""One record against its schema and its row. Pure: bytes in, faults out, as (kind, what) pairs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shardprep.catalog.catalog import UNLABELLED
+from shardprep.dataset import example
+from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, WIDTH
+from shardprep.errors import RecordError
+from shardprep.verifier.layout import read_plain
+from shardprep.verifier.pixels import fault_inside, fault_outside
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardprep.dataset.schema import Feature, Schema
+    from shardprep.verifier.layout import Features
+    from shardprep.verifier.problem import Kind
+    from shardprep.verifier.rows import Rows
+
+_TYPES = {"bytes": bytes, "int64": int, "float32": float}
+
+
+class Fault(NamedTuple):
+    """What is wrong with a record."""
+
+    kind: Kind
+    what: str
+
+
+class ExampleCheck:
+    """How the records of a dataset are judged."""
+
+    def __init__(self, schema: Schema | None, *, decode: bool) -> None:
+        """Without a schema, each must be an Example, whatever it holds; `decode`: images too."""
+        self.target = schema.target if schema else None
+        self._decode = decode
+        self._features = dict(schema.features) if schema else {}
+        self._num_classes = len(schema.labels) if schema else 0
+
+    def read(self, payload: bytes) -> Features | Fault:
+        """Return the features of a record, or that it has none."""
+        features = read_plain(payload)
+        if features is not None:
+            return features
+        try:
+            return example.decode(payload)
+        except RecordError as error:
+            return Fault("example", error.what)
+
+    def faults(self, features: Features, rows: Rows | None, record: int | None) -> list[Fault]:
+        """Return what is wrong with the features of the record of that number, all of it."""
+        if not self._features:
+            return []
+        found: list[Fault] = []
+        sound: dict[str, object] = {}
+        for name, feature in self._features.items():
+            values = features.get(name)
+            if values is None:
+                found.append(Fault("example", f"has no feature {name!r}"))
+            elif fault := _fault(values, feature, self._num_classes):
+                found.append(Fault(fault.kind, f"{name}: {fault.what}"))
+            else:
+                sound[name] = values if feature.kind == "labels" else values[0]
+        found.extend(
+            Fault("example", f"has a feature {name!r} that the schema does not name")
+            for name in sorted(features.keys() - self._features.keys())
+        )
+        found.extend(self._image_faults(sound))
+        if rows is not None and record is not None and record < len(rows.keys):
+            found.extend(_row_faults(sound, self.target, rows, record))
+        return found
+
+    def _image_faults(self, sound: Mapping[str, object]) -> list[Fault]:
+        found: list[Fault] = []
+        image = self._features[IMAGE]
+        height, width = sound.get(HEIGHT), sound.get(WIDTH)
+        for name, side, wanted in (
+            (HEIGHT, height, image.shape[0]),
+            (WIDTH, width, image.shape[1]),
+        ):
+            if isinstance(side, int) and (side < 1 or wanted not in (None, side)):
+                found.append(
+                    Fault("example", f"{name}: is {side}, the schema says {wanted or '1 or more'}")
+                )
+        size = (height, width) if isinstance(height, int) and isinstance(width, int) else None
+        data = sound.get(IMAGE)
+        if isinstance(data, bytes):
+            what = fault_outside(data, image, size)
+            if not what and self._decode:
+                what = fault_inside(data, image, size)
+            if what:
+                found.append(Fault("image", f"the image {what}"))
+        return found
+
+
+def key_of(features: Features) -> str:
+    """Return the key that a record carries, "" where it carries none."""
+    for value in features.get(FILENAME, ()):
+        if isinstance(value, bytes):
+            return value.decode(errors="replace")
+    return ""
+
+
+def _fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
+    """Return what is wrong with the values of one feature."""
+    kind = _TYPES[feature.dtype]
+    for value in values:
+        if type(value) is not kind:
+            what = f"holds {type(value).__name__}, the schema says {feature.dtype}"
+            return Fault("example", what)
+    if feature.kind == "labels":
+        if values != sorted(set(values)):
+            return Fault("example", f"{values} is not ascending")
+    elif len(values) != 1:
+        return Fault("example", f"has {len(values)} values, not 1")
+    if feature.kind == "text":
+        try:
+            values[0].decode()
+        except UnicodeDecodeError:
+            return Fault("example", f"{values[0][:40]!r} is not UTF-8")
+    elif feature.kind in ("label", "labels"):
+        return _label_fault(values, UNLABELLED if feature.kind == "label" else 0, num_classes)
+    return None
+
+
+def _label_fault(labels: Sequence[int], lowest: int, num_classes: int) -> Fault | None:
+    for label in labels:
+        if not lowest <= label < num_classes:
+            return Fault("label", f"{label} is no class, there are {num_classes:,}")
+    return None
+
+
+def _row_faults(
+    sound: Mapping[str, object], target: str | None, rows: Rows, record: int
+) -> list[Fault]:
+    """Return where a record and its row in `items.parquet` differ."""
+    found = []
+    key = sound.get(FILENAME)
+    if isinstance(key, bytes) and key.decode() != rows.keys[record]:
+        found.append(
+            Fault("items", f"is of {key.decode()!r}, items.parquet says {rows.keys[record]!r}")
+        )
+    if target is not None and target in sound and rows.targets:
+        here, there = sound[target], rows.targets[record]
+        if here != there and not (_is_nan(here) and _is_nan(there)):
+            found.append(Fault("items", f"{target}: is {here!r}, items.parquet says {there!r}"))
+    return found
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)

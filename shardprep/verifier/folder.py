@@ -1,0 +1,139 @@
+"""What lies in a dataset folder: its documents, its shard files, and what does not belong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep.dataset.draft import DRAFT_PREFIX
+from shardprep.dataset.folder import (
+    FETCHING_SUFFIX,
+    INCOMPLETE_SUFFIX,
+    INDEX_DIR,
+    ITEMS_FILE,
+    SCHEMA_FILE,
+    index_name,
+)
+from shardprep.dataset.grammar import SHARD, shard_name
+from shardprep.dataset.item_table import rows_by_shard
+from shardprep.dataset.manifest import MANIFEST_FILE
+from shardprep.dataset.tfds_metadata import DOCUMENTS
+from shardprep.errors import DatasetError
+from shardprep.verifier.documents import check_tfds, checked_manifest, checked_schema
+from shardprep.verifier.problem import Problem
+from shardprep.verifier.table import checked_table, table_problems
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.schema import Schema
+
+_SPARE_BYTES = 64 << 20
+_LABELS = re.compile(r"[^.].*\.labels\.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A folder as it is found."""
+
+    manifest: Manifest | None
+    schema: Schema | None
+    rows: dict[str, pa.Table]
+    """Of each shard, in order; empty where `items.parquet` cannot be read."""
+    shards: tuple[str, ...]
+    """Shard files, and files that a reader's glob would take for such, by name."""
+    unknown: tuple[str, ...]
+    """All other files that no build has left here."""
+    problems: tuple[Problem, ...]
+
+    @property
+    def most_shard_bytes(self) -> int | None:
+        """Size in bytes above which a file is none of the shards, however damaged; None for any."""
+        if self.manifest is None:
+            return None
+        largest = max(shard.num_bytes for shard in self.manifest.shards.values())
+        return 2 * largest + _SPARE_BYTES
+
+
+def read_contents(folder: Path, remote: RemoteDataset | None) -> Contents:
+    """Return what a folder holds and what is wrong with it, shards not yet opened.
+
+    Where the dataset is `remote` the folder has copies of its documents.
+
+    Raises:
+        DatasetError: there is no such folder, or it is that of an unfinished build.
+
+    """
+    if not folder.is_dir():
+        raise DatasetError(str(folder), "no such folder", "give the folder of a dataset")
+    if folder.name.endswith(INCOMPLETE_SUFFIX):
+        raise DatasetError(
+            str(folder),
+            "the build is not finished",
+            "run the same `shardprep build` again: it goes on where it stopped",
+        )
+    problems: list[Problem] = []
+    manifest = checked_manifest(folder, problems)
+    schema = checked_schema(folder, manifest, problems)
+    table = checked_table(folder, manifest, problems)
+    rows = rows_by_shard(table) if table is not None else {}
+    if manifest is not None and table is not None:
+        problems += table_problems(manifest, table, rows)
+    check_tfds(folder, manifest, schema, problems)
+    files = sorted(remote.objects) if remote else _files(folder)
+    shards = tuple(
+        name for name in files if ".tfrecord" in name and name[0] != "." and "/" not in name
+    )
+    gone = _gone(shards, manifest)
+    problems += [Problem("missing", name, "is not there") for name in gone]
+    beside = _beside_remote(remote) if remote else _beside(folder)
+    unknown = (*_unknown(files, {*shards, *gone}), *(f"../{name}" for name in beside))
+    return Contents(manifest, schema, rows, shards, unknown, tuple(problems))
+
+
+def _files(folder: Path) -> list[str]:
+    """Return the path of everything in a folder that is not itself a folder, sorted."""
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(path.relative_to(folder).as_posix() for path in found)
+
+
+def _gone(shards: tuple[str, ...], manifest: Manifest | None) -> list[str]:
+    """Return the shards that should be there: by the manifest, else by the others' numbers."""
+    if manifest is not None:
+        return sorted(manifest.shards.keys() - set(shards))
+    matches = [match for name in shards if (match := SHARD.fullmatch(name))]
+    wanted = {
+        shard_name(match["name"], match["split"], index, int(match["count"]))
+        for match in matches
+        for index in range(int(match["count"]))
+    }
+    return sorted(wanted - set(shards))
+
+
+def _unknown(files: list[str], shards: set[str]) -> list[str]:
+    indexes = {index_name(shard) for shard in shards}
+    own = {MANIFEST_FILE, SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS}
+    known = {*own, *shards, *indexes, INDEX_DIR}
+    found = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
+    return list(dict.fromkeys(map(_shown, found)))
+
+
+def _shown(name: str) -> str:
+    """Return the name of a file, for all of a draft in object storage that of the draft."""
+    return name.partition("/")[0] + "/" if name.startswith(DRAFT_PREFIX) else name
+
+
+def _beside(folder: Path) -> list[str]:
+    """Return what an unfinished build, or copy, of this version has left."""
+    names = [folder.name + suffix for suffix in (".old", INCOMPLETE_SUFFIX, FETCHING_SUFFIX)]
+    return [name for name in names if (folder.parent / name).exists()]
+
+
+def _beside_remote(remote: RemoteDataset) -> list[str]:
+    name = f"{remote.url.name}{INCOMPLETE_SUFFIX}"
+    return [name] if remote.is_beside_unfinished() else []

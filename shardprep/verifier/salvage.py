@@ -1,0 +1,163 @@
+"""The records of a damaged shard: every one that is whole is found, every one that is not is named.
+
+Where the chain of frames breaks, it is taken up again at the next place where a record should
+start: by the rows, or shifted as far as the file is longer or shorter than they say.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep.dataset.tfrecord import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    Record,
+    payload_bytes,
+    read_records,
+)
+from shardprep.errors import RecordError
+from shardprep.verifier.examples import Fault, key_of
+from shardprep.verifier.problem import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
+    from shardprep.verifier.examples import ExampleCheck
+    from shardprep.verifier.problem import Kind
+    from shardprep.verifier.rows import Rows
+
+
+class Found(NamedTuple):
+    """A record with a sound frame."""
+
+    number: int | None
+    """Its number as it was written, None where nothing says it."""
+    record: Record
+
+
+class _Break(NamedTuple):
+    """A place where no sound record starts."""
+
+    number: int | None
+    offset: int
+    kind: Kind
+    what: str
+
+
+class Search:
+    """Goes through one damaged file."""
+
+    def __init__(
+        self, file: BinaryIO, name: str, num_bytes: int, rows: Rows | None, check: ExampleCheck
+    ) -> None:
+        """`rows` say where its records were, and which; `name` is what problems call it."""
+        self._file = file
+        self._name = name
+        self._num_bytes = num_bytes
+        self._check = check
+        self._rows = rows
+        self._shift = 0
+        self._starts: dict[int, int] = {}
+        self._keys: dict[str, int] = {}
+        if rows is not None and len(rows):
+            self._shift = num_bytes - rows.offsets[-1] - rows.lengths[-1]
+            self._starts = {offset: i for i, offset in enumerate(rows.offsets)}
+            self._keys = {key: i for i, key in enumerate(rows.keys)}
+        places = {*self._starts, *(start + self._shift for start in self._starts)}
+        self._places = sorted(place for place in places if 0 <= place < num_bytes)
+        self._seen: set[int] = set()
+        self._last = -1
+        self._count = 0
+
+    def __iter__(self) -> Iterator[Found | Problem]:
+        """Yield what is found, in the order of the file, then what is not."""
+        breaks: list[_Break] = []
+        at = 0
+        while at < self._num_bytes:
+            size = self._announced(at)
+            record = self._read(at)
+            if isinstance(record, Record):
+                yield from self._numbered(record)
+                at += record.length
+            else:
+                end = at + (size or HEADER_BYTES)
+                number = self._count if self._rows is None else self._at(at)
+                kind: Kind = "cut" if end > self._num_bytes else "damaged"
+                breaks.append(_Break(number, at, kind, record))
+                at = self._next(at, size)
+            self._count += 1
+        for one in breaks:
+            yield self._broken(one)
+        yield from self._lost()
+
+    def _announced(self, at: int) -> int | None:
+        """Return the size of the frame that starts here, None where no frame does."""
+        self._file.seek(at)
+        size = payload_bytes(self._file.read(HEADER_BYTES))
+        return None if size is None else size + FRAME_BYTES
+
+    def _read(self, at: int) -> Record | str:
+        """Return the record that starts here, or what is wrong with it."""
+        self._file.seek(at)
+        try:
+            record = next(read_records(self._file, ""))
+        except RecordError as error:
+            return error.what
+        return record._replace(offset=at)
+
+    def _next(self, at: int, size: int | None) -> int:
+        """Return where to go on after a broken record."""
+        if size is not None:
+            after = at + size
+            if after == self._num_bytes or self._announced(after) is not None:
+                return after
+        for place in self._places[bisect_right(self._places, at) :]:
+            if self._announced(place) is not None:
+                return place
+        return self._num_bytes
+
+    def _numbered(self, record: Record) -> Iterator[Found | Problem]:
+        number = self._count if self._rows is None else self._number(record)
+        yield Found(number, record)
+        if number is None:
+            return
+        if number <= self._last:
+            again = number in self._seen
+            what = "is there twice" if again else "stands after a record that it came before"
+            yield self._problem("items", what, number, record.offset)
+        self._seen.add(number)
+        self._last = max(self._last, number)
+
+    def _number(self, record: Record) -> int | None:
+        """Return which record this is: by its key, else by its place."""
+        features = self._check.read(record.payload)
+        key = "" if isinstance(features, Fault) else key_of(features)
+        return self._keys.get(key, self._at(record.offset))
+
+    def _at(self, offset: int) -> int | None:
+        """Return the number of the record that should start here."""
+        return self._starts.get(offset, self._starts.get(offset - self._shift))
+
+    def _broken(self, one: _Break) -> Problem:
+        if one.number in self._seen and self._rows is not None:
+            return self._problem("damaged", "bytes that are no record", None, one.offset)
+        if one.number is not None:
+            self._seen.add(one.number)
+        return self._problem(one.kind, one.what, one.number, one.offset)
+
+    def _lost(self) -> Iterator[Problem]:
+        offsets = self._rows.offsets if self._rows is not None else ()
+        for number, offset in enumerate(offsets):
+            if number in self._seen:
+                continue
+            if offset >= self._num_bytes:
+                what = f"is gone, the file ends at {self._num_bytes:,}"
+                yield self._problem("cut", what, number, offset)
+            else:
+                yield self._problem("damaged", "is gone", number, offset)
+
+    def _problem(self, kind: Kind, what: str, number: int | None, offset: int) -> Problem:
+        key = "" if self._rows is None or number is None else self._rows.key(number)
+        return Problem(kind, self._name, what, number, offset, key)

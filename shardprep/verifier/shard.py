@@ -1,0 +1,242 @@
+"""One shard file, read once: its hash, the frame of every record, and what the records hold.
+
+Where a record is not where its row says, or has no sound frame, the file is read once more, with
+care: every record that can be found is, whatever lies between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import tempfile
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep.dataset.tfrecord import read_records
+from shardprep.errors import RecordError
+from shardprep.storage import objects
+from shardprep.storage.regular_file import open_regular, regular_size
+from shardprep.verifier.examples import Fault, key_of
+from shardprep.verifier.problem import Problem
+from shardprep.verifier.rows import written_rows
+from shardprep.verifier.salvage import Found, Search
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+    from _typeshed import WriteableBuffer
+
+    from shardprep.dataset.manifest import Shard
+    from shardprep.storage.url import ObjectUrl
+    from shardprep.verifier.examples import ExampleCheck
+    from shardprep.verifier.rows import Rows
+
+_BLOCK_BYTES = 4 << 20
+
+
+class StoredObject(NamedTuple):
+    """A file in object storage."""
+
+    url: ObjectUrl
+    etag: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """A shard file, and all that is known of it."""
+
+    file: Path | StoredObject
+    expected: Shard | None
+    """What the manifest says of the file of this name, None where it does not name it."""
+    table: pa.Table | None
+    """The rows of its items, if they can be trusted to be there."""
+    index: Rows | None
+    """The places that its index says: the next best thing."""
+    check: ExampleCheck
+    most_bytes: int | None = None
+    """Size above which the file is not read: by far no shard of the manifest's; None for any."""
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.file.url.name if isinstance(self.file, StoredObject) else self.file.name
+
+    @property
+    def folder(self) -> str:
+        """Where the file lies."""
+        where = self.file.url if isinstance(self.file, StoredObject) else self.file
+        return str(where).removesuffix(self.name).rstrip("/")
+
+    @property
+    def num_bytes(self) -> int:
+        """How long the file is, 0 where there is none."""
+        if isinstance(self.file, StoredObject):
+            return self.file.num_bytes
+        with contextlib.suppress(OSError):  # reading it will say what it is
+            return regular_size(self.file) or 0
+        return 0
+
+    def rows(self) -> Rows | None:
+        """Return what is known of its records."""
+        if self.table is None:
+            return self.index
+        return written_rows(self.table, self.check.target)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """What a shard file holds and what is wrong with it."""
+
+    sha256: str
+    """Hex; "" where it cannot be read."""
+    num_bytes: int
+    places: tuple[tuple[int, int], ...]
+    """Offset and length of each record with a sound frame."""
+    problems: tuple[Problem, ...]
+
+
+def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
+    """Return the report of a shard file; `moved` is told of bytes as they are read."""
+    if task.most_bytes is not None and task.num_bytes > task.most_bytes:
+        what = f"has {task.num_bytes:,} bytes, far more than the manifest says: it is not read"
+        return ShardReport("", 0, (), (Problem("size", task.name, what),))
+    try:
+        with _opened(task.file) as file:
+            return _check(task, file, _Hashed(file, moved))
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        return ShardReport("", 0, (), (Problem("unreadable", task.name, what),))
+
+
+@contextlib.contextmanager
+def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
+    """Open a file; one in object storage is copied first, to where it is gone in the end."""
+    if not isinstance(file, StoredObject):
+        with open_regular(file) as found:
+            yield found
+        return
+    with tempfile.TemporaryFile(buffering=0) as copy:
+        for block in objects.read_whole(file.url, file.etag):
+            copy.write(block)
+        copy.seek(0)
+        yield copy
+
+
+class _Hashed(io.RawIOBase):
+    """A file that hashes what is read of it."""
+
+    def __init__(self, file: io.FileIO, moved: Callable[[int], None]) -> None:
+        self.digest = hashlib.sha256()
+        self.num_bytes = 0
+        self._file = file
+        self._moved = moved
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        num_bytes = self._file.readinto(buffer)
+        self.digest.update(memoryview(buffer)[:num_bytes])
+        self.num_bytes += num_bytes
+        self._moved(num_bytes)
+        return num_bytes
+
+
+def _check(task: ShardTask, whole: io.FileIO, file: _Hashed) -> ShardReport:
+    rows = task.rows()
+    places: list[tuple[int, int]] = []
+    problems: list[Problem] = []
+    stream = io.BufferedReader(file, _BLOCK_BYTES)
+    try:
+        for number, record in enumerate(read_records(stream, task.name)):
+            places.append((record.offset, record.length))
+            problems += _record_problems(task, rows, Found(number, record))
+        is_sound = True
+    except RecordError:
+        is_sound = False
+    while stream.read(_BLOCK_BYTES):
+        pass
+    digest = file.digest.hexdigest()
+    in_place = rows is None or places == list(zip(rows.offsets, rows.lengths, strict=True))
+    if is_sound and not in_place and task.expected and digest == task.expected.sha256:
+        problems += _row_problems(task.name, rows, places)
+    elif not (is_sound and in_place):
+        places, problems = _search(task, whole, rows, file.num_bytes)
+    explained = any(problem.kind in ("cut", "damaged") for problem in problems)
+    measured = _measured(task, digest, file.num_bytes, None if explained else len(places))
+    return ShardReport(digest, file.num_bytes, tuple(places), (*measured, *problems))
+
+
+def _row_problems(
+    shard: str, rows: Rows | None, places: list[tuple[int, int]]
+) -> Iterator[Problem]:
+    """Yield where the rows are wrong about a shard that is as it was written."""
+    said = list(zip(rows.offsets, rows.lengths, strict=True)) if rows else []
+    for number, (row, place) in enumerate(zip_longest(said, places)):
+        if row != place and rows is not None:
+            there = "not in it" if place is None else f"at {place[0]}, {place[1]} bytes long"
+            here = "without a row" if row is None else f"at {row[0]}, {row[1]} bytes long"
+            what = f"the record is {there} in the shard, {here} in its row"
+            offset = place[0] if place else None
+            yield Problem("items", shard, what, number, offset, rows.key(number))
+
+
+def _search(
+    task: ShardTask, whole: io.FileIO, rows: Rows | None, num_bytes: int
+) -> tuple[list[tuple[int, int]], list[Problem]]:
+    """Return the places of all records that can be found, and every problem on the way."""
+    places: list[tuple[int, int]] = []
+    problems: list[Problem] = []
+    whole.seek(0)
+    for found in Search(io.BufferedReader(whole), task.name, num_bytes, rows, task.check):
+        if isinstance(found, Problem):
+            problems.append(found)
+        else:
+            places.append((found.record.offset, found.record.length))
+            problems += _record_problems(task, rows, found)
+    return places, sorted(problems, key=lambda problem: problem.offset or 0)
+
+
+def _record_problems(task: ShardTask, rows: Rows | None, found: Found) -> list[Problem]:
+    number, record = found
+    features = task.check.read(record.payload)
+    if isinstance(features, Fault):
+        faults = [features]
+    else:
+        faults = task.check.faults(features, rows, number)
+    if not faults:
+        return []
+    if number is not None and rows is not None and rows.key(number):
+        key = rows.key(number)
+    else:
+        key = "" if isinstance(features, Fault) else key_of(features)
+    name = task.name
+    return [Problem(f.kind, name, f.what, number, record.offset, key) for f in faults]
+
+
+def _measured(
+    task: ShardTask, digest: str, num_bytes: int, num_records: int | None
+) -> list[Problem]:
+    """Return where the whole file is not what the manifest says.
+
+    `num_records` is None where each record that is wanting is named already.
+    """
+    name, expected = task.name, task.expected
+    if expected is None:
+        return []
+    problems = []
+    if num_bytes != expected.num_bytes:
+        what = f"has {num_bytes:,} bytes, the manifest says {expected.num_bytes:,}"
+        problems.append(Problem("size", name, what))
+    if digest != expected.sha256:
+        what = f"has SHA-256 {digest[:12]}…, the manifest says {expected.sha256[:12]}…"
+        problems.append(Problem("hash", name, what))
+    if num_records not in (None, expected.num_records):
+        what = f"has {num_records:,} records, the manifest says {expected.num_records:,}"
+        problems.append(Problem("count", name, what))
+    return problems

@@ -1,1 +1,0 @@
-"""Is a dataset folder what its manifest says? Reads everything, changes nothing."""
