@@ -31,7 +31,7 @@ _ACCOUNT = """
 import json, resource, sys
 from multiprocessing import forkserver
 from pathlib import Path
-from shardprep.cli import main
+from shardprep.cli.app import main
 report = Path(sys.argv.pop(1))
 try:
     main()

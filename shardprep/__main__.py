@@ -1,6 +1,6 @@
 """`python -m shardprep` is the command line."""
 
-from shardprep.cli import main
+from shardprep.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -21,9 +21,9 @@ from shardprep.benchmark import run as bench_run
 from shardprep.benchmark.plot import check_plot, write_plot
 from shardprep.benchmark.result import TRACED, WAYS, Benchmark, Round, Settings, Timeline, Way
 from shardprep.benchmark.run import run_benchmark
-from shardprep.commands.result import BenchJson
+from shardprep.cli.display.benchmark import print_benchmark
+from shardprep.cli.results import BenchJson
 from shardprep.errors import DatasetError, RecipeError
-from shardprep.report.benchmark import print_benchmark
 from tests.builders import build, png, write, zip_bytes
 from tests.json_page import printed
 

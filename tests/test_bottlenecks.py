@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shardprep.benchmark.result import WAYS
-from shardprep.source.sample import write_sample
+from shardprep.cli.sample_archive import write_sample
 from tests.builders import build
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from shardprep import reader
+from shardprep.cli.sample_archive import write_sample
 from shardprep.errors import DatasetError, RecordError
-from shardprep.source.sample import write_sample
 from tests.builders import build
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "without_tensorflow.md").read_text()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep import cli
 from shardprep.catalog.survey import Survey
-from shardprep.commands.result import (
+from shardprep.cli import app
+from shardprep.cli import sample_archive as drawn
+from shardprep.cli.results import (
     RESULTS,
     BuildJson,
     ErrorJson,
@@ -21,7 +22,6 @@ from shardprep.commands.result import (
     SampleJson,
     VerifyJson,
 )
-from shardprep.source import sample as drawn
 from tests.builders import animals, jpeg, write, zip_bytes
 from tests.json_page import PAGE, page_text, printed
 from tests.test_cli import NARROW
@@ -55,7 +55,7 @@ def _run(
     def run(*arguments: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["shardprep", *arguments])
         with pytest.raises(SystemExit) as end:
-            cli.main()
+            app.main()
         return Done(arguments, int(end.value.code or 0), *capsys.readouterr())
 
     return run
@@ -66,7 +66,7 @@ def test_the_page_is_made_of_the_types() -> None:
 
 
 def test_every_command_has_its_types_and_takes_json() -> None:
-    assert list(RESULTS) == list(cli._COMMANDS)
+    assert list(RESULTS) == list(app._COMMANDS)
 
 
 def test_results_have_every_key_of_their_types_and_no_other(
@@ -121,13 +121,13 @@ FAILURES: dict[str, tuple[tuple[str, ...], int]] = {
 }
 
 
-@pytest.mark.parametrize("command", cli._COMMANDS)
+@pytest.mark.parametrize("command", app._COMMANDS)
 def test_an_error_is_one_object_too(run: Callable[..., Done], command: str) -> None:
     arguments, code = FAILURES[command]
     failed(run(*arguments, "--json"), code)
 
 
-@pytest.mark.parametrize("command", cli._COMMANDS)
+@pytest.mark.parametrize("command", app._COMMANDS)
 def test_options_that_do_not_exist_are_one_object_too(
     run: Callable[..., Done], command: str
 ) -> None:

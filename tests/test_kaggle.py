@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from rich.console import Console
 
+from shardprep.cli.display import bar
+from shardprep.cli.display import transfer as report
 from shardprep.errors import RecipeError, SourceError
-from shardprep.report import bar
-from shardprep.report import transfer as report
 from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.download import Patience, download

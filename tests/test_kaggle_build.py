@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from shardprep.commands.result import DownloadJson
+from shardprep.cli.results import DownloadJson
 from tests.builders import animals, zip_bytes
 from tests.json_page import printed
 from tests.kaggle_server import Archive, KaggleServer

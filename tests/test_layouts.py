@@ -17,7 +17,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from shardprep import reader
-from shardprep.cli import app
+from shardprep.cli.app import app
 from shardprep.dataset.example import decode
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import Manifest, load_manifest

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardprep import reader
+from shardprep.cli.sample_archive import write_sample
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
-from shardprep.source.sample import write_sample
 from tests.builders import build
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from shardprep.cli import app
+from shardprep.cli.app import app
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.remote import RemoteDataset, find
 from shardprep.errors import BuildError, ShardprepError, StorageError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from shardprep.cli import app
+from shardprep.cli.app import app
 from shardprep.errors import RecipeError, ShardprepError
 from shardprep.reader import Dataset, iterate, load
 from shardprep.storage.url import ObjectUrl, local_path, parse_place

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from shardprep.cli import app
-from shardprep.commands.result import FetchJson
+from shardprep.cli.app import app
+from shardprep.cli.results import FetchJson
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.manifest import load_manifest
@@ -505,7 +505,7 @@ def fetch(url: str, to: Path, told: Told | None = None, **options: bool) -> Any:
 
 FETCH = """
 import sys
-from shardprep.cli import main
+from shardprep.cli.app import main
 sys.argv = ["shardprep", "fetch", sys.argv[1], "--to", sys.argv[2]]
 main()
 """

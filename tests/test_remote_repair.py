@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from shardprep.cli import app
+from shardprep.cli.app import app
 from shardprep.dataset.manifest import Manifest
 from shardprep.dataset.remote import find
 from shardprep.errors import BuildError, ShardprepError

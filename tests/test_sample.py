@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
+from shardprep.cli import sample_archive
+from shardprep.cli.sample_archive import CORNERS, JUNK, ODD_IMAGES, write_sample
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
-from shardprep.source import sample
-from shardprep.source.sample import CORNERS, JUNK, ODD_IMAGES, write_sample
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SMALL = sample.MIN_IMAGES
+SMALL = sample_archive.MIN_IMAGES
 TRUNCATED, PNG, CMYK, SIDEWAYS = ODD_IMAGES
 
 
@@ -128,7 +128,9 @@ def test_one_jpeg_is_cmyk(train: dict[str, bytes]) -> None:
 def test_one_jpeg_stands_upright_only_by_its_orientation(train: dict[str, bytes]) -> None:
     stored = opened(train[SIDEWAYS])
     assert stored.getexif()[ExifTags.Base.Orientation] == 6
-    drawn = np.asarray(sample.draw_shape("triangle", sample._dice(SIDEWAYS, 0)), np.float32)
+    drawn = np.asarray(
+        sample_archive.draw_shape("triangle", sample_archive._dice(SIDEWAYS, 0)), np.float32
+    )
     shown = np.asarray(ImageOps.exif_transpose(stored), np.float32)
     assert np.abs(shown - drawn).mean() < 10
 
@@ -151,7 +153,7 @@ def test_every_other_image_is_a_sound_rgb_jpeg_of_its_own_size(
 def test_a_shape_lies_within_the_centre_square(shape: str) -> None:
     rng = random.Random(0)
     for _ in range(200):
-        polygon = sample._polygon(CORNERS[shape], (300, 480), rng)
+        polygon = sample_archive._polygon(CORNERS[shape], (300, 480), rng)
         assert all(0 <= x <= 300 and 90 <= y <= 390 for x, y in polygon)
 
 

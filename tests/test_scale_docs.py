@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardprep.cli.sample_archive import write_sample
 from shardprep.source.limits import DEFAULT_LIMITS
-from shardprep.source.sample import write_sample
 from shardprep.writer.shard_plan import MAX_CHUNK_ITEMS
 from tests import cluster
 from tests.builders import tree

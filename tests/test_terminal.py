@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.report.terminal import Terminal
+from shardprep.cli.display.console import Terminal
 from tests.builders import animals, build, jpeg, write, zip_bytes
 from tests.test_cli import NARROW, error_of, run
 
@@ -242,7 +242,7 @@ def test_a_benchmark_of_strange_names_is_shown_as_it_is(
     from dataclasses import replace
 
     from shardprep.benchmark.result import Way
-    from shardprep.report.benchmark import print_benchmark
+    from shardprep.cli.display.benchmark import print_benchmark
     from tests.test_bench import example
 
     found: Any = example(tfds=Way("tfds", HOSTILE), load=Way("load", yields=HOSTILE))
@@ -253,7 +253,7 @@ def test_a_benchmark_of_strange_names_is_shown_as_it_is(
 
 
 def test_a_profile_of_the_bar_reads_no_markup_either(capsys: pytest.CaptureFixture[str]) -> None:
-    from shardprep.report.transfer import ByteProgress
+    from shardprep.cli.display.transfer import ByteProgress
 
     with ByteProgress(Terminal(stderr=True)) as bar:
         bar.begin(HOSTILE, 100)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.context import ForkServerContext
 
-_PRELOADED = ["shardprep.cli", "shardprep.writer.engine.local", "shardprep.catalog.catalog"]
+_PRELOADED = ["shardprep.cli.app", "shardprep.writer.engine.local", "shardprep.catalog.catalog"]
 """What a task is made of; the program itself, for a worker looks at it as well."""
 _ENVIRONMENT = {
     # Keeps glibc from mapping and unmapping the decode buffers anew for every image.

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from shardprep import options as o
-from shardprep.commands.terminal import console, notice, print_json
+from shardprep.cli import options as o
+from shardprep.cli.streams import console, notice, print_json
 from shardprep.storage.url import local_path
 
 EPILOG = (
@@ -37,11 +37,11 @@ def download(
     as_json: o.Json = False,
 ) -> None:
     """Download an archive from Kaggle, check every byte of it, and keep it."""
-    from shardprep.arguments import downloaded
+    from shardprep.cli.resolve import downloaded
 
     path = downloaded(slug, to, console(stderr=True), refresh=refresh)
     if as_json:
-        from shardprep.commands.result import DownloadJson
+        from shardprep.cli.results import DownloadJson
 
         print_json(DownloadJson(path=str(path), num_bytes=path.stat().st_size))
     else:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from shardprep import options as o
-from shardprep.commands.terminal import console, notice, print_json
+from shardprep.cli import options as o
+from shardprep.cli.streams import console, notice, print_json
 from shardprep.errors import RecipeError
 
 EPILOG = "Example:\n\nshardprep init dogs-vs-cats.zip && shardprep build"
@@ -32,8 +32,8 @@ def init(
     import tempfile
     from dataclasses import replace
 
-    from shardprep.arguments import local_source, only_archive
     from shardprep.catalog.survey import recipe_text, survey_source
+    from shardprep.cli.resolve import local_source, only_archive
     from shardprep.recipe.document import RECIPE_FILE
     from shardprep.storage.atomic_file import write_durably
 
@@ -55,7 +55,7 @@ def init(
     if as_json:
         print_json(survey)
         return
-    from shardprep.report.survey import print_survey
+    from shardprep.cli.display.survey import print_survey
 
     print_survey(console(), survey)
     typer.echo(f"wrote {RECIPE_FILE}; next: shardprep build")

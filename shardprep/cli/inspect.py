@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shardprep import options as o
-from shardprep.commands.terminal import console, print_json
+from shardprep.cli import options as o
+from shardprep.cli.streams import console, print_json
 
 EPILOG = "Examples:\n\nshardprep inspect\n\nshardprep inspect tfrecords/dogs_vs_cats --json"
 
@@ -14,7 +14,7 @@ def inspect(
     as_json: o.Json = False,
 ) -> None:
     """Show what a dataset holds. Reads its manifest and item table, never the shards."""
-    from shardprep.arguments import dataset_at
+    from shardprep.cli.resolve import dataset_at
     from shardprep.dataset.describe import read_facts
     from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
     from shardprep.dataset.remote import documents_of
@@ -22,7 +22,7 @@ def inspect(
     found = dataset_at(dataset)
     facts = read_facts(documents_of(found, (SCHEMA_FILE, ITEMS_FILE)), str(found))
     if as_json:
-        from shardprep.commands.result import InspectJson
+        from shardprep.cli.results import InspectJson
 
         print_json(
             InspectJson(
@@ -37,6 +37,6 @@ def inspect(
             )
         )
         return
-    from shardprep.report.summary import print_facts
+    from shardprep.cli.display.summary import print_facts
 
     print_facts(console(), facts)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardprep import options as o
-from shardprep.commands.terminal import EXIT_PROBLEMS, console, print_json
+from shardprep.cli import options as o
+from shardprep.cli.streams import EXIT_PROBLEMS, console, print_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.commands.result import VerifyJson
+    from shardprep.cli.results import VerifyJson
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.verifier.problem import Verification
 
@@ -50,8 +50,8 @@ def verify(
 
     Exits with 3 where problems are found, and remain.
     """
-    from shardprep.arguments import dataset_at, repair_source
-    from shardprep.report.verification import print_verification
+    from shardprep.cli.display.verification import print_verification
+    from shardprep.cli.resolve import dataset_at, repair_source
 
     place = dataset_at(dataset, damaged=True)
     origin = ""
@@ -89,8 +89,8 @@ def _settled(place: Path | RemoteDataset) -> Path | RemoteDataset:
 
 
 def _verify(place: Path | RemoteDataset, workers: int | None, *, decode: bool) -> Verification:
+    from shardprep.cli.display.transfer import ByteProgress
     from shardprep.machine import usable_cores
-    from shardprep.report.transfer import ByteProgress
     from shardprep.verifier.dataset import verify_dataset
 
     with ByteProgress(console(stderr=True)) as progress:
@@ -100,7 +100,7 @@ def _verify(place: Path | RemoteDataset, workers: int | None, *, decode: bool) -
 
 
 def _as_json(found: Verification) -> VerifyJson:
-    from shardprep.commands.result import VerifyJson
+    from shardprep.cli.results import VerifyJson
 
     return VerifyJson(
         path=found.location,
@@ -114,9 +114,9 @@ def _as_json(found: Verification) -> VerifyJson:
 
 
 def _repair(found: Verification, source: str, workers: int | None) -> None:
-    from shardprep.arguments import local_source
+    from shardprep.cli.display.progress import BuildProgress
+    from shardprep.cli.resolve import local_source
     from shardprep.machine import usable_cores
-    from shardprep.report.progress import BuildProgress
     from shardprep.verifier.repair import repair_dataset
 
     terminal = console(stderr=True)

@@ -17,19 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardprep import __version__
-from shardprep import options as o
-from shardprep.commands import (
-    bench,
-    build,
-    download,
-    fetch,
-    finalize,
-    init,
-    inspect,
-    sample,
-    verify,
-)
-from shardprep.commands.terminal import outlive_readers, print_json, start_logging
+from shardprep.cli import bench, build, download, fetch, finalize, init, inspect, sample, verify
+from shardprep.cli import options as o
+from shardprep.cli.streams import outlive_readers, print_json, start_logging
 from shardprep.errors import RecipeError, ShardprepError, printable
 
 if TYPE_CHECKING:
@@ -154,7 +144,7 @@ def _options(
     context: typer.Context,
     quiet: o.Quiet = False,
     log_level: o.LogLevel = None,
-    version: Annotated[  # noqa: ARG001 - its callback has answered
+    version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from shardprep import options as o
-from shardprep.commands.terminal import console, notice, print_json
+from shardprep.cli import options as o
+from shardprep.cli.streams import console, notice, print_json
 from shardprep.storage.url import local_path
 
 EPILOG = "Example:\n\nshardprep sample demo && cd demo && shardprep build --shards 20"
@@ -26,13 +26,13 @@ def sample(
     as_json: o.Json = False,
 ) -> None:
     """Write a small Kaggle-shaped archive to try everything on, without a network."""
-    from shardprep.source.sample import write_sample
+    from shardprep.cli.sample_archive import write_sample
 
     archive = write_sample(directory)
     num_bytes = archive.stat().st_size
     recipe = archive.with_name("shardprep.toml")
     if as_json:
-        from shardprep.commands.result import SampleJson
+        from shardprep.cli.results import SampleJson
 
         print_json(SampleJson(path=str(archive), recipe=str(recipe), num_bytes=num_bytes))
         return

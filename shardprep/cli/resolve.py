@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from shardprep.cli.display.transfer import ByteProgress
 from shardprep.dataset.remote import find
 from shardprep.errors import DatasetError, RecipeError, ShardprepError
 from shardprep.machine import usable_cores
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
 from shardprep.recipe.recipe import Recipe, make_recipe, share
-from shardprep.report.transfer import ByteProgress
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
 from shardprep.storage.url import is_url
@@ -123,7 +123,7 @@ def engine_of(
 @contextmanager
 def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
     with cluster.connected(address):
-        from shardprep.writer.engine.ray.engine import by_shards  # noqa: PLC0415 - needs Ray
+        from shardprep.writer.engine.ray.engine import by_shards
 
         num_cpus = sum(node.num_cpus for node in cluster.nodes())
         yield Crew(by_shards, workers or _BEGUN_A_CPU * num_cpus)

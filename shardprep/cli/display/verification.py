@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from shardprep.report.summary import megabytes, plain_table, print_line, print_title
+from shardprep.cli.display.summary import megabytes, plain_table, print_line, print_title
 from shardprep.verifier.problem import MEANINGS, Problem
 
 if TYPE_CHECKING:

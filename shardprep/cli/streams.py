@@ -14,7 +14,7 @@ import typer
 from shardprep.errors import RecipeError, printable_json
 
 if TYPE_CHECKING:
-    from shardprep.report.terminal import Terminal
+    from shardprep.cli.display.console import Terminal
     from shardprep.writer.finalize import BuildResult
 
 _LEVELS = {
@@ -58,7 +58,7 @@ def console(*, stderr: bool = False, level: int = logging.INFO) -> Terminal:
 
     `level` is that of what is printed on stderr.
     """
-    from shardprep.report.terminal import Terminal
+    from shardprep.cli.display.console import Terminal
 
     return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(level))
 
@@ -115,10 +115,10 @@ def outlive_readers() -> None:
 def show_result(result: BuildResult, *, as_json: bool) -> None:
     """Print what a build has come to."""
     from shardprep import profiling
-    from shardprep.commands.result import BuildJson
+    from shardprep.cli.display.summary import print_result
+    from shardprep.cli.results import BuildJson
     from shardprep.dataset.describe import read_rejections
     from shardprep.dataset.folder import read_schema
-    from shardprep.report.summary import print_result
 
     seconds = profiling.taken()
     if as_json:
@@ -136,6 +136,6 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     schema = read_schema(result.path)
     print_result(console(), result, schema, read_rejections(result.path))
     if profiling.is_on() and result.num_new_items:
-        from shardprep.report.profile import print_profile
+        from shardprep.cli.display.profile import print_profile
 
         print_profile(console(), seconds, result.num_new_items, result.elapsed_s)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardprep.report.summary import counts_line, megabytes, plain_table, print_line, print_title
+from shardprep.cli.display.summary import (
+    counts_line,
+    megabytes,
+    plain_table,
+    print_line,
+    print_title,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from shardprep import options as o
-from shardprep.commands.terminal import console, show_result
+from shardprep.cli import options as o
+from shardprep.cli.streams import console, show_result
 
 EPILOG = "Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_vs_cats"
 
@@ -40,10 +40,10 @@ def finalize(
 
     It needs neither source nor options, and names the parts to run again if shards are missing.
     """
-    from shardprep.arguments import rejected_share, unfinished
+    from shardprep.cli.display.summary import print_inputs
+    from shardprep.cli.resolve import rejected_share, unfinished
     from shardprep.dataset.describe import read_rejections
     from shardprep.machine import usable_cores
-    from shardprep.report.summary import print_inputs
     from shardprep.writer.finalize import TooManyRejectedError, finalize_dataset
 
     limit = None if max_rejected is None else rejected_share(max_rejected)

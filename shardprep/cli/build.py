@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardprep import options as o
-from shardprep.commands.terminal import console, notice, print_json, show_result
+from shardprep.cli import options as o
+from shardprep.cli.streams import console, notice, print_json, show_result
 from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from shardprep.arguments import Crew
+    from shardprep.cli.resolve import Crew
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.part import Part
 
@@ -100,7 +100,7 @@ def build(
     if engine == "local" and not dry_run:
         start_server()
 
-    from shardprep.arguments import (
+    from shardprep.cli.resolve import (
         blaming,
         engine_of,
         local_source,
@@ -146,9 +146,9 @@ def _build(
 ) -> None:
     import pyarrow as pa
 
+    from shardprep.cli.display.progress import BuildProgress
+    from shardprep.cli.display.summary import print_inputs
     from shardprep.dataset.describe import read_rejections
-    from shardprep.report.progress import BuildProgress
-    from shardprep.report.summary import print_inputs
     from shardprep.writer.build import build_dataset
     from shardprep.writer.finalize import TooManyRejectedError
 
@@ -176,8 +176,8 @@ def _build(
 def _build_part(
     recipe: Recipe, part: Part, crew: AbstractContextManager[Crew], *, as_json: bool
 ) -> None:
-    from shardprep.report.progress import BuildProgress
-    from shardprep.report.summary import print_part
+    from shardprep.cli.display.progress import BuildProgress
+    from shardprep.cli.display.summary import print_part
     from shardprep.writer.build import build_part
 
     with crew as workers, BuildProgress(console(stderr=True)) as progress:
@@ -185,7 +185,7 @@ def _build_part(
             recipe, part, num_workers=workers.num_workers, watcher=progress, engine=workers.engine
         )
     if as_json:
-        from shardprep.commands.result import PartJson
+        from shardprep.cli.results import PartJson
 
         print_json(
             PartJson(
@@ -216,7 +216,7 @@ def _show_plan(recipe: Recipe, part: Part | None, *, as_json: bool) -> None:
     if as_json:
         from collections import Counter
 
-        from shardprep.commands.result import PlanJson
+        from shardprep.cli.results import PlanJson
 
         summary = PlanJson(
             name=plan.name,
@@ -232,7 +232,7 @@ def _show_plan(recipe: Recipe, part: Part | None, *, as_json: bool) -> None:
             summary["part"], summary["num_all_shards"] = str(part), num_all_shards
         print_json(summary)
         return
-    from shardprep.report.summary import print_plan
+    from shardprep.cli.display.summary import print_plan
 
     if part is not None:
         typer.echo(f"part {part}: {len(plan.shards):,} of {num_all_shards:,} shards")

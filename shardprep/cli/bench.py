@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardprep import options as o
-from shardprep.commands.terminal import console, notice, print_json
+from shardprep.cli import options as o
+from shardprep.cli.streams import console, notice, print_json
 
 if TYPE_CHECKING:
     from shardprep.benchmark.result import Benchmark
-    from shardprep.commands.result import BenchJson
+    from shardprep.cli.results import BenchJson
 from shardprep.storage.url import local_path
 
 EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats --plot bench.png"
@@ -38,10 +38,10 @@ def bench(
     as_json: o.Json = False,
 ) -> None:
     """Measure how fast the shards are read: plain tf.data, tfds and this package's readers."""
-    from shardprep.arguments import dataset_at
     from shardprep.benchmark.plot import check_plot, write_plot
     from shardprep.benchmark.result import Settings
     from shardprep.benchmark.run import run_benchmark
+    from shardprep.cli.resolve import dataset_at
     from shardprep.dataset.remote import local_only
 
     if plot is not None:
@@ -57,7 +57,7 @@ def bench(
     if as_json:
         print_json(_as_json(found))
         return
-    from shardprep.report.benchmark import print_benchmark
+    from shardprep.cli.display.benchmark import print_benchmark
 
     print_benchmark(console(), found)
     if plot is not None:
@@ -65,7 +65,7 @@ def bench(
 
 
 def _as_json(found: Benchmark) -> BenchJson:
-    from shardprep.commands.result import BenchJson, WayJson
+    from shardprep.cli.results import BenchJson, WayJson
 
     ways = [
         WayJson(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardprep.benchmark.result import WAYS
-from shardprep.report.summary import megabytes, plain_table, print_line, print_title
+from shardprep.cli.display.summary import megabytes, plain_table, print_line, print_title
 
 if TYPE_CHECKING:
     from rich.console import Console

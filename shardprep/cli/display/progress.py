@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from shardprep.report.bar import Bar
+from shardprep.cli.display.bar import Bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from shardprep.report.bar import Bar
+from shardprep.cli.display.bar import Bar
 
 if TYPE_CHECKING:
     from rich.console import Console

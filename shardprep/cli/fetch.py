@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardprep import options as o
-from shardprep.commands.terminal import EXIT_PROBLEMS, console, notice, print_json
+from shardprep.cli import options as o
+from shardprep.cli.streams import EXIT_PROBLEMS, console, notice, print_json
 from shardprep.storage.url import ObjectUrl, local_path
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def fetch(
 
     What a copy that is there has lost is got anew. Exits with 3 where files are left out.
     """
+    from shardprep.cli.display.transfer import ByteProgress
     from shardprep.dataset.fetch import fetch_dataset
     from shardprep.dataset.remote import find_remote
-    from shardprep.report.transfer import ByteProgress
 
     remote = find_remote(ObjectUrl.parse(url))
     with ByteProgress(console(stderr=True)) as progress:
@@ -56,7 +56,7 @@ def fetch(
             remote, to, num_threads=threads, watcher=progress, check=check, damaged=damaged
         )
     if as_json:
-        from shardprep.commands.result import FetchJson
+        from shardprep.cli.results import FetchJson
 
         facts: FetchJson = {
             "path": str(found.path),
@@ -75,7 +75,7 @@ def fetch(
 
 
 def _show(found: Fetched) -> None:
-    from shardprep.report.summary import megabytes
+    from shardprep.cli.display.summary import megabytes
 
     notice(console(), str(found.path))
     how = f"{megabytes(found.num_new_bytes)} fetched"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardprep.report.summary import plain_table
+from shardprep.cli.display.summary import plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

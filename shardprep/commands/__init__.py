@@ -1,1 +1,0 @@
-"""A file a command: parse, call, print. No decisions about data."""

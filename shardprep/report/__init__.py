@@ -1,1 +1,0 @@
-"""What people look at: progress while a build runs, its summary, and `inspect`."""
