@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.object_store import Bucket, ObjectStore, Proxy, environment
+from tests.support.object_store import Bucket, ObjectStore, Proxy, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,262 @@
+"""`shardprep bench`: five ways to the same images, a table, JSON and a picture."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from rich.console import Console
+
+from shardprep.benchmark import run as bench_run
+from shardprep.benchmark.plot import check_plot, write_plot
+from shardprep.benchmark.result import TRACED, WAYS, Benchmark, Round, Settings, Timeline, Way
+from shardprep.benchmark.run import run_benchmark
+from shardprep.cli.display.benchmark import print_benchmark
+from shardprep.cli.results import BenchJson
+from shardprep.errors import DatasetError, RecipeError
+from tests.support.builders import build, png, write, zip_bytes
+from tests.support.json_page import printed
+
+NUM_IMAGES, BATCH_SIZE = 40, 8
+SHORT = Settings(batch_size=BATCH_SIZE, seconds=0.05, rounds=2)
+
+
+@pytest.fixture(scope="module", name="sets")
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("sets")
+    images = {f"train/{('cat', 'dog')[i % 2]}.{i}.png": png(seed=i) for i in range(NUM_IMAGES)}
+    source = write(root / "pets.zip", zip_bytes(images))
+    forms: dict[str, dict[str, Any]] = {
+        "png": {"size": "32x24", "format": "png"},
+        "raw": {"size": "32x24", "format": "raw"},
+        "own sizes": {"size": "none", "format": "png"},
+        "unlabelled": {"size": "32x24", "format": "png", "labels": "none"},
+    }
+    return {
+        form: build(source, root / form, shards=4, **{"labels": "prefix", **keys}).path
+        for form, keys in forms.items()
+    }
+
+
+def stored(folder: Path) -> Counter[bytes]:
+    """Return the pixels of all images of a PNG dataset, as Pillow reads them."""
+    import tensorflow as tf
+
+    found: Counter[bytes] = Counter()
+    for record in tf.data.TFRecordDataset([str(p) for p in folder.glob("*.tfrecord-*")]):
+        example = tf.train.Example.FromString(record.numpy())
+        data = example.features.feature["image"].bytes_list.value[0]
+        found[np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).tobytes()] += 1
+    return found
+
+
+def epoch(folder: Path, name: str) -> list[Any]:
+    """Return the images of as many batches as make an epoch."""
+    from shardprep.benchmark.pipelines import WAYS as FUNCTIONS
+    from shardprep.benchmark.pipelines import Source, images_of
+
+    batches = iter(FUNCTIONS[name](Source(folder, "train", NUM_IMAGES, BATCH_SIZE)))
+    found = [np.asarray(images_of(next(batches))) for _ in range(NUM_IMAGES // BATCH_SIZE)]
+    assert {len(batch) for batch in found} == {BATCH_SIZE}
+    return [image for batch in found for image in batch]
+
+
+@pytest.mark.parametrize("form", ["png", "raw", "unlabelled"])
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_gives_every_image_once_an_epoch(
+    sets: dict[str, Path], form: str, name: str
+) -> None:
+    images = epoch(sets[form], name)
+    if name == "naive":
+        assert {image.dtype.name for image in images} == {"float32"}
+        images = [np.round(image * 255) for image in images]
+    seen = Counter(image.astype(np.uint8).tobytes() for image in images)
+    expected = stored(sets["png"])
+    if name == "tuned":  # its parallel calls may mix the end of an epoch with the next one's start
+        assert seen.keys() <= expected.keys()
+        assert max(seen.values()) <= 2
+    else:
+        assert seen == expected
+
+
+@pytest.mark.parametrize("name", [name for name in WAYS if name != "dataset"])
+def test_images_of_many_sizes_are_resized_by_tensorflow_s_ways(
+    sets: dict[str, Path], name: str
+) -> None:
+    assert {image.shape for image in epoch(sets["own sizes"], name)} == {(224, 224, 3)}
+
+
+def test_there_is_a_function_for_every_way() -> None:
+    from shardprep.benchmark.pipelines import WAYS as FUNCTIONS
+
+    assert list(FUNCTIONS) == list(WAYS)
+
+
+def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Benchmark:
+    """Measure a few ways: TensorFlow takes long to start."""
+    monkeypatch.setattr(bench_run, "WAYS", {name: WAYS.get(name, name) for name in names})
+    monkeypatch.setattr(bench_run, "TRACED", ("dataset",))
+    return run_benchmark(folder, "train", SHORT, lambda _: None)
+
+
+def test_rounds_are_counted_and_the_first_batch_is_apart(
+    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = measured(sets["png"], monkeypatch, "dataset")
+    (way,) = found.ways
+    assert (way.problem, way.yields, len(way.rounds)) == ("", "uint8", SHORT.rounds)
+    for one in way.rounds:
+        assert one.num_images > 0
+        assert one.num_images % BATCH_SIZE == 0
+        assert one.elapsed_s >= SHORT.seconds
+        assert one.first_batch_s > 0
+    size = sum(path.stat().st_size for path in sets["png"].glob("*.tfrecord-*"))
+    assert (found.num_records, found.num_bytes) == (NUM_IMAGES, size)
+    assert found.bytes_s(way) == pytest.approx(way.images_s * size / NUM_IMAGES)
+
+
+def test_a_way_that_cannot_run_says_why_and_the_others_go_on(
+    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, unknown = measured(sets["own sizes"], monkeypatch, "dataset", "nothing").ways
+    assert "differ in size" in refused.problem
+    assert unknown.problem == "KeyError: 'nothing'"
+
+
+def test_a_process_that_dies_is_a_way_that_cannot_run(
+    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    (way,) = measured(sets["png"], monkeypatch, "dataset").ways
+    assert way.problem == "ended with exit code 1"
+
+
+def test_an_unknown_split_is_an_error(sets: dict[str, Path]) -> None:
+    with pytest.raises(DatasetError, match="it has train"):
+        run_benchmark(sets["png"], "test", SHORT, lambda _: None)
+
+
+def test_of_a_large_split_only_the_first_shards_are_read(
+    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *_ = sorted(sets["png"].glob("*.tfrecord-*"))
+    monkeypatch.setattr(bench_run, "_MOST_BYTES", first.stat().st_size + second.stat().st_size)
+    found = measured(sets["png"], monkeypatch, "dataset")
+    assert found.num_records == NUM_IMAGES // 2
+    assert found.ways[0].rounds
+
+
+@pytest.mark.slow
+def test_bench_gives_json_and_a_picture(sets: dict[str, Path], tmp_path: Path) -> None:
+    """The whole command: five processes to measure, two to trace."""
+    picture = tmp_path / "bench.png"
+    command = ["bench", sets["png"], "--seconds", 0.1, "--rounds", 1, "--batch-size", BATCH_SIZE]
+    done = subprocess.run(
+        [sys.executable, "-m", "shardprep", *map(str, command), "--json", "--plot", str(picture)],
+        capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "80"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = printed(done.stdout, BenchJson)
+    ways = {way["name"]: way for way in found["ways"]}
+    assert list(ways) == list(WAYS)
+    assert {name: way["problem"] for name, way in ways.items() if way["problem"]} == {}
+    assert all(way["images_s"] > 0 for way in ways.values())
+    assert ways["naive"]["yields"] == "float32"
+    assert {ways[name]["yields"] for name in WAYS if name != "naive"} == {"uint8"}
+    # TensorFlow alone is hundreds of megabytes; the peak of one way is not that of another.
+    assert ways["dataset"]["peak_bytes"] < min(
+        ways[n]["peak_bytes"] for n in WAYS if n != "dataset"
+    )
+    assert tuple(one["way"] for one in found["timelines"]) == TRACED
+    for one in found["timelines"]:
+        last = one["train"][-1][1]
+        assert len(one["train"]) == 10
+        assert all(end - start >= found["step_s"] * 0.99 for start, end in one["train"])
+        assert one["read"]
+        assert one["decode"]
+        for row in ("read", "decode", "train"):
+            flat = [time for span in one[row] for time in span]
+            assert flat == sorted(flat)
+            assert 0 <= flat[0] <= flat[-1] <= last
+    assert Image.open(picture).format == "PNG"
+
+
+def example(**ways: Way) -> Benchmark:
+    steps = tuple((i * 0.1, i * 0.1 + 0.08) for i in range(3))
+    found = (
+        ways.get(name, Way(name, "", "uint8", 214 << 20, (Round(0.2, 99_999, 2.0, 3.0),)))
+        for name in WAYS
+    )
+    return Benchmark(
+        path=Path("tfrecords/dogs_vs_cats/1.0.0"), split="train", num_records=1800,
+        num_bytes=28_000_000, settings=Settings(), num_cores=2, ways=tuple(found),
+        timelines=tuple(Timeline(name, 128, 0.2, (), steps, steps) for name in TRACED),
+        step_s=0.08,
+    )  # fmt: skip
+
+
+def test_the_table_fits_80_columns_and_says_what_did_not_run() -> None:
+    out = io.StringIO()
+    found = example(tfds=Way("tfds", "tensorflow-datasets is not installed"))
+    print_benchmark(Console(file=out, width=80), found)
+    lines = out.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    rows = {line[:14].strip(): line.split() for line in lines}
+    assert rows["reader.load"][1:] == [
+        "50,000", "33,333", "777.8", "0.20", "s", "224", "MB", "uint8",
+    ]  # fmt: skip
+    assert rows["tfds"] == ["tfds", "-", "-", "-", "-", "-", "-"]
+    assert "not run   tfds: tensorflow-datasets is not installed" in lines
+
+
+def test_the_median_of_the_rounds_counts() -> None:
+    rounds = (Round(0.5, 100, 1.0, 1.0), Round(0.1, 900, 1.0, 1.5), Round(0.2, 200, 1.0, 0.5))
+    way = Way("load", rounds=rounds)
+    assert (way.images_s, way.images_s_core, way.first_batch_s) == (200, 400, 0.2)
+
+
+@pytest.mark.parametrize("timelines", [True, False])
+def test_the_picture_shows_both_readers_in_their_colour(tmp_path: Path, timelines: bool) -> None:  # noqa: FBT001
+    from dataclasses import replace
+
+    found = example()
+    path = tmp_path / "bench.png"
+    write_plot(found if timelines else replace(found, timelines=()), path)
+    colours = Image.open(path).convert("RGB").getcolors(1 << 24) or []
+    counts = {colour: count for count, colour in colours}
+    assert counts[(0x0B, 0x6E, 0x99)] > 10_000
+    assert ((0x5B, 0x8C, 0x3E) in counts) == timelines
+
+
+def test_a_picture_that_cannot_be_written_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_plot(tmp_path / "bench.png")
+    with pytest.raises(RecipeError, match=r"ends in \.png"):
+        check_plot(tmp_path / "bench.jpg")
+    with pytest.raises(RecipeError, match="there is no folder"):
+        check_plot(tmp_path / "nowhere" / "bench.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    with pytest.raises(RecipeError, match=r"pip install 'shardprep\[plot\]'"):
+        check_plot(tmp_path / "bench.png")
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12))
+def test_times_when_something_ran_are_told_once(spans: list[tuple[int, int]]) -> None:
+    from shardprep.benchmark.trace import union
+
+    found = list(union(spans))
+    covered = {moment for start, end in spans for moment in range(start, end)}
+    assert {moment for start, end in found for moment in range(int(start), int(end))} == covered
+    flat = [time for span in found for time in span]
+    assert flat == sorted(set(flat))

@@ -1,0 +1,239 @@
+"""Every layout of a Kaggle data set that docs/kaggle.md says works is built, with its flags."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import io
+import json
+import shlex
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from shardprep import reader
+from shardprep.cli.app import app
+from shardprep.dataset.example import decode
+from shardprep.dataset.item_table import read_items
+from shardprep.dataset.manifest import Manifest, load_manifest
+from shardprep.dataset.schema import TARGET_FEATURES
+from shardprep.dataset.tfrecord import read_records
+from shardprep.writer import build
+from shardprep.writer.engine.job import by_chunks
+from tests.support.builders import in_process
+from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BY_KIND = {layout.kind: layout for layout in reversed(LAYOUTS) if not layout.needs}
+"""The first layout of every kind of target."""
+READ = {layout.id: layout for layout in LAYOUTS if layout.features or layout in BY_KIND.values()}
+CUT_BY_GROUP = [layout for layout in LAYOUTS if "--group" in layout.flags and "=0." in layout.flags]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a layout has become."""
+
+    path: Path
+    manifest: Manifest
+    plan: dict[str, Any]
+    """What --dry-run has foretold."""
+    examples: dict[str, dict[str, Any]]
+    """Key → features of its record, in the order of the shards."""
+    items: list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command line encode in this process."""
+    quick = functools.partial(build.build_dataset, engine=by_chunks(in_process))  # type: ignore[arg-type]
+    monkeypatch.setattr(build, "build_dataset", quick)
+
+
+def command(*arguments: str) -> dict[str, Any]:
+    """Run the command line; return the object that it prints."""
+    done = CliRunner().invoke(app, ["build", *arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def built(layout: Layout, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
+    """Type the flags of a layout, and read what they have built."""
+    if layout.needs and importlib.util.find_spec(layout.needs) is None:
+        pytest.skip(f"needs {layout.needs}")
+    monkeypatch.chdir(folder)
+    small = () if "--format" in layout.flags else ("--size", "8x8")
+    arguments = (write_source(layout, folder), *shlex.split(layout.flags), *small)
+    plan = command(*arguments, "--dry-run")
+    path = folder / command(*arguments)["path"]
+    manifest = load_manifest(path)
+    examples = {}
+    for shard in [shard for split in manifest.splits.values() for shard in split.shards]:
+        with (path / shard.name).open("rb") as stream:
+            for record in read_records(stream, shard.name):
+                example = decode(record.payload)
+                examples[str(example["image/filename"][0], "utf-8")] = example  # type: ignore[arg-type]
+    columns = ["key", "status", "reason", "split", "group"]
+    items = read_items(path / "items.parquet", columns).to_pylist()
+    return Built(path, manifest, plan, examples, items)
+
+
+def target(example: dict[str, Any], kind: str, names: tuple[str, ...]) -> object:
+    """Return the target of a record, in the words of `Layout.targets`."""
+    if kind == "multilabel":
+        return tuple(names[label] for label in example["labels"])
+    if kind == "none":
+        return None
+    (value,) = example[TARGET_FEATURES[kind]]
+    if kind == "class":
+        return None if value < 0 else names[value]
+    if kind == "regression":
+        return None if np.isnan(value) else value
+    return value.decode() or None
+
+
+def expected(layout: Layout, key: str) -> object:
+    """Return the target that a record must have: no labels are the empty set."""
+    nothing = () if layout.kind == "multilabel" else None
+    found = layout.targets[key]
+    return nothing if found is None else found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.id)
+def test_flags_alone_take_a_layout_in(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = built(layout, tmp_path, monkeypatch)
+    totals, splits = result.manifest.totals, result.manifest.splits
+    assert {name: split.num_records for name, split in splits.items()} == layout.splits
+    assert result.manifest.labels.names == layout.classes
+    for key in layout.targets:
+        assert target(result.examples[key], layout.kind, layout.classes) == expected(layout, key)
+    for key, features in layout.features.items():
+        assert {name: result.examples[key][name] for name in features} == {
+            name: [value] for name, value in features.items()
+        }
+    for name, split in splits.items():
+        assert split.num_unlabelled == (split.num_records if name in layout.unlabelled else 0)
+    assert result.manifest.labels.num_rows_without_image == layout.rows_without_image
+    assert totals.rejected == layout.rejected
+    skipped = [row["reason"] for row in result.items if row["status"] == "skipped"]
+    assert Counter(reason.partition(": ")[0] for reason in skipped) == layout.skipped
+    assert totals.num_inputs == totals.num_written + totals.num_rejected + totals.num_skipped
+    # What the dry run has foretold is what was tried.
+    tried = Counter(row["split"] for row in result.items if row["status"] != "skipped")
+    assert result.plan["images"] == tried
+    assert tuple(result.plan["labels"]) == layout.classes
+    assert sum(result.plan["skipped"].values()) == totals.num_skipped
+
+
+@pytest.mark.parametrize("layout", CUT_BY_GROUP, ids=lambda layout: layout.id)
+def test_no_group_of_a_layout_is_parted(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = built(layout, tmp_path, monkeypatch)
+    splits = defaultdict(set)
+    for row in result.items:
+        if row["group"] is not None and row["split"] != "test":
+            splits[row["group"]].add(row["split"])
+    assert len(splits) >= 3
+    assert all(len(names) == 1 for names in splits.values())
+
+
+def test_a_layout_that_bears_no_change_keeps_the_bytes_of_its_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (layout,) = [layout for layout in LAYOUTS if "--format keep" in layout.flags]
+    result = built(layout, tmp_path, monkeypatch)
+    members = layout.members()
+    assert {key: example["image"] for key, example in result.examples.items()} == {
+        key: [members[key]] for key in result.examples
+    }
+
+
+@pytest.mark.parametrize("layout", READ.values(), ids=lambda layout: f"{layout.kind}-{layout.id}")
+def test_tfds_and_the_reader_find_the_targets_of_every_kind(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow_datasets as tfds
+
+    result = built(layout, tmp_path, monkeypatch)
+    opened = tfds.builder_from_directory(str(result.path))
+    assert {name: split.num_examples for name, split in opened.info.splits.items()} == layout.splits
+    places = {name: i for i, name in enumerate(layout.classes)}
+    num_seen = 0
+    for split in layout.splits:
+        ours = reader.load(result.path, split, shuffle=False)
+        theirs = opened.as_dataset(split=split, shuffle_files=False)
+        pairs = zip(ours.as_numpy_iterator(), theirs.as_numpy_iterator(), strict=True)
+        for mine, example in pairs:
+            key = example["image/filename"].decode()
+            image, found = (mine, None) if layout.kind == "none" else mine
+            assert image.shape == example["image"].shape == (8, 8, 3)
+            for name, value in layout.features.get(key, {}).items():
+                assert example[name] == value
+            if key in layout.targets:
+                wanted = expected(layout, key)
+                assert target_of_tfds(example, layout.kind, layout.classes) == wanted
+                assert_read(found, wanted, layout.kind, places)
+                num_seen += 1
+    assert num_seen == len(layout.targets)
+
+
+def target_of_tfds(example: dict[str, Any], kind: str, names: tuple[str, ...]) -> object:
+    """Return the target of an example of TFDS, in the words of `Layout.targets`."""
+    if kind == "multilabel":
+        return tuple(names[label] for label in example["labels"])
+    return target({name: [value] for name, value in example.items()}, kind, names)
+
+
+def assert_read(found: Any, wanted: object, kind: str, places: dict[str, int]) -> None:
+    """Check what the reader gives a model for a target."""
+    if kind == "class":
+        assert found.dtype == np.int64
+        assert found == (-1 if wanted is None else places[str(wanted)])
+    elif kind == "multilabel":
+        assert found.dtype == np.float32
+        hot = [float(name in wanted) for name in places]  # type: ignore[operator]
+        assert found.tolist() == hot
+    elif kind == "regression":
+        assert found.dtype == np.float32
+        assert np.isnan(found) if wanted is None else found == wanted
+    elif kind == "text":
+        assert found.decode() == (wanted or "")
+    else:
+        assert found is None
+
+
+def test_every_stored_image_is_rgb_of_the_size_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of TIFF, RGBA, 16-bit grey, grey and CMYK, each in the layout that has it."""
+    for row in (3, 38, 39, 49, 58):
+        layout = next(layout for layout in LAYOUTS if layout.row == row)
+        folder = tmp_path / layout.id
+        folder.mkdir()
+        for example in built(layout, folder, monkeypatch).examples.values():
+            image = Image.open(io.BytesIO(example["image"][0]))
+            assert (image.mode, image.size) == ("RGB", (8, 8))
+
+
+def test_at_least_forty_rows_work_with_nothing_left_behind() -> None:
+    whole = {layout.row for layout in LAYOUTS if not layout.missing}
+    assert len(whole) >= 40
+    working = {layout.row for layout in LAYOUTS}
+    assert working | {one.row for one in OUTSIDE} == set(range(1, 59))
+    assert not working & {one.row for one in OUTSIDE}
+
+
+def test_the_page_has_the_table_of_these_layouts() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == page_text(page), "run: python -m tests.support.layouts"

@@ -1,0 +1,346 @@
+"""The command line as a person meets it: what is printed where, and which code it exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep import __version__
+from tests.support.builders import animals, jpeg, write, zip_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NARROW = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+
+
+def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "shardprep", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=NARROW, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(name="here")
+def _here(tmp_path: Path) -> Path:
+    write(tmp_path / "pets.zip", zip_bytes({**animals(20), "notes.txt": b"hello"}))
+    return tmp_path
+
+
+def error_of(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """Return the one line of an error."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_build_then_inspect_need_no_options(here: Path) -> None:
+    built = run("build", "pets.zip", cwd=here)
+    assert built.returncode == 0, built.stderr
+    assert "inputs    21 = 20 written + 1 skipped" in built.stdout
+    assert "0 cat, 1 dog" in built.stdout
+    seen = run("inspect", cwd=here)
+    assert seen.returncode == 0, seen.stderr
+    assert seen.stderr == ""
+    for words in ("pets 1.0.0", "tfrecords/pets/1.0.0", "cat", "dog", "224x224, RGB, jpeg"):
+        assert words in seen.stdout
+    assert all(len(line) <= 80 for line in seen.stdout.splitlines())
+
+
+def test_results_go_to_stdout_and_progress_to_stderr(here: Path) -> None:
+    done = run("build", "pets.zip", cwd=here)
+    assert "20 images to 1 shard" in done.stderr
+    assert "20 images to 1 shard" not in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("build", "pets.zip"), ("build", "pets.zip", "--dry-run")])
+def test_json_is_one_object_and_nothing_else(here: Path, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments, "--json", cwd=here)
+    assert isinstance(json.loads(done.stdout), dict)
+
+
+def test_inspect_json_holds_the_manifest(here: Path) -> None:
+    run("build", "pets.zip", cwd=here)
+    facts = json.loads(run("inspect", "--json", cwd=here).stdout)
+    manifest = json.loads((here / "tfrecords/pets/1.0.0/manifest.json").read_text())
+    assert facts["manifest"] == manifest
+    assert facts["formats"] == {"jpeg": 20}
+    assert facts["original_width"] == {"smallest": 64, "median": 64, "largest": 64}
+
+
+def test_inspect_shows_numbers_to_learn_and_kept_columns(here: Path) -> None:
+    rows = "".join(f"{i},{i / 4},{i}\n" for i in range(8))
+    images = {f"train/{i}.jpg": jpeg(seed=i) for i in range(8)} | {"test/99.jpg": jpeg()}
+    write(here / "ages.zip", zip_bytes({**images, "train.csv": b"id,age,rank\n" + rows.encode()}))
+    rule = ("--labels", "csv:train.csv:id:age", "--target", "regression", "--columns", "rank")
+    assert run("build", "ages.zip", *rule, cwd=here).returncode == 0
+    seen = run("inspect", cwd=here).stdout
+    assert "target    a number each, 0 to 1.75, median 1; none: 1 in test" in seen
+    assert "columns   rank" in seen
+
+
+def test_the_recipe_in_this_folder_is_used_and_a_flag_wins(here: Path) -> None:
+    recipe = 'source = "pets.zip"\nname = "mine"\nsize = "32x32"\nmax-rejected = "1%"\n'
+    write(here / "shardprep.toml", recipe.encode())
+    assert run("build", "--size", "16x16", cwd=here).returncode == 0
+    facts = json.loads(run("inspect", "--json", cwd=here).stdout)
+    assert facts["manifest"]["name"] == "mine"
+    assert facts["schema"]["features"]["image"]["shape"] == [16, 16, 3]
+
+
+def test_every_key_of_the_recipe_is_a_flag_and_the_other_way_round(here: Path) -> None:
+    from shardprep.recipe.recipe import Recipe
+
+    keys = {name.rstrip("_") for name in Recipe.model_fields}
+    text = run("build", "--help", cwd=here).stdout
+    flags = {word.strip("│ ,")[2:] for word in text.split() if word.startswith("--")}
+    only_for_a_run = {
+        "workers", "engine", "ray-address", "part", "save-rejected", "refresh", "overwrite",
+        "profile", "dry-run", "json", "quiet", "log-level", "help", "no-header", "store-timeout",
+    }  # fmt: skip
+    assert {flag.replace("-", "_") for flag in flags - only_for_a_run} == keys - {"source"}
+
+
+def test_dry_run_writes_nothing(here: Path) -> None:
+    done = run("build", "pets.zip", "--dry-run", "--split", "train=0.75,validation=0.25", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert "validation" in done.stdout
+    assert sorted(path.name for path in here.iterdir()) == ["pets.zip"]
+
+
+def test_parts_then_finalize_say_what_to_do_next(here: Path) -> None:
+    first = run("build", "pets.zip", "--shards", "3", "--part", "1/2", cwd=here)
+    assert first.returncode == 0, first.stderr
+    assert "this part: 13 images, 2 of the shards" in first.stderr
+    assert first.stdout.startswith("part 1/2 is done: 2 of 3 shards; 13 images by this run in ")
+    follow = first.stdout.split("          ")[-1].strip()
+    assert follow == "shardprep finalize tfrecords/pets/1.0.0"
+    early = error_of(run(*follow.split()[1:], cwd=here), 1)
+    assert early.endswith("; run part 2 of 2 again: what is done is not done again")
+    second = run("build", "pets.zip", "--shards", "3", "--part", "2/2", "--json", cwd=here)
+    facts = json.loads(second.stdout)
+    assert facts.pop("elapsed_s") > 0
+    assert facts == {
+        "path": "tfrecords/pets/1.0.0", "part": "2/2", "was_there": False, "num_shards": 1,
+        "num_all_shards": 3, "num_new_items": 7,
+    }  # fmt: skip
+    done = run(*follow.split()[1:], "--json", cwd=here)
+    result = json.loads(done.stdout)
+    assert (result["path"], result["was_there"]) == ("tfrecords/pets/1.0.0", False)
+    assert result["manifest"]["totals"]["num_written"] == 20
+    assert "is there already" in run("finalize", cwd=here).stdout
+    assert all(len(line) <= 80 for line in first.stdout.splitlines())
+
+
+def test_finalize_without_an_argument_means_what_the_recipe_builds(here: Path) -> None:
+    write(here / "shardprep.toml", b'source = "pets.zip"\nout = "sets"\nname = "mine"\n')
+    nothing = error_of(run("finalize", cwd=here), 1)
+    assert nothing.startswith("sets/mine/1.0.0: no part of a build was written here; run")
+    run("build", "--part", "1/1", cwd=here)
+    done = run("finalize", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("sets/mine/1.0.0\n")
+
+
+def test_the_dry_run_of_a_part_shows_that_part(here: Path) -> None:
+    options = ("pets.zip", "--shards", "3", "--part", "1/2", "--dry-run")
+    shown = run("build", *options, cwd=here).stdout
+    assert shown.startswith("part 1/2: 2 of 3 shards\n")
+    assert re.search(r"^train +13 +2 +13$", shown, re.MULTILINE)
+    facts = json.loads(run("build", *options, "--json", cwd=here).stdout)
+    assert (facts["part"], facts["splits"], facts["images"]) == ("1/2", {"train": 2}, {"train": 13})
+    assert facts["num_all_shards"] == 3
+    assert sorted(path.name for path in here.iterdir()) == ["pets.zip"]
+
+
+def test_too_many_rejections_of_parts_show_which_and_exit_1(here: Path) -> None:
+    members = {**animals(8), "train/cat.9.jpg": b"not an image", "train/dog.9.jpg": b""}
+    write(here / "pets.zip", zip_bytes(members))
+    assert run("build", "pets.zip", "--part", "1/1", cwd=here).returncode == 0
+    done = run("finalize", cwd=here)
+    assert error_of(done, 1).startswith("tfrecords/pets/1.0.0.incomplete: 2 of 10 images")
+    assert "train/dog.9.jpg: the file is empty" in done.stderr
+    assert run("finalize", "--max-rejected", "20%", cwd=here).returncode == 0
+
+
+def test_rerun_says_that_it_is_there(here: Path) -> None:
+    run("build", "pets.zip", cwd=here)
+    again = run("build", "pets.zip", cwd=here)
+    assert again.returncode == 0
+    assert "is there already" in again.stdout
+
+
+def test_too_many_rejections_show_which_and_exit_1(here: Path) -> None:
+    members = {**animals(8), "train/cat.9.jpg": b"not an image", "train/dog.9.jpg": b""}
+    write(here / "pets.zip", zip_bytes(members))
+    done = run("build", "pets.zip", cwd=here)
+    assert error_of(done, 1).startswith("tfrecords/pets/1.0.0.incomplete: 2 of 10 images")
+    assert "train/dog.9.jpg: the file is empty" in done.stderr
+    accepted = run("build", "pets.zip", "--max-rejected", "20%", cwd=here)
+    assert accepted.returncode == 0
+    assert "inputs    10 = 8 written + 2 rejected" in accepted.stdout
+
+
+USAGE: dict[str, tuple[tuple[Any, ...], str]] = {
+    "no source": (("build",), "shardprep sample"),
+    "a bad size": (("build", "pets.zip", "--size", "big"), "'big' is not WIDTHxHEIGHT"),
+    "a size of nothing": (("build", "pets.zip", "--size", "0x5"), "a side must be 1 to"),
+    "a bad fit": (("build", "pets.zip", "--fit", "tall"), "'tall' is not one of crop, pad"),
+    "a bad format": (("build", "pets.zip", "--format", "bmp"), "'bmp' is not one of jpeg, png"),
+    "a bad quality": (("build", "pets.zip", "--quality", "0"), "quality: "),
+    "a bad name": (("build", "pets.zip", "--name", "My Set"), "lower-case letters"),
+    "a bad version": (("build", "pets.zip", "--version", "1"), "three numbers"),
+    "no shards": (("build", "pets.zip", "--shards", "0"), "shards: "),
+    "more shards than images": (("build", "pets.zip", "--shards", "21"), "--shards 20 or fewer"),
+    "ratios above 1": (("build", "pets.zip", "--split", "train=0.8,test=0.3"), "add up to 1.1"),
+    "ratios below 1": (("build", "pets.zip", "--split", "train=0.8"), "add up to 0.8"),
+    "a ratio of words": (("build", "pets.zip", "--split", "train=most"), "is not NAME=RATIO"),
+    "a ratio without a name": (("build", "pets.zip", "--split", "0.8,0.2"), "is not NAME=RATIO"),
+    "a ratio below 0": (("build", "pets.zip", "--split", "a=-1,b=2"), "must be above 0"),
+    "a bad share": (("build", "pets.zip", "--max-rejected", "few"), "is not a share"),
+    "a bad colour": (("build", "pets.zip", "--background", "red-ish"), "#RRGGBB"),
+    "an unknown rule": (("build", "pets.zip", "--labels", "guess"), "use auto, folder"),
+    "a regex without a group": (("build", "pets.zip", "--labels", "regex:x"), "(?P<label>…)"),
+    "a broken regex": (("build", "pets.zip", "--labels", "regex:("), "is not valid"),
+    "raw of many sizes": (
+        ("build", "pets.zip", "--format", "raw", "--size", "none"),
+        "raw pixels need one size",
+    ),
+    "a size that no fit wants": (
+        ("build", "pets.zip", "--size", "9x9", "--fit", "none"),
+        "contradicts",
+    ),
+    "a fit without a size": (("build", "pets.zip", "--size", "none", "--fit", "pad"), "needs a"),
+    "a part of words": (("build", "pets.zip", "--part", "half"), "'half' is not I/N"),
+    "a part before the first": (("build", "pets.zip", "--part", "0/3"), "count from 1 to N"),
+    "a part after the last": (("build", "pets.zip", "--part", "4/3"), "'4/3' is not I/N"),
+    "a part that is negative": (("build", "pets.zip", "--part", "-1/3"), "'-1/3' is not I/N"),
+    "a part that overwrites": (
+        ("build", "pets.zip", "--part", "1/3", "--overwrite"),
+        "--overwrite: is for a whole build",
+    ),
+    "a part that saves rejected images": (
+        ("build", "pets.zip", "--part", "1/3", "--save-rejected", "bad"),
+        "--save-rejected: is for a whole build",
+    ),
+    "a bad part of a plan": (("build", "pets.zip", "--part", "4/3", "--dry-run"), "is not I/N"),
+    "a bad share for finalize": (("finalize", "--max-rejected", "2"), "not between 0% and 100%"),
+    "a quality for png": (("build", "pets.zip", "--format", "png", "--quality", "5"), "nothing"),
+}
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_what_is_asked_wrongly_exits_2_with_one_line(here: Path, case: str) -> None:
+    arguments, said = USAGE[case]
+    assert said in error_of(run(*arguments, cwd=here), 2)
+    assert sorted(path.name for path in here.iterdir()) in (["pets.zip"], ["pets.zip", "tfrecords"])
+
+
+ERRORS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "no such source": (("build", "nothing.zip"), "nothing.zip: no such file or folder"),
+    "a source that is no archive": (("build", "text.zip"), "is neither a folder nor an archive"),
+    "an archive without images": (("build", "empty.zip"), "holds no image"),
+    "an unknown schema": (("build", "pets.zip", "--schema", "x"), "shipped are classification"),
+    "an unknown label": (("build", "pets.zip", "--classes", "cat"), "is not among --classes"),
+    "no label found": (("build", "pets.zip", "--labels", "regex:(?P<label>zebra)"), "no label for"),
+    "no dataset": (("inspect",), "name a folder"),
+    "no such dataset": (("inspect", "nowhere"), "nowhere: no such folder"),
+    "a folder that is no dataset": (("inspect", "."), "holds no dataset"),
+    "nothing to finalize": (("finalize",), "name a folder"),
+    "nowhere to finalize": (("finalize", "nowhere"), "nowhere: no such folder"),
+    "no build to finalize": (("finalize", "."), "holds no dataset, finished or not"),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_what_cannot_be_done_exits_1_with_one_line(here: Path, case: str) -> None:
+    write(here / "text.zip", b"hello")
+    write(here / "empty.zip", zip_bytes({}))
+    arguments, said = ERRORS[case]
+    assert said in error_of(run(*arguments, cwd=here), 1)
+
+
+def test_an_unknown_key_in_the_recipe_names_the_one_that_is_near(here: Path) -> None:
+    write(here / "shardprep.toml", b'source = "pets.zip"\nshard = 3\n')
+    said = error_of(run("build", cwd=here), 2)
+    assert said == "shardprep.toml: shard: unknown key; is shards meant?"
+
+
+def test_a_recipe_that_is_no_toml_says_where(here: Path) -> None:
+    write(here / "shardprep.toml", b"source = pets.zip\n")
+    assert "line 1" in error_of(run("build", cwd=here), 2)
+
+
+def test_an_output_that_cannot_be_written_is_one_line(here: Path) -> None:
+    write(here / "file", b"")
+    assert "cannot be made" in error_of(run("build", "pets.zip", "--out", "file", cwd=here), 1)
+
+
+def test_a_damaged_unfinished_build_is_one_line(here: Path) -> None:
+    write(here / "tfrecords/pets/1.0.0.incomplete/.build.json", b"{}")
+    assert ".build.json: is damaged" in error_of(run("build", "pets.zip", cwd=here), 1)
+
+
+def test_a_dataset_without_its_item_table_is_one_line(here: Path) -> None:
+    run("build", "pets.zip", cwd=here)
+    (here / "tfrecords/pets/1.0.0/items.parquet").unlink()
+    assert "items.parquet: is missing" in error_of(run("inspect", cwd=here), 1)
+
+
+def test_version_is_the_package_s(here: Path) -> None:
+    assert run("--version", cwd=here).stdout == f"shardprep {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["build", "finalize", "init", "inspect", "verify", "bench", "download", "sample", "fetch"],
+)
+def test_help_shows_an_example_and_fits_80_columns(here: Path, command: str) -> None:
+    done = run(command, "--help", cwd=here)
+    assert done.returncode == 0
+    assert f"shardprep {command}" in done.stdout.split("Example")[1]
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+
+
+def test_sample_then_build_needs_no_argument(tmp_path: Path) -> None:
+    sampled = run("sample", cwd=tmp_path)
+    assert sampled.returncode == 0, sampled.stderr
+    assert "next: shardprep build --shards 20" in sampled.stdout
+    assert run("sample", cwd=tmp_path).returncode == 0
+    built = run("build", "--shards", "20", cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    facts = json.loads(run("inspect", "--json", cwd=tmp_path).stdout)
+    manifest = facts["manifest"]
+    assert len(manifest["splits"]["train"]["shards"]) == 20
+    assert set(manifest["splits"]) == {"train", "validation", "test"}
+    assert manifest["totals"]["rejected"] == {"truncated": 1}
+    assert manifest["labels"]["names"] == ["circle", "square", "triangle"]
+
+
+def test_odd_file_names_are_printed_and_kept(here: Path) -> None:
+    members = {**animals(4), "train/cat [bold]?.7.jpg": b"y", "train/dog\u00e9\u4e2d.8.jpg": b"x"}
+    write(here / "odd.zip", zip_bytes(members))
+    done = run("build", "odd.zip", "--max-rejected", "50%", "--labels", "none", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert "train/dogé中.8.jpg" in done.stdout
+
+
+def test_profile_shows_every_stage_and_adds_up(here: Path) -> None:
+    from shardprep.cli.display.profile import PARENT_STAGES, WORKER_STAGES
+
+    shown = run("build", "pets.zip", "--profile", "--workers", "1", cwd=here).stdout
+    for name in (*WORKER_STAGES, *PARENT_STAGES):
+        assert f"\n{name} " in shown
+    done = run("build", "pets.zip", "--profile", "--json", "--seed", "1", "--overwrite", cwd=here)
+    result = json.loads(done.stdout)
+    seconds = result["profile"]
+    assert seconds.keys() == {*WORKER_STAGES, *PARENT_STAGES}
+    assert sum(seconds[name] for name in PARENT_STAGES) <= result["elapsed_s"]
+    assert "profile" not in json.loads(
+        run("build", "pets.zip", "--json", "--seed", "1", cwd=here).stdout
+    )

@@ -1,0 +1,115 @@
+"""`shardprep init`: what it sees is what a build with its recipe gives."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.catalog.survey import Survey, recipe_text, survey_source
+from shardprep.errors import SourceError
+from shardprep.recipe.document import read_recipe
+from shardprep.recipe.recipe import make_recipe
+from tests.cli.test_cli import error_of, run
+from tests.support.builders import animals, jpeg, write, write_folder, zip_bytes
+from tests.support.builders import build as build_dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def survey(folder: Path, members: Mapping[str, bytes]) -> Survey:
+    source = write(folder / "pets.zip", zip_bytes(members))
+    return survey_source(source, folder / "work", lambda _: None)
+
+
+def numbered(rows: str, count: int = 12) -> dict[str, bytes]:
+    """Return numbered images and a table `train.csv`."""
+    images = {f"train/{i:03d}.jpg": jpeg(seed=i, height=16, width=16) for i in range(count)}
+    return {**images, "train.csv": rows.encode()}
+
+
+SETS: dict[str, tuple[dict[str, bytes], str, str]] = {
+    "file names": (animals(12), "prefix", "class"),
+    "folders": (animals(6, folder="a/") | animals(6, folder="b/"), "folder", "class"),
+    "a table": (
+        numbered("id,breed\n" + "".join(f"{i:03d},{'pc'[i % 2]}ug\n" for i in range(12))),
+        "csv:train.csv:id:breed",
+        "class",
+    ),
+    "several labels": (
+        numbered(
+            "image,labels\n" + "".join(f"{i:03d},{('a', 'b', 'a b')[i % 3]}\n" for i in range(12))
+        ),
+        "csv:train.csv:image:labels",
+        "multilabel",
+    ),
+    "nothing": ({f"{i}.jpg": jpeg(seed=i) for i in range(4)}, "none", "none"),
+}
+
+
+@pytest.mark.parametrize("case", SETS)
+def test_the_rule_it_chooses_builds_what_auto_builds(tmp_path: Path, case: str) -> None:
+    members, rule, target = SETS[case]
+    members = {k.replace("cat.", "") if case == "folders" else k: v for k, v in members.items()}
+    if case == "folders":
+        members = {k.replace("dog.", "9"): v for k, v in members.items()}
+    seen = survey(tmp_path, members)
+    assert (seen.chosen, seen.target) == (rule, target)
+    write(tmp_path / "shardprep.toml", recipe_text(seen).encode())
+    keys: dict[str, Any] = read_recipe(tmp_path / "shardprep.toml")
+    make_recipe(keys, "shardprep.toml")
+    del keys["source"]
+    by_recipe = build_dataset(tmp_path / "pets.zip", tmp_path / "one", **keys)
+    by_auto = build_dataset(tmp_path / "pets.zip", tmp_path / "two")
+    assert by_recipe.manifest.labels.names == by_auto.manifest.labels.names
+    counts = {split: s.label_counts for split, s in by_recipe.manifest.splits.items()}
+    assert counts == {split: s.label_counts for split, s in by_auto.manifest.splits.items()}
+    assert sum(sum(c.values()) for c in counts.values()) == sum(seen.classes.values())
+
+
+def test_it_tells_tables_odd_files_and_what_each_rule_would_label(tmp_path: Path) -> None:
+    members = {**SETS["a table"][0], "train/Thumbs.db": b"x", "notes.txt": b"x"}
+    members["train/copy.jpg"] = members["train/003.jpg"]
+    seen = survey(tmp_path, members)
+    (table,) = seen.tables
+    assert (table.name, table.num_rows, table.id_column) == ("train.csv", 12, "id")
+    assert table.num_matched == 12
+    assert seen.others == {".txt": 1}
+    assert seen.skipped == {"junk": 1}
+    assert seen.num_doubles == 1
+    assert {rule.rule: rule.num_labelled for rule in seen.rules} == {"csv:train.csv:id:breed": 12}
+    assert "dedup" in recipe_text(seen)
+
+
+def test_columns_that_are_set_or_not_are_shown_as_a_way(tmp_path: Path) -> None:
+    rows = "".join(f"{i:03d},{i % 2},{-1 if i % 3 else 1},{i}\n" for i in range(12))
+    seen = survey(tmp_path, numbered("id,scab,rust,patient\n" + rows))
+    assert seen.chosen == "none"
+    assert [rule.rule for rule in seen.rules] == ["csv:train.csv:id:scab,rust"]
+    assert "# csv:train.csv:id:scab,rust would label 12 images" in recipe_text(seen)
+
+
+def test_a_source_without_images_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="holds no image"):
+        survey(tmp_path, {"notes.txt": b"x"})
+
+
+def test_init_writes_a_recipe_that_builds_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path / "pets.zip", zip_bytes(animals(12)))
+    done = run("init", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "wrote shardprep.toml; next: shardprep build" in done.stdout
+    assert "prefix *" in done.stdout
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    assert run("build", cwd=tmp_path).returncode == 0
+    assert "is there already" in error_of(run("init", cwd=tmp_path), 2)
+    assert json.loads(run("init", "--overwrite", "--json", cwd=tmp_path).stdout)["num_images"] == 12
+
+
+def test_without_one_archive_here_it_asks_for_one(tmp_path: Path) -> None:
+    assert "no archive is here" in error_of(run("init", cwd=tmp_path), 2)
+    write_folder(tmp_path, {"a.zip": b"", "b.zip": b""})
+    assert "several archives are here: a.zip, b.zip" in error_of(run("init", cwd=tmp_path), 2)

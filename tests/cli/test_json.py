@@ -1,0 +1,198 @@
+"""`--json`: one object of the types that docs/json.md is made of, whatever happens."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.catalog.survey import Survey
+from shardprep.cli import app
+from shardprep.cli import sample_archive as drawn
+from shardprep.cli.results import (
+    RESULTS,
+    BuildJson,
+    ErrorJson,
+    InspectJson,
+    PartJson,
+    PlanJson,
+    SampleJson,
+    VerifyJson,
+)
+from tests.cli.test_cli import NARROW
+from tests.support.builders import animals, jpeg, write, zip_bytes
+from tests.support.json_page import PAGE, page_text, printed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FIRST = "tfrecords/pets/1.0.0/pets-train.tfrecord-00000-of-00002"
+
+
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(name="here")
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write(tmp_path / "pets.zip", zip_bytes({**animals(20), "notes.txt": b"hello"}))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(name="run")
+def _run(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Done]:
+    """Return what runs a command line in this process: a second for each is too long."""
+    del here
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(drawn, "_archive", lambda *_: b"seconds of drawing")
+
+    def run(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["shardprep", *arguments])
+        with pytest.raises(SystemExit) as end:
+            app.main()
+        return Done(arguments, int(end.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_the_page_is_made_of_the_types() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page_text(), "run: python -m tests.support.json_page"
+
+
+def test_every_command_has_its_types_and_takes_json() -> None:
+    assert list(RESULTS) == list(app._COMMANDS)
+
+
+def test_results_have_every_key_of_their_types_and_no_other(
+    run: Callable[..., Done], here: Path
+) -> None:
+    """Those of bench, download and fetch are checked where these commands are tried."""
+
+    def said(result: Any, *arguments: str, code: int = 0) -> Any:
+        done = run(*arguments, "--json")
+        assert done.returncode == code, done.stderr
+        return printed(done.stdout, result)
+
+    said(PlanJson, "build", "pets.zip", "--dry-run")
+    said(PlanJson, "build", "pets.zip", "--dry-run", "--part", "1/2")
+    said(Survey, "init", "pets.zip")
+    said(PartJson, "build", "--part", "1/1", "--shards", "2")
+    said(BuildJson, "finalize")
+    assert "profile" in said(BuildJson, "build", "--shards", "2", "--overwrite", "--profile")
+    said(InspectJson, "inspect")
+    assert said(VerifyJson, "verify")["problems"] == []
+    (here / FIRST).write_bytes((here / FIRST).read_bytes()[:2000])
+    before = said(VerifyJson, "verify", code=3)["problems"]
+    assert before
+    assert said(VerifyJson, "verify", "--repair")["repaired"] == before
+    said(SampleJson, "sample", "demo")
+
+
+def failed(done: Done, code: int) -> Any:
+    """Return the object of an error; its line stands on stderr as well."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    found = printed(done.stdout, ErrorJson)
+    error = found["error"]
+    assert error["exit"] == code
+    assert error["what"]
+    for said in (error["where"], error["what"], error["hint"]):
+        assert said in done.stderr
+    assert done.stderr.count("\n") == 1 or "totals" in found
+    return found
+
+
+FAILURES: dict[str, tuple[tuple[str, ...], int]] = {
+    "build": (("build", "nothing.zip"), 1),
+    "finalize": (("finalize", "nowhere"), 1),
+    "init": (("init", "nothing.zip"), 1),
+    "inspect": (("inspect", "nowhere"), 1),
+    "bench": (("bench", "nowhere"), 1),
+    "verify": (("verify", "nowhere"), 1),
+    "sample": (("sample", "pets.zip"), 1),
+    "download": (("download", "a/b/c/d/e"), 2),
+    "fetch": (("fetch", "nowhere"), 2),
+}
+
+
+@pytest.mark.parametrize("command", app._COMMANDS)
+def test_an_error_is_one_object_too(run: Callable[..., Done], command: str) -> None:
+    arguments, code = FAILURES[command]
+    failed(run(*arguments, "--json"), code)
+
+
+@pytest.mark.parametrize("command", app._COMMANDS)
+def test_options_that_do_not_exist_are_one_object_too(
+    run: Callable[..., Done], command: str
+) -> None:
+    error = failed(run(command, "--nope", "--json"), 2)["error"]
+    assert error["where"] == f"shardprep {command}"
+    assert error["what"].startswith("no such option: --nope")
+    assert error["hint"] == f"see shardprep {command} --help"
+
+
+def test_other_wrong_arguments_are_one_line_and_one_object(run: Callable[..., Done]) -> None:
+    for arguments, what in (
+        (("nonsense",), "no such command 'nonsense'"),
+        (("verify", "--workers", "0"), "invalid value for '--workers'"),
+        (("fetch",), "missing argument"),
+        (("inspect", "a", "b"), "got unexpected extra argument"),
+        (("build", "pets.zip", "--size", "big"), "'big' is not WIDTHxHEIGHT"),
+    ):
+        assert what in failed(run(*arguments, "--json"), 2)["error"]["what"]
+        plain = run(*arguments)
+        assert (plain.returncode, plain.stdout, plain.stderr.count("\n")) == (2, "", 1)
+
+
+def test_too_many_rejections_are_told_with_what_became_of_all_inputs(
+    run: Callable[..., Done], here: Path
+) -> None:
+    write(here / "bad.zip", zip_bytes({"a/1.jpg": jpeg(), "b/2.jpg": b"no", "b/3.jpg": b""}))
+    found = failed(run("build", "bad.zip", "--json"), 1)
+    assert found["totals"]["rejected"] == {"not_an_image": 2}
+    assert run("build", "bad.zip", "--part", "1/1", "--name", "p").returncode == 0
+    assert failed(run("finalize", "tfrecords/p", "--json"), 1)["totals"] == found["totals"]
+
+
+def happening(event: str, cwd: Path, *options: str) -> Done:
+    """Run `inspect`, to which something happens while it looks for the dataset."""
+    program = (
+        "import os, signal, sys\n"
+        "from shardprep import arguments, cli\n"
+        f"def at(*_, **__): {event}\n"
+        "arguments.dataset_at = at\n"
+        "cli.main()\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program, "inspect", *options],
+        cwd=cwd, env=NARROW, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_ctrl_c_is_one_object_too(here: Path) -> None:
+    done = happening("os.kill(os.getpid(), signal.SIGINT)", here, "--json")
+    assert failed(done, 130)["error"]["what"] == "interrupted"
+
+
+def test_an_error_of_the_system_is_one_object_too(here: Path) -> None:
+    done = happening("raise OSError(5, 'Input/output error', 'a/b')", here, "--json")
+    assert failed(done, 1)["error"]["where"] == "a/b"
+
+
+def test_a_fault_of_the_program_shows_where_and_is_one_object_too(here: Path) -> None:
+    done = happening("raise ValueError('x \\x1b')", here, "--json")
+    assert "ValueError: x \\x1b\n" in done.stderr
+    assert "Traceback" in done.stderr
+    assert "ValueError" in printed(done.stdout, ErrorJson)["error"]["what"]
+
+
+def test_after_two_dashes_json_is_a_name(run: Callable[..., Done]) -> None:
+    done = run("inspect", "--", "--json")
+    assert (done.returncode, done.stdout) == (1, "")
+    failed(run("inspect", "--json", "--", "x"), 1)

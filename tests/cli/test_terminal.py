@@ -1,0 +1,262 @@
+"""What is printed where: to a terminal, a pipe that closes, a file; and nothing that steers it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.cli.display.console import Terminal
+from tests.cli.test_cli import NARROW, error_of, run
+from tests.support.builders import animals, build, jpeg, write, zip_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WIDE = {name: value for name, value in NARROW.items() if name != "COLUMNS"}
+LONG = "a-folder-with-a-name-of-many-letters/" * 4
+FIRST = "pets-train.tfrecord-00000-of-00001"
+
+
+@pytest.fixture(name="shop", scope="module")
+def _shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a dataset whose keys are long, two of its records damaged."""
+    shop = tmp_path_factory.mktemp("shop")
+    source = write(shop / "pets.zip", zip_bytes(animals(12, folder=LONG)))
+    folder = build(source, shop / "tfrecords", labels="prefix", size="32x32").path
+    data = bytearray((folder / FIRST).read_bytes())
+    sizes = [int(line.split()[1]) for line in (folder / f"index/{FIRST}.idx").open()]
+    for record in (1, 4):
+        data[sum(sizes[:record]) + 40] ^= 1
+    (folder / FIRST).write_bytes(bytes(data))
+    return shop
+
+
+def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a pipeline in which `shardprep` is ours; it fails if any part of it does."""
+    program = (
+        f"set -o pipefail; shardprep() {{ '{sys.executable}' -m shardprep \"$@\"; }}; {command}"
+    )
+    return subprocess.run(
+        ["bash", "-c", program], cwd=cwd, env=WIDE, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("shardprep inspect | head -1", 0),
+        ("shardprep inspect --json | head -1", 0),
+        ("shardprep build --help | head -1", 0),
+        ("shardprep verify | head -1", 3),
+        ("shardprep build pets.zip --dry-run 2>&1 | true", 0),
+    ],
+)
+def test_a_pipe_that_closes_early_changes_no_exit_code(shop: Path, command: str, code: int) -> None:
+    done = shell(command, shop)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")  # noqa: PTH110
+def test_a_full_disk_behind_stdout_is_one_line(shop: Path) -> None:
+    done = shell("shardprep inspect > /dev/full", shop)
+    assert (done.returncode, done.stderr) == (1, "shardprep: no space left on device\n")
+
+
+def test_without_a_terminal_a_problem_is_one_line_that_begins_with_its_kind(shop: Path) -> None:
+    done = shell("shardprep verify | grep '^damaged .*offset'", shop)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert all(
+        re.search(rf"{LONG}\w+\.\d\.jpg: data CRC is \w+, stored \w+$", one) for one in lines
+    )
+
+
+def test_on_a_terminal_lines_are_wrapped_to_it(shop: Path) -> None:
+    """What a terminal of 80 columns shows is what $COLUMNS of 80 gives, but for colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
+    command = [sys.executable, "-m", "shardprep", "inspect"]
+    with subprocess.Popen(command, cwd=shop, env=WIDE, stdout=theirs, stdin=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        while part := read(ours):
+            shown += part
+    os.close(ours)
+    assert process.returncode == 0
+    text = re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).replace("\r\n", "\n")
+    assert text == run("inspect", cwd=shop).stdout
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 1 << 16)
+    except OSError:  # Linux says so of a terminal that nobody writes to any more
+        return b""
+
+
+@pytest.fixture(name="here")
+def _here(tmp_path: Path) -> Path:
+    write(tmp_path / "pets.zip", zip_bytes(animals(6)))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("build", "pets.zip", "--quiet"),
+        ("--quiet", "build", "pets.zip"),
+        ("build", "pets.zip", "--log-level", "warning"),
+        ("--log-level", "debug", "build", "pets.zip", "--log-level", "error"),
+    ],
+)
+def test_quiet_leaves_the_result_alone(here: Path, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments, cwd=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "6 = 6 written" in done.stdout
+
+
+def test_quiet_leaves_errors(here: Path) -> None:
+    write(here / "bad.zip", zip_bytes({"a/1.jpg": jpeg(), "b/2.jpg": b"no"}))
+    done = run("build", "bad.zip", "--quiet", cwd=here)
+    assert "1 of 2 images are rejected" in error_of(done, 1)
+    assert done.stderr.count("\n") == 1
+
+
+def test_debug_shows_where_an_error_was_raised(here: Path) -> None:
+    done = run("--log-level", "debug", "inspect", "nowhere", cwd=here)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("nowhere: no such folder")
+
+
+def test_a_level_that_does_not_exist_lists_those_that_do(here: Path) -> None:
+    said = error_of(run("inspect", "--log-level", "loud", cwd=here), 2)
+    assert said == "--log-level: 'loud' is not one of debug, info, warning, error"
+
+
+def test_what_is_logged_is_heard_by_its_level(here: Path) -> None:
+    """By whatever part of the program: those are what its loggers are for."""
+    program = (
+        "import logging, sys\n"
+        "from shardprep import arguments, cli\n"
+        "def at(*_, **__):\n"
+        "    for say in ('debug', 'info', 'warning'):\n"
+        "        getattr(logging.getLogger('shardprep.reader'), say)('%s [red] \\x1b', say)\n"
+        "    sys.exit(0)\n"
+        "arguments.dataset_at = at\n"
+        "cli.main()\n"
+    )
+    levels = ("debug", "info", "warning", "error")
+    for i, level in enumerate(levels):
+        done = subprocess.run(
+            [sys.executable, "-c", program, "inspect", "--log-level", level],
+            cwd=here, env=NARROW, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stderr.splitlines() == [f"{one} [red] \\x1b" for one in levels[i:3]]
+
+
+# --- names of strangers -------------------------------------------------------------------------
+
+HOSTILE = "\x1b[31m[bold]x[/] [/nope] :smile: \u202edlot\u2066 \x07\x9b2J"
+"""Steers a terminal, is markup, ends markup that was not begun, is an emoji, turns the writing."""
+
+
+@pytest.fixture(name="strange", scope="module")
+def _strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with an archive in which every name is hostile."""
+    here = tmp_path_factory.mktemp("strange")
+    rows = "".join(f'{i},"{HOSTILE}\n{i % 2}"\n' for i in range(9))
+    members = {f"{HOSTILE}/{i}.jpg": jpeg(seed=i) for i in range(8)}
+    members |= {
+        f"{HOSTILE}/8.jpg": b"no",
+        f"{HOSTILE}.{HOSTILE}": b"",
+        f"../{HOSTILE}": b"",
+    }
+    members["labels.csv"] = f"id,kind\n{rows}".encode()
+    members[f"{HOSTILE}.csv"] = f"id,{HOSTILE}\n{rows}".encode()
+    write(here / f"{HOSTILE}.zip", zip_bytes(members))
+    return here
+
+
+RULE = ("--labels", "csv:labels.csv:id:kind", "--max-rejected", "100%", "--name", "strange")
+OUT = ("--out", f"out {HOSTILE}")
+PLACE = f"out {HOSTILE}/strange"
+
+
+def test_names_of_strangers_steer_nothing(strange: Path) -> None:
+    source = f"{HOSTILE}.zip"
+    commands: list[tuple[tuple[str, ...], int]] = [
+        (("init", source), 0),
+        (("init", source, "--overwrite", "--json"), 0),
+        (("build", source, *RULE, *OUT, "--dry-run"), 0),
+        (("build", source, *RULE, *OUT, "--part", "1/1"), 0),
+        (("finalize", PLACE), 0),
+        (("build", source, *RULE, *OUT), 0),
+        (("build", source, *RULE[:2], "--name", "other", "--max-rejected", "0%", *OUT), 1),
+        (("inspect", PLACE), 0),
+        (("inspect", PLACE, "--json"), 0),
+        (("sample", f"new {HOSTILE}", "--nope"), 2),
+        (("fetch", HOSTILE), 2),
+        (("download", HOSTILE), 2),
+        (("bench", HOSTILE, "--json"), 1),
+        ((HOSTILE,), 2),
+    ]
+    for arguments, code in commands:
+        check(strange, arguments, code)
+    (file,) = (strange / PLACE / "1.0.0").glob("*.tfrecord-*")
+    file.write_bytes(file.read_bytes()[:300])
+    write(file.parent / f"unknown {HOSTILE}", b"")
+    assert HOSTILE[5:16] in check(strange, ("verify", PLACE), 3)
+    check(strange, ("verify", PLACE, "--json"), 3)
+
+
+def check(here: Path, arguments: tuple[str, ...], code: int) -> str:
+    """Run a command; see that it prints plain lines. Return them."""
+    command = [sys.executable, "-m", "shardprep", *arguments]
+    done = subprocess.run(command, cwd=here, env=WIDE, capture_output=True, check=False)
+    out, err = done.stdout.decode(), done.stderr.decode()
+    assert done.returncode == code, err
+    assert "Traceback" not in err
+    kinds = {one: unicodedata.category(one) for one in {*out, *err} - {"\n"}}
+    assert not [one for one, kind in kinds.items() if kind in ("Cc", "Cf", "Cs", "Zl", "Zp")]
+    if "--json" in arguments:
+        json.loads(out)
+    return out
+
+
+def test_a_benchmark_of_strange_names_is_shown_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from dataclasses import replace
+
+    from shardprep.benchmark.result import Way
+    from shardprep.cli.display.benchmark import print_benchmark
+    from tests.benchmark.test_bench import example
+
+    found: Any = example(tfds=Way("tfds", HOSTILE), load=Way("load", yields=HOSTILE))
+    print_benchmark(Terminal(), replace(found, split=HOSTILE, path=HOSTILE))
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert shown.count("[bold]x[/] [/nope] :smile:") == 3
+
+
+def test_a_profile_of_the_bar_reads_no_markup_either(capsys: pytest.CaptureFixture[str]) -> None:
+    from shardprep.cli.display.transfer import ByteProgress
+
+    with ByteProgress(Terminal(stderr=True)) as bar:
+        bar.begin(HOSTILE, 100)
+        bar.progress(1)
+        bar.notice(HOSTILE)
+    assert "[bold]x[/] [/nope] :smile: \\u202e" in capsys.readouterr().err

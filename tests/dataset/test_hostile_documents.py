@@ -1,0 +1,562 @@
+"""A dataset of strangers: nothing it says decides where bytes go, how long, or how much memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from shardprep.dataset.describe import read_facts
+from shardprep.dataset.fetch import fetch_dataset
+from shardprep.dataset.folder import read_schema
+from shardprep.dataset.item_table import COLUMNS
+from shardprep.dataset.manifest import load_manifest, parse_manifest
+from shardprep.dataset.remote import find, find_remote
+from shardprep.errors import DatasetError, SchemaError, ShardprepError
+from shardprep.reader import Dataset
+from shardprep.storage.url import ObjectUrl
+from shardprep.verifier.dataset import verify_dataset
+from shardprep.writer.finalize import finalize_dataset
+from shardprep.writer.workspace.find import find_place
+from tests.source.test_fuzz import _DAMAGES, _MANY, damaged, fuzzed, in_time
+from tests.support.builders import animals, build, build_part, tree, write, zip_bytes
+from tests.support.hostile_documents import FIRST, MANIFESTS, changed, resigned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.source.test_fuzz import Damage
+    from tests.support.object_store import Bucket
+
+NUM_RANDOM = (80, 80, 40, 30, 15)
+"""Cases of values, damage, tables, unfinished builds and fetches in a run of the suite."""
+SHARD = "pets-train.tfrecord-00000-of-00002"
+_ODD = re.compile("[\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class Unwatched:
+    """Takes what a watcher is told."""
+
+    def begin(self, what: str, num_bytes: int | None) -> None:
+        del what, num_bytes
+
+    def progress(self, num_bytes: int) -> None:
+        del num_bytes
+
+
+@pytest.fixture(name="whole", scope="module")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small dataset that nobody has touched."""
+    folder = tmp_path_factory.mktemp("whole")
+    source = write(folder / "pets.zip", zip_bytes(animals(6)))
+    return build(source, folder / "out", shards=2, size="8x8", format="png").path
+
+
+@pytest.fixture(name="folder")
+def _folder(whole: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    folder = tmp_path / "out" / "pets" / "1.0.0"
+    shutil.copytree(whole, folder)
+    return folder
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "manifest.json").read_bytes()))
+
+
+def lines(error: ShardprepError) -> str:
+    """Return what a person reads of an error, which is one line without control characters."""
+    line = str(error)
+    assert not _ODD.search(line)
+    assert len(line) < 2000
+    return line
+
+
+def refusal(work: Callable[[], object]) -> str:
+    with pytest.raises(ShardprepError) as caught:
+        work()
+    return lines(caught.value)
+
+
+def verify(folder: Path) -> Any:
+    return verify_dataset(folder, decode=False, num_workers=1, watcher=Unwatched())
+
+
+def load(folder: Path) -> Any:
+    from shardprep.reader import load
+
+    return load(folder, "train", batch_size=2, shuffle=False)
+
+
+# --- manifests ----------------------------------------------------------------------------------
+
+
+def test_the_signature_of_these_tests_is_that_of_a_build(folder: Path) -> None:
+    assert resigned(manifest_of(folder)) == (folder / "manifest.json").read_bytes()
+
+
+@pytest.mark.parametrize("lie", MANIFESTS)
+def test_a_manifest_that_lies_is_refused_by_all_in_one_line(folder: Path, lie: str) -> None:
+    document = changed(manifest_of(folder), *MANIFESTS[lie])
+    (folder / "manifest.json").write_bytes(resigned(document))
+    before = tree(folder.parents[2])
+    for work in (load_manifest, read_facts_of, Dataset, load):
+        assert "manifest.json" in refusal(partial(work, folder))
+    assert "manifest" in {problem.kind for problem in verify(folder).problems}
+    assert tree(folder.parents[2]) == before
+
+
+def read_facts_of(folder: Path) -> object:
+    return read_facts(folder, str(folder))
+
+
+def test_no_manifest_makes_fetch_write_outside(whole: Path, bucket: Bucket, tmp_path: Path) -> None:
+    """Nor the reader of object storage, whose copies are named for what a manifest says."""
+    for path in whole.rglob("*"):
+        if path.is_file():
+            bucket.put(f"out/pets/1.0.0/{path.relative_to(whole).as_posix()}", path.read_bytes())
+    remote, home = f"{bucket.url}/out/pets/1.0.0", tmp_path / "home" / "user"
+    home.mkdir(parents=True)
+    for lie, how in MANIFESTS.items():
+        document = changed(manifest_of(whole), *how)
+        bucket.put("out/pets/1.0.0/manifest.json", resigned(document))
+        found = find_remote(ObjectUrl.parse(remote))
+        to = home / "tfrecords"
+        assert refusal(partial(fetch_dataset, found, to, num_threads=2, watcher=Unwatched())), lie
+        assert refusal(lambda: Dataset(remote)), lie
+        assert not any(home.iterdir()), lie
+    cached = {path.parent.parent.name for path in (tmp_path / "cache").rglob("*") if path.is_file()}
+    assert cached == {"documents"}
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "cache"}
+
+
+def test_a_document_in_a_store_that_is_absurdly_large_is_not_fetched(
+    whole: Path, bucket: Bucket, tmp_path: Path
+) -> None:
+    for name in ("manifest.json", "schema.json"):
+        bucket.put(f"pets/1.0.0/{name}", (whole / name).read_bytes())
+    for name in ("schema.json", "manifest.json"):
+        bucket.put(f"pets/1.0.0/{name}", bytes((64 << 20) + 1))
+        line = refusal(lambda: Dataset(f"{bucket.url}/pets"))
+        assert f"{name}: has 67,108,865 bytes, more than the 67,108,864 it may have" in line
+    cache = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    assert sum(path.stat().st_size for path in cache) < 100_000
+
+
+def test_every_flipped_bit_of_a_manifest_is_refused(whole: Path) -> None:
+    data = bytearray((whole / "manifest.json").read_bytes())
+    for place in range(len(data)):
+        for bit in range(8):
+            data[place] ^= 1 << bit
+            with pytest.raises(DatasetError):
+                parse_manifest(bytes(data), "it")
+            data[place] ^= 1 << bit
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+@pytest.mark.parametrize("reader", [Dataset, load])
+def test_an_index_of_other_records_than_the_manifest_s_is_refused(
+    folder: Path, reader: Callable[[Path], object], more: int
+) -> None:
+    """A manifest that adds up, and says one record less, or more, than there are."""
+    document = manifest_of(folder)
+    for path in (f"{FIRST}.num_records", "splits.train.num_records", "totals.num_written"):
+        document = changed(document, path, lambda count: count + more)
+    document = changed(document, "totals.num_inputs", lambda count: count + more)
+    (folder / "manifest.json").write_bytes(resigned(document))
+    load_manifest(folder)
+    line = refusal(lambda: [len(reader(folder))])  # type: ignore[arg-type]
+    assert f"{SHARD}.idx" in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0 1\n", "", "x" * 200, "0 9223372036854775807\n" * 3, "0 -5\n0 -5\n0 -5\n", "0 0 " * 99],
+)
+def test_an_index_that_is_none_is_refused(folder: Path, text: str) -> None:
+    (folder / "index" / f"{SHARD}.idx").write_text(text)
+    for reader in (Dataset, load):
+        assert f"{SHARD}.idx" in refusal(partial(reader, folder))
+
+
+# --- what is no file, or has no end -------------------------------------------------------------
+
+
+DOCUMENTS = ["manifest.json", "schema.json", "items.parquet", f"index/{SHARD}.idx", SHARD]
+TFDS = ["dataset_info.json", "features.json", "label.labels.txt"]
+_FOREIGN: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": lambda path: path.mkdir(),
+    "a link": lambda path: path.symlink_to(write(path.parents[3] / "secret", b"secret")),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", _FOREIGN)
+@pytest.mark.parametrize("name", [*DOCUMENTS, *TFDS])
+def test_what_is_no_regular_file_is_named_and_never_read(
+    folder: Path, name: str, kind: str
+) -> None:
+    (folder / name).unlink()
+    _FOREIGN[kind](folder / name)
+    expected = "missing" if kind == "a folder" and name == SHARD else "unreadable"
+    assert (expected, name) in {(p.kind, p.file) for p in verify(folder).problems}
+    if name == "items.parquet":
+        assert name in refusal(lambda: read_facts_of(folder))
+    elif name not in TFDS:
+        for reader in (Dataset, load):
+            line = refusal(partial(reader, folder))
+            assert name in line
+            assert "not a regular file" in line
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "schema.json", *TFDS[:2]])
+def test_nesting_without_end_is_one_line(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"[" * 200_000)
+    assert name in {problem.file for problem in verify(folder).problems}
+    if name not in TFDS:
+        assert name in refusal(lambda: read_facts_of(folder))
+
+
+@pytest.mark.timeout(60)
+def test_a_shard_of_terabytes_is_not_read(folder: Path) -> None:
+    os.truncate(folder / SHARD, 1 << 42)
+    assert ("size", SHARD) in {(p.kind, p.file) for p in verify(folder).problems}
+    for reader in (Dataset, load):
+        assert "4,398,046,511,104 bytes" in refusal(partial(reader, folder))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["manifest.json", "schema.json", f"index/{SHARD}.idx"])
+def test_a_document_of_terabytes_is_not_read(folder: Path, name: str) -> None:
+    os.truncate(folder / name, 1 << 42)
+    assert ("unreadable", name) in {(p.kind, p.file) for p in verify(folder).problems}
+    for reader in (Dataset, load):
+        assert "4,398,046,511,104 bytes" in refusal(partial(reader, folder))
+
+
+# --- item tables --------------------------------------------------------------------------------
+
+
+def _table(**columns: Any) -> pa.Table:
+    nothing = {name: [None] for name in COLUMNS.names}
+    return pa.Table.from_pydict({**nothing, **columns}, schema=COLUMNS)
+
+
+def test_a_table_of_many_more_rows_than_it_can_hold_is_refused(folder: Path) -> None:
+    table = pa.concat_tables([_table(status=["skipped"])] * 200_000).combine_chunks()
+    with pq.ParquetWriter(folder / "items.parquet", COLUMNS, compression="zstd") as writer:
+        writer.write_table(table)
+    assert "200,000 rows" in refusal(lambda: read_facts_of(folder))
+
+
+def test_a_table_without_a_key_or_a_hash_is_named(folder: Path) -> None:
+    table = pq.read_table(folder / "items.parquet").to_pydict()
+    for column in ("key", "original_sha256", "original_height", "offset", "status"):
+        changed_table = {**table, column: [None] * len(table["key"])}
+        with pq.ParquetWriter(folder / "items.parquet", COLUMNS) as writer:
+            writer.write_table(pa.Table.from_pydict(changed_table, schema=COLUMNS))
+        assert "items.parquet" in {problem.file for problem in verify(folder).problems}
+        read_facts_of(folder)
+
+
+# --- unfinished builds --------------------------------------------------------------------------
+
+
+@pytest.fixture(name="parts")
+def _parts(tmp_path: Path) -> Path:
+    """The shards of a build in parts, not yet a dataset."""
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(6)))
+    for part in ("1/2", "2/2"):
+        build_part(source, tmp_path / "out", part, shards=2, size="8x8", format="png")
+    return tmp_path / "out" / "pets" / "1.0.0.incomplete"
+
+
+OUTLINES: dict[str, tuple[str, Any]] = {
+    "a shard that leaves the folder": ("shards.0.name", "../../../outside"),
+    "a shard of another place": ("shards.0.name", lambda name: name.replace("00000", "00001", 1)),
+    "a name that leaves the folder": ("name", "../../x"),
+    "a version that leaves the folder": ("version", "../1.0.0"),
+    "a split that leaves the folder": ("shards.0.split", "../x"),
+    "no parts at all": ("num_parts", 0),
+    "images without pixels": ("spec.size", [0, 0]),
+    "a share above all": ("max_rejected", 1e9),
+    "no seed": ("fingerprint.options", {}),
+    "shards that are a number": ("shards", 7),
+}
+
+
+@pytest.mark.parametrize("lie", OUTLINES)
+def test_an_outline_that_lies_is_refused_in_one_line(parts: Path, lie: str) -> None:
+    path = parts / ".parts" / "outline.json"
+    path.write_text(json.dumps(changed(json.loads(path.read_bytes()), *OUTLINES[lie])))
+    before = tree(parts.parents[2])
+    assert "outline.json: is damaged" in refusal(lambda: finish(parts))
+    assert tree(parts.parents[2]) == before
+
+
+def finish(parts: Path) -> object:
+    return finalize_dataset(find_place(str(parts.parents[1])), num_threads=1)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", [".build.json", ".parts/outline.json", f".parts/{SHARD}.parquet"])
+def test_a_pipe_in_an_unfinished_build_is_not_waited_for(parts: Path, name: str) -> None:
+    (parts / name).unlink()
+    os.mkfifo(parts / name)
+    with pytest.raises((OSError, ShardprepError), match="a pipe, not a regular file"):
+        finish(parts)
+
+
+@pytest.mark.parametrize("facts", ["7", "[]", "{}", '{"seal": 7}', '{"seal": {"num_records": -1}}'])
+def test_a_receipt_that_lies_counts_as_a_shard_to_be_written_again(parts: Path, facts: str) -> None:
+    path = parts / ".parts" / f"{SHARD}.parquet"
+    table = pq.read_table(path).replace_schema_metadata({b"shardprep": facts.encode()})
+    pq.write_table(table, path)
+    assert f"not whole: {SHARD}" in refusal(lambda: finish(parts))
+
+
+# --- everything, at random ----------------------------------------------------------------------
+
+_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([0, -1, 1, 2**31, 2**63, 2**64, 10**30]),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(["", "..", "../x", "/x", "a\0b", "\x1b[2J", "x" * 5000, "0" * 64, "1.0.0"]),
+    st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=3),
+)
+
+
+def paths_of(value: Any, above: str = "") -> list[str]:
+    """Return the place of every value inside a document."""
+    if not isinstance(value, (dict, list)):
+        return []
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    found = []
+    for key in keys:
+        if isinstance(key, int) or not ("." in key or key.isdecimal()):
+            found += [f"{above}{key}", *paths_of(value[key], f"{above}{key}.")]
+    return found
+
+
+def judged(folder: Path) -> None:
+    """Let everybody look at a folder: what they raise is a line, what they say is printable."""
+    for work in (read_facts_of, verify, Dataset, opened):
+        try:
+            found = work(folder)
+            if isinstance(found, Dataset) and len(found) < 100:
+                list(found)
+        except ShardprepError as error:
+            lines(error)
+
+
+def opened(folder: Path) -> object:
+    """Open as `reader.load` does, up to where TensorFlow begins."""
+    from shardprep.reader.opening import open_dataset
+    from shardprep.reader.options import make_request
+
+    return open_dataset(folder, *make_request("train", {"batch_size": 2})).frames()
+
+
+def with_other_values(document: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
+    """Return a document in which one or two values are any others."""
+    for _ in range(data.draw(st.integers(1, 2))):
+        path = data.draw(st.sampled_from(paths_of(document)))
+        document = changed(document, path, data.draw(_VALUES))
+    return document
+
+
+@in_time
+@fuzzed(max_examples=_MANY or NUM_RANDOM[0])
+@given(data=st.data())
+def test_any_value_anywhere_in_a_document_is_right_or_one_line(
+    whole: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(["manifest.json", "schema.json", "features.json"]))
+    document = with_other_values(json.loads((whole / name).read_bytes()), data)
+    text = (
+        resigned(document)
+        if name == "manifest.json"
+        else json.dumps(document).encode("utf-8", "replace")
+    )
+    try_out(whole, tmp_path_factory, {name: text})
+
+
+@in_time
+@fuzzed(max_examples=_MANY or NUM_RANDOM[1])
+@given(st.sampled_from([*DOCUMENTS, *TFDS]), _DAMAGES)
+def test_damage_at_random_is_right_or_one_line(
+    whole: Path, tmp_path_factory: pytest.TempPathFactory, name: str, damages: list[Damage]
+) -> None:
+    good = (whole / name).read_bytes()
+    try_out(whole, tmp_path_factory, {name: damaged(good, good, damages)})
+
+
+@in_time
+@fuzzed(max_examples=_MANY or NUM_RANDOM[2])
+@given(st.data())
+def test_any_cell_of_the_table_is_right_or_one_line(
+    whole: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    rows = pq.read_table(whole / "items.parquet").to_pydict()
+    column = data.draw(st.sampled_from(COLUMNS.names))
+    kind = COLUMNS.field(column).type
+    value: st.SearchStrategy[Any] = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
+    if pa.types.is_string(kind) or pa.types.is_dictionary(kind):
+        value = st.one_of(
+            st.none(), st.text(max_size=20), st.sampled_from(["written", "rejected", "skipped"])
+        )
+    elif pa.types.is_floating(kind):
+        value = st.one_of(st.none(), st.floats())
+    elif pa.types.is_list(kind):
+        value = st.one_of(st.none(), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3))
+    rows[column] = [data.draw(value) for _ in rows[column]]
+    sink = pa.BufferOutputStream()
+    try:
+        with pq.ParquetWriter(sink, COLUMNS) as writer:
+            writer.write_table(pa.Table.from_pydict(rows, schema=COLUMNS))
+    except UnicodeEncodeError:
+        return
+    try_out(whole, tmp_path_factory, {"items.parquet": sink.getvalue().to_pybytes()})
+
+
+@pytest.fixture(name="begun", scope="module")
+def _begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All parts of a build that is not finished, never changed."""
+    folder = tmp_path_factory.mktemp("begun")
+    source = write(folder / "pets.zip", zip_bytes(animals(6)))
+    for part in ("1/2", "2/2"):
+        build_part(source, folder / "out", part, shards=2, size="8x8", format="png")
+    return folder / "out" / "pets" / "1.0.0.incomplete"
+
+
+@in_time
+@fuzzed(max_examples=_MANY or NUM_RANDOM[3])
+@given(data=st.data(), damages=_DAMAGES)
+def test_an_unfinished_build_with_any_values_is_finished_or_one_line(
+    begun: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+    damages: list[Damage],
+) -> None:
+    parts = tmp_path_factory.mktemp("fuzz") / "out" / "pets" / "1.0.0.incomplete"
+    shutil.copytree(begun, parts)
+    documents = [".build.json", ".parts/outline.json"]
+    tables = [f".parts/{SHARD}.parquet", ".parts/skipped.parquet"]
+    path = parts / data.draw(st.sampled_from([*documents, *tables]))
+    if path.suffix == ".json":
+        document = with_other_values(json.loads(path.read_bytes()), data)
+        path.write_bytes(json.dumps(document).encode("utf-8", "replace"))
+    else:
+        good = path.read_bytes()
+        path.write_bytes(damaged(good, good, damages))
+    root = parts.parents[2]
+    try:
+        finish(parts)
+    except ShardprepError as error:
+        lines(error)
+    assert {one.name for one in root.iterdir()} == {"out"}
+    assert {one.name for one in (root / "out").iterdir()} == {"pets"}
+    shutil.rmtree(root)
+
+
+@in_time
+@fuzzed(
+    max_examples=_MANY or NUM_RANDOM[4], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data(), damages=_DAMAGES)
+def test_a_fetch_of_any_documents_is_right_or_one_line(
+    whole: Path, bucket: Bucket, tmp_path: Path, data: st.DataObject, damages: list[Damage]
+) -> None:
+    key = f"d{data.draw(st.integers(0, 2**62))}/pets/1.0.0"
+    name = data.draw(st.sampled_from([*DOCUMENTS, *TFDS]))
+    for path in whole.rglob("*"):
+        if path.is_file():
+            bucket.put(f"{key}/{path.relative_to(whole).as_posix()}", path.read_bytes())
+    good = (whole / name).read_bytes()
+    bad = damaged(good, good, damages)
+    if name == "manifest.json":
+        bad = resigned(with_other_values(manifest_of(whole), data))
+    bucket.put(f"{key}/{name}", bad)
+    home = tmp_path / "home"
+    try:
+        remote = find_remote(ObjectUrl.parse(f"{bucket.url}/{key}"))
+        found = fetch_dataset(remote, home / "sets", num_threads=2, watcher=Unwatched())
+        assert found.path == home / "sets" / "pets" / "1.0.0"
+    except ShardprepError as error:
+        lines(error)
+    assert {path.name for path in tmp_path.iterdir()} <= {"home", "cache"}
+    if home.exists():
+        assert {path.name for path in home.iterdir()} == {"sets"}
+        shutil.rmtree(home)
+
+
+def try_out(whole: Path, tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes]) -> None:
+    """Judge a copy of the dataset with other files; with re-signed hashes, and as it is."""
+    root = tmp_path_factory.mktemp("fuzz")
+    folder = root / "out" / "pets" / "1.0.0"
+    shutil.copytree(whole, folder)
+    try:
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        before = tree(root)
+        judged(folder)
+        if not files.keys() & {"manifest.json"}:
+            sign_anew(folder)
+            before = tree(root)
+            judged(folder)
+        assert tree(root) == before
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < _memory() + (500 << 10)
+    finally:
+        shutil.rmtree(root)
+
+
+def sign_anew(folder: Path) -> None:
+    """Let the manifest have the hashes of what lies there, as if a stranger had built it so."""
+    import hashlib
+
+    document = manifest_of(folder)
+    for name in document["files"]:
+        document["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / "manifest.json").write_bytes(resigned(document))
+
+
+_first: list[int] = []
+
+
+def _memory() -> int:
+    """Return what the process took at most before the first case, KiB."""
+    if not _first:
+        _first.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return _first[0]
+
+
+def test_find_takes_no_folder_of_another_name_for_a_version(folder: Path) -> None:
+    folder.rename(folder.with_name("١.٠.٠"))
+    with pytest.raises(DatasetError, match="holds no dataset"):
+        find(folder.parent)
+
+
+def test_a_schema_with_images_of_absurd_size_is_refused(folder: Path) -> None:
+    path = folder / "schema.json"
+    path.write_text(
+        json.dumps(changed(json.loads(path.read_bytes()), "features.image.shape.0", 10**9))
+    )
+    with pytest.raises(SchemaError, match=r"features\.image\.shape\.0"):
+        read_schema(folder)

@@ -1,0 +1,131 @@
+"""What a text means wherever a path or an address is taken: one of the two, or an error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from shardprep.cli.app import app
+from shardprep.errors import RecipeError, ShardprepError
+from shardprep.reader import Dataset, iterate, load
+from shardprep.storage.url import ObjectUrl, local_path, parse_place
+from tests.support.builders import animals, tree, write, zip_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.fixture(name="here")
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "pets.zip", zip_bytes(animals(6)))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("s3a://bucket/x", "write s3://BUCKET/KEY"),
+        ("s3n://bucket/x", "write s3://BUCKET/KEY"),
+        ("S3://bucket/x", "write s3://BUCKET/KEY"),
+        ("gcs://bucket/x", "write gs://BUCKET/KEY"),
+        ("abfss://c@account.dfs.core.windows.net/x", "write az://CONTAINER/KEY, with the account"),
+        ("wasbs://c@account.blob.core.windows.net/x", "write az://CONTAINER/KEY"),
+        ("file:///data/photos", "write the path alone, as in /data/photos"),
+        ("hdfs://name/x", "give such an address, or a path of this machine"),
+        ("https://host/x?token=secret", "give such an address"),
+        ("what+ever.1://x", "give such an address"),
+        ("hdfs:/name/x", "give such an address"),
+    ],
+)
+def test_another_scheme_is_an_error_that_says_what_to_write(text: str, hint: str) -> None:
+    with pytest.raises(RecipeError, match="is no scheme that is known here, which are s3://, gs:"):
+        parse_place(text)
+    with pytest.raises(RecipeError) as error:
+        parse_place(text)
+    assert error.value.hint.startswith(hint)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["run:1", "run:1/pets/1.0.0", "C:\\photos", "C:/photos", "c://photos", "a:/b", "./s3://b"],
+)
+def test_a_path_may_hold_a_colon(text: str) -> None:
+    assert parse_place(text) == Path(text)
+
+
+def test_an_address_stands_for_no_path() -> None:
+    assert parse_place("s3://bucket/key") == ObjectUrl("s3", "bucket", "key")
+    with pytest.raises(RecipeError, match="s3://bucket/key: is an address; give a path of this"):
+        local_path("s3://bucket/key")
+
+
+def command(*arguments: str) -> Callable[[], object]:
+    return lambda: CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+ADDRESS = "s3a://bucket/pets"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        command("build", ADDRESS),
+        command("build", "pets.zip", "--out", ADDRESS),
+        command("build", "pets.zip", "--labels", f"csv:{ADDRESS}.csv"),
+        command("build", "pets.zip", "--join", f"{ADDRESS}.csv:id"),
+        command("build", "pets.zip", "--split", f"list:train={ADDRESS}.txt"),
+        command("build", "pets.zip", "--save-rejected", ADDRESS),
+        command("init", ADDRESS),
+        command("finalize", ADDRESS),
+        command("inspect", ADDRESS),
+        command("verify", ADDRESS),
+        command("bench", ADDRESS),
+        command("fetch", ADDRESS),
+        command("fetch", "s3://bucket/pets", "--to", ADDRESS),
+        command("fetch", "s3://bucket/pets", "--to", "s3://bucket/pets"),
+        command("download", "dogs-vs-cats", "--to", ADDRESS),
+        command("sample", ADDRESS),
+        lambda: load(ADDRESS),
+        lambda: iterate(ADDRESS, batch_size=2),
+        lambda: Dataset(ADDRESS),
+        lambda: Dataset(Path(ADDRESS)),
+    ],
+)
+def test_no_folder_of_a_scheme_is_ever_meant(here: Path, use: Callable[[], object]) -> None:
+    with pytest.raises(ShardprepError, match=r"s3a?:/.*(scheme|is an address|a table is read)"):
+        use()
+    assert [path.name for path in here.iterdir()] == ["pets.zip"]
+
+
+def test_a_dataset_lies_at_a_path_with_a_colon(here: Path) -> None:
+    rows = "".join(f"{name},{name[:3]}\n" for name in animals(6))
+    write(here / "in:1" / "labels.csv", f"id,kind\n{rows}".encode())
+    write(here / "in:1" / "more.csv", f"id,place\n{rows}".encode())
+    write(here / "in:1" / "pets.zip", zip_bytes(animals(6)))
+    run = CliRunner()
+    for arguments in (
+        ("build", "in:1/pets.zip", "--out", "run:1", "--size", "8x8", "--shards", "2",
+         "--labels", "csv:in:1/labels.csv:id:kind", "--join", "in:1/more.csv"),
+        ("build", "in:1/pets.zip", "--out", "plain", "--size", "8x8", "--shards", "2",
+         "--labels", "csv:in:1/labels.csv:id:kind", "--join", "in:1/more.csv:id"),
+        ("inspect", "run:1"),
+        ("verify", "run:1/pets", "--decode"),
+    ):  # fmt: skip
+        done = run.invoke(app, arguments)
+        assert done.exit_code == 0, (arguments, done.output, done.exception)
+    found = json.loads(run.invoke(app, ["inspect", "run:1", "--json"]).stdout)
+    assert found["path"] == "run:1/pets/1.0.0"
+    there, plain = tree(here / "run:1/pets/1.0.0"), tree(here / "plain/pets/1.0.0")
+    shards = [name for name in there if "tfrecord-" in name]
+    assert [there[name] for name in shards] == [plain[name] for name in shards]
+    images = [
+        image for one, _ in load("run:1", batch_size=2, shuffle=False) for image in one.numpy()
+    ]
+    assert len(images) == len(Dataset("run:1/pets/1.0.0")) == 6
+    assert (images[0] == Dataset("run:1")[0]["image"]).all()

@@ -1,0 +1,162 @@
+"""The documents say what the program does: their examples are run, their tables compared."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from shardprep.dataset.item_table import COLUMNS
+from shardprep.dataset.schema import PROVIDED, shipped_schemas
+from shardprep.image.process import RejectionKind
+from shardprep.verifier.problem import MEANINGS, Kind
+from tests.support.builders import animals, build, write, zip_bytes
+from tests.support.layouts import LAYOUTS
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+FORMAT = (ROOT / "docs" / "format.md").read_text()
+OF_OTHERS = {
+    "--diagnose",  # of train_keras.py
+    "--members",  # of benchmarks.plan
+    "--before",  # of benchmarks.first_batch
+    "--address", "--working-dir",  # of ray job submit
+    "--bucket", "--lifecycle-configuration", "--format",  # of aws
+    "--job-name", "--array", "--cpus-per-task", "--mem", "--time", "--requeue", "--parsable",
+    "--dependency", "--kill-on-invalid-dep", "--wrap", "--for",  # of sbatch and kubectl
+}  # fmt: skip
+NARROW = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+
+
+def shell(command: str, cwd: Path) -> str:
+    """Run a line of the README; return what a terminal would show, progress included."""
+    arguments = command.split()
+    assert arguments[0] == "shardprep"
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=cwd, env=NARROW, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    return done.stderr + done.stdout
+
+
+def masked(text: str) -> str:
+    """Hide what differs between machines and versions of an encoder: sizes, rates, times."""
+    text = re.sub(r"\d[\d.,]* (MB|kB|B|s|images/s|bytes)\b", r"# \1", text)
+    text = re.sub(r"\(\d\.\d\dx\)", "(#x)", text)
+    return "\n".join(re.sub(r" +", " ", line).rstrip() for line in text.splitlines())
+
+
+def test_the_readme_s_demo_is_what_the_program_prints(tmp_path: Path) -> None:
+    block = README.split("<!-- demo -->\n```console\n")[1].split("```")[0]
+    shown = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+    for command, output in zip(shown[::2], shown[1::2], strict=True):
+        assert masked(shell(command, tmp_path)) == masked(output), command
+
+
+def test_make_demo_runs_what_the_readme_shows() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for command in re.findall(r"^\$ (shardprep .*)$", README.split("## Use it")[0], re.MULTILINE):
+        assert f"$(BIN)/{command}\n" in makefile
+
+
+def test_every_build_command_of_the_readme_is_understood(tmp_path: Path) -> None:
+    """Their sources are not here: each must fail on that, and not on an option."""
+    commands = re.findall(r"^\$ (shardprep build .*)$", README.split("## Use it")[1], re.MULTILINE)
+    assert len(commands) >= 3
+    alone = {"HOME": str(tmp_path), "SHARDPREP_CACHE": str(tmp_path), "PATH": os.environ["PATH"]}
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", *command.split("#")[0].split()],
+            cwd=tmp_path, capture_output=True, text=True, check=False, env=alone,
+        )  # fmt: skip
+        expected = "no Kaggle credentials" if "kaggle:" in command else "no such file"
+        assert (done.returncode, expected in done.stderr) == (1, True), done.stderr
+
+
+def test_readme_counts_the_kaggle_sets_that_are_tried() -> None:
+    tried = (ROOT / "docs" / "kaggle.md").read_text().split("## Data sets that are tried")[1]
+    rows = set(re.findall(r"^\| (\d+) \|", tried.split("\n## ")[0], re.MULTILINE))
+    working = {layout.row for layout in LAYOUTS}
+    assert {str(row) for row in working} <= rows
+    assert f"the flags for {len(working)} well-known Kaggle sets" in " ".join(README.split())
+
+
+def test_every_option_of_the_documents_exists() -> None:
+    names = ("build", "finalize", "verify", "bench", "fetch")
+    commands = [["shardprep", command] for command in names]
+    texts = [
+        subprocess.run(
+            [sys.executable, "-m", *command, "--help"], cwd=ROOT,
+            env={**NARROW, "COLUMNS": "200"}, capture_output=True, text=True, check=True,
+        ).stdout
+        for command in [*commands, ["benchmarks"]]
+    ]  # fmt: skip
+    known = set(re.findall(r"--[a-z-]+", "".join(texts))) | OF_OTHERS
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        assert set(re.findall(r"`?(--[a-z][a-z-]+)", path.read_text())) <= known, path
+
+
+def table(title: str) -> str:
+    return FORMAT.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_format_names_the_columns_of_items() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", table("items.parquet"), re.MULTILINE)
+    assert re.findall(r"`(\w+)`", " ".join(rows)) == [
+        *COLUMNS.names[: COLUMNS.names.index("original_width")],
+        "original_width", "original_height", "original_format", "original_bytes",
+        "original_sha256",
+    ]  # fmt: skip
+
+
+def test_format_names_the_kinds_of_rejection() -> None:
+    row = next(line for line in FORMAT.splitlines() if line.startswith("| `kind`"))
+    assert set(re.findall(r"`(\w+)`", row)) - {"kind"} == set(get_args(RejectionKind))
+
+
+def test_format_names_the_kinds_of_problem() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", table("Problems"), re.MULTILINE)
+    assert rows == list(MEANINGS.items())
+    assert list(MEANINGS) == list(get_args(Kind))
+
+
+def test_format_says_how_the_manifest_is_hashed(tmp_path: Path) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
+    text = (build(source, tmp_path / "out", size="16x16").path / "manifest.json").read_text()
+    found = re.search(r'"sha256": "(\w+)"\n}\n$', text)
+    assert found is not None
+    unsigned = text.replace(found[1], "").removesuffix("\n")
+    assert hashlib.sha256(unsigned.encode()).hexdigest() == found[1]
+
+
+def test_format_names_the_features() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", table("Features"), re.MULTILINE)
+    assert set(re.findall(r"`([\w/]+)`", " ".join(rows))) == set(PROVIDED)
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))
+def test_links_of_the_readme_lead_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
+
+
+def test_the_top_level_holds_what_the_design_lists() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    top = {line.split("/")[0] for line in listed.stdout.splitlines()}
+    assert top <= {
+        "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "Makefile", ".ci", ".gitignore",
+        "shardprep", "schemas", "tests", "benchmarks", "docs",
+    }  # fmt: skip
+
+
+def test_schemas_shipped_are_those_of_the_folder() -> None:
+    assert set(shipped_schemas()) == {path.stem for path in (ROOT / "schemas").glob("*.json")}

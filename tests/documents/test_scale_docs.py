@@ -1,0 +1,147 @@
+"""docs/scale.md does what it says: its scripts and commands run, and give the build of one run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.cli.sample_archive import write_sample
+from shardprep.source.limits import DEFAULT_LIMITS
+from shardprep.writer.shard_plan import MAX_CHUNK_ITEMS
+from tests.support import cluster
+from tests.support.builders import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TEXT = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+FEWER = {"1-16": "1-3", "completions: 16": "completions: 3", "))/16": "))/3", "2,5,7-9": "1,3"}
+"""What stands for sixteen parts, and what makes three of them."""
+
+
+def section(title: str, data: Path) -> str:
+    """Return a section about fewer parts, with the shared folder where the test has it."""
+    text = TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0].replace("/data", str(data))
+    for sixteen, three in FEWER.items():
+        text = text.replace(sixteen, three)
+    return text.replace("PARTS=16", "PARTS=3")
+
+
+def files(text: str) -> dict[str, str]:
+    """Return the files that a section shows, by their names."""
+    return dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)```", text, re.DOTALL | re.MULTILINE))
+
+
+def commands(text: str) -> str:
+    """Return the commands that a text shows, as one script: later ones need variables of others."""
+    return "\n".join(re.findall(r"^\$ (.*)$", text, re.MULTILINE))
+
+
+@pytest.fixture(scope="module", name="whole")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The sample, built in one run."""
+    here = tmp_path_factory.mktemp("whole")
+    write_sample(here)
+    environment = cluster.install(here / "bin")
+    command = ["shardprep", "build", "shapes.zip", "--shards", "20"]
+    subprocess.run(command, cwd=here, env=environment, check=True, capture_output=True)
+    return tree(here / "tfrecords")
+
+
+@pytest.fixture(name="data")
+def _data(tmp_path: Path) -> Path:
+    """The folder that all machines share."""
+    (tmp_path / "data").mkdir()
+    write_sample(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def run(script: str, data: Path, shown: Mapping[str, str] | None = None) -> str:
+    """Run a script in a shell that has the stand-ins; return what it says."""
+    here = data.parent / "home"
+    here.mkdir(exist_ok=True)
+    for name, text in (shown or {}).items():
+        (here / name).write_text(text)
+    bin_ = data.parent / "bin"
+    environment = cluster.install(bin_) if not bin_.exists() else cluster.environment(bin_)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=here, env=environment,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stderr + done.stdout
+
+
+def test_the_commands_at_the_top_give_the_build_of_one_run(
+    data: Path, whole: dict[str, bytes]
+) -> None:
+    run(commands(TEXT.split("\n## ")[0].replace("/data", str(data))), data)
+    assert tree(data / "tfrecords") == whole
+
+
+def test_the_slurm_array_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
+    text = section("Slurm", data)
+    shown = files(text)
+    array, finalize, again = commands(text).splitlines()
+    said = run(f"{array}\n{again}\n{finalize}", data, shown)
+    assert re.findall(r"^part (./.) is done", said, re.MULTILINE) == [
+        "1/3", "2/3", "3/3", "1/3", "3/3"
+    ]  # fmt: skip
+    assert tree(data / "tfrecords") == whole
+
+
+def test_the_indexed_job_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
+    text = section("Kubernetes", data)
+    said = run(commands(text), data, files(text))
+    assert re.findall(r"^part (./.) is done", said, re.MULTILINE) == ["1/3", "2/3", "3/3"]
+    assert tree(data / "tfrecords") == whole
+
+
+def test_the_ssh_loop_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
+    text = section("Machines without a scheduler", data)
+    run(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)[0], data)
+    assert tree(data / "tfrecords") == whole
+
+
+def test_the_dry_run_shows_a_part(data: Path) -> None:
+    assert "--dry-run --part 3/16" in " ".join(TEXT.split())
+    said = run(f"cd {data}; shardprep build --shards 20 --dry-run --part 3/16", data)
+    assert "part 3/16: 2 of 29 shards" in said
+    assert not (data / "tfrecords").exists()
+
+
+def test_what_finalize_says_of_missing_shards_is_what_the_page_shows(data: Path) -> None:
+    shown = re.findall(r"`(\d+ of \d+ shards are .*? again)`", " ".join(TEXT.split()))
+    part = "shardprep build --shards 20 --part"
+    run(f"cd {data}; {part} 1/1; {part} 16/16", data)
+    for number in (1, 4, 17):
+        next(data.glob(f"tfrecords/*/*/shapes-train.tfrecord-{number:05d}-of-00020")).unlink()
+    said = run(f"shardprep finalize {data}/tfrecords || true", data)
+    assert len(shown) == 1
+    assert re.search(re.escape(shown[0]).replace("…", ".*"), said)
+
+
+def test_every_command_of_the_page_is_run_by_a_test() -> None:
+    sections = [part.split("\n")[0] for part in TEXT.split("\n## ")[1:] if "\n```" in part]
+    assert sections == ["Slurm", "Kubernetes", "Machines without a scheduler"]
+
+
+def test_the_figures_of_large_plans_fit_each_other() -> None:
+    """The last row is the one before it, times the items."""
+    pattern = r"^\| ([\d,]+)[^|]*\| ([\d.]+) GB \| ([\d,]+) bytes \| ([\d,]+) s \| ([\d.]+) µs \|$"
+    rows = re.findall(pattern, TEXT, re.MULTILINE)
+    table = [[float(cell.replace(",", "")) for cell in row] for row in rows]
+    assert [row[0] for row in table] == [1e6, 5e6, 1e8]
+    for num_items, gigabytes, item_bytes, seconds, microseconds in table:
+        assert gigabytes * 1e9 / num_items == pytest.approx(item_bytes, rel=0.01)
+        assert seconds / num_items * 1e6 == pytest.approx(microseconds, rel=0.02)
+    assert table[1][2:5:2] == table[2][2:5:2]
+
+
+def test_the_limits_that_large_plans_meet_are_those_of_the_program() -> None:
+    assert DEFAULT_LIMITS.max_members == 10_000_000
+    assert MAX_CHUNK_ITEMS == 256

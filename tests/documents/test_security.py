@@ -1,0 +1,47 @@
+"""Each claim of docs/security.md is held by a test, and its figures are the program's."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from shardprep.catalog import patterns
+from shardprep.recipe.document import read_recipe
+from shardprep.source.folder import LEADS_OUTSIDE
+from tests.catalog import test_patterns
+from tests.dataset import test_hostile_documents
+from tests.documents.test_docs import ROOT
+from tests.recipe import test_recipe
+from tests.source import test_links
+from tests.support.hostile_documents import MANIFESTS
+
+PAGE = (ROOT / "docs" / "security.md").read_text()
+TEXT = " ".join(PAGE.split())
+ROWS = re.findall(r"`(\w+/test_\w+\.py)::(test_\w+)` \|", TEXT)
+
+
+def test_every_row_names_a_test() -> None:
+    assert len(ROWS) == len(re.findall(r"^\|", PAGE, re.MULTILINE)) - 2 >= 16
+
+
+@pytest.mark.parametrize(("file", "test"), ROWS)
+def test_the_test_that_holds_a_row_is_there(file: str, test: str) -> None:
+    assert f"\ndef {test}(" in (ROOT / "tests" / file).read_text()
+
+
+def test_the_figures_are_those_of_the_program() -> None:
+    free, more = patterns.FREE_S, patterns.S_PER_NAME * 1e6
+    assert f"more than {free:g} s of a processor and {more:g} µs for each name" in TEXT
+    assert "larger than 1 MiB" in TEXT
+    assert read_recipe.__globals__["_MOST_FILE_BYTES"] == 1 << 20
+    assert f"reason `{LEADS_OUTSIDE}`" in TEXT
+
+
+def test_the_counts_of_what_was_tried_are_those_of_the_tests() -> None:
+    links, slow, files = len(test_links.OUTSIDE), len(test_patterns.SLOW), len(test_recipe.HOSTILE)
+    random = sum(test_recipe.NUM_RANDOM)
+    assert f"{links} kinds of links in a stranger's folder, {slow} options with a pattern" in TEXT
+    assert f"{files} hostile recipe files and {random} random ones" in TEXT
+    assert f"{len(MANIFESTS)} manifests lie with a right hash" in TEXT
+    assert f"changed at random, {sum(test_hostile_documents.NUM_RANDOM)} times in each run" in TEXT

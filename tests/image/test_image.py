@@ -1,0 +1,965 @@
+"""Whatever the bytes hold, the outcome is the right picture or a rejection that says why."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import time
+import tracemalloc
+import zipfile
+from functools import cache
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps, _imaging, features
+
+from shardprep.image.decode import DECODERS, decode_jpeg, open_image, scalable_size
+from shardprep.image.process import (
+    Original,
+    ProcessedImage,
+    Rejection,
+    RejectionKind,
+    _dct_scale,
+    _words,
+    process_image,
+)
+from shardprep.image.spec import Fit, Format, ImageSpec, estimated_bytes, fitted_size
+from tests.support.builders import SHARED_DATA, encoded, jpeg, pixels, png
+from tests.support.odd_images import (
+    Array,
+    as_stored,
+    cmyk,
+    furthest,
+    grey,
+    oriented,
+    over,
+    png_by_hand,
+    ycck_jpeg,
+)
+
+ANY_SIZE: dict[str, Any] = {"size": None, "fit": "none"}
+GREEN = (10, 200, 30)
+UPRIGHT = pixels(40, 56, seed=3)
+
+patiently = settings(deadline=None)  # a busy machine is no fault
+
+
+# --- helpers ------------------------------------------------------------------------------------
+
+
+def processed(data: bytes, **spec: Any) -> ProcessedImage:
+    """Process an image that must not be rejected."""
+    result = process_image(data, ImageSpec(**spec))
+    assert isinstance(result, ProcessedImage), result
+    return result
+
+
+def rejected(data: bytes, **spec: Any) -> Rejection:
+    """Process an image that must be rejected, with a reason that fits a line."""
+    result = process_image(data, ImageSpec(**spec))
+    assert isinstance(result, Rejection)
+    assert result.kind in get_args(RejectionKind)
+    assert result.reason.strip()
+    assert len(result.reason.splitlines()) == 1
+    return result
+
+
+def opened(data: bytes) -> Array:
+    """Return the pixels of a file as Pillow alone sees them."""
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def seen(data: bytes, **spec: Any) -> Array:
+    """Return the pixels that are stored of an image, by default at its own size."""
+    fitting = {} if "size" in spec else ANY_SIZE
+    result = processed(data, **fitting, **spec, format="raw")
+    return np.frombuffer(result.data, np.uint8).reshape(result.height, result.width, 3)
+
+
+def mean_distance(left: Array, right: Array) -> float:
+    assert left.shape == right.shape
+    return float(np.abs(left.astype(int) - right.astype(int)).mean())
+
+
+def forged_jpeg(width: int, height: int) -> bytes:
+    """Return a JPEG whose header claims a size that its data do not have."""
+    data = bytearray(jpeg())
+    at = data.index(b"\xff\xc0") + 5
+    data[at : at + 4] = struct.pack(">HH", height, width)
+    return bytes(data)
+
+
+@cache
+def photo(height: int, width: int, seed: int = 0) -> Array:
+    """Return noise with the spectrum of photographs, which is what codecs and filters feel."""
+    rng = np.random.default_rng(seed)
+    picture = np.full((height, width, 3), 118.0)
+    side = 2
+    while side <= max(height, width):
+        layer = rng.normal(0, 1, (side, side, 1)) + 0.25 * rng.normal(0, 1, (side, side, 3))
+        for channel in range(3):
+            plane = Image.fromarray(layer[..., channel].astype(np.float32))
+            resized = plane.resize((width, height), Image.Resampling.BICUBIC)
+            picture[..., channel] += 90 / (side / 2) ** 0.62 * np.asarray(resized)
+        side *= 2
+    return picture.clip(0, 255).astype(np.uint8)
+
+
+@cache
+def camera_jpeg(height: int, width: int) -> bytes:
+    """Return a camera's photo, several megapixels large, with detail down to the pixel."""
+    coarse = Image.fromarray(photo(600, 800)).resize((width, height), Image.Resampling.BICUBIC)
+    noise = np.random.default_rng(1).normal(0, 8, (512, 512, 3)).astype(np.int16)
+    tiled = np.tile(noise, (-(-height // 512), -(-width // 512), 1))[:height, :width]
+    picture = (np.asarray(coarse).astype(np.int16) + tiled).clip(0, 255).astype(np.uint8)
+    return encoded(Image.fromarray(picture), quality=90)
+
+
+# --- orientation --------------------------------------------------------------------------------
+
+ORIENTATIONS = range(1, 9)
+
+
+EXIF_FORMS: dict[str, dict[str, Any]] = {
+    "JPEG": {"quality": 100, "subsampling": 0},
+    "PNG": {},
+    "TIFF": {},
+    "WEBP": {"lossless": True},
+}
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+@pytest.mark.parametrize("form", EXIF_FORMS)
+def test_every_orientation_comes_out_upright(form: str, orientation: int) -> None:
+    stored = Image.fromarray(as_stored(UPRIGHT, orientation))
+    data = encoded(stored, form, exif=oriented(orientation), **EXIF_FORMS[form])
+    by_pillow = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    assert furthest(seen(data), np.asarray(by_pillow)) == 0
+    assert furthest(seen(data), UPRIGHT) <= (4 if form == "JPEG" else 0)
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_an_oriented_image_is_fitted_upright(orientation: int) -> None:
+    picture = photo(480, 640)
+    stored = as_stored(picture, orientation)
+    data = encoded(Image.fromarray(stored), quality=95, exif=oriented(orientation))
+    expected = seen(encoded(Image.fromarray(picture), quality=95), size=(40, 70), fit="crop")
+    assert mean_distance(seen(data, size=(40, 70), fit="crop"), expected) < 1
+    assert processed(data).original == Original(stored.shape[0], stored.shape[1], "jpeg")
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 65_535])
+def test_an_orientation_that_means_nothing_is_passed_over(orientation: int) -> None:
+    data = jpeg(exif=oriented(orientation))
+    assert furthest(seen(data), opened(data)) == 0
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0", b"Exif\0\0garbage", b"Exif\0\0II*\0\x08\0\0\0\x05\0", b"Exif\0\0" * 9]
+)
+def test_damaged_exif_does_not_cost_the_picture(exif: bytes) -> None:
+    data = jpeg(exif=exif)
+    assert furthest(seen(data), opened(data)) == 0
+
+
+def test_a_16_bit_image_is_turned_too() -> None:
+    values = np.arange(6, dtype=np.uint16).reshape(2, 3) * 13_000
+    data = encoded(Image.fromarray(np.rot90(values).copy()), "PNG", exif=oriented(6))
+    assert furthest(seen(data), grey(values / 257)) <= 1
+
+
+# --- modes --------------------------------------------------------------------------------------
+
+RGB = pixels(24, 32, seed=5)
+ALPHA = np.linspace(0, 255, 24 * 32).astype(np.uint8).reshape(24, 32)
+RAMP16 = np.linspace(0, 65_535, 24 * 32).astype(np.uint16).reshape(24, 32)
+RAMP = grey(RAMP16 / 257)
+
+
+def rgba() -> Image.Image:
+    return Image.fromarray(np.dstack([RGB, ALPHA]))
+
+
+def grey_alpha() -> Image.Image:
+    return Image.merge("LA", [Image.fromarray(RGB[..., 0]), Image.fromarray(ALPHA)])
+
+
+def palette() -> Image.Image:
+    return Image.fromarray(RGB).quantize(16)
+
+
+def palette_rgb(image: Image.Image) -> Array:
+    colours = np.array(image.getpalette(), np.uint8).reshape(-1, 3)
+    return np.asarray(colours[np.asarray(image)])
+
+
+def tiff16(dtype: str) -> bytes:
+    return encoded(Image.fromarray(RAMP16.astype(dtype)), "TIFF")
+
+
+def with_colour_key() -> tuple[bytes, Array]:
+    """Return a PNG one of whose colours is transparent."""
+    picture = RGB.copy()
+    picture[3:9, 4:11] = (1, 2, 3)
+    expected = picture.copy()
+    expected[3:9, 4:11] = GREEN
+    return encoded(Image.fromarray(picture), "PNG", transparency=(1, 2, 3)), expected
+
+
+def rgb16() -> bytes:
+    wide = RGB.astype(">u2") * 257
+    return png_by_hand(32, 24, 16, 2, b"".join(b"\0" + row.tobytes() for row in wide))
+
+
+def floats(values: Array) -> bytes:
+    return encoded(Image.fromarray(values.astype(np.float32)), "TIFF")
+
+
+def integers(values: Array) -> bytes:
+    return encoded(Image.fromarray(values.astype(np.int32)), "TIFF")
+
+
+def mode_cases() -> dict[str, tuple[bytes, Array, int]]:
+    """Return what is stored → the file, the colours it must come to, and the tolerance."""
+    ink, ink_rgb = cmyk(RGB, 0)
+    dark, dark_rgb = cmyk(RGB, 100)
+    ycck, ycck_rgb = ycck_jpeg(RGB, 0)
+    dark_ycck, dark_ycck_rgb = ycck_jpeg(RGB, 100)
+    colour_key, colour_key_rgb = with_colour_key()
+    bits = np.asarray(Image.fromarray(RGB).convert("1"))
+    p, p_rgb = palette(), palette_rgb(palette())
+    red = grey(RGB[..., 0])
+    half = np.where(np.asarray(p) == 0, 128, 255).astype(np.uint8)
+    one_clear = np.where(np.asarray(p) == 2, 0, 255).astype(np.uint8)
+    grey_clear = np.where(RGB[..., 0] == RGB[5, 5, 0], 0, 255).astype(np.uint8)
+    alpha_over = over(RGB, ALPHA, GREEN)
+    return {
+        "RGB PNG": (encoded(Image.fromarray(RGB), "PNG"), RGB, 0),
+        "grey PNG": (encoded(Image.fromarray(RGB[..., 0]), "PNG"), red, 0),
+        "grey JPEG": (encoded(Image.fromarray(RGB[..., 0]), quality=100), red, 2),
+        "1 bit PNG": (encoded(Image.fromarray(bits), "PNG"), grey(bits * 255.0), 0),
+        "1 bit TIFF": (encoded(Image.fromarray(bits), "TIFF"), grey(bits * 255.0), 0),
+        "palette PNG": (encoded(p, "PNG"), p_rgb, 0),
+        "palette GIF": (encoded(p, "GIF"), p_rgb, 0),
+        "palette, one clear": (encoded(p, "PNG", transparency=2), over(p_rgb, one_clear, GREEN), 1),
+        "palette, one half clear": (
+            encoded(p, "PNG", transparency=b"\x80"),
+            over(p_rgb, half, GREEN),
+            1,
+        ),
+        "grey, one clear": (
+            encoded(Image.fromarray(RGB[..., 0]), "PNG", transparency=int(RGB[5, 5, 0])),
+            over(red, grey_clear, GREEN),
+            1,
+        ),
+        "colour key": (colour_key, colour_key_rgb, 0),
+        "RGBA PNG": (encoded(rgba(), "PNG"), alpha_over, 1),
+        "RGBA TIFF": (encoded(rgba(), "TIFF"), alpha_over, 1),
+        "RGBA WebP": (encoded(rgba(), "WEBP", lossless=True, exact=True), alpha_over, 1),
+        "grey with alpha": (encoded(grey_alpha(), "PNG"), over(red, ALPHA, GREEN), 1),
+        "CMYK JPEG": (encoded(ink, quality=100), ink_rgb, 4),
+        "dark CMYK JPEG": (encoded(dark, quality=100), dark_rgb, 4),
+        "CMYK TIFF": (encoded(ink, "TIFF"), ink_rgb, 1),
+        "dark CMYK TIFF": (encoded(dark, "TIFF"), dark_rgb, 1),
+        "YCCK JPEG": (ycck, ycck_rgb, 6),
+        "dark YCCK JPEG": (dark_ycck, dark_ycck_rgb, 6),
+        "16 bit grey PNG": (encoded(Image.fromarray(RAMP16), "PNG"), RAMP, 0),
+        "16 bit grey TIFF": (tiff16("<u2"), RAMP, 0),
+        "16 bit grey TIFF, big-endian": (tiff16(">u2"), RAMP, 0),
+        "16 bit RGB PNG": (rgb16(), RGB, 1),
+        "32 bit TIFF, values of 16 bits": (integers(RAMP16), RAMP, 0),
+        "32 bit TIFF, its whole range": (integers(RAMP16.astype(int) * 32_767), RAMP, 1),
+        "32 bit TIFF, some negative": (
+            integers(RAMP16.astype(int) - 1000),
+            grey((RAMP16.astype(int) - 1000).clip(0) / 257),
+            1,
+        ),
+        "float TIFF, 0 to 1": (floats(RAMP16 / 65_535), RAMP, 0),
+        "float TIFF, 0 to a half": (floats(RAMP16 / 131_070), grey(RAMP16 / 514), 1),
+        "float TIFF, 0 to 255": (floats(RAMP16 / 257), RAMP, 1),
+        "float TIFF, -5 to 5": (floats(RAMP16 / 6553.5 - 5), RAMP, 1),
+        "float TIFF, all alike": (
+            floats(np.full((24, 32), 0.5)),
+            grey(np.full((24, 32), 127.5)),
+            1,
+        ),
+    }
+
+
+MODES = mode_cases()
+
+
+@pytest.mark.parametrize(("data", "expected", "tolerance"), MODES.values(), ids=MODES)
+def test_every_mode_comes_to_the_colours_it_means(
+    data: bytes, expected: Array, tolerance: int
+) -> None:
+    assert furthest(seen(data, background=GREEN), np.rint(expected)) <= tolerance
+
+
+def test_16_bits_are_scaled_and_not_clipped() -> None:
+    data = encoded(Image.fromarray(RAMP16), "PNG")
+    assert abs(seen(data).mean() - RAMP16.mean() / 257) < 0.5
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_no_number_costs_only_its_own_pixel(odd: float) -> None:
+    values = RAMP16 / 65_535
+    values[3, 4] = odd
+    distance = np.abs(seen(floats(values)).astype(int) - RAMP).max(axis=2)
+    assert (distance > 1).sum() <= 1
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf])
+def test_an_image_of_no_numbers_at_all_has_an_outcome(odd: float) -> None:
+    result = process_image(floats(np.full((4, 4), odd)), ImageSpec(size=(4, 4)))
+    assert isinstance(result, ProcessedImage | Rejection)
+
+
+@pytest.mark.parametrize("background", [(255, 255, 255), (0, 0, 0), (1, 128, 254)])
+def test_clear_pixels_show_the_background(background: tuple[int, int, int]) -> None:
+    clear = encoded(Image.new("RGBA", (9, 7), (*GREEN, 0)), "PNG")
+    assert furthest(seen(clear, background=background), np.full((7, 9, 3), background)) == 0
+
+
+# --- file formats -------------------------------------------------------------------------------
+
+LOSSLESS = {
+    "BMP": {},
+    "DIB": {},
+    "DDS": {},
+    "JPEG2000": {},
+    "PCX": {},
+    "PNG": {},
+    "PPM": {},
+    "SGI": {},
+    "TGA": {},
+    "TIFF": {"compression": "tiff_lzw"},
+    "WEBP": {"lossless": True},
+}
+"""Forms that keep RGB pixels as they are → how to write them."""
+
+
+@pytest.mark.parametrize(("form", "options"), LOSSLESS.items())
+def test_lossless_formats_keep_every_pixel(form: str, options: dict[str, Any]) -> None:
+    picture = pixels(128, 128)
+    data = encoded(Image.fromarray(picture), form, **options)
+    assert furthest(seen(data), picture) == 0
+    assert processed(data, **ANY_SIZE).original == Original(128, 128, form.lower())
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no AVIF")
+def test_avif_is_read() -> None:
+    picture = pixels(64, 96)
+    data = encoded(Image.fromarray(picture), "AVIF", quality=95)
+    assert mean_distance(seen(data), picture) < 3
+
+
+FRAMES = [np.full((8, 12, 3), colour, np.uint8) for colour in (GREEN, (200, 0, 0), (0, 0, 90))]
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("GIF", {}),
+        ("WEBP", {"lossless": True}),
+        ("PNG", {}),
+        ("TIFF", {}),
+        ("MPO", {"quality": 95}),
+    ],
+)
+def test_of_several_frames_the_first_is_taken(form: str, options: dict[str, Any]) -> None:
+    first, *others = map(Image.fromarray, FRAMES)
+    data = encoded(first, form, save_all=True, append_images=others, **options)
+    assert getattr(Image.open(io.BytesIO(data)), "n_frames", 1) == 3
+    assert furthest(seen(data), FRAMES[0]) <= 3
+
+
+def test_eps_is_not_even_tried() -> None:
+    eps = encoded(Image.fromarray(RGB), "EPS")
+    assert Image.open(io.BytesIO(eps)).format == "EPS"
+    assert rejected(eps).kind == "not_an_image"
+    assert "EPS" not in DECODERS
+
+
+# --- the fast JPEG path -------------------------------------------------------------------------
+
+JPEGS: dict[str, dict[str, Any]] = {
+    "baseline": {},
+    "progressive": {"progressive": True},
+    "optimized": {"optimize": True},
+    "4:4:4": {"subsampling": "4:4:4"},
+    "4:2:2": {"subsampling": "4:2:2"},
+    "4:2:0": {"subsampling": "4:2:0"},
+    "4:2:0 progressive": {"subsampling": "4:2:0", "progressive": True},
+    "stored as RGB": {"keep_rgb": True},
+    "restart markers": {"restart_marker_blocks": 2},
+    "poor": {"quality": 5},
+    "best": {"quality": 100},
+}
+SIZES = [(1, 1), (7, 9), (16, 16), (33, 50), (120, 161)]
+
+
+def assert_fast_and_equal_to_pillow(data: bytes) -> None:
+    image = Image.open(io.BytesIO(data))
+    assert decode_jpeg(data, image.height, image.width, 1) is not None
+    assert furthest(seen(data), opened(data)) == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("options", JPEGS.values(), ids=JPEGS)
+def test_the_fast_jpeg_path_gives_pillows_pixels(
+    options: dict[str, Any], size: tuple[int, int]
+) -> None:
+    picture = Image.fromarray(photo(120, 161)[: size[0], : size[1]])
+    assert_fast_and_equal_to_pillow(encoded(picture, **{"quality": 85, **options}))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_fast_jpeg_path_gives_pillows_pixels_of_a_grey_image(size: tuple[int, int]) -> None:
+    picture = Image.fromarray(photo(120, 161)[: size[0], : size[1], 0])
+    assert_fast_and_equal_to_pillow(encoded(picture, quality=85))
+
+
+@pytest.mark.parametrize("sampling", ["440", "411"])
+def test_the_fast_jpeg_path_gives_pillows_pixels_of_rare_samplings(sampling: str) -> None:
+    picture = np.ascontiguousarray(photo(120, 161))
+    data = simplejpeg.encode_jpeg(picture, quality=85, colorsubsampling=sampling)
+    assert_fast_and_equal_to_pillow(data)
+
+
+def test_bytes_behind_a_jpeg_do_not_matter() -> None:
+    assert furthest(seen(jpeg() + b"\0garbage" * 99), opened(jpeg())) == 0
+
+
+# --- decoding at a smaller scale ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "turn", "spec", "scale"),
+    [
+        (3000, 4000, 1, {"size": (224, 224)}, 8),
+        (1792, 1792, 1, {"size": (224, 224)}, 8),
+        (1791, 1792, 1, {"size": (224, 224)}, 4),
+        (896, 4000, 1, {"size": (224, 224)}, 4),
+        (448, 448, 1, {"size": (224, 224)}, 2),
+        (447, 4000, 1, {"size": (224, 224)}, 1),
+        (448, 4000, 1, {"size": (224, 224), "fit": "pad"}, 8),
+        (448, 4000, 1, {"size": (224, 224), "fit": "within"}, 8),
+        (448, 4000, 1, {"size": (224, 224), "fit": "stretch"}, 2),
+        (100, 100, 1, {"size": (224, 224), "fit": "within"}, 1),
+        (800, 1600, 1, {"size": (100, 200), "fit": "stretch"}, 8),
+        (800, 1600, 6, {"size": (100, 200), "fit": "stretch"}, 4),
+        (1600, 800, 6, {"size": (100, 200), "fit": "stretch"}, 8),
+        (4000, 4000, 1, {"size": None, "fit": "none"}, 1),
+    ],
+)
+def test_a_jpeg_is_decoded_at_the_smallest_scale_that_has_the_pixels(
+    height: int, width: int, turn: int, spec: dict[str, Any], scale: int
+) -> None:
+    upright = (height, width) if turn < 5 else (width, height)
+    assert _dct_scale(upright, ImageSpec(**spec)) == scale
+
+
+@pytest.mark.parametrize("orientation", [*ORIENTATIONS])
+def test_what_is_decoded_smaller_is_a_jpeg_and_measured_upright(orientation: int) -> None:
+    image = Image.fromarray(as_stored(UPRIGHT, orientation))
+    exif = oriented(orientation)
+    assert scalable_size(open_image(encoded(image, exif=exif))) == UPRIGHT.shape[:2]
+    assert scalable_size(open_image(encoded(image, "PNG", exif=exif))) is None
+
+
+@patiently
+@given(
+    st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    st.sampled_from(["crop", "pad", "stretch", "within"]),
+)
+def test_a_scaled_decode_never_has_fewer_pixels_than_the_result_needs(
+    size: tuple[int, int], to_size: tuple[int, int], fit: Fit
+) -> None:
+    spec = ImageSpec(size=to_size, fit=fit)
+    data = encoded(Image.new("L", size[::-1]))
+    decoded = decode_jpeg(data, *size, _dct_scale(size, spec))
+    assert decoded is not None
+    height, width = decoded.shape[:2]
+    need_height, need_width = fitted_size(*size, spec)
+    assert (height, width) == size or (height >= need_height and width >= need_width)
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "stretch"])
+def test_a_scaled_decode_looks_like_a_full_one_by_pillow(fit: Fit) -> None:
+    data = camera_jpeg(3000, 4000)
+    full = Image.open(io.BytesIO(data))
+    size, bicubic = (224, 224), Image.Resampling.BICUBIC
+    by_pillow = {
+        "crop": ImageOps.fit(full, size, bicubic),
+        "pad": ImageOps.pad(full, size, bicubic, color="white"),
+        "stretch": full.resize(size, bicubic),
+    }
+    result = processed(data, size=size, fit=fit, format="png")
+    assert mean_distance(opened(result.data), np.asarray(by_pillow[fit])) <= 3
+
+
+# --- fits ---------------------------------------------------------------------------------------
+
+SIDES = st.tuples(st.integers(1, 300), st.integers(1, 300))
+
+
+@patiently
+@given(SIDES, SIDES, st.sampled_from(["crop", "pad", "stretch"]))
+def test_every_image_comes_to_the_size_asked_for(
+    size: tuple[int, int], to_size: tuple[int, int], fit: Fit
+) -> None:
+    data = encoded(Image.new("L", size[::-1], 99), "PPM")
+    result = processed(data, size=to_size, fit=fit, format="raw")
+    assert (result.height, result.width) == to_size
+    assert len(result.data) == to_size[0] * to_size[1] * 3
+
+
+@patiently
+@given(SIDES, SIDES)
+def test_within_keeps_the_aspect_and_never_enlarges(
+    size: tuple[int, int], to_size: tuple[int, int]
+) -> None:
+    result = seen(encoded(Image.new("L", size[::-1]), "PPM"), size=to_size, fit="within")
+    ratio = min(1, to_size[0] / size[0], to_size[1] / size[1])
+    for side, before, most in zip(result.shape[:2], size, to_size, strict=True):
+        assert side <= min(before, most)
+        assert abs(side - before * ratio) <= 1
+    assert ratio < 1 or result.shape[:2] == size
+
+
+@patiently
+@given(SIDES)
+def test_none_leaves_every_size_and_every_pixel(size: tuple[int, int]) -> None:
+    picture = photo(300, 300)[: size[0], : size[1]]
+    assert furthest(seen(encoded(Image.fromarray(picture), "PPM")), picture) == 0
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "stretch", "within"])
+@pytest.mark.parametrize("size", [(1, 500), (500, 1), (1, 1), (3, 20_000)])
+def test_extreme_shapes_are_fitted(fit: Fit, size: tuple[int, int]) -> None:
+    result = seen(encoded(Image.new("RGB", size[::-1], GREEN), "PNG"), size=(64, 48), fit=fit)
+    assert (result == GREEN).all(axis=2).any()
+    assert fit == "within" or result.shape == (64, 48, 3)
+
+
+def across(height: int, width: int) -> Array:
+    """Return a picture whose red is the place from left to right, green that from top to bottom."""
+    picture = np.zeros((height, width, 3), np.uint8)
+    picture[..., 0] = np.linspace(0, 255, width)
+    picture[..., 1] = np.linspace(0, 255, height)[:, None]
+    return picture
+
+
+@pytest.mark.parametrize(
+    ("size", "red", "green"),
+    [
+        ((100, 200), (64, 191), (0, 255)),
+        ((200, 100), (0, 255), (64, 191)),
+        ((100, 100), (0, 255), (0, 255)),
+        ((30, 90), (85, 170), (0, 255)),
+    ],
+)
+def test_crop_keeps_the_centre(
+    size: tuple[int, int], red: tuple[int, int], green: tuple[int, int]
+) -> None:
+    result = seen(encoded(Image.fromarray(across(*size)), "PNG"), size=(50, 50), fit="crop")
+    found = [result[25, 0, 0], result[25, -1, 0], result[0, 25, 1], result[-1, 25, 1]]
+    assert np.abs(np.array(found, int) - (*red, *green)).max() <= 5
+
+
+def test_stretch_keeps_all_of_the_picture() -> None:
+    result = seen(encoded(Image.fromarray(across(40, 160)), "PNG"), size=(50, 50), fit="stretch")
+    assert furthest(result, across(50, 50)) <= 5
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "columns"),
+    [
+        ((50, 100), slice(25, 75), slice(0, 100)),
+        ((100, 25), slice(0, 100), slice(37, 62)),
+        ((300, 100), slice(0, 100), slice(33, 66)),
+        ((10, 10), slice(0, 100), slice(0, 100)),
+    ],
+)
+def test_pad_keeps_the_aspect_and_puts_background_beside(
+    size: tuple[int, int], rows: slice, columns: slice
+) -> None:
+    data = encoded(Image.new("RGB", size[::-1], (200, 0, 0)), "PNG")
+    expected = np.full((100, 100, 3), GREEN, np.uint8)
+    expected[rows, columns] = (200, 0, 0)
+    assert furthest(seen(data, size=(100, 100), fit="pad", background=GREEN), expected) == 0
+
+
+def test_shrinking_averages_and_does_not_pick() -> None:
+    chequered = (np.indices((256, 256)).sum(axis=0) % 2 * 255).astype(np.uint8)
+    result = seen(encoded(Image.fromarray(chequered), "PNG"), size=(32, 32))
+    assert np.abs(result.astype(int) - 127).max() <= 2
+
+
+# --- what is stored -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(64, 48), None])
+@pytest.mark.parametrize(("form", "tolerance"), [("png", 0.0), ("keep", 2.0), ("jpeg", 2.0)])
+def test_every_format_holds_the_same_picture(
+    form: str, tolerance: float, size: tuple[int, int] | None
+) -> None:
+    spec: dict[str, Any] = {"size": size, "fit": "crop" if size else "none"}
+    picture = encoded(Image.fromarray(pixels(150, 200)), "PNG")
+    result = processed(picture, format=form, quality=95, **spec)
+    assert (result.height, result.width) == opened(result.data).shape[:2]
+    assert mean_distance(opened(result.data), seen(picture, **spec)) <= tolerance
+
+
+@pytest.mark.parametrize(("form", "name"), [("jpeg", "JPEG"), ("png", "PNG")])
+def test_stored_images_are_plain_rgb_files(form: str, name: str) -> None:
+    image = Image.open(io.BytesIO(processed(jpeg(exif=oriented(6)), format=form).data))
+    assert (image.format, image.mode, image.size) == (name, "RGB", (224, 224))
+    assert not image.getexif()
+
+
+def test_raw_pixels_are_rows_of_rgb() -> None:
+    picture = pixels(5, 7)
+    data = encoded(Image.fromarray(picture), "PNG")
+    assert processed(data, size=(5, 7), format="raw").data == picture.tobytes()
+
+
+def test_a_higher_quality_takes_more_bytes() -> None:
+    sizes = [len(processed(png(99, 99), quality=quality).data) for quality in (10, 50, 90, 100)]
+    assert sizes == sorted(set(sizes))
+
+
+def test_equal_input_gives_equal_bytes() -> None:
+    assert processed(jpeg()) == processed(jpeg())
+
+
+KEPT: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "JPEG": (jpeg(), ANY_SIZE),
+    "progressive JPEG": (jpeg(progressive=True), ANY_SIZE),
+    "PNG": (png(), ANY_SIZE),
+    "upright JPEG": (jpeg(exif=oriented(1)), ANY_SIZE),
+    "JPEG of the size asked for": (jpeg(48, 64), {"size": (48, 64)}),
+    "PNG of the size asked for": (png(48, 64), {"size": (48, 64), "fit": "stretch"}),
+    "JPEG within the size asked for": (jpeg(48, 64), {"size": (50, 70), "fit": "within"}),
+}
+
+
+@pytest.mark.parametrize(("data", "spec"), KEPT.values(), ids=KEPT)
+def test_keep_returns_the_very_bytes(data: bytes, spec: dict[str, Any]) -> None:
+    result = processed(data, format="keep", **spec)
+    assert result.data == data
+    assert (result.height, result.width) == (48, 64)
+
+
+ENCODED_ANEW: dict[str, tuple[bytes, dict[str, Any], str]] = {
+    "CMYK JPEG": (encoded(cmyk(RGB, 9)[0]), ANY_SIZE, "JPEG"),
+    "grey JPEG": (encoded(Image.fromarray(RGB[..., 0])), ANY_SIZE, "JPEG"),
+    "turned JPEG": (jpeg(exif=oriented(6)), ANY_SIZE, "JPEG"),
+    "mirrored JPEG": (jpeg(exif=oriented(2)), ANY_SIZE, "JPEG"),
+    "turned PNG": (encoded(Image.fromarray(RGB), "PNG", exif=oriented(3)), ANY_SIZE, "PNG"),
+    "RGBA PNG": (encoded(rgba(), "PNG"), ANY_SIZE, "PNG"),
+    "palette PNG": (encoded(palette(), "PNG"), ANY_SIZE, "PNG"),
+    "colour key PNG": (with_colour_key()[0], ANY_SIZE, "PNG"),
+    "16 bit PNG": (encoded(Image.fromarray(RAMP16), "PNG"), ANY_SIZE, "PNG"),
+    "WebP": (encoded(Image.fromarray(RGB), "WEBP"), ANY_SIZE, "PNG"),
+    "GIF": (encoded(palette(), "GIF"), ANY_SIZE, "PNG"),
+    "TIFF": (encoded(Image.fromarray(RGB), "TIFF"), ANY_SIZE, "PNG"),
+    "larger JPEG": (jpeg(50, 70), {"size": (32, 32)}, "JPEG"),
+    "smaller JPEG": (jpeg(20, 20), {"size": (32, 32)}, "JPEG"),
+    "larger PNG": (png(50, 70), {"size": (32, 32), "fit": "pad"}, "PNG"),
+    "JPEG of twice the size": (jpeg(64, 64), {"size": (32, 32)}, "JPEG"),
+    "JPEG of eight times the size": (jpeg(256, 256), {"size": (32, 32), "fit": "within"}, "JPEG"),
+}
+
+
+@pytest.mark.parametrize(("data", "spec", "form"), ENCODED_ANEW.values(), ids=ENCODED_ANEW)
+def test_keep_encodes_anew_what_a_reader_would_see_otherwise(
+    data: bytes, spec: dict[str, Any], form: str
+) -> None:
+    result = processed(data, format="keep", quality=95, **spec)
+    image = Image.open(io.BytesIO(result.data))
+    assert (image.format, image.mode) == (form, "RGB")
+    assert (image.height, image.width) == (result.height, result.width)
+    assert mean_distance(np.asarray(image), seen(data, **spec)) <= 3
+
+
+def without_end(data: bytes) -> bytes:
+    return data[: data.index(b"IEND") - 4]
+
+
+def with_wrong_sum(data: bytes) -> bytes:
+    at = data.index(b"IEND") - 8
+    return data[:at] + bytes(4) + data[at + 4 :]
+
+
+UNSOUND = {
+    "PNG without its end": without_end(png()),
+    "PNG with a wrong checksum": with_wrong_sum(png()),
+    "PNG with more behind it": png() + b"behind the end",
+    "JPEG with more behind it": jpeg() + b"behind the end",
+    "JPEG with a hole": jpeg()[:700] + b"\0\0" + jpeg()[702:],
+    "JPEG whose line ends were translated": jpeg()[:600] + b"\r\n" + jpeg()[600:],
+    "JPEG without its end": jpeg()[:-2] + b"\0\0",
+    "16 bit RGB PNG": rgb16(),
+}
+
+
+@pytest.mark.parametrize("data", UNSOUND.values(), ids=UNSOUND)
+def test_what_keep_writes_tensorflow_reads(data: bytes) -> None:
+    import tensorflow as tf
+
+    result = process_image(data, ImageSpec(format="keep", size=None, fit="none"))
+    if isinstance(result, ProcessedImage):
+        picture = tf.io.decode_image(result.data, channels=3).numpy()
+        assert mean_distance(picture, seen(data)) <= 3
+
+
+# --- the limit on pixels ------------------------------------------------------------------------
+
+
+def forged_gif() -> bytes:
+    data = bytearray(encoded(palette(), "GIF"))
+    data[6:10] = b"\xff\xff\xff\xff"
+    return bytes(data)
+
+
+def forged_bmp() -> bytes:
+    data = bytearray(encoded(Image.fromarray(RGB), "BMP"))
+    data[18:26] = struct.pack("<ii", 60_000, 60_000)
+    return bytes(data)
+
+
+def forged_tiff() -> bytes:
+    image = Image.fromarray(RGB)
+    data = bytearray(encoded(image, "TIFF"))
+    for tag, side in ((256, 32), (257, 24)):
+        for kind, form in ((3, "<HHIHxx"), (4, "<HHII")):
+            entry = struct.pack(form, tag, kind, 1, side)
+            if (at := data.find(entry)) >= 0:
+                data[at : at + 12] = struct.pack("<HHII", tag, 4, 1, 60_000)
+    return bytes(data)
+
+
+def icon(inner: bytes) -> bytes:
+    """Return an icon that says it is 16x16 and holds a PNG."""
+    entry = struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(inner), 22)
+    return struct.pack("<HHH", 0, 1, 1) + entry + inner
+
+
+def mac_icon(inner: bytes) -> bytes:
+    """Return an icon that says it is 256x256 and holds a PNG."""
+    chunk = b"ic08" + struct.pack(">I", 8 + len(inner)) + inner
+    return b"icns" + struct.pack(">I", 8 + len(chunk)) + chunk
+
+
+FORGED = {
+    "PNG": png_by_hand(60_000, 60_000, 8, 2, bytes(99)),
+    "JPEG": forged_jpeg(60_000, 60_000),
+    "BMP": forged_bmp(),
+    "GIF": forged_gif(),
+    "TIFF": forged_tiff(),
+}
+
+
+def num_bytes_touched(data: bytes, **spec: Any) -> tuple[ProcessedImage | Rejection, int]:
+    """Return the outcome, and the bytes that Python, NumPy and Pillow took for it at most."""
+    blocks_before = _imaging.get_stats()["allocated_blocks"]
+    tracemalloc.start()
+    try:
+        result = process_image(data, ImageSpec(**spec))
+        traced = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    blocks = _imaging.get_stats()["allocated_blocks"] - blocks_before
+    return result, traced + blocks * _imaging.get_block_size()
+
+
+@pytest.mark.parametrize("data", FORGED.values(), ids=FORGED)
+def test_a_header_of_too_many_pixels_is_rejected_before_they_are_allocated(data: bytes) -> None:
+    start = time.monotonic()
+    result, num_bytes = num_bytes_touched(data)
+    assert time.monotonic() - start < 1
+    assert isinstance(result, Rejection)
+    assert result.kind == "too_many_pixels"
+    assert f"{result.original.width}x{result.original.height} pixels" in result.reason
+    assert result.original.width * result.original.height > 3_000_000_000
+    assert num_bytes < 20_000_000
+
+
+@pytest.mark.parametrize("wrapped", [icon, mac_icon])
+def test_an_image_inside_an_icon_has_the_same_limit(wrapped: Any) -> None:
+    inner = png_by_hand(4000, 4000, 8, 2, bytes(4000 * 12_001))
+    result, num_bytes = num_bytes_touched(wrapped(inner), max_pixels=1_000_000)
+    assert isinstance(result, Rejection)
+    assert num_bytes < 20_000_000
+
+
+def test_the_limit_itself_is_accepted_and_one_more_is_not() -> None:
+    data = png(24, 32)
+    assert processed(data, max_pixels=24 * 32).original == Original(24, 32, "png")
+    result = rejected(data, max_pixels=24 * 32 - 1)
+    assert result == Rejection(
+        "too_many_pixels", "32x24 pixels, the limit is 767", Original(24, 32, "png")
+    )
+
+
+# --- bad bytes ----------------------------------------------------------------------------------
+
+NO_IMAGES = {
+    "empty": b"",
+    "one byte": b"\xff",
+    "HTML": b"<!DOCTYPE html>\n<html><body>404 Not Found</body></html>\n",
+    "text": b"no image at all\nbut two lines\n",
+    "JSON": json.dumps({"error": "too many requests"}).encode(),
+    "zeros": bytes(5000),
+    "PDF": b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n",
+    "zip": b"PK\x03\x04" + bytes(99),
+    "start of a JPEG": jpeg()[:2],
+    "SVG": b'<svg xmlns="http://www.w3.org/2000/svg"/>',
+}
+
+
+@pytest.mark.parametrize("data", NO_IMAGES.values(), ids=NO_IMAGES)
+def test_bytes_that_are_no_image_are_rejected_as_such(data: bytes) -> None:
+    result = rejected(data)
+    assert (result.kind, result.original) == ("not_an_image", Original())
+
+
+def test_the_reason_shows_how_the_bytes_start() -> None:
+    assert "b'<!DOCTYPE html>" in rejected(NO_IMAGES["HTML"]).reason
+
+
+@pytest.mark.parametrize("form", ["keep", "jpeg", "raw"])
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [(jpeg()[:900], "jpeg"), (jpeg()[:-40], "jpeg"), (png()[:700], "png"), (png()[:-60], "png")],
+)
+def test_a_cut_image_is_rejected_with_what_its_header_says(
+    data: bytes, name: str, form: str
+) -> None:
+    result = rejected(data, format=form, size=(48, 64))
+    assert (result.kind, result.original) == ("truncated", Original(48, 64, name))
+
+
+def test_an_error_without_a_message_still_gives_a_reason() -> None:
+    for error in (OSError(), SyntaxError(), EOFError(), ValueError("two\nlines")):
+        reason = _words(error)
+        assert reason.strip(" :")
+        assert "\n" not in reason
+
+
+SPECS = (
+    ImageSpec(size=(8, 6), format="raw", max_pixels=1_000_000),
+    ImageSpec(size=(8, 6), fit="pad", format="png", max_pixels=1_000_000),
+    ImageSpec(size=(8, 6), fit="within", max_pixels=1_000_000),
+    ImageSpec(size=None, fit="none", format="keep", max_pixels=1_000_000),
+    ImageSpec(size=(8, 6), truncated="recover", max_pixels=1_000_000),
+)
+VICTIMS = (
+    encoded(Image.fromarray(RGB)),
+    encoded(Image.fromarray(RGB), exif=oriented(6), progressive=True),
+    encoded(rgba(), "PNG"),
+    encoded(palette(), "PNG", transparency=2),
+    encoded(Image.fromarray(RAMP16), "PNG"),
+    encoded(palette(), "GIF"),
+    encoded(Image.fromarray(RGB), "TIFF"),
+    encoded(Image.fromarray(RGB), "WEBP", lossless=True),
+    encoded(Image.fromarray(RGB), "BMP"),
+    floats(RAMP16 / 65_535),
+    encoded(cmyk(RGB, 9)[0]),
+)
+
+
+def assert_has_an_outcome(data: bytes, spec: ImageSpec) -> None:
+    """Check that bytes end in an image of the right size or in a rejection that says why."""
+    result = process_image(data, spec)
+    if isinstance(result, Rejection):
+        assert rejected(data, **{name: getattr(spec, name) for name in spec.__slots__}) == result
+        return
+    if spec.fixed_size is not None:
+        assert (result.height, result.width) == spec.fixed_size
+    if spec.format == "raw":
+        assert len(result.data) == result.height * result.width * 3
+    else:
+        assert Image.open(io.BytesIO(result.data)).size == (result.width, result.height)
+
+
+@patiently
+@given(st.binary(max_size=300), st.sampled_from(SPECS))
+def test_random_bytes_have_an_outcome(data: bytes, spec: ImageSpec) -> None:
+    assert_has_an_outcome(data, spec)
+
+
+@patiently
+@given(
+    st.sampled_from(VICTIMS),
+    st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=4)), max_size=4),
+    st.floats(0.3, 1),
+    st.sampled_from(SPECS),
+)
+def test_damaged_images_have_an_outcome(
+    data: bytes, patches: list[tuple[float, bytes]], kept: float, spec: ImageSpec
+) -> None:
+    damaged = bytearray(data)
+    for place, patch in patches:
+        at = int(place**2 * (len(data) - 1))  # headers are hit more often
+        damaged[at : at + len(patch)] = patch
+    assert_has_an_outcome(bytes(damaged[: int(len(damaged) * kept)]), spec)
+    assert_has_an_outcome(bytes(damaged), spec)
+
+
+# --- the estimate -------------------------------------------------------------------------------
+
+
+def photos() -> list[bytes]:
+    return [encoded(Image.fromarray(photo(480, 640, seed)), quality=95) for seed in range(2)]
+
+
+def assert_estimated(files: list[bytes], spec: ImageSpec) -> None:
+    actual = sum(len(processed(data, **as_keys(spec)).data) for data in files)
+    estimate = sum(estimated_bytes(spec, len(data)) for data in files)
+    assert estimate / 2.5 <= actual <= estimate * 2.5
+
+
+def as_keys(spec: ImageSpec) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in spec.__slots__}
+
+
+STORED: tuple[tuple[Format, int], ...] = (
+    ("jpeg", 75),
+    ("jpeg", 90),
+    ("jpeg", 95),
+    ("jpeg", 100),
+    ("png", 90),
+    ("raw", 90),
+)
+ESTIMATED = {
+    f"{form} {quality} {size[0]}": ImageSpec(size=size, format=form, quality=quality)
+    for form, quality in STORED
+    for size in ((224, 224), (400, 400))
+}
+
+
+@pytest.mark.parametrize("spec", ESTIMATED.values(), ids=ESTIMATED)
+def test_the_estimate_is_near_for_photos(spec: ImageSpec) -> None:
+    assert_estimated(photos(), spec)
+
+
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the shared photos are not here")
+@pytest.mark.parametrize("spec", ESTIMATED.values(), ids=ESTIMATED)
+def test_the_estimate_is_near_for_real_photos(spec: ImageSpec) -> None:
+    with zipfile.ZipFile(SHARED_DATA / "bccd.zip") as archive:
+        names = [name for name in archive.namelist() if name.endswith(".jpg")][:8]
+        assert_estimated([archive.read(name) for name in names], spec)
+
+
+def test_kept_images_are_estimated_at_their_own_size() -> None:
+    assert estimated_bytes(ImageSpec(size=None, fit="none", format="keep"), 1234) == 1234

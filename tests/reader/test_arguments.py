@@ -1,0 +1,390 @@
+"""Every argument of the readers is checked when it is given: a wrong one is one line, at once."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardprep import reader
+from shardprep.errors import DatasetError
+from shardprep.reader.arguments import ARGUMENTS, checked, checked_state
+from shardprep.storage.url import ObjectUrl
+from tests.support.builders import animals, build, write, zip_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NUM_TRAIN = 24
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("set")
+    source = write(root / "pets.zip", zip_bytes(animals(NUM_TRAIN)))
+    return build(source, root / "out", size="8x8", labels="prefix", shards=2).path
+
+
+def refused(call: Callable[[], object]) -> str:
+    """Return the one line that a call is refused with."""
+    with pytest.raises(DatasetError) as error:
+        call()
+    assert error.value.hint
+    assert error.value.__cause__ is None
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+COUNTS: tuple[Any, ...] = (0, -1, "64", 2.5, True, False, [8], 1 << 70, float("nan"), np.bool_(1))
+FLAGS: tuple[Any, ...] = (0, 1, "no", None, [])
+SEEDS: tuple[Any, ...] = ("a", 1.5, True, [1], b"1")
+LOAD: dict[str, tuple[Any, ...]] = {
+    "path": (None, 3, "", b"folder", "a\0b", ["a"]),
+    "split": (None, 3, "", ["train", "test"], ("train",), {"train": 1}, b"train"),
+    "batch_size": COUNTS,
+    "shuffle": (0, -1, "yes", 2.5, [1], 1 << 70),
+    "seed": SEEDS,
+    "repeat": (0, -1, "2", 1.5, None),
+    "cache": (True, None, "", "Memory", "AUTO", "none", "True", 3, b"memory", "a\0b", ["memory"]),
+    "augment": ("flip", 3, [print]),
+    "dtype": ("float16", "UINT8", None, np.uint8, float),
+    "as_supervised": FLAGS,
+    "drop_remainder": FLAGS,
+    "read_config": ({}, "raise", 3, {"num_shards": 2}),
+}
+CONFIG: dict[str, tuple[Any, ...]] = {
+    "interleave_cycle_length": (0, -1, "16", 1.5, True),
+    "interleave_block_length": (0, -1, "16", 1.5, True),
+    "num_parallel_calls_for_interleave_files": (0, -2, "1", 1.5, True),
+    "num_parallel_calls_for_decode": (0, -2, "1", 1.5, True),
+    "shuffle_reshuffle_each_iteration": FLAGS,
+    "image_size": (224, "8x8", (8,), (8, 8, 3), (0, 8), (8.0, 8.0), ("8", "8")),
+    "num_shards": (0, -1, "2", 1.5, None, True),
+    "shard_index": (-1, 1, 7, "0", 0.5, None, False),
+    "input_context": (3, "context", object()),
+    "pad_batches": FLAGS,
+    "on_error": ("ignore", "Skip", None, 3, True),
+    "service": ("", 3, ["grpc://a:1"], b"grpc://a:1"),
+    "staging_bytes": (-1, "1e9", 1e9, True),
+    "cache_ram_share": (-0.1, 1.1, "0.5", None, True, float("nan")),
+    "private_threadpool_size": (0, -1, "4", 1.5, True),
+    "assert_cardinality": FLAGS,
+    "options": (3, {}, "threading"),
+}
+DATASET: dict[str, tuple[Any, ...]] = {
+    "path": LOAD["path"],
+    "split": LOAD["split"],
+    "as_supervised": FLAGS,
+    "decode": FLAGS,
+    "transform": ("flip", 3, [print]),
+    "verify_crc": FLAGS,
+}
+BATCHES: dict[str, tuple[Any, ...]] = {
+    "batch_size": (*COUNTS, None),
+    "shuffle": (0, 2000, "yes", None),
+    "seed": (None, -1, *SEEDS),
+    "epochs": (0, -1, "2", 1.5, True, float("inf")),
+    "drop_remainder": FLAGS,
+    "as_supervised": FLAGS,
+    "num_shards": (0, -1, "2", 1.5, None, True),
+    "shard_index": (-1, 1, 7, "0", 0.5, None, False),
+    "on_error": ("ignore", "Skip", None, 3, print),
+    "num_threads": (0, -1, "2", 1.5, True),
+    "prefetch": (-1, "2", 1.5, True),
+}
+SPLIT: dict[str, tuple[Any, ...]] = {
+    "index": (-1, 5, "0", 1.0, None),
+    "number": (0, -1, "5", 5.0),
+    "split": (None, 3, ["train"]),
+    "drop_remainder": FLAGS,
+}
+
+
+def cases(table: dict[str, tuple[Any, ...]]) -> list[Any]:
+    return [
+        pytest.param(name, value, id=f"{name}={value!r:.20}")
+        for name, values in table.items()
+        for value in values
+    ]
+
+
+def test_there_is_a_wrong_value_of_every_argument() -> None:
+    """So many of all calls: what follows refuses each of them."""
+    tables = {
+        "reader.load": LOAD, "reader.ReadConfig": CONFIG, "reader.Dataset": DATASET,
+        "Dataset.batches": BATCHES, "reader.EvenSplit": SPLIT,
+    }  # fmt: skip
+    for where, table in tables.items():
+        assert table.keys() == ARGUMENTS[where].keys(), where
+    assert sum(len(values) for table in tables.values() for values in table.values()) >= 200
+
+
+def test_the_table_names_what_each_call_takes() -> None:
+    calls: dict[str, Any] = {
+        "reader.load": reader.load, "reader.Dataset": reader.Dataset,
+        "reader.even_splits": reader.even_splits, "Dataset.batches": reader.Dataset.batches,
+        "reader.ReadConfig": reader.ReadConfig, "reader.EvenSplit": reader.EvenSplit,
+    }  # fmt: skip
+    for where, call in calls.items():
+        assert [*ARGUMENTS[where]] == [n for n in inspect.signature(call).parameters if n != "self"]
+    assert {one.name for one in fields(reader.ReadConfig)} == ARGUMENTS["reader.ReadConfig"].keys()
+
+
+@pytest.mark.parametrize(("name", "value"), cases(LOAD))
+def test_load_and_iterate_refuse_it_before_they_look_for_a_dataset(name: str, value: Any) -> None:
+    for call in (reader.load, reader.iterate):
+        said = refused(lambda call=call: call(**{"path": "nowhere", name: value}))  # type: ignore[misc]
+        assert said.startswith(f"reader.{call.__name__}: {name}=")
+        assert "; use " in said
+
+
+@pytest.mark.parametrize(("name", "value"), cases(CONFIG))
+def test_a_read_config_refuses_it_when_it_is_made(name: str, value: Any) -> None:
+    said = refused(lambda: reader.ReadConfig(**{name: value}))
+    assert said.startswith(f"reader.ReadConfig: {name}=")
+
+
+@pytest.mark.parametrize(("name", "value"), cases(DATASET))
+def test_a_dataset_refuses_it(name: str, value: Any) -> None:
+    said = refused(lambda: reader.Dataset(**{"path": "nowhere", name: value}))
+    assert said.startswith(f"reader.Dataset: {name}=")
+
+
+@pytest.mark.parametrize(("name", "value"), cases(BATCHES))
+def test_batches_refuse_it(folder: Path, name: str, value: Any) -> None:
+    dataset = reader.Dataset(folder)
+    said = refused(lambda: dataset.batches(**{"batch_size": 8, name: value}))
+    assert said.startswith(f"Dataset.batches: {name}=")
+
+
+@pytest.mark.parametrize(("name", "value"), cases(SPLIT))
+def test_an_even_split_refuses_it(name: str, value: Any) -> None:
+    said = refused(
+        lambda: reader.EvenSplit(**{"split": "train", "index": 0, "number": 5, name: value})
+    )
+    assert said.startswith(f"reader.EvenSplit: {name}=")
+
+
+def test_distribute_and_even_splits_refuse_what_they_cannot_use() -> None:
+    assert refused(lambda: reader.distribute(3, "nowhere")).startswith(
+        "reader.distribute: strategy=3"
+    )
+    for n in (0, "5", 2.5, None):
+        said = refused(lambda n=n: reader.even_splits("train", n))  # type: ignore[misc]
+        assert said.startswith("reader.even_splits: n=")
+
+
+def test_an_argument_that_there_is_not_is_named_with_those_there_are(folder: Path) -> None:
+    calls: list[Callable[..., Any]] = [
+        reader.load, reader.iterate, reader.Dataset, reader.Dataset(folder).batches,
+    ]  # fmt: skip
+    for call in calls:
+        said = refused(lambda call=call: call("nowhere", batchsize=3))  # type: ignore[misc]
+        assert "'batchsize'; it takes " in said
+    assert "missing a required argument: 'path'" in refused(reader.load)  # type: ignore[arg-type]
+
+
+def test_a_value_of_a_megabyte_is_not_all_shown() -> None:
+    assert len(refused(lambda: reader.load("x", batch_size="9" * 1_000_000))) < 300  # type: ignore[arg-type]
+    assert len(refused(lambda: reader.load("x", ["train"] * 1_000_000))) < 300  # type: ignore[arg-type]
+
+
+def test_a_number_that_python_does_not_write_is_refused_all_the_same() -> None:
+    assert "batch_size=<int>; use " in refused(lambda: reader.load("x", batch_size=10**5000))
+
+
+@pytest.mark.parametrize("split", ["train[:110%]", "train[-101%:]", f"train[:{'9' * 5000}]"])
+def test_a_slice_beyond_all_percent_is_refused_by_both_readers(folder: Path, split: str) -> None:
+    for call in (reader.load, reader.Dataset):
+        assert "is no split; " in refused(lambda call=call: call(folder, split))  # type: ignore[misc]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+        | st.sampled_from([print, object(), np.int64(3), np.zeros(3), range(9), int]),
+        lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner)
+        | st.dictionaries(st.text(), inner, max_size=2),
+        max_leaves=4,
+    )
+)  # fmt: skip
+def test_whatever_is_given_is_taken_or_refused_in_a_line(value: Any) -> None:
+    for where, table in ARGUMENTS.items():
+        for name in table:
+            try:
+                checked(where, {name: value})
+            except DatasetError as error:
+                said = str(error)
+                assert said.startswith(f"{where}: {name}=")
+                assert said.isprintable() or not repr(value).isprintable()
+                assert "\n" not in said
+                assert len(said) < 600
+    with contextlib.suppress(DatasetError):
+        checked_state("Dataset.batches.load_state_dict", value)
+
+
+def test_two_sides_are_asked_of_what_has_no_end() -> None:
+    assert "image_size=count(" in refused(lambda: reader.ReadConfig(image_size=itertools.count(1)))  # type: ignore[arg-type]
+
+
+# What is right
+
+
+def test_the_integers_of_numpy_are_as_good_as_those_of_python(folder: Path) -> None:
+    eight, two, seed = np.int64(8), np.uint8(2), np.int32(3)
+    plain = reader.Dataset(folder).batches(8, shuffle=True, seed=3, epochs=2)
+    same = reader.Dataset(folder).batches(
+        eight, shuffle=np.bool_(1), seed=seed, epochs=two  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert json.dumps(same.state_dict()) == json.dumps(plain.state_dict())
+    assert [labels.tolist() for _, labels in same] == [labels.tolist() for _, labels in plain]
+    config = reader.ReadConfig(image_size=[eight, eight], num_shards=two)  # type: ignore[arg-type]
+    assert config == reader.ReadConfig(image_size=(8, 8), num_shards=2)
+    state = reader.iterate(folder, batch_size=eight, seed=seed).state_dict()  # type: ignore[arg-type]
+    assert json.dumps(state) == json.dumps(
+        reader.iterate(folder, batch_size=8, seed=3).state_dict()
+    )
+
+
+def test_an_address_of_ours_is_a_path() -> None:
+    """As `Dataset.path` of a set in object storage."""
+    url = ObjectUrl.parse("s3://bucket/pets")
+    assert checked("reader.Dataset", {"path": url}) == {"path": url}
+
+
+def test_a_number_of_calls_may_be_that_of_tf_data_itself() -> None:
+    assert reader.ReadConfig(num_parallel_calls_for_decode=-1) == reader.ReadConfig()
+
+
+def test_a_folder_may_have_the_name_of_a_cache_if_it_is_a_path(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(list(reader.load(folder, batch_size=8, cache="./Memory"))) == 3
+    assert (tmp_path / "Memory").is_dir()
+
+
+def test_a_batch_larger_than_the_set_takes_the_memory_of_the_set(folder: Path) -> None:
+    ((images, _),) = reader.Dataset(folder).batches(10**12)
+    assert len(images) == NUM_TRAIN
+
+
+# States
+
+STATES: tuple[Any, ...] = (None, 3, [], "state", {}, {"epoch": 0, "batch": 0})
+PLACES: dict[str, tuple[Any, ...]] = {
+    "batch": (-1, 10**9, 4, "3", 1.0, None, True),
+    "epoch": (-1, 10**9 + 2**40, "3", 1.0, None, True),
+    "seed": ("3", 1.5, None, True),
+}
+
+
+@pytest.mark.parametrize("kind", ["iterate", "batches"])
+@pytest.mark.parametrize("state", STATES, ids=repr)
+def test_what_is_no_state_is_refused(folder: Path, kind: str, state: Any) -> None:
+    one = made(folder, kind)
+    assert "load_state_dict: " in refused(lambda: one.load_state_dict(state))
+
+
+@pytest.mark.parametrize("kind", ["iterate", "batches"])
+@pytest.mark.parametrize(("name", "value"), cases(PLACES))
+def test_a_place_that_there_is_not_is_refused_and_the_place_stays(
+    folder: Path, kind: str, name: str, value: Any
+) -> None:
+    one = made(folder, kind)
+    before = one.state_dict()
+    said = refused(lambda: one.load_state_dict({**before, name: value}))
+    assert f"load_state_dict: {name}=" in said
+    assert one.state_dict() == before
+
+
+def test_a_state_after_the_last_epoch_that_there_is_is_refused(folder: Path) -> None:
+    three = reader.Dataset(folder).batches(8, epochs=3)
+    for _ in three:
+        pass
+    two = reader.Dataset(folder).batches(8, epochs=2)
+    assert "epoch=3 of 2" in refused(lambda: two.load_state_dict(three.state_dict()))
+
+
+def made(folder: Path, kind: str) -> Any:
+    if kind == "iterate":
+        return reader.iterate(folder, batch_size=8, seed=0)
+    return reader.Dataset(folder).batches(8, epochs=2)
+
+
+# The length of batches, and what stands in the module
+
+
+def test_the_length_of_batches_is_that_of_all_epochs(folder: Path) -> None:
+    dataset = reader.Dataset(folder)
+    for options in ({}, {"epochs": 3}, {"epochs": 2, "num_shards": 2}, {"drop_remainder": True}):
+        batches = dataset.batches(7, **options)
+        length = len(batches)
+        next(batches)
+        assert len(batches) == length == 1 + len(list(batches))
+
+
+def test_batches_without_end_have_no_length(folder: Path) -> None:
+    with pytest.raises(TypeError, match="epochs=None has batches without end; steps_per_epoch"):
+        len(reader.Dataset(folder).batches(8, epochs=None))
+
+
+def test_the_module_lists_its_public_names_and_no_others() -> None:
+    assert dir(reader) == sorted(reader.__all__)
+    assert {"Dataset", "StallMeter", "load"} <= set(dir(reader))
+
+
+# Without the extra
+
+
+@pytest.mark.parametrize(
+    ("use", "missing"),
+    [
+        ("reader.load('nowhere')", "TensorFlow"),
+        ("reader.iterate('nowhere')", "TensorFlow"),
+        ("reader.distribute(Strategy(), 'nowhere')", "TensorFlow"),
+        ("reader.diagnose(None, print)", "TensorFlow"),
+        ("from shardprep.reader import augment", "TensorFlow"),
+        ("reader.StallMeter()", "Keras"),
+        ("from shardprep.reader import StallMeter", "Keras"),
+    ],
+)
+def test_what_needs_an_extra_names_it(use: str, missing: str) -> None:
+    said = without_tensorflow(use)
+    assert said.startswith("shardprep.errors.DatasetError: reader")
+    assert said.endswith(
+        f": needs {missing}, which is not installed; pip install 'shardprep[reader]'"
+    )
+
+
+def test_arguments_are_checked_before_an_extra_is_asked_for() -> None:
+    assert "batch_size='64'; use " in without_tensorflow("reader.load('nowhere', batch_size='64')")
+
+
+def without_tensorflow(use: str) -> str:
+    """Return the last line of a fresh interpreter that has neither TensorFlow nor Keras."""
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys(("tensorflow", "keras", "tf_keras")))
+from shardprep import reader
+class Strategy:
+    num_replicas_in_sync = 1
+    distribute_datasets_from_function = None
+{use}
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert run.returncode == 1
+    return run.stderr.splitlines()[-1]

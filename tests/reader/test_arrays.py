@@ -1,0 +1,455 @@
+"""Items of `reader.Dataset`, against TensorFlow, Pillow, `reader.load` and Python's lists."""
+
+from __future__ import annotations
+
+import copy
+import io
+import multiprocessing
+import pickle
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from shardprep import reader
+from shardprep.errors import DatasetError, RecordError
+from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEIGHT, WIDTH = 12, 16
+NUM_TRAIN = 31
+FORMS: dict[str, dict[str, Any]] = {
+    "jpeg": {"size": "16x12"},
+    "png": {"size": "16x12", "format": "png"},
+    "raw": {"size": "16x12", "format": "raw"},
+    "keep": {"format": "keep"},
+    "keep, one size": {"size": "16x12", "format": "keep"},
+    "own sizes": {"size": "none", "format": "png"},
+    "unlabelled": {"size": "16x12", "labels": "none"},
+}
+MEMBERS = {
+    **animals(24),
+    **{f"train/dog.{i}.png": png(seed=i) for i in range(90, 95)},
+    "train/cat.77.jpg": jpeg(12, 16, seed=77),
+    "train/cat.78.png": png(12, 16, seed=78),
+    **{f"test/{i}.jpg": jpeg(seed=200 + i) for i in range(5)},
+}
+Set = dict[str, "Path"]
+
+
+@pytest.fixture(scope="module", name="sets")
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> Set:
+    """Return a dataset of each form, all of one source; train has 3 shards."""
+    root = tmp_path_factory.mktemp("sets")
+    source = write(root / "pets.zip", zip_bytes(MEMBERS))
+    common: dict[str, Any] = {"labels": "prefix", "shards": 3}
+    return {
+        form: build(source, root / form, **{**common, **keys}).path for form, keys in FORMS.items()
+    }
+
+
+@pytest.fixture(name="copied")
+def _copied(sets: Set, tmp_path: Path) -> Path:
+    """Return a dataset folder of JPEG images to be damaged."""
+    return shutil.copytree(sets["jpeg"], tmp_path / "set")
+
+
+def stored(folder: Path, split: str = "train") -> list[str]:
+    """Return the keys of a split in the order of items.parquet."""
+    rows = pq.read_table(folder / "items.parquet").to_pylist()
+    return [row["key"] for row in rows if (row["status"], row["split"]) == ("written", split)]
+
+
+def place(folder: Path, key: str) -> dict[str, Any]:
+    """Return the row of an item."""
+    rows = pq.read_table(folder / "items.parquet").to_pylist()
+    return next(row for row in rows if row["key"] == key)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Compare items, their arrays included."""
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(equal(one[name], other[name]) for name in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return type(one) is type(other) and np.array_equal(one, other)
+
+
+# What an item is
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_item_is_what_tensorflow_reads(sets: Set, form: str) -> None:
+    dataset = reader.Dataset(sets[form])
+    expected = list(reader.load(sets[form], shuffle=False, as_supervised=False).as_numpy_iterator())
+    assert len(dataset) == len(expected) == NUM_TRAIN
+    for item, features in zip(dataset, expected, strict=True):
+        assert set(item) == set(features)
+        for name, value in features.items():
+            assert np.array_equal(item[name], value.decode() if type(value) is bytes else value)
+        assert (item["image"].dtype, item["image"].flags.writeable) == (np.uint8, True)
+        assert isinstance(item["image/filename"], str)
+        assert type(item.get("label", 0)) is int
+
+
+def test_jpeg_pixels_are_those_of_tensorflow_s_own_decoder(sets: Set) -> None:
+    tf = pytest.importorskip("tensorflow")
+    undecoded = reader.Dataset(sets["jpeg"], decode=False)
+    for item, encoded in zip(reader.Dataset(sets["jpeg"]), undecoded, strict=True):
+        pixels = tf.io.decode_jpeg(encoded["image"], dct_method="INTEGER_ACCURATE").numpy()
+        assert np.array_equal(item["image"], pixels)
+
+
+@pytest.mark.parametrize("form", ["jpeg", "png", "keep"])
+def test_undecoded_images_are_the_bytes_of_a_file(sets: Set, form: str) -> None:
+    decoded = reader.Dataset(sets[form], as_supervised=True)
+    for (data, label), (pixels, same) in zip(
+        reader.Dataset(sets[form], as_supervised=True, decode=False), decoded, strict=True
+    ):
+        assert isinstance(data, bytes)
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")), pixels)
+        assert label == same
+
+
+def test_supervised_items_are_image_and_target(sets: Set) -> None:
+    names = reader.Dataset(sets["png"]).schema.labels
+    keys = stored(sets["png"])
+    for key, (image, label) in zip(
+        keys, reader.Dataset(sets["png"], as_supervised=True), strict=True
+    ):
+        assert image.shape == (HEIGHT, WIDTH, 3)
+        assert f"train/{names[label]}." in key
+    assert [label for _, label in reader.Dataset(sets["png"], "test", as_supervised=True)] == [
+        -1
+    ] * 5
+
+
+def test_supervised_items_without_targets_are_images(sets: Set) -> None:
+    image = reader.Dataset(sets["unlabelled"], as_supervised=True)[0]
+    assert image.shape == (HEIGHT, WIDTH, 3)
+
+
+def test_transform_takes_the_image_and_gives_what_takes_its_place(sets: Set) -> None:
+    def dark(image: Any) -> Any:
+        return image // 2
+
+    plain = reader.Dataset(sets["png"], as_supervised=True)
+    for options in ({"as_supervised": True}, {}):
+        changed = reader.Dataset(sets["png"], transform=dark, **options)[3]  # type: ignore[arg-type]
+        image = changed[0] if isinstance(changed, tuple) else changed["image"]
+        assert np.array_equal(image, plain[3][0] // 2)
+
+
+ROWS = {
+    "train/1.jpg": ("big|wet", 1.25, "a ü"),
+    "train/2.jpg": ("big", 2.5, "b"),
+    "train/3.jpg": ("wet", -1, "c"),
+}
+
+
+@pytest.fixture(scope="module", name="tables")
+def _tables(tmp_path_factory: pytest.TempPathFactory) -> Set:
+    """Return a set of each kind of target; test images have none."""
+    lines = [f"{key},{tags},{weight},{text}" for key, (tags, weight, text) in ROWS.items()]
+    members = {key: jpeg(seed=i) for i, key in enumerate([*ROWS, "test/1.jpg"])}
+    members["train.csv"] = "\n".join(["id,tags,weight,caption", *lines]).encode()
+    root = tmp_path_factory.mktemp("tables")
+    source = write(root / "pets.zip", zip_bytes(members))
+    kinds = {"multilabel": "tags", "regression": "weight", "text": "caption"}
+    return {
+        kind: build(
+            source, root / kind, labels=f"csv:train.csv:id:{column}", target=kind, size="16x12",
+            columns="weight,caption", separator="|",
+        ).path
+        for kind, column in kinds.items()
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["multilabel", "regression", "text"])
+def test_targets_and_columns_are_those_of_the_table(tables: Set, kind: str) -> None:
+    dataset = reader.Dataset(tables[kind])
+    assert len(dataset) == 3
+    for item in dataset:
+        tags, weight, caption = ROWS[item["image/filename"]]
+        several = np.array([name in tags.split("|") for name in dataset.schema.labels], np.float32)
+        wanted = {"multilabel": several, "regression": np.float32(weight), "text": caption}[kind]
+        assert equal(item[{"multilabel": "labels", "regression": "target"}.get(kind, kind)], wanted)
+        assert (item["weight"], item["caption"]) == (weight, caption)
+
+
+@pytest.mark.parametrize(
+    ("kind", "nothing"),
+    [("multilabel", np.zeros(2, np.float32)), ("regression", np.float32("nan")), ("text", "")],
+)
+def test_targets_of_images_without_one_are_those_of_load(
+    tables: Set, kind: str, nothing: Any
+) -> None:
+    _, target = reader.Dataset(tables[kind], "test", as_supervised=True)[0]
+    np.testing.assert_array_equal(target, nothing)
+    _, same = next(reader.load(tables[kind], "test").as_numpy_iterator())
+    np.testing.assert_array_equal(target, same.decode() if kind == "text" else same)
+
+
+# Which item
+
+
+def test_items_are_in_the_order_of_the_shards(sets: Set) -> None:
+    keys = [item["image/filename"] for item in reader.Dataset(sets["png"])]
+    assert keys == stored(sets["png"])
+
+
+@settings(deadline=None)  # a busy machine is no fault
+@given(
+    start=st.none() | st.integers(-40, 40),
+    stop=st.none() | st.integers(-40, 40),
+    step=st.none() | st.integers(-5, 5).filter(bool),
+    at=st.integers(-40, 40),
+)
+def test_numbers_and_slices_mean_what_they_mean_to_a_list(
+    sets: Set, start: int | None, stop: int | None, step: int | None, at: int
+) -> None:
+    dataset = reader.Dataset(sets["raw"])[start:stop:step]
+    expected = stored(sets["raw"])[start:stop:step]
+    assert len(dataset) == len(expected)
+    if -len(expected) <= at < len(expected):
+        assert dataset[at]["image/filename"] == expected[at]
+        assert dataset[at:][0]["image/filename"] == expected[at]
+    else:
+        with pytest.raises(IndexError, match=f"{at} of {len(expected)}"):
+            dataset[at]
+
+
+@pytest.mark.parametrize("split", ["train[:40%]", "train[-3:]", "test+train[5:7]", "train[20:30]"])
+def test_split_expressions_are_those_of_load(sets: Set, split: str) -> None:
+    expected = reader.load(sets["png"], split, shuffle=False, as_supervised=False)
+    keys = [one["image/filename"].decode() for one in expected.as_numpy_iterator()]
+    assert [item["image/filename"] for item in reader.Dataset(sets["png"], split)] == keys
+
+
+def test_many_items_come_in_the_order_asked_for(sets: Set) -> None:
+    dataset = reader.Dataset(sets["jpeg"])
+    wanted = [7, 0, -1, 7, 30]
+    assert equal(dataset.__getitems__(wanted), [dataset[number] for number in wanted])
+    assert equal(dataset.__getitems__(list(np.array(wanted))), [dataset[one] for one in wanted])
+
+
+def test_what_is_no_number_is_a_type_error(sets: Set) -> None:
+    with pytest.raises(TypeError):
+        reader.Dataset(sets["jpeg"])["train"]  # type: ignore[call-overload]
+
+
+# Copies, processes, threads
+
+
+def first(dataset: Any) -> tuple[int, str, int]:
+    return len(dataset), dataset[0]["image/filename"], int(dataset[0]["image"].sum())
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_other_processes_read_the_same(sets: Set, method: str) -> None:
+    dataset = reader.Dataset(sets["jpeg"])[5:]
+    expected = first(dataset)  # read before the fork as well
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(first, (dataset,)) == expected
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d))]
+)
+def test_copies_read_the_same(sets: Set, duplicate: Any) -> None:
+    dataset = reader.Dataset(sets["jpeg"])[3:9]
+    assert repr(duplicate(dataset)) == repr(dataset)
+    assert equal(list(duplicate(dataset)), list(dataset))
+
+
+def test_many_threads_read_the_same(sets: Set) -> None:
+    dataset = reader.Dataset(sets["jpeg"])
+    expected = list(dataset)
+    fresh = reader.Dataset(sets["jpeg"])
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            assert equal(list(pool.map(fresh.__getitem__, range(NUM_TRAIN))), expected)
+
+
+def test_its_name_tells_other_records_apart_and_not_places(sets: Set, tmp_path: Path) -> None:
+    """Grain compares it before it goes on from a checkpoint."""
+    whole = reader.Dataset(sets["jpeg"])
+    moved = shutil.copytree(sets["jpeg"], tmp_path / "moved" / "pets" / "1.0.0")
+    assert repr(whole) == repr(reader.Dataset(moved))
+    others = [whole[1:], whole[:-1], whole[::-1], reader.Dataset(sets["jpeg"], "test")]
+    assert len({repr(one) for one in [whole, *others]}) == 5
+
+
+# Damage
+
+
+def refused(path: Path, split: str = "train", **options: Any) -> str:
+    with pytest.raises(DatasetError) as error:
+        reader.Dataset(path, split, **options)
+    assert error.value.hint
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+@pytest.mark.parametrize("part", ["length", "length CRC", "payload", "data CRC"])
+def test_a_damaged_record_is_named_and_costs_no_other(copied: Path, part: str) -> None:
+    key = stored(copied)[4]
+    row = place(copied, key)
+    shift = {"length": 0, "length CRC": 9, "payload": 200, "data CRC": row["length"] - 1}[part]
+    path = copied / row["shard"]
+    byte = path.read_bytes()[row["offset"] + shift]
+    overwrite(path, row["offset"] + shift, bytes((byte ^ 0x10,)))
+    dataset = reader.Dataset(copied)
+    with pytest.raises(RecordError) as error:
+        dataset[4]
+    said = str(error.value)
+    assert f"{row['shard']}, record {row['record']}: offset {row['offset']:,}: " in said
+    assert "CRC" in said
+    assert "shardprep verify" in said
+    assert error.value.offset == row["offset"]
+    keys = [dataset[number]["image/filename"] for number in range(NUM_TRAIN) if number != 4]
+    assert keys == [one for one in stored(copied) if one != key]
+
+
+def test_checksums_may_be_left_unread(copied: Path) -> None:
+    row = place(copied, stored(copied)[0])
+    overwrite(copied / row["shard"], row["offset"] + row["length"] - 4, b"\0\0\0\0")
+    with pytest.raises(RecordError):
+        reader.Dataset(copied)[0]
+    assert equal(
+        reader.Dataset(copied, verify_crc=False)[0], reader.Dataset(copied, verify_crc=False)[0]
+    )
+    assert reader.Dataset(copied, verify_crc=False)[0]["image/filename"] == row["key"]
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (b"\n", "is not a serialized tf.train.Example"),
+        (b"\xff\xd8\xff", "the image cannot be decoded"),
+        (b"\x12\x08\x1a\x06\n", "feature 'image/height' holds 0 values"),
+    ],
+    ids=["no example", "no image", "no value"],
+)
+def test_a_record_that_holds_something_else_is_named(copied: Path, part: bytes, said: str) -> None:
+    """Bytes changed where no checksum is looked at."""
+    shard = copied / place(copied, stored(copied)[0])["shard"]
+    data = shard.read_bytes()
+    if said.startswith("feature"):
+        at = data.index(b"\n\x0cimage/height\x12") + 15
+        overwrite(shard, at, bytes((data[at], 0x22)))  # a list of a kind that there is not
+    else:
+        overwrite(shard, data.index(part, 12), bytes(len(part)))
+    with pytest.raises(RecordError) as error:
+        reader.Dataset(copied, verify_crc=False)[0]
+    assert f"{shard.name}, record 0: offset 0: " in str(error.value)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("change", ["cut", "gone", "longer"])
+def test_a_shard_of_another_size_is_refused(copied: Path, change: str) -> None:
+    path = sorted(copied.glob("*-train.tfrecord*"))[1]
+    if change == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-20] if change == "cut" else path.read_bytes() + b"\0")
+    said = refused(copied)
+    assert path.name in said
+    assert "the manifest says" in said
+    assert len(reader.Dataset(copied, "test")) == 5, "other splits are not touched"
+
+
+def test_a_shard_cut_after_the_dataset_was_opened_is_an_error_and_no_crash(copied: Path) -> None:
+    dataset = reader.Dataset(copied)
+    path = min(copied.glob("*-train.tfrecord*"))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DatasetError, match="has 100 bytes"):
+        dataset[0]
+    path.write_bytes(b"")
+    with pytest.raises(DatasetError, match="cannot be read"):
+        dataset[0]
+
+
+@pytest.mark.parametrize(
+    "change", ["gone", "no numbers", "shifted", "one less", "one twice", "odd"]
+)
+def test_an_index_that_is_not_its_shard_s_is_refused(copied: Path, change: str) -> None:
+    path = min(copied.glob("index/*-train.tfrecord*"))
+    lines = path.read_text().splitlines(keepends=True)
+    if change == "gone":
+        path.unlink()
+    else:
+        path.write_text(
+            {
+                "no numbers": "offset length\n",
+                "shifted": "".join(
+                    f"{int(line.split()[0]) + 1} {line.split()[1]}\n" for line in lines
+                ),
+                "one less": "".join(lines[:-1]),
+                "one twice": "".join([*lines, lines[-1]]),
+                "odd": "".join(lines) + "7",
+            }[change]
+        )
+    assert path.name in refused(copied)
+
+
+def test_a_split_that_is_not_there_is_refused(sets: Set) -> None:
+    assert "it has train" in refused(sets["png"], "valid")
+
+
+def test_more_shards_than_a_process_may_open_are_read(tmp_path: Path) -> None:
+    """Of the maps of shards, only some are held."""
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(90)))
+    folder = build(source, tmp_path / "out", size="8x8", shards=60, labels="prefix").path
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
+        "from shardprep.reader.arrays import records; records._MAX_MAPPED = 16\n"
+        "from shardprep import reader; ds = reader.Dataset(sys.argv[1])\n"
+        "print(sum(item['image'].shape[0] for _ in range(2) for item in ds))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == str(2 * 8 * len(reader.Dataset(folder)))
+
+
+# What it costs to import
+
+
+@pytest.mark.parametrize("form", ["jpeg", "png", "raw", "keep, one size"])
+def test_tensorflow_is_never_imported(sets: Set, form: str) -> None:
+    """Nor may it be, where it is not installed."""
+    code = (
+        "import sys; sys.modules['tensorflow'] = None\n"
+        "from shardprep import reader; ds = reader.Dataset(sys.argv[1])\n"
+        "num_read = sum(len(images) for images, labels in ds.batches(7, shuffle=True))\n"
+        "print(len(ds), ds[0]['image'].shape, num_read)\n"
+        "print(*(set(sys.modules) & {'google.protobuf', 'keras', 'torch', 'grain', 'jax'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(sets[form])], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == f"{NUM_TRAIN} ({HEIGHT}, {WIDTH}, 3) {NUM_TRAIN}\n\n"
+
+
+def test_an_attribute_that_the_reader_lacks_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"'shardprep\.reader' has no attribute 'Data'"):
+        reader.Data  # noqa: B018

@@ -1,0 +1,589 @@
+from __future__ import annotations
+
+import colorsys
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance
+
+from shardprep import reader
+from shardprep.errors import DatasetError
+from tests.support.builders import build, jpeg, pixels, png, write, write_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+
+from shardprep.reader import augment  # noqa: E402 - it imports TensorFlow
+from shardprep.reader.augment import color, geometry, mix  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+NUM = 8
+HEIGHT, WIDTH = 24, 32
+SEED = (1, 2)
+WRONG: Any = "no"
+
+IMAGE_OPS: list[Any] = [
+    augment.Flip(0.5, 0.5),
+    augment.RandomResizedCrop((20, 28)),
+    augment.Color(0.4, 0.4, 0.4, 0.2),
+]
+MIXES: list[Any] = [augment.MixUp(0.4, num_classes=3), augment.CutMix(1.0, num_classes=3)]
+
+
+def name(op: Any) -> str:
+    return type(op).__name__
+
+
+def batch(num: int = NUM, height: int = HEIGHT, width: int = WIDTH) -> Any:
+    """Return different images, uint8[num, height, width, 3]."""
+    return np.stack([pixels(height, width, seed) for seed in range(num)])
+
+
+def alike(num: int = NUM) -> Any:
+    """Return the same image `num` times."""
+    return np.repeat(batch(1), num, axis=0)
+
+
+def row(value: float, num: int = NUM) -> Any:
+    return tf.fill([num], tf.constant(value, tf.float32))
+
+
+# What every op keeps
+
+
+@pytest.mark.parametrize("op", IMAGE_OPS, ids=name)
+def test_the_same_seed_gives_the_same_pixels_and_another_gives_others(op: Any) -> None:
+    images = batch()
+    first, again, other = (op(images, seed=seed).numpy() for seed in (SEED, SEED, (1, 3)))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("op", IMAGE_OPS, ids=name)
+def test_each_image_of_a_batch_has_draws_of_its_own(op: Any) -> None:
+    out = op(alike(64), seed=SEED).numpy()
+    kinds = {one.tobytes() for one in out}
+    assert len(kinds) == (4 if isinstance(op, augment.Flip) else 64)
+
+
+@pytest.mark.parametrize("op", IMAGE_OPS, ids=name)
+def test_an_image_s_draws_depend_on_its_place_and_not_on_the_size_of_the_batch(op: Any) -> None:
+    images = batch()
+    whole = op(images, seed=SEED).numpy()
+    assert np.array_equal(op(images[:5], seed=SEED).numpy(), whole[:5])
+    assert np.array_equal(op(images[0], seed=SEED).numpy(), whole[0])
+
+
+@pytest.mark.parametrize("op", IMAGE_OPS, ids=name)
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float16"])
+def test_dtype_and_range_stay(op: Any, dtype: str) -> None:
+    images = batch() if dtype == "uint8" else (batch() / 255).astype(dtype)
+    out = op(images, seed=SEED)
+    assert out.dtype == dtype
+    assert out.shape == (NUM, *getattr(op, "size", (HEIGHT, WIDTH)), 3)
+    assert out.numpy().max() <= (255 if dtype == "uint8" else 1)
+    assert out.numpy().min() >= 0
+
+
+@pytest.mark.parametrize("op", IMAGE_OPS, ids=name)
+def test_floats_change_as_uint8_does(op: Any) -> None:
+    images = batch()
+    floats = op((images / 255).astype(np.float32), seed=SEED).numpy() * 255
+    assert np.abs(floats - op(images, seed=SEED).numpy()).max() < 0.51
+
+
+@pytest.mark.parametrize("op", [*IMAGE_OPS, *MIXES], ids=name)
+def test_xla_compiles_every_op_to_the_same_result(op: Any) -> None:
+    """Within one of 255: a sum in another order may round another way."""
+    given = (batch(),) if op in IMAGE_OPS else (batch(), np.arange(NUM) % 3)
+    plain = tf.nest.flatten(op(*given, seed=SEED))
+    # The seed is an argument: a constant one would be drawn from before XLA sees it.
+    program = tf.function(lambda given, seed: op(*given, seed=seed), jit_compile=True)
+    compiled = program(given, tf.constant(SEED))
+    for one, other in zip(plain, tf.nest.flatten(compiled), strict=True):
+        difference = np.abs(one.numpy().astype(float) - other.numpy().astype(float))
+        assert difference.max() <= (1 if one.dtype == "uint8" else 1e-6)
+        assert (difference > 0.5).mean() < 0.001
+
+
+def test_a_half_known_shape_is_augmented_as_well() -> None:
+    """Without a batch, `load` yields images whose sizes only each image knows."""
+    recipe = augment.Compose((augment.RandomResizedCrop((20, 28)), *IMAGE_OPS))
+    spec = tf.TensorSpec((None, None, 3), tf.uint8)
+    one = tf.function(lambda image: recipe(image, seed=SEED), input_signature=[spec])
+    for height, width in ((24, 32), (60, 50)):
+        image = pixels(height, width)
+        known = recipe(image, seed=SEED).numpy().astype(int)
+        assert np.abs(one(image).numpy() - known).max() <= 1
+
+
+# Flips
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=5))
+def test_flips_mirror_exactly_those_images_that_are_drawn(flips: list[tuple[bool, bool]]) -> None:
+    images = batch(len(flips), 5, 6)
+    down, across = (tf.constant([flip[i] for flip in flips]) for i in (0, 1))
+    out = geometry.mirror(geometry.mirror(images, down, axis=1), across, axis=2).numpy()
+    for image, source, (vertical, horizontal) in zip(out, images, flips, strict=True):
+        expected = source[:: -1 if vertical else 1, :: -1 if horizontal else 1]
+        assert np.array_equal(image, expected)
+
+
+@pytest.mark.parametrize(("horizontal", "vertical"), [(0.5, 0.0), (0.2, 0.7), (1.0, 1.0)])
+def test_flips_come_as_often_as_asked(horizontal: float, vertical: float) -> None:
+    corners = np.zeros((4000, 2, 2, 3), np.uint8)
+    corners[:, 0, 0] = 255
+    out = augment.Flip(horizontal, vertical)(corners, seed=SEED).numpy()[..., 0] > 0
+    assert out.reshape(4000, 4).sum(axis=1).tolist() == [1] * 4000
+    assert abs(out[:, :, 1].any(axis=1).mean() - horizontal) < 0.03
+    assert abs(out[:, 1].any(axis=1).mean() - vertical) < 0.03
+
+
+# Crops
+
+
+@pytest.mark.parametrize("size", [(24, 32), (50, 40), (7, 9)], ids=str)
+def test_a_box_is_resampled_as_pillow_does(size: tuple[int, int]) -> None:
+    images = batch(5)
+    boxes = np.array(
+        [[0, 0, 1, 1], [0.1, 0.2, 0.9, 0.8], [0.33, 0, 0.5, 1], [0, 0.6, 1, 0.7], [0.5, 0.5, 1, 1]],
+        np.float32,
+    )
+    out = geometry.resample(images, tf.constant(boxes), size).numpy()
+    for image, source, (top, left, bottom, right) in zip(out, images, boxes, strict=True):
+        box = (left * WIDTH, top * HEIGHT, right * WIDTH, bottom * HEIGHT)
+        expected = Image.fromarray(source).resize(size[::-1], Image.Resampling.BILINEAR, box)
+        assert np.abs(image.astype(int) - np.asarray(expected).astype(int)).max() <= 1
+
+
+def test_a_box_that_does_not_get_smaller_is_resampled_as_tensorflow_does() -> None:
+    """`crop_and_resize` aligns the middles of the corner pixels, and knows no antialiasing."""
+    images, size = batch(3), (24, 32)
+    boxes = np.array([[0.1, 0.2, 0.9, 0.8], [0.3, 0.1, 0.7, 0.9], [0.2, 0.5, 0.6, 0.8]], np.float32)
+    half = (boxes[:, 2:] - boxes[:, :2]) / np.array(size) / 2
+    pixel = np.array([HEIGHT, WIDTH])
+    corners = [
+        ((boxes[:, :2] + half) * pixel - 0.5) / (pixel - 1),
+        ((boxes[:, 2:] - half) * pixel - 0.5) / (pixel - 1),
+    ]
+    aligned = np.concatenate(corners, axis=1).astype(np.float32)
+    expected = tf.image.crop_and_resize(images, aligned, range(3), size).numpy()
+    out = geometry.resample(images, tf.constant(boxes), size).numpy()
+    assert np.abs(out - expected).max() < 0.51
+
+
+def test_the_whole_image_in_its_own_size_is_itself() -> None:
+    images = batch()
+    crop = augment.RandomResizedCrop((HEIGHT, WIDTH), (1.0, 1.0), (4 / 3, 4 / 3))
+    assert np.array_equal(crop(images, seed=SEED).numpy(), images)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    scale=st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)).map(sorted).map(tuple),
+    ratio=st.tuples(st.floats(0.2, 5), st.floats(0.2, 5)).map(sorted).map(tuple),
+    seed=st.tuples(st.integers(0, 1000), st.integers(0, 1000)),
+)
+def test_boxes_lie_in_the_image_and_have_the_aspect_and_area_asked_for(
+    shape: tuple[int, int], scale: Any, ratio: Any, seed: tuple[int, int]
+) -> None:
+    height, width = shape
+    crop = augment.RandomResizedCrop((8, 8), scale, ratio)
+    top, left, bottom, right = crop.boxes(np.zeros((16, *shape, 3), np.uint8), seed).numpy().T
+    assert min(top.min(), left.min()) >= 0
+    assert max(bottom.max(), right.max()) <= 1 + 1e-6
+    aspect = (right - left) * width / ((bottom - top) * height)
+    assert aspect.min() >= ratio[0] * 0.999
+    assert aspect.max() <= ratio[1] * 1.001
+    area = (bottom - top) * (right - left)
+    assert area.max() <= scale[1] * 1.001
+    fits = (bottom - top < 0.999) & (right - left < 0.999)
+    assert area[fits].min(initial=1) >= scale[0] * 0.999
+
+
+def test_shares_and_aspects_are_drawn_evenly() -> None:
+    crop = augment.RandomResizedCrop((8, 8), (0.1, 0.5), (0.5, 2.0))
+    top, left, bottom, right = crop.boxes(np.zeros((4000, 9, 9, 3), np.uint8), SEED).numpy().T
+    area, aspect = (bottom - top) * (right - left), np.log2((right - left) / (bottom - top))
+    places = top / (1 - (bottom - top)), left / (1 - (right - left))
+    for drawn, low, high in ((area, 0.1, 0.5), (aspect, -1, 1), *((p, 0, 1) for p in places)):
+        shares = np.histogram(drawn, bins=5, range=(low, high))[0] / 4000
+        assert np.abs(shares - 0.2).max() < 0.03
+
+
+# Colours
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.4, 1.0, 1.5])
+@pytest.mark.parametrize(
+    ("place", "enhance", "tolerance"),
+    [
+        (0, ImageEnhance.Brightness, 1),
+        (1, ImageEnhance.Contrast, 2),  # Pillow rounds the mean as well
+        (2, ImageEnhance.Color, 2),  # and the grey image
+    ],
+    ids=["brightness", "contrast", "saturation"],
+)
+def test_a_factor_enhances_as_pillow_does(
+    place: int, enhance: Callable[[Any], Any], tolerance: int, factor: float
+) -> None:
+    images = batch(3)
+    changes: list[Any] = [row(factor, 3) if i == place else None for i in range(4)]
+    out = color.adjust(images, *changes).numpy().astype(int)
+    for image, source in zip(out, images, strict=True):
+        expected = np.asarray(enhance(Image.fromarray(source)).enhance(factor)).astype(int)
+        assert np.abs(image - expected).max() <= tolerance
+
+
+@pytest.mark.parametrize("hue", [-0.5, -0.1, 0.05, 1 / 3])
+def test_hue_turns_colours_in_yiq(hue: float) -> None:
+    """By the matrices of `tf.image` and of `colorsys`, whose coefficients have two digits."""
+    images = tf.constant(batch(2, 6, 6) / 255 * 0.3 + 0.35, tf.float32)  # nothing is clipped
+    out = color.adjust(images, row(1, 2), row(1, 2), row(1, 2), row(hue, 2)).numpy()
+    angle = -2 * np.pi * hue
+    turn = np.array(
+        [[1, 0, 0], [0, np.cos(angle), -np.sin(angle)], [0, np.sin(angle), np.cos(angle)]]
+    )
+    yiq = tf.image.rgb_to_yiq(images).numpy() @ turn.T
+    assert np.abs(tf.image.yiq_to_rgb(yiq.astype(np.float32)).numpy() - out).max() < 0.001
+    for source, got in zip(images.numpy().reshape(-1, 3), out.reshape(-1, 3), strict=True):
+        expected = colorsys.yiq_to_rgb(*(turn @ colorsys.rgb_to_yiq(*source.tolist())))
+        assert np.abs(np.array(expected) - got).max() < 0.01
+
+
+@pytest.mark.parametrize("hue", [-0.1, 0.05, 0.1])
+def test_hue_turns_about_as_far_as_in_hsv(hue: float) -> None:
+    """The circle of YIQ is not that of HSV: what is promised is the direction and about how far."""
+    circle = np.array([colorsys.hsv_to_rgb(h, 0.4, 0.6) for h in np.linspace(0, 1, 60)])
+    images = tf.constant(circle[None, :, None], tf.float32)
+    out = color.adjust(images, row(1, 1), row(1, 1), row(1, 1), row(hue, 1))
+    before, after = (tf.image.rgb_to_hsv(one).numpy()[..., 0] for one in (images, out))
+    turned = (after - before + 0.5) % 1 - 0.5
+    assert abs(turned.mean() - hue) < 0.01
+    assert np.abs(turned - hue).max() < 0.05
+
+
+@pytest.mark.parametrize("left_out", range(4))
+def test_a_change_that_is_left_out_changes_nothing(left_out: int) -> None:
+    images, factors = batch(2), [row(f, 2) for f in (0.9, 1.2, 0.7, 0.1)]
+    neutral = [row(0.0 if i == 3 else 1.0, 2) for i in range(4)]
+    some = [neutral[i] if i == left_out else factor for i, factor in enumerate(factors)]
+    none = [None if i == left_out else factor for i, factor in enumerate(factors)]
+    one = [None if i != left_out else factor for i, factor in enumerate(factors)]
+    alone = [neutral[i] if i != left_out else factor for i, factor in enumerate(factors)]
+    for given_none, given_neutral in ((none, some), (one, alone)):
+        out = color.adjust(images, *given_none).numpy().astype(int)
+        assert np.abs(out - color.adjust(images, *given_neutral).numpy()).max() <= 1
+
+
+def test_the_four_changes_of_colour_commute() -> None:
+    images = tf.constant(batch(2) / 255 * 0.2 + 0.4, tf.float32)  # nothing is clipped
+    changes = [(0.9, 1, 1, 0), (1, 1.2, 1, 0), (1, 1, 0.7, 0), (1, 1, 1, 0.1)]
+    once = color.adjust(images, *(row(f, 2) for f in (0.9, 1.2, 0.7, 0.1))).numpy()
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2], [2, 3, 1, 0]):
+        out = images
+        for place in order:
+            out = color.adjust(out, *(row(float(f), 2) for f in changes[place]))
+        assert np.abs(out.numpy() - once).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("op", "low", "high"),
+    [
+        (augment.Color(brightness=0.5), 0.5, 1.5),
+        (augment.Color(brightness=1.5), 0.0, 2.5),
+        (augment.Color(contrast=0.4), 0.6, 1.4),
+    ],
+)
+def test_factors_are_drawn_evenly_about_one(op: Any, low: float, high: float) -> None:
+    images = np.zeros((4000, 1, 2, 3), np.float32)
+    images[:, :, 0], images[:, :, 1] = 0.15, 0.25
+    out = op(images, seed=SEED).numpy()[:, 0, :, 0]
+    factors = out[:, 1] / 0.25 if op.brightness else (out[:, 1] - out[:, 0]) / 0.1
+    shares = np.histogram(factors, bins=5, range=(low, high))[0] / 4000
+    assert np.abs(shares - 0.2).max() < 0.03
+
+
+# Mixing
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5, 1.0, 2.0, 30.0])
+def test_shares_follow_the_beta_distribution(alpha: float) -> None:
+    drawn = np.sort(mix.beta(tf.random.stateless_uniform([20000], SEED), alpha).numpy())
+    expected = np.sort(np.random.default_rng(0).beta(alpha, alpha, 400_000))
+    points = np.linspace(0.01, 0.99, 99)
+    below = [np.searchsorted(one, points) / len(one) for one in (drawn, expected)]
+    assert np.abs(below[0] - below[1]).max() < 0.015
+
+
+def test_mixup_blends_pixels_and_labels_by_the_same_share() -> None:
+    images = np.zeros((NUM, 4, 4, 3), np.float32)
+    images[::2] = 1.0
+    out, labels = augment.MixUp(1.0, num_classes=2)(images, np.arange(NUM) % 2, seed=SEED)
+    white = out.numpy()[:, 0, 0, 0]  # even images, class 0, are white
+    assert np.array_equal(out.numpy(), np.broadcast_to(white[:, None, None, None], out.shape))
+    assert np.abs(labels.numpy()[:, 0] - white).max() < 1e-6
+    assert np.abs(labels.numpy().sum(axis=1) - 1).max() < 1e-6
+    assert len(set(white.tolist())) == NUM
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    seed=st.tuples(st.integers(0, 1000), st.integers(0, 1000)),
+)
+def test_cutmix_labels_count_the_pixels(shape: tuple[int, int], seed: tuple[int, int]) -> None:
+    images = np.broadcast_to(np.arange(NUM, dtype=np.uint8)[:, None, None, None], (NUM, *shape, 3))
+    out, labels = augment.CutMix(1.0, num_classes=NUM)(images, np.arange(NUM), seed=seed)
+    for place, (image, label) in enumerate(zip(out.numpy(), labels.numpy(), strict=True)):
+        expected = [(image[..., 0] == other).mean() for other in range(NUM)]
+        assert np.abs(label - expected).max() < 1e-6
+        pasted = np.argwhere(image[..., 0] != place)
+        if len(pasted):  # the neighbour's pixels are one box, where they are in the neighbour
+            assert np.prod(np.ptp(pasted, axis=0) + 1) == len(pasted)
+            assert set(image[tuple(pasted.T)].ravel().tolist()) == {(place - 1) % NUM}
+
+
+@pytest.mark.parametrize("op", [augment.MixUp, augment.CutMix], ids=lambda op: op.__name__)
+@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
+def test_as_many_images_are_mixed_as_asked(op: Any, probability: float) -> None:
+    images = np.zeros((2000, 32, 32, 3), np.uint8)
+    images[::2] = 255
+    labels = (np.arange(2000) % 2).astype(np.float32)[:, None]
+    mixed, soft = op(2.0, probability=probability)(images, labels, seed=SEED)
+    share = (np.abs(soft.numpy() - labels) > 0).mean()
+    assert abs(share - probability) < 0.04
+    assert abs((mixed.numpy() != images).any(axis=(1, 2, 3)).mean() - probability) < 0.04
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (np.array([0.0, 10.0], np.float32), np.float32),
+        (np.array([[0, 1, 1], [1, 0, 0]], np.int64), np.int64),
+    ],
+    ids=["numbers", "several classes"],
+)
+def test_labels_that_are_numbers_are_mixed_as_they_are(labels: Any, expected: Any) -> None:
+    assert labels.dtype == expected
+    images = np.stack([np.zeros((4, 4, 3)), np.ones((4, 4, 3))]).astype(np.float32)
+    out, soft = augment.MixUp(1.0)(images, labels, seed=SEED)
+    for i in (0, 1):
+        own = 1 - abs(i - out.numpy()[i, 0, 0, 0])
+        assert soft.numpy()[i] == pytest.approx(own * labels[i] + (1 - own) * labels[1 - i])
+
+
+def test_an_image_without_a_label_has_a_row_of_zeros() -> None:
+    _, soft = augment.MixUp(1.0, num_classes=2, probability=0.0)(batch(2), [-1, 1], seed=SEED)
+    assert soft.numpy().tolist() == [[0, 0], [0, 1]]
+
+
+# Recipes
+
+
+def test_ops_run_in_their_order_each_with_a_seed_of_its_own() -> None:
+    seeds = []
+
+    def look(images: Any, *, seed: Any) -> Any:
+        seeds.append(tuple(seed.numpy().tolist()))
+        return images
+
+    def invert(images: Any, labels: Any, *, seed: Any) -> Any:
+        del seed
+        return 255 - images, labels + 1
+
+    images = batch()
+    darken = augment.Color(brightness=0.5)
+    recipe = augment.Compose((look, look, invert, darken), jit_compile=False)
+    out, labels = recipe(images, np.arange(NUM), seed=SEED)
+    assert len(set(seeds)) == 2
+    assert labels.tolist() == list(range(1, NUM + 1))
+    last = tf.random.experimental.stateless_fold_in(tf.constant(SEED), 3, alg="philox")
+    assert np.array_equal(out.numpy(), darken(255 - images, seed=last).numpy())
+
+
+def test_a_recipe_within_a_recipe_gets_labels_where_there_are_any() -> None:
+    flips = augment.Compose([augment.Compose([augment.Flip()]), augment.Flip()])
+    images, labels = batch(), np.array([str(i) for i in range(NUM)])
+    alone = flips(images, seed=SEED)
+    out, same = flips(images, labels, seed=SEED)
+    assert np.array_equal(alone.numpy(), out.numpy())
+    assert same is labels
+
+
+def test_the_classic_recipe_crops_and_mixes() -> None:
+    images, labels = batch(), np.arange(NUM) % 3
+    out = augment.classic((20, 28))(images, seed=SEED)
+    assert (out.shape, out.dtype) == ((NUM, 20, 28, 3), tf.uint8)
+    out, soft = augment.classic((20, 28), num_classes=3)(images, labels, seed=SEED)
+    assert (out.shape, out.dtype) == ((NUM, 20, 28, 3), tf.uint8)
+    assert np.abs(soft.numpy().sum(axis=1) - 1).max() < 1e-6
+    assert not np.array_equal(soft.numpy(), np.eye(3)[labels])
+
+
+def test_any_parallelism_gives_the_same_batches() -> None:
+    recipe = augment.classic((20, 28), num_classes=3)
+    batches = tf.data.Dataset.from_tensor_slices((batch(32), tf.range(32) % 3)).batch(4)
+    counted = batches.enumerate()
+
+    def epoch(calls: int) -> list[Any]:
+        mapped = counted.map(
+            lambda i, pair: recipe(*pair, seed=tf.stack([7, tf.cast(i, tf.int32)])),
+            num_parallel_calls=calls,
+        )
+        return [part for pair in mapped.as_numpy_iterator() for part in pair]
+
+    one, many = epoch(1), epoch(4)
+    assert all(np.array_equal(a, b) for a, b in zip(one, many, strict=True))
+    assert not np.array_equal(one[0], one[2])
+
+
+# Models
+
+
+def model(recipe: Any, height: int = HEIGHT, width: int = WIDTH, **options: Any) -> Any:
+    """Return a model that shows what its first layer does."""
+    return keras.Sequential([keras.Input((height, width, 3), dtype="uint8"),
+                             augment.Layer(recipe, **options)])  # fmt: skip
+
+
+def test_a_layer_augments_in_training_and_does_nothing_in_inference() -> None:
+    images = batch()
+    layers = model(augment.Compose(IMAGE_OPS[::2]), seed=3)
+    assert np.array_equal(layers(images, training=False), images)
+    assert np.array_equal(layers.predict(images, verbose=0), images)
+    first, second = (np.array(layers(images, training=True)) for _ in range(2))
+    assert not np.array_equal(first, images)
+    assert not np.array_equal(first, second)
+    again = model(augment.Compose(IMAGE_OPS[::2]), seed=3)(images, training=True)
+    assert np.array_equal(first, again)
+
+
+def test_in_inference_a_layer_with_a_crop_resizes_the_whole_image() -> None:
+    images = batch()
+    layers = model(augment.RandomResizedCrop((12, 10)))
+    assert layers.output_shape == (None, 12, 10, 3)
+    for out, source in zip(layers.predict(images, verbose=0), images, strict=True):
+        expected = Image.fromarray(source).resize((10, 12), Image.Resampling.BILINEAR)
+        assert np.abs(out.astype(int) - np.asarray(expected).astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_model_with_the_recipe_trains(jit_compile: bool) -> None:  # noqa: FBT001
+    layers = keras.Sequential(
+        [
+            keras.Input((HEIGHT, WIDTH, 3), dtype="uint8"),
+            augment.Layer(augment.classic((16, 16))),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    layers.compile("sgd", loss, jit_compile=jit_compile)
+    history = layers.fit(batch(), np.arange(NUM) % 3, batch_size=4, epochs=2, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+
+
+def test_a_layer_mixes_labels_that_it_is_given() -> None:
+    layer = augment.Layer(augment.classic((20, 28), num_classes=3), seed=1)
+    images, labels = tf.constant(batch()), tf.range(NUM) % 3
+    out, soft = layer(images, labels, training=True)
+    assert (out.shape, soft.shape) == ((NUM, 20, 28, 3), (NUM, 3))
+    with pytest.raises(ValueError, match="MixUp: there are no labels to mix; leave it out"):
+        layer(images, training=True)
+
+
+def test_a_saved_model_loads_with_its_recipe(tmp_path: Path) -> None:
+    recipe = augment.classic((20, 28), num_classes=3)
+    saved = model(recipe, seed=5)
+    saved.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.layers[0].recipe == recipe
+    assert loaded.layers[0].seed == 5
+    images = batch()
+    assert np.array_equal(loaded.predict(images, verbose=0), saved.predict(images, verbose=0))
+
+
+def test_a_recipe_that_could_not_be_saved_is_no_layer() -> None:
+    def own(images: Any, *, seed: Any) -> Any:
+        del seed
+        return images
+
+    with pytest.raises(DatasetError, match="cannot be saved with a model"):
+        augment.Layer(augment.Compose([own]))
+
+
+# Datasets
+
+
+def test_a_recipe_augments_what_load_yields(tmp_path: Path) -> None:
+    members = {f"{'ab'[i % 2]}/{i}.png": png(HEIGHT, WIDTH, i) for i in range(12)}
+    out = build(write_folder(tmp_path / "raw", members), tmp_path, format="png", shards=1,
+                split="train=1").path  # fmt: skip
+    recipe = augment.classic((20, 28), num_classes=2)
+    train = reader.load(out, batch_size=4, shuffle=False).enumerate()
+    mixed = train.map(lambda i, pair: recipe(*pair, seed=tf.stack([0, tf.cast(i, tf.int32)])))
+    for images, labels in mixed:
+        assert (images.shape, images.dtype) == ((4, 20, 28, 3), tf.uint8)
+        assert np.abs(labels.numpy().sum(axis=1) - 1).max() < 1e-6
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: augment.Flip(1.5), "augment.Flip: horizontal=1.5; give a number from 0 to 1"),
+        (lambda: augment.Flip(WRONG), "augment.Flip: horizontal='no'; "),
+        (lambda: augment.Color(hue=0.6), "augment.Color: hue=0.6; give a number from 0 to 0.5"),
+        (lambda: augment.Color(-0.1), "augment.Color: brightness=-0.1; give a number of 0 or more"),
+        (lambda: augment.RandomResizedCrop(WRONG), "RandomResizedCrop: size='no'; give a pair"),
+        (lambda: augment.RandomResizedCrop((0, 9)), "size=0; give a number of 1 or more"),
+        (lambda: augment.RandomResizedCrop((9, 9), (0.9, 0.1)), "give the smaller one first"),
+        (lambda: augment.RandomResizedCrop((9, 9), (0.9, 1.1)), "scale=1.1; give a number from 0"),
+        (lambda: augment.MixUp(0), "augment.MixUp: alpha=0; give a number from 0.01 to 100"),
+        (lambda: augment.CutMix(probability=2), "augment.CutMix: probability=2; give a number "),
+        (lambda: augment.Compose([abs]), "augment.Compose: <built-in function abs> takes no seed"),
+        (lambda: augment.Compose([WRONG]), "augment.Compose: 'no' takes no seed; give op(images"),
+        (lambda: augment.Flip()(batch(), seed=1), "a seed is a pair of integers; give seed="),
+        (lambda: augment.Flip()(batch()[..., :1], seed=SEED), "are no images; give [batch, "),
+        (lambda: augment.Flip()(batch().astype(int), seed=SEED), "images are int64; give uint8 or"),
+        (lambda: augment.MixUp()(batch(), range(NUM), seed=SEED), "indices; give num_classes"),
+        (lambda: augment.MixUp()(batch(), ["a"] * NUM, seed=SEED), "labels are string; give num"),
+        (lambda: augment.CutMix()(batch()[0], 1.0, seed=SEED), "no neighbour; give load a batch"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said_in_one_line(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(DatasetError, match=re.escape(message)) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+# The document
+
+
+def test_the_document_s_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(16):
+        write(tmp_path / "raw" / "ab"[i % 2] / f"{i}.jpg", jpeg(256, 256, i))
+    build(tmp_path / "raw", tmp_path / "tfrecords", name="pets", shards=1, split="train=1")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "augment.md").read_text(), re.DOTALL
+    )
+    assert len(blocks) >= 4
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)

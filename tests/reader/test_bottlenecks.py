@@ -1,0 +1,110 @@
+"""The document on bottlenecks and the worked examples do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardprep.benchmark.result import WAYS
+from shardprep.cli.sample_archive import write_sample
+from tests.support.builders import build
+
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENT = (DOCS / "bottlenecks.md").read_text()
+
+
+@pytest.fixture(scope="module", name="place")
+def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with `tfrecords/shapes`, the set that the document speaks of."""
+    place = tmp_path_factory.mktemp("place")
+    archive = write_sample(place)
+    build(archive, place / "tfrecords", labels="prefix", shards=4, name="shapes", size="64x64")
+    return place
+
+
+def shape(text: str) -> list[str]:
+    """Return the lines of a report without what differs from run to run: numbers and spaces."""
+    text = re.sub(r"\d[\d.,]*( [kMG]B)?", "#", text)
+    return [re.sub(r" +", " ", line).strip() for line in text.strip().splitlines()]
+
+
+def block(mark: str) -> str:
+    return DOCUMENT.split(f"<!-- {mark} -->\n```")[1].split("\n", 1)[1].split("```")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
+def test_the_examples_of_the_document_run(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    names: dict[str, Any] = {"__name__": "example"}
+    for example in re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL):
+        exec(compile(example, "example", "exec"), names)
+    assert len(names["history"].history["stall"]) == 2
+    shown, printed = block("diagnosis"), capsys.readouterr().out
+    said = printed[printed.index("bound by") :]
+    # Which part bounds differs between machines; the rows do not.
+    assert shape(said)[1:-1] == shape(shown)[1:-1]
+    assert shape(shown)[0].startswith("bound by")
+    assert shape(shown)[-1].startswith("do this: ")
+
+
+@pytest.mark.slow
+def test_the_table_of_the_document_is_what_bench_prints(place: Path) -> None:
+    command, shown = block("bench").split("\n", 1)
+    arguments = command.removeprefix("$ ").split()
+    assert arguments[0] == "shardprep"
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments, "--seconds", "0.1", "--rounds", "1"],
+        cwd=place, capture_output=True, text=True, check=True,
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1"},
+    )  # fmt: skip
+    # Where a line is wrapped depends on its numbers.
+    assert " ".join(shape(done.stdout)) == " ".join(shape(shown))
+    assert [row for row in WAYS.values() if row not in DOCUMENT] == []
+
+
+def train(script: str, place: Path, *options: object) -> str:
+    few = ("--epochs", 1, "--steps", 2, "--batch-size", 8)
+    done = subprocess.run(
+        [sys.executable, str(DOCS / script), "tfrecords/shapes", *map(str, (*few, *options))],
+        cwd=place, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_keras_example_trains_from_scratch(place: Path) -> None:
+    said = train("train_keras.py", place)
+    losses = re.findall(r"loss: (\d+\.\d+)", said)
+    assert len(losses) == 2, said  # of training and of validation
+    assert "stall: " in said
+
+
+@pytest.mark.slow
+def test_the_torch_example_trains_from_scratch(place: Path) -> None:
+    pytest.importorskip("torch")
+    said = train("train_torch.py", place, "--workers", 1)
+    assert re.fullmatch(r"epoch 1: loss \d+\.\d+, validation \d+\.\d% right\n", said), said
+
+
+@pytest.mark.parametrize("script", ["train_keras.py", "train_torch.py"])
+def test_a_batch_larger_than_the_set_is_a_usage_error_of_the_examples(
+    place: Path, script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "argv", [script, "tfrecords/shapes", "--batch-size", "10000"])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(DOCS / script), run_name="__main__")
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"{script}: error: --batch-size 10000: there are 458 images to train on"

@@ -1,0 +1,376 @@
+"""What the reader keeps decoded, what it passes over, what it warns of, what seeds it hands out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from shardprep import reader
+from shardprep.errors import DatasetError
+from shardprep.reader import BadRecord, ReadConfig
+from shardprep.reader.memory import free_bytes
+from tests.support.builders import animals, build, jpeg, write, zip_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_TRAIN = 60
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Path:
+    """Return a dataset folder of 3 shards, to be damaged."""
+    return made(tmp_path, "jpeg")
+
+
+def made(root: Path, form: str) -> Path:
+    source = write(root / "pets.zip", zip_bytes(animals(NUM_TRAIN)))
+    return build(source, root / form, format=form, size="16x12", labels="prefix", shards=3).path
+
+
+def load(folder: Path, **options: Any) -> Any:
+    return reader.load(folder, as_supervised=False, **options)
+
+
+def keys(dataset: Any) -> list[str]:
+    return [one["image/filename"].decode() for one in dataset.unbatch().as_numpy_iterator()]
+
+
+def by_key(dataset: Any) -> dict[str, Any]:
+    return {
+        one["image/filename"].decode(): one["image"]
+        for one in dataset.unbatch().as_numpy_iterator()
+    }
+
+
+def files(place: Path) -> list[Path]:
+    return sorted(one for one in place.rglob("*tfrecord*") if one.suffix != ".idx")
+
+
+# The cache on disk
+
+
+def test_a_cache_holds_the_pixels_and_is_written_once(folder: Path, tmp_path: Path) -> None:
+    plain = by_key(load(folder, batch_size=8))
+    place = tmp_path / "cache"
+    times = []
+    for shuffle in (True, False):
+        found = by_key(load(folder, batch_size=8, cache=place, shuffle=shuffle))
+        assert found.keys() == plain.keys()
+        assert all(np.array_equal(found[key], plain[key]) for key in plain)
+        times.append({one: one.stat().st_mtime_ns for one in files(place)})
+    assert times[0] == times[1]
+    assert len(times[0]) == 3
+
+
+def test_slices_share_a_cache(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "cache"
+    reader.load(folder, "train[:5]", batch_size=8, cache=place)
+    assert len(files(place)) == 1  # of the one shard that is wanted
+    reader.load(folder, "train", batch_size=8, cache=place)
+    assert len(files(place)) == 3
+
+
+@pytest.mark.parametrize("damage", ["cut", "no index", "gone"])
+def test_a_cache_that_is_not_whole_is_made_whole(folder: Path, tmp_path: Path, damage: str) -> None:
+    place = tmp_path / "cache"
+    plain = by_key(load(folder, batch_size=8, cache=place))
+    times = {one: one.stat().st_mtime_ns for one in files(place)}
+    hurt = files(place)[1]
+    if damage == "cut":
+        os.truncate(hurt, hurt.stat().st_size // 2)
+    elif damage == "no index":
+        (hurt.parent / "index" / f"{hurt.name}.idx").unlink()
+    else:
+        hurt.unlink()
+    found = by_key(load(folder, batch_size=8, cache=place))
+    assert found.keys() == plain.keys()
+    assert all(np.array_equal(found[key], plain[key]) for key in plain)
+    again = {one for one in files(place) if one.stat().st_mtime_ns != times[one]}
+    assert again == {hurt}
+
+
+def test_a_cache_half_written_by_a_process_that_died_is_no_cache(
+    folder: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "cache"
+    reader.load(folder, "train[:5]", batch_size=8, cache=place)
+    (whole,) = files(place)
+    whole.rename(whole.with_name(f".{whole.name}.tmp"))
+    assert len(keys(load(folder, batch_size=8, cache=place))) == NUM_TRAIN
+
+
+def test_another_size_is_another_cache(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "cache"
+    reader.load(folder, batch_size=8, cache=place)
+    config = ReadConfig(image_size=(6, 8))
+    small = reader.load(folder, batch_size=8, cache=place, read_config=config, shuffle=False)
+    plain = reader.load(folder, batch_size=8, read_config=config, shuffle=False)
+    for (one, _), (other, _) in zip(small, plain, strict=True):
+        assert np.array_equal(one, other)
+    assert len(files(place)) == 6
+
+
+def test_two_processes_make_one_cache(folder: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from shardprep import reader; "
+        "dataset = reader.load(sys.argv[1], batch_size=8, cache=sys.argv[2]); "
+        "print(sum(len(labels) for _, labels in dataset))"
+    )
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(folder), str(tmp_path / "cache")],
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    assert [int(one.communicate()[0]) for one in both] == [NUM_TRAIN] * 2
+    assert len(files(tmp_path / "cache")) == 3
+
+
+def test_a_cache_that_cannot_be_written_is_refused(folder: Path, tmp_path: Path) -> None:
+    write(tmp_path / "taken", b"a file")
+    with pytest.raises(DatasetError, match="give cache another folder"):
+        reader.load(folder, batch_size=8, cache=tmp_path / "taken")
+
+
+def test_what_differs_in_size_is_not_cached_in_a_folder(tmp_path: Path) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(8)))
+    folder = build(source, tmp_path / "out", size="none", labels="prefix").path
+    with pytest.raises(DatasetError, match=r"ReadConfig\(image_size=\(height, width\)\)"):
+        reader.load(folder, cache=tmp_path / "cache")
+    assert len(list(reader.load(folder, cache="memory"))) == 8
+
+
+# "auto"
+
+
+@pytest.mark.parametrize(("share", "chosen"), [(0.5, "memory"), (1e-12, "none")])
+def test_auto_is_memory_where_it_fits_and_says_why(
+    folder: Path, caplog: pytest.LogCaptureFixture, share: float, chosen: str
+) -> None:
+    caplog.set_level(logging.INFO, "shardprep.reader")
+    config = ReadConfig(cache_ram_share=share)
+    dataset = load(folder, batch_size=8, cache="auto", read_config=config)
+    (said,) = caplog.messages
+    assert said.startswith(f"cache: {chosen}, ")
+    assert "of what is free" in said
+    found = keys(dataset)
+    for shard in folder.glob("*-train.tfrecord*"):
+        shard.unlink()
+    if chosen == "memory":
+        assert sorted(keys(dataset)) == sorted(found)
+    else:
+        with pytest.raises(tf.errors.NotFoundError):
+            keys(dataset)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "free"),
+    [
+        ({}, 4096 << 10),
+        ({"memory.max": "max", "memory.current": "5"}, 4096 << 10),
+        ({"memory.max": "3000", "memory.current": "1000"}, 2000),
+        ({"memory.max": "3000", "memory.current": "4000"}, 0),
+        ({"memory/memory.limit_in_bytes": "9", "memory/memory.usage_in_bytes": "2"}, 7),
+    ],
+)
+def test_a_container_has_the_memory_that_its_bound_leaves(
+    tmp_path: Path, bounds: dict[str, str], free: int
+) -> None:
+    write(tmp_path / "proc/meminfo", b"MemTotal: 9999 kB\nMemAvailable:    4096 kB\n")
+    for name, text in bounds.items():
+        write(tmp_path / "sys/fs/cgroup" / name, text.encode())
+    assert free_bytes(tmp_path) == free
+
+
+# Bad records
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    table = pq.read_table(folder / "items.parquet").to_pylist()
+    return [row for row in table if row["status"] == "written" and row["split"] == "train"]
+
+
+def flip(folder: Path, row: dict[str, Any]) -> None:
+    """Damage the data of a record: its checksum finds it."""
+    with (folder / row["shard"]).open("r+b") as file:
+        file.seek(row["offset"] + 40)
+        byte = file.read(1)
+        file.seek(row["offset"] + 40)
+        file.write(bytes([byte[0] ^ 0xFF]))
+
+
+def spoil(folder: Path, row: dict[str, Any]) -> None:
+    """Put a record with right checksums and a cut image in place of another."""
+    from shardprep.dataset import example
+    from shardprep.dataset.tfrecord import frame, read_records
+
+    path = folder / row["shard"]
+    data = path.read_bytes()
+    with path.open("rb") as file:
+        payload = list(read_records(file, ""))[row["record"]].payload
+    values = example.decode(payload)
+    (image,) = values["image"]
+    assert isinstance(image, bytes)
+    values["image"] = [image[:60] + bytes(len(image) - 60)]
+    framed = frame(example.encode(values))
+    assert len(framed) == row["length"]
+    path.write_bytes(data[: row["offset"]] + framed + data[row["offset"] + row["length"] :])
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": 20}, {"shuffle": False}, {"cache": "memory"}])
+def test_a_bad_record_costs_itself_alone(folder: Path, options: dict[str, Any]) -> None:
+    every = rows(folder)
+    flipped, spoiled = every[3], every[30]
+    flip(folder, flipped)
+    spoil(folder, spoiled)
+    with pytest.raises(tf.errors.OpError):
+        keys(load(folder, batch_size=8, **options))
+    bad: list[BadRecord] = []
+    config = ReadConfig(on_error=bad.append)
+    dataset = load(folder, batch_size=8, read_config=config, seed=1, **options)
+    assert dataset.cardinality() == 8
+    for _ in range(2):
+        found = Counter(keys(dataset))
+        expected = Counter(row["key"] for row in every)
+        expected[flipped["key"]] -= 1
+        expected[every[4]["key"]] += 1
+        expected[spoiled["key"]] -= 1
+        expected[every[31]["key"]] += 1
+        assert found == +expected
+    assert sorted((one.shard, one.record, one.offset) for one in bad) == [
+        (row["shard"], row["record"], row["offset"]) for row in (flipped, spoiled)
+    ]
+    assert any("CRC" in one.reason for one in bad)
+    assert {str(one).count("offset") for one in bad} == {1}
+
+
+def test_what_stands_in_for_a_bad_record_is_whole(folder: Path) -> None:
+    clean = by_key(load(folder, batch_size=8))
+    flip(folder, rows(folder)[59])  # the last one: the first stands in
+    config = ReadConfig(on_error="skip")
+    found = load(folder, read_config=config, shuffle=False)
+    for one in found.as_numpy_iterator():
+        assert np.array_equal(one["image"], clean[one["image/filename"].decode()])
+    assert one["image/filename"].decode() == rows(folder)[0]["key"]
+
+
+def test_skipped_records_are_named_once_in_the_log(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = rows(folder)[7]
+    flip(folder, row)
+    dataset = load(folder, read_config=ReadConfig(on_error="skip"))
+    for _ in range(2):
+        list(dataset)
+    said = [one for one in caplog.messages if "left out" in one]
+    assert len(said) == 1
+    assert f"{row['shard']}: record {row['record']} (offset {row['offset']:,})" in said[0]
+    assert said[0].endswith("left out, 1 so far")
+
+
+def test_bad_records_do_not_get_into_a_cache(folder: Path, tmp_path: Path) -> None:
+    flip(folder, rows(folder)[3])
+    with pytest.raises(tf.errors.DataLossError):
+        reader.load(folder, batch_size=8, cache=tmp_path / "cache")
+    config = ReadConfig(on_error="skip")
+    for _ in range(2):
+        dataset = load(folder, batch_size=8, cache=tmp_path / "cache", read_config=config)
+        found = keys(dataset)
+        assert len(found) == NUM_TRAIN
+        assert rows(folder)[3]["key"] not in found
+
+
+def test_a_set_without_a_good_record_is_an_error(folder: Path) -> None:
+    for row in rows(folder):
+        flip(folder, row)
+    dataset = load(folder, read_config=ReadConfig(on_error="skip"))
+    with pytest.raises(tf.errors.OpError, match="has no record that is good"):
+        list(dataset)
+
+
+# Augmentation
+
+
+def test_augmentation_is_a_function_of_seed_epoch_and_record(folder: Path) -> None:
+    def noise(images: Any, labels: Any, *, seed: Any) -> Any:
+        return tf.cast(tf.random.stateless_uniform(tf.shape(images), seed), tf.float32), labels + 1
+
+    def epochs(**options: Any) -> list[Any]:
+        options = {"batch_size": 8, "seed": 3, "augment": noise, **options}
+        dataset = reader.load(folder, **options)
+        return [[(one.numpy(), other.numpy()) for one, other in dataset] for _ in range(2)]
+
+    def same(one: Any, other: Any) -> bool:
+        return all(np.array_equal(a[0], b[0]) for a, b in zip(one, other, strict=True))
+
+    config = ReadConfig(num_parallel_calls_for_decode=1, private_threadpool_size=1)
+    first, second = epochs()
+    assert not same(first, second)
+    assert not same(first[:1], first[1:2])
+    for options in ({"read_config": config}, {"cache": "memory"}):
+        again = epochs(**options)
+        assert same(first, again[0])
+        assert same(second, again[1])
+    assert not same(first, epochs(seed=4)[0])
+    assert {int(label) for _, labels in first for label in labels} == {1, 2}
+    batches = reader.iterate(folder, batch_size=8, seed=3, augment=noise)
+    batches.load_state_dict({**batches.state_dict(), "epoch": 1, "batch": 2})
+    assert same([(i.numpy(), 0) for i, _ in batches], second[2:])
+
+
+def test_a_seeded_augmentation_without_labels_is_given_features(folder: Path) -> None:
+    seeds = []
+
+    def look(images: Any, *, seed: Any) -> Any:
+        seeds.append((seed.dtype, seed.shape))
+        return images
+
+    one = next(iter(load(folder, augment=look)))
+    assert set(one) > {"image", "label"}
+    assert set(seeds) == {(tf.int32, (2,))}
+
+
+# Advice
+
+
+def test_images_far_larger_than_asked_for_are_worth_a_word(tmp_path: Path) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes({"cat/1.jpg": jpeg(), "dog/1.jpg": jpeg()}))
+    folder = build(source, tmp_path / "out", size="64x48").path
+    with pytest.warns(reader.Advice, match="build the set with --size 32x24") as warned:
+        reader.load(folder, batch_size=2, read_config=ReadConfig(image_size=(24, 32)))
+    assert warned[0].filename == __file__, "it is told where the call stands"
+
+
+def test_fewer_shards_than_parallel_reads_are_worth_a_word(folder: Path) -> None:
+    config = ReadConfig(num_parallel_calls_for_interleave_files=8)
+    with pytest.warns(reader.Advice, match="3 shards for 8 parallel reads; use shuffle=True"):
+        reader.load(folder, shuffle=10, read_config=config)
+
+
+@pytest.mark.filterwarnings("error::shardprep.reader.Advice")
+def test_the_defaults_are_worth_no_word(folder: Path) -> None:
+    reader.load(folder, batch_size=8)
+    reader.load(folder, batch_size=8, shuffle=1000, cache="auto")
+
+
+@pytest.mark.parametrize("options", ["cache='memory'", "read_config=ReadConfig(on_error='skip')"])
+def test_a_program_ends_though_it_holds_an_iterator_without_end(folder: Path, options: str) -> None:
+    code = (
+        "import sys; from shardprep import reader; from shardprep.reader import ReadConfig\n"
+        f"it = iter(reader.load(sys.argv[1], batch_size=4, repeat=True, {options}))\n"
+        "next(it); print('done')"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "done\n"

@@ -1,0 +1,222 @@
+"""torch, Grain and Keras take a `reader.Dataset` as the documents say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardprep import reader
+from shardprep.cli.sample_archive import write_sample
+from shardprep.errors import DatasetError, RecordError
+from tests.support.builders import build
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "without_tensorflow.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+NUM_TRAIN = 509
+
+
+@pytest.fixture(scope="module", name="place")
+def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with `tfrecords/shapes`, the set that the documents speak of."""
+    place = tmp_path_factory.mktemp("place")
+    archive = write_sample(place)
+    build(archive, place / "tfrecords", labels="prefix", shards=4, name="shapes", size="64x64")
+    return place
+
+
+@pytest.fixture(name="folder")
+def _folder(place: Path) -> Path:
+    return place / "tfrecords" / "shapes"
+
+
+@pytest.fixture(scope="module", name="torch")
+def _torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module", name="grain")
+def _grain() -> Any:
+    return pytest.importorskip("grain")
+
+
+def run(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run an example of the document; return its names."""
+    for name in ("torch", "grain", "keras"):
+        if f"import {name}\n" in example:
+            pytest.importorskip(name)
+    monkeypatch.chdir(place)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example, "example", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
+def test_every_example_runs(number: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = run(EXAMPLES[number], place, monkeypatch)
+    for comment in re.findall(r"# (\w+\[.*\]), int64\[64\]", EXAMPLES[number]):
+        dtype, shape = comment.rstrip("]").split("[")
+        images, labels = names["images"], names["labels"]
+        assert dtype in str(images.dtype)
+        assert [*map(int, shape.split(", "))][1:] == list(images.shape)[1:]
+        assert "int64" in str(labels.dtype)
+
+
+def test_the_documents_have_an_example_for_each() -> None:
+    for name in ("import torch", "import grain", "import keras", ".batches("):
+        assert any(name in example for example in EXAMPLES)
+
+
+# torch
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 2}, {"num_workers": 1, "multiprocessing_context": "spawn"}]
+)
+def test_a_data_loader_reads_every_item_once(
+    folder: Path, torch: Any, options: dict[str, Any]
+) -> None:
+    dataset = reader.Dataset(folder)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True, **options)
+    keys = []
+    for batch in loader:
+        assert batch["image"].dtype == torch.uint8
+        assert batch["label"].dtype == torch.int64
+        keys += batch["image/filename"]
+    assert sorted(keys) == sorted(item["image/filename"] for item in dataset)
+    assert len(keys) == NUM_TRAIN
+
+
+def test_a_data_loader_s_items_are_those_of_the_dataset(folder: Path, torch: Any) -> None:
+    dataset = reader.Dataset(folder, as_supervised=True)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=50)
+    images, labels = next(iter(loader))
+    assert np.array_equal(images.numpy(), np.stack([dataset[number][0] for number in range(50)]))
+    assert labels.tolist() == [dataset[number][1] for number in range(50)]
+
+
+def test_a_distributed_sampler_shares_out_the_items(folder: Path, torch: Any) -> None:
+    dataset = reader.Dataset(folder)
+    keys = []
+    for rank in range(3):
+        sampler = torch.utils.data.DistributedSampler(dataset, num_replicas=3, rank=rank)
+        loader = torch.utils.data.DataLoader(dataset, batch_size=64, sampler=sampler)
+        keys += [key for batch in loader for key in batch["image/filename"]]
+    assert len(keys) == 510  # torch fills the last turn up
+    assert len(set(keys)) == NUM_TRAIN
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
+@pytest.mark.parametrize(("num_workers", "context"), [(1, "fork"), (2, "forkserver")])
+def test_an_error_of_a_worker_keeps_its_type_and_its_line(
+    folder: Path, tmp_path: Path, torch: Any, num_workers: int, context: str
+) -> None:
+    copied = shutil.copytree(folder, tmp_path / "shapes")
+    (version,) = copied.iterdir()
+    shards = sorted(version.glob("*-train.tfrecord*"))
+    data = bytearray(shards[0].read_bytes())
+    data[9] ^= 1  # the checksum of the first record's length
+    shards[0].write_bytes(data)
+    dataset = reader.Dataset(copied)
+    options: dict[str, Any] = {"num_workers": num_workers, "multiprocessing_context": context}
+    with pytest.raises(RecordError) as error:
+        list(torch.utils.data.DataLoader(dataset, **options))
+    said = str(error.value)
+    assert "\n" not in said
+    assert said.startswith(f"{shards[0]}, record 0: offset 0: length CRC is ")
+    assert said.endswith(f"; copy it again, or run `shardprep verify {version} --repair`")
+    assert "in __getitem__" in error.value.__notes__[0]
+    shards[0].unlink()
+    with pytest.raises(
+        DatasetError, match=rf"^{shards[0]}: cannot be read .*No such file.* --repair`"
+    ):
+        list(torch.utils.data.DataLoader(dataset, **options))
+
+
+def test_subsets_and_random_splits_read_their_items(folder: Path, torch: Any) -> None:
+    dataset = reader.Dataset(folder)
+    one, other = torch.utils.data.random_split(dataset, [0.8, 0.2])
+    keys = [item["image/filename"] for part in (one, other) for item in part]
+    assert len(set(keys)) == NUM_TRAIN
+
+
+def test_torch_takes_batches_without_a_copy_and_keeps_them(folder: Path, torch: Any) -> None:
+    held = []
+    for images, _ in reader.Dataset(folder).batches(50, shuffle=True, epochs=2, prefetch=1):
+        for tensor in (torch.from_dlpack(images), torch.from_numpy(images)):
+            assert tensor.data_ptr() == images.ctypes.data
+            held.append((tensor[1:], tensor[1:].clone()))
+    assert len(held) == 44
+    assert all(torch.equal(one, copy) for one, copy in held)
+
+
+# Grain
+
+
+def test_grain_takes_it_for_a_data_source(folder: Path, grain: Any) -> None:
+    source = reader.Dataset(folder)
+    assert isinstance(source, grain.sources.RandomAccessDataSource)
+    pipeline = grain.MapDataset.source(source).shuffle(seed=1)
+    keys = [pipeline[number]["image/filename"] for number in range(len(pipeline))]
+    assert sorted(keys) == sorted(item["image/filename"] for item in source)
+    assert keys != sorted(keys)
+
+
+def test_grain_goes_on_from_a_checkpoint_in_another_run(folder: Path, grain: Any) -> None:
+    def fresh() -> Any:
+        dataset = grain.MapDataset.source(reader.Dataset(folder)).shuffle(seed=1).batch(10)
+        return iter(dataset.to_iter_dataset())
+
+    iterator = fresh()
+    for _ in range(7):
+        next(iterator)
+    state = iterator.get_state()
+    rest = [batch["image/filename"].tolist() for batch in iterator]
+    later = fresh()
+    later.set_state(state)
+    assert [batch["image/filename"].tolist() for batch in later] == rest
+
+
+def test_grain_s_data_loader_takes_up_a_state_only_of_the_same_records(
+    folder: Path, grain: Any
+) -> None:
+    def loader(source: Any) -> Any:
+        sampler = grain.samplers.IndexSampler(300, seed=3, shuffle=True, num_epochs=1)
+        return iter(grain.DataLoader(data_source=source, sampler=sampler, worker_count=0))
+
+    iterator = loader(reader.Dataset(folder))
+    for _ in range(5):
+        next(iterator)
+    state = iterator.get_state()
+    expected = next(iterator)["image/filename"]
+    later = loader(reader.Dataset(folder))
+    later.set_state(state)
+    assert next(later)["image/filename"] == expected
+    with pytest.raises(ValueError, match="source"):
+        loader(reader.Dataset(folder)[1:]).set_state(state)
+
+
+# Keras
+
+
+def test_keras_trains_on_batches(folder: Path) -> None:
+    keras = pytest.importorskip("keras")
+    model = keras.Sequential(
+        [keras.Input((64, 64, 3)), keras.layers.Flatten(), keras.layers.Dense(3, "softmax")]
+    )
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    batches = reader.Dataset(folder).batches(64, shuffle=True, epochs=None, drop_remainder=True)
+    generator = (batch for batch in batches)
+    history = model.fit(
+        generator, epochs=2, steps_per_epoch=batches.steps_per_epoch, verbose=0
+    ).history
+    assert len(history["loss"]) == 2
+    test = reader.Dataset(folder, "test")
+    images = ((images,) for images, _ in test.batches(50))
+    assert model.predict(images, verbose=0).shape == (len(test), 3)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep import reader
+from shardprep.cli.sample_archive import write_sample
+from shardprep.recipe.document import RECIPE_FILE, read_recipe
+from tests.support.builders import build
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
+def test_a_small_network_learns_the_sample(tmp_path: Path) -> None:
+    """From the archive to a trained model: what the labels say is what the images show."""
+    import keras
+    from keras import layers
+
+    archive = write_sample(tmp_path)
+    keys = {**read_recipe(tmp_path / RECIPE_FILE), "shards": 4}
+    del keys["source"]  # relative to the folder of the recipe
+    folder = build(archive, tmp_path / "out", **keys).path
+    keras.utils.set_random_seed(0)
+    train = reader.load(folder, batch_size=16, seed=0, cache="memory")
+    validation = reader.load(folder, "validation", batch_size=64, cache="memory")
+    model = keras.Sequential([layers.Rescaling(1 / 127.5, -1), layers.RandomFlip("horizontal")])
+    for filters in (32, 64, 128):
+        model.add(layers.Conv2D(filters, 3, padding="same", use_bias=False))
+        model.add(layers.BatchNormalization(momentum=0.9))
+        model.add(layers.ReLU())
+        model.add(layers.MaxPooling2D())
+    model.add(layers.GlobalMaxPooling2D())
+    model.add(layers.Dropout(0.2))
+    model.add(layers.Dense(3, activation="softmax"))
+    adam = keras.optimizers.Adam(1e-3)
+    model.compile(adam, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    history = model.fit(train, epochs=5, validation_data=validation, verbose=0).history
+    assert history["val_accuracy"][-1] > 0.9, history["val_accuracy"]

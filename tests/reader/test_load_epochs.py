@@ -1,0 +1,385 @@
+"""Epochs of the reader: how well they are mixed, where they go on, who reads what of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from shardprep import reader
+from shardprep.errors import DatasetError
+from shardprep.reader import ReadConfig
+from tests.support.builders import animals, build, write, zip_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_TRAIN = 150
+
+
+@pytest.fixture(scope="module", name="sets")
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return one source as PNG and raw, 4 shards."""
+    root = tmp_path_factory.mktemp("sets")
+    source = write(root / "pets.zip", zip_bytes(animals(NUM_TRAIN)))
+    common: dict[str, Any] = {"size": "8x6", "labels": "prefix", "shards": 4}
+    return {form: build(source, root / form, format=form, **common).path for form in ("png", "raw")}
+
+
+SMALL_BLOCKS = ReadConfig(interleave_block_length=4, interleave_cycle_length=5)
+
+
+def keys(dataset: Any) -> list[str]:
+    found = (
+        np.atleast_1d(one["image/filename"]) for one in tf.data.Dataset.as_numpy_iterator(dataset)
+    )
+    return [key.decode() for batch in found for key in batch]
+
+
+def batches(dataset: Any) -> list[list[bytes]]:
+    """Return the keys of each batch."""
+    return [one["image/filename"].numpy().tolist() for one in dataset]
+
+
+def load(folder: Path, split: str | reader.EvenSplit = "train", **options: Any) -> Any:
+    options = {"as_supervised": False, "read_config": SMALL_BLOCKS, **options}
+    return reader.load(folder, split, **options)
+
+
+# Mixing
+
+
+def test_an_epoch_is_mixed_over_all_shards(sets: dict[str, Path]) -> None:
+    unshuffled = keys(load(sets["png"], shuffle=False))
+    place = {key: i for i, key in enumerate(unshuffled)}
+    for seed in range(4):
+        found = [place[key] for key in keys(load(sets["png"], seed=seed))]
+        assert sorted(found) == list(range(NUM_TRAIN))
+        assert abs(np.corrcoef(found, range(NUM_TRAIN))[0, 1]) < 5 / np.sqrt(NUM_TRAIN)
+        assert np.mean(np.abs(np.diff(found)) == 1) < 0.25  # in a group of 20, of blocks of 4
+
+
+def test_records_of_a_block_stay_in_its_group(sets: dict[str, Path]) -> None:
+    """What holds memory down: a group is all that is mixed at a time."""
+    place = {key: i for i, key in enumerate(keys(load(sets["png"], "train[:37]", shuffle=False)))}
+    config = ReadConfig(interleave_block_length=5, interleave_cycle_length=2)
+    dataset = load(sets["png"], "train[:37]", seed=1, read_config=config)
+    found = [place[key] for key in keys(dataset)]
+    assert sorted(found) == list(range(37))
+    assert found[:5] != sorted(found[:5])
+    at = {position: i for i, position in enumerate(found)}
+    assert max(abs(at[i] - at[i + 1]) for i in range(0, 35, 5)) < 10
+
+
+def test_the_order_is_that_of_the_seed_whatever_runs_in_parallel(sets: dict[str, Path]) -> None:
+    orders = []
+    for calls, threads in ((1, 1), (8, 2)):
+        config = ReadConfig(
+            interleave_block_length=4,
+            num_parallel_calls_for_decode=calls,
+            private_threadpool_size=threads,
+        )
+        tf.random.set_seed(calls)  # not even TensorFlow's own seed has a say
+        orders.append(keys(load(sets["png"], seed=5, repeat=2, read_config=config)))
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize("shuffle", [True, 20, False])
+def test_the_order_is_the_same_from_every_cache(
+    sets: dict[str, Path], tmp_path: Path, shuffle: int
+) -> None:
+    options: dict[str, Any] = {"seed": 3, "batch_size": 16, "repeat": 2, "shuffle": shuffle}
+    plain = batches(load(sets["png"], **options))
+    assert batches(load(sets["png"], cache="memory", **options)) == plain
+    assert batches(load(sets["png"], cache=tmp_path, **options)) == plain
+    assert batches(load(sets["raw"], **options)) == plain
+
+
+# Going on
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("png", {}),
+        ("raw", {"drop_remainder": True}),
+        ("png", {"cache": "memory"}),
+        ("raw", {"shuffle": 20}),
+        ("png", {"shuffle": False}),
+        ("png", {"read_config": ReadConfig(pad_batches=True)}),
+    ],
+)
+def test_a_saved_place_goes_on_with_the_batches_that_were_left(
+    sets: dict[str, Path], form: str, options: dict[str, Any]
+) -> None:
+    def fresh(seed: int) -> Any:
+        return reader.iterate(
+            sets[form], batch_size=16, seed=seed,
+            **{"read_config": SMALL_BLOCKS, "shuffle": True, **options},
+        )  # fmt: skip
+
+    def values(batch: Any) -> list[Any]:
+        return [one.numpy().tolist() for one in batch]
+
+    whole = fresh(3)
+    epochs = [[values(batch) for batch in whole] for _ in range(2)]
+    assert [len(epoch) for epoch in epochs] == [len(whole)] * 2
+    assert (epochs[0] == epochs[1]) == (options.get("shuffle") is False)
+    for epoch, done in ((0, 4), (1, 1), (1, len(whole))):
+        first = fresh(3)
+        state: dict[str, Any] = {}
+        for i, _ in ((i, _) for _ in range(epoch + 1) for i, _ in enumerate(first)):
+            state = first.state_dict()
+            if (state["epoch"], state["batch"]) == (epoch, done):
+                break
+            del i
+        assert len(json.dumps(state)) < 100
+        other = fresh(99)  # the seed comes with the state
+        other.load_state_dict(json.loads(json.dumps(state)))
+        assert [values(batch) for batch in other] == epochs[epoch][done:]
+        if epoch == 0:
+            assert [values(batch) for batch in other] == epochs[1]
+
+
+def test_iterate_gives_what_load_gives(sets: dict[str, Path]) -> None:
+    options: dict[str, Any] = {"seed": 3, "batch_size": 16, "as_supervised": False}
+    dataset = reader.load(sets["png"], **options)
+    same = reader.iterate(sets["png"], **options)
+    for _ in range(2):
+        assert batches(same) == batches(dataset)
+
+
+@pytest.mark.parametrize("change", [{"batch_size": 8}, {"shuffle": False}, {"split": "train[:80]"}])
+def test_a_state_of_something_else_is_refused(
+    sets: dict[str, Path], change: dict[str, Any]
+) -> None:
+    saved = reader.iterate(sets["png"], batch_size=16).state_dict()
+    other = reader.iterate(sets["png"], **{"batch_size": 16, **change})
+    with pytest.raises(DatasetError, match="load it with the dataset"):
+        other.load_state_dict(saved)
+
+
+def test_an_epoch_a_loop_is_not_repeated(sets: dict[str, Path]) -> None:
+    with pytest.raises(DatasetError, match="leave out repeat"):
+        reader.iterate(sets["png"], repeat=2)
+
+
+# Who reads what
+
+
+@pytest.mark.parametrize(
+    ("n", "drop"), [(1, False), (4, False), (4, True), (7, False), (140, True)]
+)
+def test_even_splits_are_those_of_tfds(sets: dict[str, Path], n: int, drop: int) -> None:
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(str(sets["png"]))
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    ours = reader.even_splits("train[3:]", n, drop_remainder=bool(drop))
+    theirs = tfds.even_splits("train[3:]", n, drop_remainder=bool(drop))
+    assert len(ours) == n
+    for i in {0, n // 2, n - 1}:
+        expected = keys(builder.as_dataset(split=theirs[i], read_config=config))
+        assert keys(load(sets["png"], ours[i], shuffle=False)) == expected
+
+
+@pytest.mark.parametrize("number", [2, 3, 7])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_readers_share_the_records(sets: dict[str, Path], number: int, shuffle: int) -> None:
+    """More readers than shards as well: none is idle, none has a record more than one."""
+    parts = []
+    for i in range(number):
+        config = ReadConfig(num_shards=number, shard_index=i, interleave_block_length=4)
+        parts.append(keys(load(sets["png"], shuffle=shuffle, seed=1, read_config=config)))
+    assert Counter(itertools.chain.from_iterable(parts)) == Counter(
+        keys(load(sets["png"], shuffle=False))
+    )
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("number", [4, 7, 11])
+def test_readers_have_as_many_batches(sets: dict[str, Path], number: int) -> None:
+    """Of 150 records 4 readers have 38 or 37, 7 have 22 or 21, 11 have 14 or 13."""
+    size = 150 // number
+    for pad in (False, True):
+        found = []
+        for i in range(number):
+            config = ReadConfig(num_shards=number, shard_index=i, pad_batches=pad)
+            dataset = reader.load(
+                sets["raw"],
+                batch_size=size,
+                shuffle=False,
+                drop_remainder=not pad,
+                read_config=config,
+            )
+            found.append([len(one[0]) for one in dataset])
+            assert dataset.cardinality() == len(found[-1])
+        assert found == [[size] * (2 if pad else 1)] * number
+
+
+def test_an_input_context_says_who_reads_what(sets: dict[str, Path]) -> None:
+    parts = []
+    for i in range(2):
+        context = tf.distribute.InputContext(2, i, 4)
+        config = ReadConfig(input_context=context)
+        parts.append(keys(load(sets["png"], shuffle=False, read_config=config)))
+    assert list(itertools.chain.from_iterable(parts)) == keys(load(sets["png"], shuffle=False))
+
+
+@pytest.mark.parametrize(("index", "number"), [(2, 2), (-1, 2), (0, 0), (0, 151)])
+def test_a_reader_that_cannot_be_is_refused(sets: dict[str, Path], index: int, number: int) -> None:
+    with pytest.raises(DatasetError):
+        load(sets["png"], read_config=ReadConfig(shard_index=index, num_shards=number))
+
+
+@pytest.mark.parametrize("form", ["png", "raw"])
+def test_a_padded_batch_says_what_is_real(sets: dict[str, Path], form: str) -> None:
+    config = ReadConfig(pad_batches=True)
+    options: dict[str, Any] = {"batch_size": 40, "shuffle": False}
+    padded = list(reader.load(sets[form], read_config=config, **options).as_numpy_iterator())
+    plain = list(reader.load(sets[form], **options).as_numpy_iterator())
+    assert [mask.sum() for *_, mask in padded] == [40, 40, 40, 30]
+    for (images, labels, mask), (real, classes) in zip(padded, plain, strict=True):
+        assert len(images) == len(labels) == 40
+        assert np.array_equal(images[mask == 1], real)
+        assert np.array_equal(labels[mask == 1], classes)
+        assert not images[mask == 0].any()
+    features = reader.load(
+        sets[form], read_config=config, as_supervised=False, **options
+    ).as_numpy_iterator()
+    *_, (last, mask) = features
+    assert [bool(key) for key in last["image/filename"]] == [bool(one) for one in mask]
+
+
+def test_replicas_of_one_host_share_every_record(sets: dict[str, Path]) -> None:
+    """Two virtual devices, in a process of their own: they cannot be made in this one."""
+    found = run_python(
+        """
+        import sys, tensorflow as tf
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, two)
+        from shardprep import reader
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        for pad in (False, True):
+            config = reader.ReadConfig(pad_batches=pad)
+            dataset = reader.distribute(
+                strategy, sys.argv[1], batch_size=16, shuffle=False, as_supervised=False,
+                read_config=config,
+            )
+            keys, sizes = [], []
+            for element in dataset:
+                for one in strategy.experimental_local_results(element["image/filename"] if not pad
+                                                               else element[0]["image/filename"]):
+                    sizes.append(int(one.shape[0]))
+                    keys += [key for key in one.numpy().tolist() if key]
+            print(len(keys), len(set(keys)), set(sizes), len(sizes))
+        """,
+        sets["raw"],
+    )
+    assert found.splitlines() == ["144 144 {8} 18", "150 150 {8} 20"]
+
+
+def test_hosts_of_a_strategy_read_every_record_once(sets: dict[str, Path]) -> None:
+    ports = [free_port() for _ in range(2)]
+    program = """
+        import sys, tensorflow as tf
+        from shardprep import reader
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        config = reader.ReadConfig(pad_batches=True)
+        dataset = reader.distribute(
+            strategy, sys.argv[1], batch_size=16, as_supervised=False, shuffle=True, seed=1,
+            read_config=config,
+        )
+        local = strategy.experimental_local_results
+        batches = [local(one[0]["image/filename"])[0].numpy().tolist() for one in dataset]
+        print(len(batches), *(key.decode() for batch in batches for key in batch if key))
+    """
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    hosts = [
+        start_python(program, sets["raw"], TF_CONFIG=json.dumps(
+            {"cluster": cluster, "task": {"type": "worker", "index": i}}))
+        for i in range(2)
+    ]  # fmt: skip
+    said = [host.communicate(timeout=240)[0].split() for host in hosts]
+    assert [one[0] for one in said] == ["10", "10"]
+    assert Counter(said[0][1:] + said[1][1:]) == Counter(keys(load(sets["raw"], shuffle=False)))
+
+
+def test_a_batch_that_replicas_cannot_share_is_refused(sets: dict[str, Path]) -> None:
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    with pytest.raises(DatasetError, match="use a multiple of 1"):
+        reader.distribute(strategy, sets["png"])
+
+
+def test_a_service_reads_every_record_once(sets: dict[str, Path]) -> None:
+    dispatcher = tf.data.experimental.service.DispatchServer()
+    address = dispatcher.target
+    workers = [
+        tf.data.experimental.service.WorkerServer(
+            tf.data.experimental.service.WorkerConfig(address.split("://")[1])
+        )
+        for _ in range(2)
+    ]
+    config = ReadConfig(service=address, interleave_block_length=4, interleave_cycle_length=2)
+    for form, options in (
+        ("png", {"shuffle": False}), ("raw", {"shuffle": False}), ("png", {"repeat": 2}),
+    ):  # fmt: skip
+        dataset = load(sets[form], batch_size=16, read_config=config, **options)
+        times = options.get("repeat", 1)
+        found = batches(dataset)
+        assert dataset.cardinality() == len(found) == -(-NUM_TRAIN * times // 16)
+        assert Counter(key for batch in found for key in batch) == Counter(
+            key.encode() for key in keys(load(sets[form], shuffle=False)) * times
+        )
+    with pytest.warns(reader.Advice, match="repeat=True"):
+        load(sets["png"], batch_size=16, read_config=config)
+    del workers
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "give batch_size"),
+        ({"batch_size": 4, "cache": "memory"}, "give cache a folder"),
+        ({"batch_size": 4, "shuffle": 20}, "use shuffle=True or False"),
+    ],
+)
+def test_what_a_service_cannot_do_is_refused(
+    sets: dict[str, Path], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DatasetError, match=said):
+        load(sets["png"], read_config=ReadConfig(service="grpc://127.0.0.1:1"), **options)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def start_python(program: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    import textwrap
+
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), str(folder)],
+        env={**os.environ, **environment, "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_python(program: str, folder: Path) -> str:
+    process = start_python(program, folder)
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode == 0
+    return said

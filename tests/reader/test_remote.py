@@ -1,0 +1,704 @@
+"""Datasets in object storage are read as those on the disk: the same batches, or one line."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from shardprep.cli.app import app
+from shardprep.cli.results import FetchJson
+from shardprep.dataset.fetch import fetch_dataset
+from shardprep.dataset.folder import index_name
+from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.remote import find, find_remote
+from shardprep.errors import BuildError, DatasetError, RecipeError, ShardprepError, StorageError
+from shardprep.reader import Dataset, ReadConfig, iterate, load
+from shardprep.storage.cache import cache_root
+from shardprep.storage.shard_cache import RemoteShard, StagedShards
+from shardprep.storage.url import ObjectUrl
+from shardprep.verifier.dataset import verify_dataset
+from tests.support.builders import animals, build, tree, write, zip_bytes
+from tests.support.json_page import printed
+from tests.support.object_store import Fault, process_environment, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.object_store import Bucket, Proxy, Request
+
+TEXT = (Path(__file__).parents[2] / "docs" / "remote_reading.md").read_text()
+KEY = "sets/pets/1.0.0"
+FIRST = "pets-train.tfrecord-00000-of-00005"
+NUM_TRAIN = 300
+
+
+@pytest.fixture(name="local", scope="module")
+def _local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tmp = tmp_path_factory.mktemp("pets")
+    members = {**animals(NUM_TRAIN), **animals(20, folder="validation/")}
+    source = write(tmp / "pets.zip", zip_bytes(members))
+    return build(source, tmp / "out", size="32x24", labels="prefix", shards=5).path
+
+
+@pytest.fixture(name="url")
+def _url(local: Path, bucket: Bucket) -> str:
+    for name, data in tree(local).items():
+        bucket.put(f"{KEY}/{name}", data)
+    return f"{bucket.url}/{KEY}"
+
+
+class Told:
+    """Hears how far it is."""
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        self.done: list[int] = []
+
+    def begin(self, what: str, num_bytes: int | None) -> None:
+        del what
+        self.total = num_bytes
+
+    def progress(self, num_bytes: int) -> None:
+        self.done.append(num_bytes)
+
+
+def shard_bytes(local: Path, split: str = "train") -> int:
+    return load_manifest(local).splits[split].num_bytes
+
+
+def copies() -> list[Path]:
+    """Return the copies of shards on this machine."""
+    folder = cache_root() / "shards"
+    return [one for one in folder.glob("*") if not one.name.startswith(".") and not one.suffix]
+
+
+def batches(place: str | Path, **options: Any) -> list[tuple[bytes, list[int]]]:
+    """Return all batches of two epochs of `load`, by their bytes."""
+    options = {"batch_size": 16, "seed": 3, "repeat": 2, **options}
+    return [(images.numpy().tobytes(), labels.numpy().tolist())
+            for images, labels in load(place, **options)]  # fmt: skip
+
+
+# --- the same batches ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": False},
+        {"shuffle": 50},
+        {"split": "train[10:250]+validation"},
+        {"read_config": ReadConfig(staging_bytes=0)},
+        {"read_config": ReadConfig(staging_bytes=0, on_error="skip"), "shuffle": False},
+        {"read_config": ReadConfig(interleave_block_length=5, interleave_cycle_length=3)},
+        {"read_config": ReadConfig(num_shards=3, shard_index=1)},
+        {"cache": "memory"},
+    ],
+    ids=str,
+)
+def test_load_gives_the_batches_of_the_folder(
+    local: Path, url: str, options: dict[str, Any]
+) -> None:
+    assert batches(url, **options) == batches(local, **options)
+
+
+def test_decoded_images_are_kept_in_a_folder(local: Path, url: str, tmp_path: Path) -> None:
+    assert batches(url, cache=tmp_path / "kept") == batches(local)
+
+
+def test_an_epoch_goes_on_where_it_stopped_here_or_there(local: Path, url: str) -> None:
+    places: list[str | Path] = [local, url]
+    whole = [labels.numpy().tolist() for _, labels in iterate(local, batch_size=16, seed=5)]
+    for begun, continued in (places, places[::-1]):
+        first = iterate(begun, batch_size=16, seed=5)
+        head = [labels.numpy().tolist() for _, labels in itertools.islice(first, 4)]
+        second = iterate(continued, batch_size=16)
+        second.load_state_dict(first.state_dict())
+        tail = [labels.numpy().tolist() for _, labels in second]
+        assert head + tail == whole
+
+
+@pytest.mark.parametrize("kept", [None, "0", "20e3"])
+def test_dataset_gives_the_items_and_batches_of_the_folder(
+    local: Path, url: str, kept: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kept is not None:
+        monkeypatch.setenv("SHARDPREP_CACHE_BYTES", kept)
+    here, there = Dataset(local), pickle.loads(pickle.dumps(Dataset(url)))
+    assert repr(here) == repr(there)
+    for number in (0, 17, NUM_TRAIN - 1):
+        assert there[number]["image/filename"] == here[number]["image/filename"]
+        assert np.array_equal(there[number]["image"], here[number]["image"])
+    for one, other in zip(
+        here.batches(32, shuffle=True), there.batches(32, shuffle=True), strict=True
+    ):
+        assert np.array_equal(one[0], other[0])
+        assert np.array_equal(one[1], other[1])
+
+
+# --- copies --------------------------------------------------------------------------------------
+
+
+def is_whole_shard(request: Request) -> bool:
+    is_shard = ".tfrecord-" in request.path and "/index/" not in request.path
+    return request.method == "GET" and is_shard and "range" not in request.headers
+
+
+def test_shards_are_copied_once_and_then_the_store_is_not_asked(url: str, proxy: Proxy) -> None:
+    batches(url)
+    wait_until(lambda: len(copies()) == 5)
+    assert sum(map(is_whole_shard, proxy.requests)) == 5
+    proxy.reset()
+    batches(url)
+    assert not [one for one in proxy.requests if one.method != "GET" or "list-type" not in one.path]
+    assert proxy.count() == 1, "one listing"
+
+
+def test_copies_stay_within_the_limit(local: Path, url: str) -> None:
+    limit = shard_bytes(local) // 2
+    assert batches(url, read_config=ReadConfig(staging_bytes=limit)) == batches(local)
+    wait_until(lambda: copying() == 0)
+    assert 0 < sum(one.stat().st_size for one in copies()) <= limit
+
+
+def copying() -> int:
+    return sum(one.name.startswith("shardprep-copy") for one in threading.enumerate())
+
+
+def remote_shards(url: str) -> list[RemoteShard]:
+    found = find_remote(ObjectUrl.parse(url))
+    return [found.shard(one) for one in found.manifest().shards.values()]
+
+
+def test_what_was_read_longest_ago_is_given_up_first(url: str) -> None:
+    one, two, three, *_ = remote_shards(url)
+    staged = StagedShards(one.num_bytes + two.num_bytes + 100)
+    for shard in (one, two):
+        assert staged.stage(shard, frozenset(), lambda: False) == "here"
+    for age, shard in enumerate((two, one)):  # two is the older one
+        os.utime(staged.path(shard), (age, age))
+    held = staged.path(two).open("rb")
+    assert staged.stage(three, frozenset(), lambda: False) == "here"
+    assert {path.name for path in copies()} == {one.sha256, three.sha256}
+    with held:
+        assert len(held.read()) == two.num_bytes, "what is open stays readable"
+    assert staged.stage(two, frozenset({one.sha256, three.sha256}), lambda: False) == "full"
+
+
+def test_reading_goes_on_where_copies_vanish(local: Path, url: str) -> None:
+    dataset = load(url, batch_size=16, seed=3, shuffle=False)
+    found = []
+    for images, _ in dataset:
+        found.append(images.numpy().tobytes())
+        for path in copies():
+            path.unlink()
+    here = load(local, batch_size=16, seed=3, shuffle=False)
+    assert found == [images.numpy().tobytes() for images, _ in here]
+
+
+@pytest.mark.parametrize("size", [None, 100])
+def test_a_copy_that_the_disk_has_damaged_is_not_used(
+    local: Path, url: str, size: int | None
+) -> None:
+    (shard, *_) = (one for one in remote_shards(url) if one.url.name == FIRST)
+    staged = StagedShards()
+    staged.stage(shard, frozenset(), lambda: False)
+    data = bytearray(staged.path(shard).read_bytes()[:size])
+    data[50] ^= 1
+    staged.path(shard).write_bytes(data)
+    assert batches(url) == batches(local)
+    assert Dataset(url)[0]["image/filename"] == Dataset(local)[0]["image/filename"]
+
+
+READ_ALL = """
+import sys
+from shardprep.reader import Dataset
+dataset = Dataset(sys.argv[1])
+print(sum(len(images) for images, _ in dataset.batches(16, shuffle=True)), flush=True)
+"""
+
+
+def program(code: str, *arguments: str, endpoint: str, **more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env=process_environment(endpoint, SHARDPREP_CACHE=str(cache_root()), **more),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_two_processes_copy_each_shard_once(url: str, proxy: Proxy) -> None:
+    proxy.rule = lambda request: Fault(delay_s=0.3) if is_whole_shard(request) else None
+    both = [program(READ_ALL, url, endpoint=proxy.endpoint) for _ in range(2)]
+    for one in both:
+        out, err = one.communicate(timeout=60)
+        assert (one.returncode, out, err) == (0, f"{NUM_TRAIN}\n", "")
+    shards = [request.path for request in proxy.requests if is_whole_shard(request)]
+    assert len(shards) == len(set(shards))
+
+
+def test_a_killed_process_leaves_nothing_under_a_shard_s_name(
+    local: Path, url: str, proxy: Proxy
+) -> None:
+    slow = Fault(bytes_per_s=100.0)
+    proxy.rule = lambda request: slow if is_whole_shard(request) else None
+    one = program(READ_ALL, url, endpoint=proxy.endpoint)
+    wait_until(lambda: any((cache_root() / "shards").glob("*.part")))
+    one.send_signal(signal.SIGKILL)
+    one.communicate(timeout=60)
+    assert not copies()
+    proxy.reset()
+    assert batches(url) == batches(local)
+    wait_until(lambda: len(copies()) == 5)
+    assert not list((cache_root() / "shards").glob("*.part"))
+
+
+def test_a_program_ends_while_shards_are_on_their_way(url: str, proxy: Proxy) -> None:
+    proxy.rule = lambda request: Fault(delay_s=0.5) if is_whole_shard(request) else None
+    code = "import sys; from shardprep.reader import Dataset; Dataset(sys.argv[1])[0]"
+    one = program(code, url, endpoint=proxy.endpoint)
+    assert one.communicate(timeout=30) == ("", "")
+    assert one.returncode == 0
+
+
+def test_documents_are_never_stale(url: str, bucket: Bucket, tmp_path: Path) -> None:
+    assert len(Dataset(url)) == NUM_TRAIN
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
+    other = build(source, tmp_path / "out", size="32x24", labels="prefix", shards=5).path
+    for name, data in tree(other).items():
+        bucket.put(f"{KEY}/{name}", data)
+    assert len(Dataset(url)) == 40
+    assert [one.tobytes() for one, _ in Dataset(url).batches(8)] == [
+        one.tobytes() for one, _ in Dataset(other).batches(8)
+    ]
+
+
+def test_the_store_may_fail_now_and_then(local: Path, url: str, proxy: Proxy) -> None:
+    faults = [Fault(status=503), None, Fault(is_reset=True), None, Fault(cut_at=20), None, None]
+    turn = itertools.cycle(faults)
+    proxy.rule = lambda _: next(turn)
+    assert batches(url) == batches(local)
+
+
+def test_a_forked_process_says_how_to_start_another(url: str) -> None:
+    code = """
+import multiprocessing, os, sys
+os.environ["SHARDPREP_CACHE_BYTES"] = "0"
+from shardprep.reader import Dataset
+dataset = Dataset(sys.argv[1])
+child = multiprocessing.get_context("fork").Process(target=dataset.__getitem__, args=(0,))
+child.start()
+child.join()
+"""
+    one = program(code, url, endpoint=os.environ["AWS_ENDPOINT_URL"])
+    _, err = one.communicate(timeout=30)
+    assert "StorageError" in err
+    assert "multiprocessing_context='forkserver'" in err
+
+
+def test_the_data_loader_of_the_document_reads_it(url: str, tmp_path: Path) -> None:
+    """As a script of its own: its workers import it anew."""
+    pytest.importorskip("torch")
+    (sample,) = re.findall(r"```python\n(from torch.*?)```", TEXT, re.DOTALL)
+    assert "s3://my-bucket/pets" in sample
+    sample = sample.replace("s3://my-bucket/pets", url).replace("pass", "print(images.shape)")
+    done = subprocess.run(
+        [sys.executable, str(write(tmp_path / "sample.py", sample.encode()))],
+        env=process_environment(os.environ["AWS_ENDPOINT_URL"], SHARDPREP_CACHE=str(cache_root())),
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    shapes = done.stdout.splitlines()
+    assert shapes == ["torch.Size([64, 24, 32, 3])"] * 4 + ["torch.Size([44, 24, 32, 3])"]
+
+
+# --- what is wrong is named by its address -------------------------------------------------------
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-7]
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:50] + bytes([data[50] ^ 1]) + data[51:]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "what"),
+    [
+        (FIRST, cut, "has .* bytes, the manifest says"),
+        (FIRST, None, "is missing, the manifest says"),
+        (index_name(FIRST), None, "is not there"),
+        (index_name(FIRST), cut, "is damaged|records, the manifest says"),
+        ("schema.json", flipped, "is not what the build wrote"),
+        ("manifest.json", flipped, "cannot be read|is not what the build wrote"),
+    ],
+)
+@pytest.mark.parametrize("read", [load, Dataset])
+def test_a_file_that_is_not_what_it_was_is_an_error(
+    url: str,
+    bucket: Bucket,
+    name: str,
+    change: Callable[[bytes], bytes] | None,
+    what: str,
+    read: Callable[[str], Any],
+) -> None:
+    key = f"{KEY}/{name}"
+    if change is None:
+        bucket.client.delete_object(Bucket=bucket.name, Key=key)
+    else:
+        bucket.put(key, change(bucket.read(key)))
+    with pytest.raises(DatasetError, match=what) as error:
+        read(url)
+    assert error.value.where == f"{bucket.url}/{key}" or name == index_name(FIRST)
+    assert error.value.where.startswith(url)
+
+
+def test_a_shard_with_other_bytes_is_an_error_once_it_is_here(url: str, bucket: Bucket) -> None:
+    key = f"{KEY}/{FIRST}"
+    data = bucket.read(key)
+    bucket.put(key, data[:-1] + bytes([data[-1] ^ 1]))
+    dataset = Dataset(url)
+
+    def read_on() -> bool:
+        dataset[0]
+        return False
+
+    with pytest.raises(DatasetError, match="the manifest says") as error:
+        wait_until(read_on)
+    assert error.value.where == f"{bucket.url}/{key}"
+
+
+def test_a_shard_that_changes_while_it_is_read_is_an_error(url: str, bucket: Bucket) -> None:
+    dataset = load(url, batch_size=16, shuffle=False, read_config=ReadConfig(staging_bytes=0))
+    bucket.put(f"{KEY}/{FIRST}", bucket.read(f"{KEY}/{FIRST}")[::-1])
+    with pytest.raises(Exception, match=rf"{KEY}/{FIRST}: has changed since"):
+        list(dataset)
+
+
+def test_workers_of_a_service_cannot_reach_it(url: str) -> None:
+    config = ReadConfig(service="grpc://localhost:1")
+    with pytest.raises(DatasetError, match="shardprep fetch s3://"):
+        load(url, batch_size=4, read_config=config)
+
+
+# --- which dataset an address means --------------------------------------------------------------
+
+
+def test_the_newest_version_wins(url: str, bucket: Bucket, local: Path) -> None:
+    text = (local / "manifest.json").read_bytes()
+    for version in ("1.0.0", "1.2.0", "1.10.0"):
+        bucket.put(f"sets/pets/{version}/manifest.json", text)
+    bucket.put("sets/pets/2.0.0/schema.json", b"{}")
+    for place in (url.removesuffix("/1.0.0"), f"{bucket.url}/sets/", f"{bucket.url}/sets/pets/"):
+        found = find(place)
+        assert str(found) == f"{bucket.url}/sets/pets/1.10.0"
+    assert str(find(url)) == url
+
+
+@pytest.mark.parametrize(
+    ("keys", "place", "what"),
+    [
+        (["a/1.0.0/manifest.json", "b/1.0.0/manifest.json"], "", "holds several datasets"),
+        (["a/1.0.0/schema.json"], "/a", "holds no dataset"),
+        (["a/1.0.0.incomplete/.build.json"], "/a", "the build is not finished"),
+        ([], "-not-there", "there is no such bucket|holds no dataset"),
+    ],
+)
+def test_an_address_that_means_no_one_dataset_is_an_error(
+    bucket: Bucket, keys: list[str], place: str, what: str
+) -> None:
+    for key in keys:
+        bucket.put(key, b"{}")
+    with pytest.raises((DatasetError, StorageError), match=what):
+        find(f"{bucket.url}{place}")
+
+
+def test_an_address_that_became_a_path_is_named() -> None:
+    with pytest.raises(RecipeError, match="is an address that became a path; give it as a text"):
+        load(Path("s3://bucket/pets"))
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> Any:
+    """Return what a command prints; one that fails raises."""
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_inspect_shows_what_it_shows_of_the_folder(local: Path, url: str) -> None:
+    there = json.loads(run("inspect", url, "--json").stdout)
+    here = json.loads(run("inspect", str(local), "--json").stdout)
+    assert there.pop("path") == url
+    assert here.pop("path") == str(local)
+    assert there == here
+
+
+def check(found: Any) -> Any:
+    return verify_dataset(found, decode=True, num_workers=2, watcher=Told())
+
+
+def test_verify_finds_what_it_finds_in_the_folder(
+    local: Path, url: str, bucket: Bucket, tmp_path: Path
+) -> None:
+    assert not check(find(url)).problems
+    changes: dict[str, Callable[[bytes], bytes]] = {
+        FIRST: flipped, FIRST.replace("0-of", "1-of"): cut, "schema.json": cut,
+        "items.parquet": cut, index_name(FIRST): flipped, "features.json": cut,
+    }  # fmt: skip
+    copy = tmp_path / "pets" / "1.0.0"
+    for name, data in tree(local).items():
+        changed = changes.get(name, bytes)(data)
+        write(copy / name, changed)
+        bucket.put(f"{KEY}/{name}", changed)
+    for name in ("notes.txt", "pets-train.tfrecord-00009-of-00005"):
+        bucket.put(f"{KEY}/{name}", write(copy / name, b"0123456789").read_bytes())
+    bucket.client.delete_object(Bucket=bucket.name, Key=f"{KEY}/label.labels.txt")
+    (copy / "label.labels.txt").unlink()
+    bucket.put(f"{KEY}.incomplete/.parts/x", write(tmp_path / "pets/1.0.0.incomplete/x", b"")
+               .read_bytes())  # fmt: skip
+    there, here = check(find(url)), check(copy)
+    assert there.problems == here.problems
+    assert there.unknown == here.unknown == ("notes.txt", "../1.0.0.incomplete")
+    assert not list((cache_root()).glob("shards/*")), "training keeps its copies"
+
+
+def test_verify_exits_with_3_and_says_the_way_back(url: str, bucket: Bucket) -> None:
+    assert "no problem found" in run("verify", url).stdout
+    bucket.client.delete_object(Bucket=bucket.name, Key=f"{KEY}/manifest.json")
+    done = run("verify", url)
+    assert done.exit_code == 3
+    text = " ".join(done.stdout.split())
+    assert "manifest.json: is not there" in text
+    assert f"shardprep verify {url} --repair" in text
+    assert "uploads that broke off" in text
+
+
+def test_what_needs_files_says_to_fetch_them(url: str) -> None:
+    with pytest.raises(RecipeError, match=f"shardprep fetch {url} first"):
+        run("bench", url)
+
+
+# --- fetch ---------------------------------------------------------------------------------------
+
+
+def fetch(url: str, to: Path, told: Told | None = None, **options: bool) -> Any:
+    remote = find_remote(ObjectUrl.parse(url))
+    return fetch_dataset(remote, to, num_threads=2, watcher=told or Told(), **options)
+
+
+FETCH = """
+import sys
+from shardprep.cli.app import main
+sys.argv = ["shardprep", "fetch", sys.argv[1], "--to", sys.argv[2]]
+main()
+"""
+
+
+def test_fetch_makes_the_same_folder(local: Path, url: str, tmp_path: Path) -> None:
+    told = Told()
+    found = fetch(url, tmp_path / "out", told)
+    assert found.path == tmp_path / "out" / "pets" / "1.0.0"
+    assert tree(found.path) == tree(local)
+    assert [path.name for path in found.path.parent.iterdir()] == ["1.0.0"]
+    assert told.done == sorted(told.done)
+    assert told.done[-1] == told.total == found.num_new_bytes
+    assert not check(found.path).problems
+    assert fetch(url, tmp_path / "out").was_there
+
+
+def test_fetch_of_the_command_line(url: str, tmp_path: Path) -> None:
+    facts = printed(run("fetch", url, "--to", str(tmp_path), "--json").stdout, FetchJson)
+    assert facts["path"] == str(tmp_path / "pets" / "1.0.0")
+    assert "is there already" in run("fetch", url, "--to", str(tmp_path)).stdout
+
+
+def test_fetch_goes_on_where_it_stopped(
+    local: Path, url: str, proxy: Proxy, tmp_path: Path
+) -> None:
+    wanted = [FIRST, FIRST.replace("00000", "00001", 1)]
+    hold = threading.Event()
+    proxy.rule = lambda one: (
+        Fault(hold=hold)
+        if is_whole_shard(one) and not any(name in one.path for name in wanted)
+        else None
+    )
+    one = program(FETCH, url, str(tmp_path), endpoint=proxy.endpoint)
+    work = tmp_path / "pets" / "1.0.0.fetching"
+    wait_until(lambda: all((work / name).exists() for name in wanted))
+    one.kill()
+    one.communicate()
+    hold.set()
+    with pytest.raises(DatasetError, match="holds no dataset"):
+        find(tmp_path)
+    write(work / wanted[0], flipped((work / wanted[0]).read_bytes()))  # the disk is not trusted
+    proxy.reset()
+    found = fetch(url, tmp_path)
+    sizes = {name: shard.num_bytes for name, shard in load_manifest(local).shards.items()}
+    assert found.num_new_bytes == sum(sizes.values()) - sizes[wanted[1]]
+    assert tree(found.path) == tree(local)
+    assert not work.exists()
+
+
+@pytest.mark.parametrize("change", [flipped, cut])
+def test_fetch_of_a_damaged_dataset_makes_nothing(
+    url: str, bucket: Bucket, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    bucket.put(f"{KEY}/{FIRST}", change(bucket.read(f"{KEY}/{FIRST}")))
+    with pytest.raises(ShardprepError, match="the manifest says") as error:
+        fetch(url, tmp_path)
+    assert error.value.where == f"{url}/{FIRST}"
+    assert not (tmp_path / "pets" / "1.0.0").exists()
+    assert not list(tmp_path.rglob(FIRST))
+
+
+def test_a_second_fetch_to_a_folder_stops_with_one_line(
+    local: Path, url: str, proxy: Proxy, tmp_path: Path
+) -> None:
+    hold = threading.Event()
+    proxy.rule = lambda one: Fault(hold=hold) if is_whole_shard(one) else None
+    first = program(FETCH, url, str(tmp_path), endpoint=proxy.endpoint)
+    wait_until(lambda: proxy.count(path=FIRST) > 0)
+    proxy.rule = lambda _: None
+    second = program(FETCH, url, str(tmp_path), endpoint=proxy.endpoint)
+    work = tmp_path / "pets" / "1.0.0.fetching"
+    for _ in range(20):
+        with pytest.raises(BuildError, match="another fetch is at work here; wait for it, or end"):
+            fetch(url, tmp_path)
+    _, line = second.communicate(timeout=60)
+    assert line == f"{work}: another fetch is at work here; wait for it, or end it\n"
+    hold.set()
+    _, errors = first.communicate(timeout=60)
+    assert (first.returncode, errors) == (0, "")
+    assert fetch(url, tmp_path).was_there
+    assert tree(tmp_path / "pets" / "1.0.0") == tree(local)
+    assert not work.exists()
+
+
+@pytest.mark.parametrize("name", [FIRST, "items.parquet", index_name(FIRST), "features.json"])
+@pytest.mark.parametrize("change", [cut, flipped, None])
+def test_fetch_gets_anew_what_a_copy_has_lost(
+    local: Path, url: str, tmp_path: Path, name: str, change: Callable[[bytes], bytes] | None
+) -> None:
+    copy = tmp_path / "pets" / "1.0.0"
+    shutil.copytree(local, copy)
+    if change is None:
+        (copy / name).unlink()
+    else:
+        write(copy / name, change((local / name).read_bytes()))
+    is_seen = change is not flipped or name == "items.parquet"
+    assert fetch(url, tmp_path).renewed == ((name,) if is_seen else ())
+    assert fetch(url, tmp_path, check=True).renewed == (() if is_seen else (name,))
+    found = fetch(url, tmp_path, check=True)
+    assert found.was_there
+    assert not found.renewed
+    assert tree(copy) == tree(local)
+    assert [path.name for path in copy.parent.iterdir()] == ["1.0.0"]
+
+
+def test_a_copy_loses_nothing_whole_while_it_is_mended(
+    local: Path, url: str, bucket: Bucket, tmp_path: Path
+) -> None:
+    copy = tmp_path / "pets" / "1.0.0"
+    shutil.copytree(local, copy)
+    second = FIRST.replace("0-of", "1-of")
+    for name in (FIRST, second):
+        write(copy / name, cut((local / name).read_bytes()))
+    before = tree(copy)
+    bucket.put(f"{KEY}/{second}", flipped(bucket.read(f"{KEY}/{second}")))
+    with pytest.raises(DatasetError, match=f"{second}: has SHA-256"):
+        fetch(url, tmp_path)
+    assert tree(copy) == before
+    assert fetch(url, tmp_path, damaged=True).renewed == (FIRST,)
+    assert tree(copy) == {**tree(local), second: before[second]}
+
+
+def test_fetch_takes_what_is_whole_of_a_damaged_dataset(
+    local: Path, url: str, bucket: Bucket, tmp_path: Path
+) -> None:
+    second, third = FIRST.replace("0-of", "1-of"), FIRST.replace("0-of", "2-of")
+    bucket.put(f"{KEY}/{FIRST}", flipped(bucket.read(f"{KEY}/{FIRST}")))
+    bucket.put(f"{KEY}/{second}", cut(bucket.read(f"{KEY}/{second}")))
+    gone = (third, index_name(FIRST), "features.json")
+    for name in gone:
+        bucket.client.delete_object(Bucket=bucket.name, Key=f"{KEY}/{name}")
+    with pytest.raises(DatasetError) as error:
+        fetch(url, tmp_path)
+    assert f"shardprep verify {url} --repair --source" in error.value.hint
+    assert "fetch --damaged" in error.value.hint
+    assert not (tmp_path / "pets" / "1.0.0").exists()
+
+    done = run("fetch", url, "--to", str(tmp_path), "--damaged", "--json")
+    copy = tmp_path / "pets" / "1.0.0"
+    left_out = {FIRST, second, *gone}
+    assert done.exit_code == 3
+    assert {one["where"] for one in json.loads(done.stdout)["left_out"]} == {
+        f"{url}/{name}" for name in left_out
+    }
+    assert tree(copy) == {k: v for k, v in tree(local).items() if k not in left_out}
+    named = {problem.file for problem in check(copy).problems}
+    assert named >= {FIRST, second, third, "features.json"}
+    assert named <= left_out
+    again = run("fetch", url, "--to", str(tmp_path), "--damaged")
+    assert again.exit_code == 3
+    assert f"left out: {url}/{third}: is missing" in again.stdout
+    source = str(local.parents[2] / "pets.zip")
+    assert run("verify", str(copy), "--repair", "--source", source).exit_code == 0
+    assert tree(copy) == tree(local)
+
+
+def test_fetch_writes_over_nothing(url: str, tmp_path: Path) -> None:
+    note = write(tmp_path / "pets" / "1.0.0" / "note", b"mine")
+    with pytest.raises(BuildError, match="is there already, and is not s3://"):
+        fetch(url, tmp_path)
+    assert note.read_bytes() == b"mine"
+
+
+def test_fetch_looks_for_room_first(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = find_remote(ObjectUrl.parse(url))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(BuildError, match="has 0 MB left"):
+        fetch_dataset(remote, tmp_path, num_threads=2, watcher=Told())
+    assert not list(tmp_path.rglob("*.tfrecord*"))
+
+
+# --- the document --------------------------------------------------------------------------------
+
+
+def test_the_code_of_the_document_runs(
+    local: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, data in tree(local).items():
+        bucket.put(f"pets/1.0.0/{name}", data)
+    text = TEXT.replace("s3://my-bucket", bucket.url)
+    found: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        if "import DataLoader" in block:
+            continue  # is run as a script above
+        exec(compile(block, "docs/remote_reading.md", "exec"), found)  # the test is of that code
+    images, _ = next(iter(found["train"]))
+    assert images.shape == (64, 24, 32, 3)
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^\$ shardprep (.*)$", text, re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        assert run(*command.split()).exit_code == 0, command
+    assert tree(tmp_path / "tfrecords" / "pets" / "1.0.0") == tree(local)

@@ -1,0 +1,206 @@
+"""A recipe that cannot be used is one plain line, which names the flag or the key it came from."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardprep.errors import RecipeError, ShardprepError, printable
+from shardprep.recipe.document import read_recipe
+from shardprep.recipe.problems import OF_ONE_RUN
+from shardprep.recipe.recipe import Recipe, make_recipe
+from tests.cli.test_cli import error_of, run
+from tests.documents.test_docs import README
+from tests.support.builders import animals, write, zip_bytes
+
+KEYS = sorted(name.rstrip("_") for name in Recipe.model_fields)
+MOST = 400
+NUM_RANDOM = 200, 200
+"""Recipes of random values, and files of random content."""
+
+
+@pytest.fixture(name="here")
+def _here(tmp_path: Path) -> Path:
+    write(tmp_path / "pets.zip", zip_bytes(animals(4)))
+    return tmp_path
+
+
+def said_of(keys: dict[str, Any], flags: tuple[str, ...] = ()) -> str:
+    """Return the error of a recipe of these keys; `flags` are those of the command line."""
+    with pytest.raises(RecipeError) as error:
+        make_recipe({"source": "x.zip", **keys}, "shardprep.toml", flags)
+    return str(error.value)
+
+
+WRONG = {
+    "version": ("abc", "'abc' must be three numbers, such as 1.0.0"),
+    "name": ("Pets", "'Pets' must be lower-case letters, digits and _, a letter first"),
+    "shards": (0, "0 is not a whole number from 1 to 99,999"),
+    "size": (64, "64 is not WIDTHxHEIGHT, such as 224x224, or none"),
+    "fit": ("zoom", "'zoom' is not one of crop, pad, stretch, within, none"),
+    "quality": ("best", "'best' is not a whole number from 1 to 100"),
+    "background": ("²,1,1", "'²,1,1' is not white, black, grey, #RRGGBB or R,G,B"),
+    "labels": (["auto"], "a list is not a text"),
+    "target": ("klass", "'klass' is not one of auto, class, multilabel, regression, text, none"),
+    "classes": ({"cat": 0}, "a table is not a text or a list of texts"),
+    "header": (1, "1 is not true or false"),
+    "split": (5, "5 is not a text or a table of ratios"),
+    "seed": (-1, "-1 is not a whole number from 0 to 9,223,372,036,854,775,807"),
+    "max_pixels": (10**400, "a number of twenty digits or more is not a whole number from 1 to 1"),
+    "timeout": (float("nan"), "nan is not a number from 0 to 100,000,000"),
+    "max_aspect": (True, "true is not a number from 0 to"),
+    "max_member_size": ("9" * 400, "'99999999999999999"),
+    "max_rejected": ("6", "6.0 is not a share such as 5% or 0.05"),
+    "include": ("a\0b", "holds a null character"),
+    "source": ("x" * 5000, "is longer than 4,096 characters"),
+}
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_a_wrong_value_names_the_flag_or_the_key_and_what_is_wanted(key: str) -> None:
+    value, message = WRONG[key]
+    flag = "SOURCE" if key == "source" else f"--{key.replace('_', '-')}"
+    assert said_of({key: value}).startswith(f"shardprep.toml: {key}: {message}")
+    assert said_of({key: value}, (key,)).startswith(f"{flag}: {message}")
+
+
+def test_problems_of_both_origins_each_name_their_own() -> None:
+    keys = {"version": "abc", "quality": 0, "fit": "zoom"}
+    assert said_of(keys, ("version",)) == (
+        "--version: 'abc' must be three numbers, such as 1.0.0; "
+        "shardprep.toml: fit: 'zoom' is not one of crop, pad, stretch, within, none; "
+        "quality: 0 is not a whole number from 1 to 100"
+    )
+
+
+PAIRS = [
+    ({"size": "none", "fit": "crop"}, "fit", "'crop' needs a size, which is none"),
+    ({"size": "8x8", "fit": "none"}, "size", "'8x8' contradicts the fit none"),
+    ({"format": "raw", "fit": "within"}, "format", "raw pixels need one size for all images"),
+    ({"format": "png", "quality": 5}, "quality", "means nothing for the format 'png'"),
+]
+
+
+@pytest.mark.parametrize(("keys", "key", "message"), PAIRS)
+def test_a_contradiction_names_where_it_came_from(
+    keys: dict[str, Any], key: str, message: str
+) -> None:
+    assert said_of(keys).startswith(f"shardprep.toml: {key}: {message}")
+    assert said_of(keys, (key,)).startswith(f"--{key}: {message}")
+
+
+def test_the_command_line_blames_what_was_given(here: Path) -> None:
+    file = b'source = "pets.zip"\nlabels = "fold"\nsplit = "train=2"\n'
+    write(here / "shardprep.toml", file)
+    said = error_of(run("build", "--version", "abc", cwd=here), 2)
+    assert said.startswith("--version: 'abc' must be three numbers")
+    said = error_of(run("build", cwd=here), 2)
+    assert said.startswith("shardprep.toml: labels: 'fold' is not one of the ways to find labels")
+    said = error_of(run("build", "--labels", "fol", cwd=here), 2)
+    assert said.startswith("--labels: 'fol' is not one of the ways to find labels")
+
+
+def test_options_of_one_run_are_no_keys_and_say_so() -> None:
+    assert not OF_ONE_RUN & set(KEYS)
+    for key in OF_ONE_RUN:
+        flag = f"--{key.replace('_', '-')}"
+        assert said_of({key: 1}) == (
+            f"shardprep.toml: {key}: unknown key; is for one run: give {flag} on the command line"
+        ).replace("unknown key; ", "")
+    text = " ".join(README.split())
+    assert "those that say what is made, and not how one run goes, are keys of `shardprep." in text
+
+
+def test_a_problem_of_many_keys_stays_one_short_line() -> None:
+    said = said_of({f"key-{i}\n\x1b[2J": i for i in range(500)})
+    assert len(said) < MOST
+    assert printable(said) == said
+    assert re.search(r"; and 49\d more$", said)
+
+
+HOSTILE = {
+    "nested": ("a = " + "[" * 100_000, "is not TOML"),
+    "nested tables": ("a = " + "{b = " * 5000, "is not TOML"),
+    "digits": ("seed = " + "9" * 5000, "is not TOML"),
+    "dotted": ("a." * 100_000 + "a = 1", "has a key of more than 16 parts"),
+    "dotted header": ("[" + "'a' . " * 100_000 + "a]", "has a key of more than 16 parts"),
+    "after a comment": (
+        '# """ don\'t\n' + "a." * 100_000 + 'a = 1\n# """',
+        "of more than 16 parts",
+    ),
+    "large": ("#" * (2 << 20), "is larger than 1 MiB"),
+    "both": ("max-rejected = 1\nmax_rejected = 0.5\n", "has max_rejected twice, with - and with _"),
+    "no text": ("\udcff", "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_file_is_one_line_within_seconds(kind: str, tmp_path: Path) -> None:
+    text, message = HOSTILE[kind]
+    path = write(tmp_path / "shardprep.toml", text.encode(errors="surrogateescape"))
+    start = time.process_time()
+    with pytest.raises(RecipeError) as error:
+        read_recipe(path)
+    assert time.process_time() - start < 2
+    assert message in str(error.value)
+    assert len(error.value.what) < MOST
+
+
+def test_strings_with_dots_are_no_keys(tmp_path: Path) -> None:
+    name = "'" + "a." * 40 + "'"
+    text = f'null = [{name}, """{"b." * 40}\n"""]  # {"c." * 40}\nseed = 3\n'
+    path = write(tmp_path / "shardprep.toml", b"\xef\xbb\xbf" + text.encode())
+    assert read_recipe(path) == {"null": ["a." * 40, "b." * 40 + "\n"], "seed": 3}
+
+
+def test_a_recipe_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "shardprep.toml")
+    with pytest.raises(RecipeError, match="a pipe, not a regular file"):
+        read_recipe(tmp_path / "shardprep.toml")
+
+
+VALUES = st.recursive(
+    st.one_of(
+        st.booleans(), st.integers(), st.floats(), st.text(), st.dates(), st.datetimes(),
+        st.sampled_from([10**400, -(10**400), 2**63, "\0", "\x1b[2J", "1" * 5000, "none", "nan%"]),
+        st.just("\u202e" * 300),
+    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=50), VALUES, max_size=4))
+@settings(max_examples=NUM_RANDOM[0], deadline=None)
+def test_no_value_is_a_traceback(keys: dict[str, Any]) -> None:
+    for flags in ((), tuple(keys)):
+        said = ""
+        try:
+            recipe = make_recipe({"source": "x.zip", **keys}, "shardprep.toml", flags)
+            assert recipe.dataset_name
+        except ShardprepError as error:
+            said = str(error)
+            assert len(said) < MOST, said
+            assert printable(said) == said
+
+
+@given(st.binary(max_size=200) | st.text().map(lambda text: f"size = {text}".encode()))
+@settings(max_examples=NUM_RANDOM[1], deadline=None)
+def test_no_file_is_a_traceback(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder, "shardprep.toml"), data)
+        said = ""
+        try:
+            make_recipe({"source": "x.zip", **read_recipe(path)}, "shardprep.toml")
+        except RecipeError as error:
+            said = str(error).removeprefix(folder)
+        assert printable(said) == said
+        assert len(said) < MOST

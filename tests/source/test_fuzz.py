@@ -1,0 +1,193 @@
+"""Good files, damaged at random: what comes out is right, or a reason in our words, and soon.
+
+The damage is the same in every run. Archives with checksums have a perfect oracle: whatever is
+read is one of the things that were packed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+import zipfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from shardprep.errors import ShardprepError, SourceError
+from shardprep.image.process import Rejection, process_image
+from shardprep.image.spec import ImageSpec
+from shardprep.source.extent import MemberError
+from shardprep.source.listing import list_source
+from tests.support.builders import build, encoded, jpeg, pixels, png, tar_bytes, write, zip_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MANY = int(os.environ.get("SHARDPREP_FUZZ", "0"))
+"""Cases of each kind; for whoever has more time SHARDPREP_FUZZ=10000 pytest …/test_fuzz.py."""
+in_time = pytest.mark.timeout(0 if _MANY else 120)
+fuzzed = partial(settings, deadline=None, database=None, derandomize=True)
+
+
+class Damage(NamedTuple):
+    """One change of a file; places and lengths are shares of it, so that they fit any file."""
+
+    how: str
+    at: float
+    length: float
+    other: float
+    noise: bytes
+
+    def done_to(self, data: bytes, donor: bytes) -> bytes:
+        """Return the damaged file; `donor` is another of its kind."""
+        start = int(self.at * len(data))
+        stop = start + 1 + int(self.length**4 * len(data))  # mostly short
+        to = int(self.other * len(data))
+        match self.how:
+            case "flip":
+                flipped = bytes(byte ^ (1 << self.noise[0] % 8) for byte in data[start : start + 1])
+                return data[:start] + flipped + data[start + 1 :]
+            case "overwrite":
+                return data[:start] + self.noise + data[start + len(self.noise) :]
+            case "cut":
+                return data[:start]
+            case "delete":
+                return data[:start] + data[stop:]
+            case "repeat":
+                return data[:to] + data[start:stop] + data[to:]
+            case _:
+                return data[:start] + donor[int(self.other * len(donor)) :]
+
+
+_HOW = st.sampled_from(["flip", "flip", "overwrite", "cut", "delete", "repeat", "splice"])
+_SHARE = st.floats(0, 1)
+_DAMAGES = st.lists(
+    st.builds(Damage, _HOW, _SHARE, _SHARE, _SHARE, st.binary(min_size=1, max_size=8)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def damaged(data: bytes, donor: bytes, damages: list[Damage]) -> bytes:
+    """Return the file after each of the damages."""
+    for damage in damages:
+        data = damage.done_to(data, donor)
+    return data
+
+
+_MEMBERS = {"cat/0.jpg": jpeg(9, 8), "dog/0.png": png(8, 9), "labels.csv": b"id,label\n" * 9}
+_INNER = {"in/1.jpg": jpeg(8, 8, seed=2), "in/2.jpg": jpeg(8, 9, seed=3)}
+_STORED = partial(zip_bytes, method=zipfile.ZIP_STORED)
+_ARCHIVES = {
+    "in.zip": _STORED(_INNER),
+    "in.tar": tar_bytes(_INNER),
+    "in.tgz": gzip.compress(tar_bytes(_INNER), mtime=0),
+}
+_PACKED = {b"", *_MEMBERS.values(), *_INNER.values(), *_ARCHIVES.values()}
+"""All that can come out: an archive whose name is damaged may count as an image."""
+_WITH_CHECKSUMS: dict[str, Callable[[dict[str, bytes]], bytes]] = {
+    "zip": zip_bytes,
+    "zip, stored": _STORED,
+    "zip, bzip2": partial(zip_bytes, method=zipfile.ZIP_BZIP2),
+    "zip, lzma": partial(zip_bytes, method=zipfile.ZIP_LZMA),
+    "tar.gz": lambda members: gzip.compress(tar_bytes(members), mtime=0),
+    "tar.bz2": partial(tar_bytes, compression="bz2"),
+    "tar.xz": partial(tar_bytes, compression="xz"),
+    "archives in a zip": lambda members: zip_bytes({**members, **_ARCHIVES}),
+    "archives in a stored zip": lambda members: _STORED({**members, **_ARCHIVES}),
+}
+
+
+def everything_in(data: bytes) -> list[bytes]:
+    """Return the bytes of all members that can be read; those that cannot say why."""
+    found, reasons = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        source = write(Path(folder, "source"), data)
+        try:
+            listing = list_source(source, Path(folder, "work"), lambda _: None)
+        except SourceError as error:
+            return _none(error)
+        for member in [*listing.images, *listing.others]:
+            assert member.key.isprintable()
+            try:
+                found.append(member.extent.read())
+            except MemberError as error:
+                reasons.append(str(error))
+    assert all(reasons)
+    return found
+
+
+def _none(error: ShardprepError) -> list[bytes]:
+    assert str(error).isprintable()
+    return []
+
+
+@in_time
+@pytest.mark.parametrize("pack", _WITH_CHECKSUMS.values(), ids=_WITH_CHECKSUMS)
+@given(damages=_DAMAGES)
+@fuzzed(max_examples=_MANY or 60)
+def test_a_damaged_archive_gives_what_was_packed_or_a_reason(
+    pack: Callable[[dict[str, bytes]], bytes], damages: list[Damage]
+) -> None:
+    data = damaged(pack(_MEMBERS), pack(_INNER), damages)
+    assert _PACKED.issuperset(everything_in(data))
+
+
+@in_time
+@given(damages=_DAMAGES)
+@fuzzed(max_examples=_MANY or 100)
+def test_a_damaged_tar_is_read_or_an_error(damages: list[Damage]) -> None:
+    tar = tar_bytes({**_MEMBERS, **_ARCHIVES})
+    everything_in(damaged(tar, _ARCHIVES["in.tar"], damages))
+
+
+@in_time
+@given(damages=_DAMAGES)
+@fuzzed(max_examples=_MANY or 15)
+def test_the_totals_of_a_damaged_archive_add_up(damages: list[Damage]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        data = damaged(_STORED(_MEMBERS), _STORED(_INNER), damages)
+        source = write(Path(folder, "source.zip"), data)
+        try:
+            result = build(source, Path(folder, "out"), max_rejected="100%", size="8x8")
+        except ShardprepError as error:
+            _none(error)
+            return
+        totals = result.manifest.totals
+        rows = pq.read_table(result.path / "items.parquet").to_pylist()
+        assert len(rows) == totals.num_inputs
+        assert totals.num_inputs == totals.num_written + totals.num_rejected + totals.num_skipped
+        assert all(row["status"] == "written" or row["reason"] for row in rows)
+
+
+_FORMS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "JPEG2000")
+
+
+def _images(form: str) -> tuple[bytes, bytes]:
+    """Return two images of a form: of one frame, and where the form has it, of several."""
+    frames = [Image.fromarray(pixels(24, 32, seed)) for seed in range(3)]
+    several = form in ("PNG", "WEBP", "GIF", "TIFF")
+    more = {"save_all": True, "append_images": frames[1:]} if several else {}
+    return encoded(frames[0].resize((17, 9)), form), encoded(frames[0], form, **more)
+
+
+@in_time
+@pytest.mark.parametrize("form", _FORMS)
+@given(damages=_DAMAGES)
+@fuzzed(max_examples=_MANY or 80)
+def test_a_damaged_image_is_an_image_or_a_rejection(form: str, damages: list[Damage]) -> None:
+    spec = ImageSpec()
+    image = process_image(damaged(*_images(form), damages), spec)
+    if isinstance(image, Rejection):
+        assert image.kind
+        assert image.reason
+    else:
+        assert spec.size == (image.height, image.width)
+        assert image.data.startswith(b"\xff\xd8")

@@ -1,0 +1,65 @@
+"""From a slug to shards with one command, the client unmodified, the server on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from shardprep.cli.results import DownloadJson
+from tests.support.builders import animals, zip_bytes
+from tests.support.json_page import printed
+from tests.support.kaggle_server import Archive, KaggleServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(server: KaggleServer, here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    home = here / "home"
+    home.mkdir(exist_ok=True)
+    kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    environment = {**kept, **server.environment(home), "COLUMNS": "80", "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "shardprep", *arguments],
+        cwd=here, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_build_of_a_slug_downloads_once_and_builds(tmp_path: Path) -> None:
+    inner = {"train.zip": zip_bytes(animals(20)), "sampleSubmission.csv": b"id,label\n1,0\n"}
+    with KaggleServer({"dogs-vs-cats": Archive(zip_bytes(inner))}) as server:
+        built = run(server, tmp_path, "build", "kaggle:dogs-vs-cats", "--size", "32x32")
+        assert built.returncode == 0, built.stderr
+        assert "tfrecords/dogs_vs_cats/1.0.0" in built.stdout
+        asked = len(server.requests)
+        assert asked > 0
+        again = run(server, tmp_path, "build", "kaggle:dogs-vs-cats", "--size", "32x32", "--json")
+        assert json.loads(again.stdout)["was_there"]
+        assert len(server.requests) == asked
+
+
+def test_download_then_init_then_build_and_inspect(tmp_path: Path) -> None:
+    with KaggleServer({"owner/pets/3": Archive(zip_bytes(animals(20)))}) as server:
+        as_json = run(server, tmp_path, "download", "owner/pets/3", "--json")
+        path = run(server, tmp_path, "download", "owner/pets/3")
+        assert path.returncode == 0, path.stderr
+        assert path.stdout.strip().endswith("pets.zip")
+        assert printed(as_json.stdout, DownloadJson)["path"] == path.stdout.strip()
+        for arguments in (("init", "kaggle:owner/pets/3"), ("build", "--shards", "2")):
+            done = run(server, tmp_path, *arguments)
+            assert done.returncode == 0, done.stderr
+        assert 'source = "kaggle:owner/pets/3"' in (tmp_path / "shardprep.toml").read_text()
+        seen = run(server, tmp_path, "inspect")
+        assert "pets 1.0.0" in seen.stdout
+        assert server.count("DownloadDataset") == 1
+
+
+def test_a_slug_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with KaggleServer({}) as server:
+        done = run(server, tmp_path, "build", "kaggle:no-such-thing")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("kaggle:no-such-thing: ")

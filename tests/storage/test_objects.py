@@ -1,0 +1,227 @@
+"""Every call that leaves for object storage, against a server and a proxy that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pytest
+
+from shardprep.errors import ShardprepError, StorageError
+from shardprep.storage import objects
+from shardprep.storage.errors import ENDPOINTS
+from shardprep.storage.patience import patience
+from shardprep.storage.url import ObjectUrl
+from tests.support.builders import animals, write, zip_bytes
+from tests.support.object_store import Fault, nth, process_environment
+
+if TYPE_CHECKING:
+    from tests.support.object_store import Bucket, Proxy, Request
+
+
+DOCUMENT = Path(__file__).parents[2].joinpath("docs", "object_storage.md").read_text()
+
+
+def url_of(bucket: Bucket, key: str) -> ObjectUrl:
+    return ObjectUrl.parse(f"{bucket.url}/{key}")
+
+
+def test_what_is_put_is_what_another_client_reads(bucket: Bucket) -> None:
+    objects.put(url_of(bucket, "some/key"), b"bytes")
+    assert bucket.tree() == {"some/key": b"bytes"}
+    assert objects.get(url_of(bucket, "some/key")) == b"bytes"
+    assert objects.get(url_of(bucket, "other")) is None
+
+
+def is_get(request: Request) -> bool:
+    return request.method == "GET"
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault(status=503), Fault(status=500), Fault(is_reset=True), Fault(cut_at=2)]
+)
+def test_a_read_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault) -> None:
+    bucket.put("key", b"0123456789")
+    proxy.rule = nth(0, fault, is_get)
+    assert objects.get(url_of(bucket, "key")) == b"0123456789"
+    assert proxy.count("GET") == 2
+
+
+@pytest.mark.parametrize("size", [10, 20 << 20], ids=["at once", "in parts"])
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(status=503), Fault(is_reset=True), Fault(is_deaf=True)],
+    ids=["503", "RST", "lost"],
+)
+def test_a_write_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault, size: int) -> None:
+    """An answer that is lost may be that of the last step, which cannot be taken twice."""
+    data = bytes(size)
+    last = "POST" if size > 10 else "PUT"
+    proxy.rule = nth(size > 10, fault, lambda request: request.method == last)
+    mark = objects.put(url_of(bucket, "key"), data)
+    assert bucket.read("key") == data
+    facts = objects.head(url_of(bucket, "key"))
+    assert facts is not None
+    assert (facts.num_bytes, facts.etag) == (size, mark)
+
+
+@pytest.mark.parametrize("fault", [Fault(is_reset=True), Fault(is_deaf=True)], ids=["RST", "lost"])
+def test_what_is_created_is_known_to_be_there(bucket: Bucket, proxy: Proxy, fault: Fault) -> None:
+    assert objects.get(url_of(bucket, "key")) is None
+    proxy.rule = nth(0, fault, lambda request: request.method == "PUT")
+    assert objects.create(url_of(bucket, "key"), b"mine")
+    assert objects.create(url_of(bucket, "key"), b"mine"), "what is there is what was meant"
+    assert not objects.create(url_of(bucket, "key"), b"another's")
+    assert bucket.read("key") == b"mine"
+
+
+def test_objects_are_listed_below_whole_names_only(bucket: Bucket) -> None:
+    for key in ("a/1.0.0/x", "a/1.0.0/y/z", "a/1.0.0.incomplete/x", "a/1.0.00"):
+        bucket.put(key, b"")
+    assert [facts.name for facts in objects.listing(url_of(bucket, "a/1.0.0"))] == ["x", "y/z"]
+    objects.delete([url_of(bucket, "a/1.0.0/x"), url_of(bucket, "a/1.0.0/absent")])
+    assert bucket.tree("a/1.0.0") == {"y/z": b""}
+
+
+SECRETS = ("AKIATESTACCESSKEY", "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see")
+DENIED = (
+    "<Error><Code>AccessDenied</Code><AWSAccessKeyId>AKIATESTACCESSKEY</AWSAccessKeyId>"
+    "<Message>a-token-that-nobody-may-see</Message></Error>"
+)
+
+
+def failing(arguments: list[str], cwd: Path, **environment: str | None) -> str:
+    """Run a command that must fail; return its one line, after looking for secrets."""
+    variables: dict[str, str | None] = {
+        **process_environment(os.environ["AWS_ENDPOINT_URL"], RUST_LOG="trace", RUST_BACKTRACE="1"),
+        "AWS_SESSION_TOKEN": "a-token-that-nobody-may-see",
+        **environment,
+    }
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "shardprep", *arguments], check=False, cwd=cwd, text=True,
+        env={name: value for name, value in variables.items() if value is not None},
+        capture_output=True,
+    )  # fmt: skip
+    assert time.monotonic() - start < 60
+    assert done.returncode in (1, 2), done.stdout
+    for secret in SECRETS:
+        assert secret not in done.stdout + done.stderr
+    assert "Signature" not in done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.fixture(name="pets")
+def _pets(tmp_path: Path) -> str:
+    return str(write(tmp_path / "pets.zip", zip_bytes(animals(2))))
+
+
+def test_errors_are_one_line_and_tell_no_secret(
+    bucket: Bucket, proxy: Proxy, pets: str, tmp_path: Path
+) -> None:
+    there = ["build", pets, "--profile", "--out", bucket.url]
+    proxy.rule = lambda r: Fault(status=403, body=DENIED) if r.method == "PUT" else None
+    line = failing(there, tmp_path)
+    assert "may not be written with these credentials (HTTP 403 Forbidden AccessDenied)" in line
+    line = failing(
+        there, tmp_path, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None,
+        AWS_METADATA_ENDPOINT="http://127.0.0.1:9/metadata",
+    )  # fmt: skip
+    assert "there are no credentials; set AWS_ACCESS_KEY_ID" in line
+
+
+def line_of(address: str) -> str:
+    """Return the one line of a read that fails."""
+    with pytest.raises(ShardprepError) as caught:
+        objects.get(ObjectUrl.parse(address))
+    assert not [secret for secret in SECRETS if secret in str(caught.value)]
+    return str(caught.value)
+
+
+def test_what_is_wrong_is_named(
+    bucket: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StorageError, match="s3://no-such-bucket: there is no such bucket; create"):
+        objects.put(ObjectUrl.parse("s3://no-such-bucket/key"), b"")
+    address = f"{bucket.url}/key"
+    proxy.rule = lambda _: Fault(status=403, body=DENIED)
+    assert "may not be read with these credentials (HTTP 403 Forbidden Acc" in line_of(address)
+    proxy.rule = lambda _: Fault(status=400, body="<Error><Code>ExpiredToken</Code></Error>")
+    assert "cannot be read (HTTP 400 Bad Request ExpiredToken)" in line_of(address)
+    proxy.rule = lambda _: Fault(status=301)
+    assert "the bucket lies in another region; set AWS_REGION" in line_of(address)
+    assert "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACC" in line_of("az://container/key")
+    assert "is no address" in line_of("s3://me:a-token-that-nobody-may-see@bucket/key")
+    assert "is no address" in line_of("s3://bucket/key?X-Amz-Signature=a-token-that-nobody-may-see")
+    for endpoint in (
+        "http://me:a-token-that-nobody-may-see@host",
+        "nonsense",
+        "http://[",
+        "s3://x",
+    ):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        assert line_of(address).startswith("AWS_ENDPOINT_URL: is no address of a server; give htt")
+
+
+def test_a_server_that_was_never_there_is_not_waited_for(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = patience(is_known=False, writing=False)
+    assert first.retry_s + objects._CONNECT_S < 10 < patience(is_known=True, writing=False).retry_s
+    monkeypatch.setenv("SHARDPREP_STORE_TIMEOUT", "2")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    start = time.monotonic()
+    assert "no answer from 127.0.0.1:9" in line_of(f"{bucket.url}/key")
+    assert time.monotonic() - start < 60
+
+
+def test_without_obstore_an_address_is_answered_by_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(StorageError, match=r"needs obstore; pip install 'shardprep\[cloud\]'"):
+        objects.get(ObjectUrl.parse("s3://bucket/key"))
+
+
+@pytest.mark.parametrize(
+    ("address", "variables", "path"),
+    [
+        ("gs://bkt/some/key", {"GOOGLE_BASE_URL": "{}", "GOOGLE_SKIP_SIGNATURE": "true"},
+         "/bkt/some/key"),
+        ("az://bkt/some/key", {"AZURE_STORAGE_ENDPOINT": "{}/account",
+         "AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": "c2VjcmV0"},
+         "/account/bkt/some/key"),
+    ],
+)  # fmt: skip
+def test_other_stores_are_found_by_the_variables_of_the_documents(
+    address: str, variables: dict[str, str], path: str, proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(proxy.endpoint))
+        assert f"`{name}`" in DOCUMENT or name == "GOOGLE_SKIP_SIGNATURE"
+    proxy.rule = lambda _: Fault(status=404)
+    assert objects.get(ObjectUrl.parse(address)) is None
+    assert unquote(proxy.requests[0].path.partition("?")[0]) == path
+
+
+def test_the_document_names_what_is_read_from_the_environment() -> None:
+    assert all(any(f"`{name}`" in DOCUMENT for name in names) for names in ENDPOINTS.values())
+
+
+def test_the_rule_of_the_document_is_what_a_bucket_takes(bucket: Bucket) -> None:
+    block = re.search(r"```json\n(.*?)```", DOCUMENT, re.DOTALL)
+    assert block is not None
+    bucket.client.put_bucket_lifecycle_configuration(
+        Bucket=bucket.name, LifecycleConfiguration=json.loads(block[1])
+    )
+    rules = bucket.client.get_bucket_lifecycle_configuration(Bucket=bucket.name)["Rules"]
+    assert rules[0]["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}

@@ -1,0 +1,315 @@
+"""A store that does not answer: a line says so, a time-out ends it, and nobody is held up by it."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.errors import StorageError
+from shardprep.storage import objects, patience
+from shardprep.storage.cache import cache_root
+from shardprep.storage.errors import NoAnswerError
+from shardprep.storage.url import ObjectUrl
+from tests.support.builders import animals, build, tree, write, zip_bytes
+from tests.support.object_store import Fault, process_environment, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.object_store import Bucket, Proxy, Request
+
+TIMEOUT_S = 2.0
+BODY = bytes(range(256)) * 4096
+CALLS: dict[str, Callable[[ObjectUrl], object]] = {
+    "get": objects.get,
+    "get_range": lambda url: objects.get_range(url, 0, len(BODY)),
+    "get_ranges": lambda url: objects.get_ranges(url, [0, 9], [len(BODY), 9]),
+    "read_part": lambda url: objects.read_part(url, "", 0, len(BODY)),
+    "read_whole": lambda url: list(objects.read_whole(url, "")),
+    "sha256": objects.sha256,
+    "head": objects.head,
+    "listing": objects.listing,
+    "put": lambda url: objects.put(url, b"bytes"),
+    "create": lambda url: objects.create(url, b"bytes"),
+    "delete": lambda url: objects.delete([url]),
+}
+
+
+@pytest.fixture(name="url")
+def _url(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> ObjectUrl:
+    monkeypatch.setenv(patience.TIMEOUT_VARIABLE, str(TIMEOUT_S))
+    return ObjectUrl.parse(bucket.put("key", BODY))
+
+
+@pytest.fixture(name="never")
+def _never() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def seconds_of(call: Callable[[ObjectUrl], object], url: ObjectUrl) -> float:
+    """Return how long a call takes to say that there is no answer."""
+    begun = time.monotonic()
+    with pytest.raises(NoAnswerError, match=r"cannot be (read|written) \(no answer from 127"):
+        call(url)
+    return time.monotonic() - begun
+
+
+def all_seconds(url: ObjectUrl, names: list[str]) -> dict[str, float]:
+    """Return the seconds of each call, each in a thread of its own, all at once."""
+    with ThreadPoolExecutor(len(names)) as pool:
+        found = pool.map(lambda name: seconds_of(CALLS[name], url), names)
+        return dict(zip(names, found, strict=True))
+
+
+def slowest(url: ObjectUrl, names: list[str]) -> float:
+    """Return the seconds of the slowest of these calls, and of one of the main thread."""
+    found = {**all_seconds(url, names), "main thread": seconds_of(objects.get, url)}
+    assert min(found.values()) > 0.4 * TIMEOUT_S, found
+    return max(found.values())
+
+
+def test_no_call_is_silent_for_longer_than_the_time_out(
+    url: ObjectUrl, proxy: Proxy, never: threading.Event
+) -> None:
+    proxy.rule = lambda _: Fault(hold=never)
+    assert slowest(url, list(CALLS)) < 2 * TIMEOUT_S
+    proxy.rule = lambda _: None
+    assert objects.get(url) == BODY
+    proxy.rule = lambda _: Fault(hold=never)
+    assert slowest(url, list(CALLS)) < 2 * TIMEOUT_S
+    proxy.rule = lambda _: Fault(stall_at=100)
+    with_body = ["get", "get_range", "get_ranges", "read_part", "read_whole", "sha256", "listing"]
+    assert slowest(url, with_body) < 2 * TIMEOUT_S
+
+
+def test_a_store_that_answers_slowly_is_not_silent(
+    url: ObjectUrl, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upload is several requests, each of which has an answer in time; so are the reads."""
+    monkeypatch.setenv(patience.TIMEOUT_VARIABLE, "4")
+    assert objects.head(url)
+    proxy.rule = lambda _: Fault(delay_s=1.4)
+    begun = time.monotonic()
+    objects.put(url, bytes(objects._PART_BYTES + 1))
+    assert time.monotonic() - begun > 4
+
+
+def test_bytes_that_flow_slowly_are_no_silence(url: ObjectUrl, proxy: Proxy) -> None:
+    assert objects.head(url)
+    proxy.rule = lambda _: Fault(bytes_per_s=len(BODY) / (1.2 * TIMEOUT_S))
+    begun = time.monotonic()
+    assert objects.get(url) == BODY
+    assert time.monotonic() - begun > TIMEOUT_S
+
+
+def test_a_store_that_falls_silent_for_a_while_is_read_on(url: ObjectUrl, proxy: Proxy) -> None:
+    assert objects.head(url)
+    turns = itertools.cycle([Fault(stall_at=100), None])
+    proxy.rule = lambda _: next(turns)
+    assert objects.get(url) == BODY
+    assert b"".join(objects.read_whole(url, "")) == BODY
+
+
+@pytest.mark.parametrize("said", ["soon", "0.5", "-3", "nan", "inf"])
+def test_a_time_out_is_a_number_of_seconds(
+    url: ObjectUrl, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv(patience.TIMEOUT_VARIABLE, said)
+    with pytest.raises(StorageError, match=r"SHARDPREP_STORE_TIMEOUT: .* is no number of seconds"):
+        objects.get(url)
+
+
+def test_a_line_is_written_now_and_then_for_all_calls_together(
+    url: ObjectUrl, proxy: Proxy, never: threading.Event,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    assert (patience._TOLD_AFTER_S, patience._TOLD_EVERY_S) == (5, 30)
+    monkeypatch.setattr(patience, "_TOLD_AFTER_S", 0.5)
+    monkeypatch.setattr(patience, "_TOLD_EVERY_S", 0.9)
+    monkeypatch.setattr(patience, "_told", {})
+    assert objects.get(url) == BODY
+    assert not caplog.messages
+    proxy.rule = lambda _: Fault(hold=never)
+    all_seconds(url, list(CALLS))
+    host = proxy.endpoint.removeprefix("http://")
+    assert caplog.messages == [
+        f"waiting for the store at {host}, no answer for {age} s; gives up after 2 s"
+        for age in (0, 1)
+    ]
+    assert {record.name for record in caplog.records} == {"shardprep.storage"}
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="pets")
+def _pets(bucket: Bucket, tmp_path: Path) -> str:
+    """Return the address of a dataset."""
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
+    built = build(source, tmp_path / "out", size="32x24", labels="prefix", shards=2).path
+    for name, data in tree(built).items():
+        bucket.put(f"pets/1.0.0/{name}", data)
+    return f"{bucket.url}/pets"
+
+
+def is_shard(request: Request) -> bool:
+    return ".tfrecord-" in request.path and "/index/" not in request.path
+
+
+def program(proxy: Proxy, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    """Start Python with an environment that leads to the store."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env=process_environment(proxy.endpoint, SHARDPREP_CACHE=str(cache_root()), **more),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+AGAIN = "run the same command again when the store answers"
+
+
+def test_a_command_says_what_it_waits_for_and_gives_up(
+    pets: str, proxy: Proxy, never: threading.Event
+) -> None:
+    proxy.rule = lambda _: Fault(hold=never)
+    host = proxy.endpoint.removeprefix("http://")
+    begun = time.monotonic()
+    one = program(proxy, "-m", "shardprep", "inspect", pets, "--store-timeout", "6")
+    _, errors = one.communicate(timeout=60)
+    assert one.returncode == 1
+    assert errors.splitlines() == [
+        f"waiting for the store at {host}, no answer for 5 s; gives up after 6 s",
+        f"{pets}: cannot be read (no answer from {host}); {AGAIN}",
+    ]
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("command", ["inspect", "fetch"])
+def test_a_wait_can_be_interrupted(
+    pets: str, proxy: Proxy, never: threading.Event, tmp_path: Path, command: str
+) -> None:
+    """`inspect` waits in its main thread, `fetch` in the middle of shards in others."""
+    proxy.rule = lambda one: (
+        (Fault(stall_at=100) if is_shard(one) else None)
+        if command == "fetch"
+        else Fault(hold=never)
+    )
+    to = ("--to", str(tmp_path)) if command == "fetch" else ()
+    one = program(proxy, "-m", "shardprep", command, pets, *to)
+    wait_until(lambda: any(map(is_shard, proxy.requests)) or (proxy.requests and not to))
+    time.sleep(0.5)  # the answer's first bytes are there
+    begun = time.monotonic()
+    one.send_signal(signal.SIGINT)
+    _, errors = one.communicate(timeout=60)
+    assert time.monotonic() - begun < 6, "of 180"
+    assert (one.returncode, errors.count("\n")) == (130, 1), errors
+
+
+def test_a_program_ends_though_shards_are_silent(pets: str, proxy: Proxy) -> None:
+    proxy.rule = lambda one: (
+        Fault(stall_at=100) if is_shard(one) and "range" not in one.headers else None
+    )
+    code = "import sys; from shardprep.reader import Dataset; Dataset(sys.argv[1])[0]; print(1)"
+    one = program(proxy, "-c", code, pets)
+    assert one.stdout is not None
+    assert one.stdout.readline() == "1\n"
+    begun = time.monotonic()
+    _, errors = one.communicate(timeout=60)
+    assert (one.returncode, errors) == (0, "")
+    assert time.monotonic() - begun < 6, "of 180"
+
+
+SIBLINGS = """
+import multiprocessing, sys
+from shardprep.storage import objects, patience
+from shardprep.storage.url import ObjectUrl
+
+patience._TOLD_AFTER_S = 1.0
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    url = ObjectUrl.parse(sys.argv[1])
+    workers = [context.Process(target=objects.get, args=(url,)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+"""
+
+
+def test_one_worker_speaks_for_all(
+    pets: str, proxy: Proxy, never: threading.Event, tmp_path: Path
+) -> None:
+    proxy.rule = lambda _: Fault(hold=never)
+    script = write(tmp_path / "three.py", SIBLINGS.encode())
+    one = program(proxy, str(script), f"{pets}/x", SHARDPREP_STORE_TIMEOUT="4")
+    _, errors = one.communicate(timeout=60)
+    assert errors.count("(no answer from") == 3
+    assert errors.count("waiting for the store at") == 1
+
+
+WORKER = """
+import os, sys
+import torch
+from shardprep.reader import Dataset
+
+def first(item): return item[0]["image/filename"]
+
+if __name__ == "__main__":
+    dataset = Dataset(sys.argv[1])
+    open(sys.argv[2], "w").close()
+    loader = torch.utils.data.DataLoader(
+        dataset, num_workers=1, collate_fn=first, multiprocessing_context="forkserver"
+    )
+    try:
+        next(iter(loader))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_a_worker_of_a_dataloader_says_it_too(
+    pets: str, proxy: Proxy, never: threading.Event, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    opened = tmp_path / "opened"
+    proxy.rule = lambda _: Fault(hold=never) if opened.exists() else None
+    script = write(tmp_path / "train.py", WORKER.encode())
+    one = program(
+        proxy, str(script), pets, str(opened),
+        SHARDPREP_STORE_TIMEOUT="6", SHARDPREP_CACHE_BYTES="0",
+    )  # fmt: skip
+    out, errors = one.communicate(timeout=300)
+    host = proxy.endpoint.removeprefix("http://")
+    assert f"waiting for the store at {host}, no answer for 5 s; gives up after 6 s" in errors
+    assert f"no answer from {host}" in out
+    assert "StorageError" in out + errors or "NoAnswerError" in out + errors
+
+
+# --- the document --------------------------------------------------------------------------------
+
+
+def test_the_document_tells_the_true_numbers() -> None:
+    text = " ".join(
+        Path(__file__).parents[2].joinpath("docs", "object_storage.md").read_text().split()
+    )
+    later = patience.patience(is_known=True, writing=True)
+    first = patience.patience(is_known=False, writing=False)
+    assert f"for {patience.DEFAULT_TIMEOUT_S:.0f} seconds" in text
+    assert f"after {first.total_s:.0f} seconds" in text
+    assert f"after {patience._TOLD_AFTER_S:.0f} seconds" in text
+    assert f"every {patience._TOLD_EVERY_S:.0f}" in text
+    assert f"`{patience.TIMEOUT_VARIABLE}`" in text
+    megabytes = objects._PARTS_AT_ONCE * objects._PART_BYTES >> 20
+    assert f"{megabytes} MiB in {later.answer_s:.0f} seconds" in text

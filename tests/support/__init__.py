@@ -1,0 +1,1 @@
+"""Builders of archives, images and stores; oracles; and the faults that tests put in."""

@@ -1,0 +1,189 @@
+"""Real archives, images and datasets, made where a test needs them."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from shardprep.cli.resolve import part_of
+from shardprep.recipe.recipe import make_recipe
+from shardprep.writer import build as parts
+from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import by_chunks
+from shardprep.writer.finalize import finalize_dataset
+from shardprep.writer.workspace.find import find_place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from shardprep.writer.build import PartResult
+    from shardprep.writer.chunk import ChunkTask, EncodedChunk
+    from shardprep.writer.engine.limits import WorkerLimits
+    from shardprep.writer.finalize import BuildResult
+    from shardprep.writer.plan import BuildPlan
+    from shardprep.writer.shard import ShardTask
+
+    Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
+
+SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
+"""Real photographs and hostile files; tests that use them are skipped where it is absent."""
+
+
+def pixels(height: int = 48, width: int = 64, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return smooth random colours, uint8[height, width, 3]: they survive JPEG well."""
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 256, (4, 4, 3), np.uint8)
+    return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def encoded(image: Image.Image, form: str = "JPEG", **options: Any) -> bytes:
+    """Return the image as the bytes of a file."""
+    out = io.BytesIO()
+    image.save(out, form, **options)
+    return out.getvalue()
+
+
+def jpeg(height: int = 48, width: int = 64, seed: int = 0, **options: Any) -> bytes:
+    """Return a JPEG file."""
+    options.setdefault("quality", 90)
+    return encoded(Image.fromarray(pixels(height, width, seed)), "JPEG", **options)
+
+
+def png(height: int = 48, width: int = 64, seed: int = 0) -> bytes:
+    """Return a PNG file."""
+    return encoded(Image.fromarray(pixels(height, width, seed)), "PNG")
+
+
+def zip_bytes(members: Mapping[str, bytes], *, method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return a zip with the members in their order."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, data in members.items():
+            archive.writestr(zipfile.ZipInfo(name), data, compress_type=method)
+    return out.getvalue()
+
+
+def tar_bytes(members: Mapping[str, bytes], compression: str = "") -> bytes:
+    """Return a tar with the members in their order; compression is "", "gz", "bz2" or "xz"."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=f"w:{compression}") as archive:  # type: ignore[call-overload]
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def write(path: Path, data: bytes) -> Path:
+    """Write a file and the folders above it; return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def write_folder(root: Path, members: Mapping[str, bytes]) -> Path:
+    """Write the members as files below a folder; return the folder."""
+    for name, data in members.items():
+        write(root / name, data)
+    return root
+
+
+def animals(number: int = 12, *, folder: str = "train/") -> dict[str, bytes]:
+    """Return `number` labelled images as Kaggle names them: cat.0.jpg, dog.0.jpg, cat.1.jpg."""
+    return {
+        f"{folder}{('cat', 'dog')[i % 2]}.{i // 2}.jpg": jpeg(seed=i, height=40 + i % 7)
+        for i in range(number)
+    }
+
+
+class Quiet:
+    """A watcher that remembers what it is told."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self.lines: list[str] = []
+        self.num_done = 0
+        self.num_new = 0
+
+    def notice(self, line: str) -> None:
+        """Remember the line."""
+        self.lines.append(line)
+
+    def planned(self, plan: BuildPlan, shards: Sequence[ShardTask], num_done: int) -> None:
+        """Remember how much was done before."""
+        del plan, shards
+        self.num_done = num_done
+
+    def encoded(self, num_items: int, num_rejected: int) -> None:
+        """Count the items."""
+        del num_rejected
+        self.num_new += num_items
+
+
+def in_process(
+    encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
+) -> Iterator[EncodedChunk]:
+    """Encode in this process: an engine for tests that are not about processes."""
+    del num_workers, limits
+    for task in tasks:
+        yield encode(task, lambda: None)
+
+
+def build(
+    source: Path,
+    out: Path,
+    *,
+    watcher: Quiet | None = None,
+    engine: Any = in_process,
+    replace: bool = False,
+    **keys: Any,
+) -> BuildResult:
+    """Build a dataset from a source, in this process."""
+    recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
+    return build_dataset(
+        recipe,
+        num_workers=1,
+        watcher=watcher or Quiet(),
+        engine=by_chunks(engine),
+        overwrite=replace,
+    )
+
+
+def build_part(
+    source: Path,
+    out: Path,
+    part: str,
+    *,
+    watcher: Quiet | None = None,
+    engine: Any = in_process,
+    **keys: Any,
+) -> PartResult:
+    """Build part "I/N" of a dataset, in this process."""
+    recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
+    return parts.build_part(
+        recipe,
+        part_of(part),
+        num_workers=1,
+        watcher=watcher or Quiet(),
+        engine=by_chunks(engine),
+    )
+
+
+def finalize(out: Path, *, max_rejected: float | None = None) -> BuildResult:
+    """Make a dataset of the parts below a folder."""
+    return finalize_dataset(find_place(str(out)), num_threads=2, max_rejected=max_rejected)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder by its relative path."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

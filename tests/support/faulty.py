@@ -1,0 +1,337 @@
+"""Builds that meet a fault at a chosen moment: `python -m tests.support.faulty PLAN SOURCE FOLDER`.
+
+One process imports everything and forks a child for each build, so that a build costs hundredths
+of a second and dies a real death. Faults are made by the system: a signal, a full disk, a disk
+that cannot be written. The report is a JSON object on stdout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardprep.errors import BuildError
+from tests.support.builders import build, build_part, finalize, in_process, tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+KEYS: dict[str, Any] = {
+    "shards": 3,
+    "size": "24x24",
+    "format": "png",
+    "split": "train=0.8,test=0.2",
+}
+FEW: dict[str, Any] = {**KEYS, "shards": 1}
+"""Two shards, one in each part."""
+LEAST = {
+    "every change": 40,
+    "random moments": 100,
+    "full disk": 15,
+    "read-only": 1,
+    "every change of parts": 50,
+    "parts at random moments": 20,
+    "parts together": 3,
+}
+"""Plan → how many faults it must have made."""
+_CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+_MS_RDONLY, _MS_REMOUNT, _MS_REC, _MS_PRIVATE = 1, 32, 16384, 1 << 18
+_DISK_BYTES = 96 << 20
+_PAGE_BYTES = 4096
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Run the work in a child; return its wait status as `os.waitstatus_to_exitcode` gives it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def undisturbed(source: Path, out: Path, keys: dict[str, Any] = KEYS) -> dict[str, bytes]:
+    """Build to the end in a child; return every file that is there then."""
+    assert forked(partial(build, source, out, **keys)) == 0
+    return tree(out)
+
+
+def kill_at_change(number: int, out: Path) -> None:
+    """Arm this process: it is killed just before its `number`-th change below `out`."""
+    left = number
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal left
+        if event not in _CHANGES or not str(arguments[0]).startswith(str(out)):
+            return
+        if event == "open" and not (isinstance(arguments[1], str) and arguments[1][0] in "wax"):
+            return
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def check_complete(out: Path, whole: dict[str, bytes]) -> None:
+    """See that whatever has its final name is complete: a shard, a whole dataset."""
+    there = tree(out)
+    for name, data in there.items():
+        shard = name.replace(".incomplete/", "/")
+        if ".tfrecord-" in Path(name).name and not Path(name).name.startswith("."):
+            if "/index/" in name or "/.parts/" in name:
+                continue
+            assert data == whole[shard], f"{name} has its name and is not complete"
+    finished = {name: data for name, data in there.items() if "/1.0.0/" in name}
+    assert not finished or finished == {n: d for n, d in whole.items() if n in finished}
+    if finished:
+        assert any(name.endswith("/manifest.json") for name in finished)
+
+
+def every_change(source: Path, folder: Path) -> dict[str, int]:
+    """Kill a build before each change that it makes to the disk, then build again."""
+    whole = undisturbed(source, folder / "whole")
+    number = 0
+    while True:
+        number += 1
+        out = folder / f"change{number}"
+
+        def faulty(out: Path = out, number: int = number) -> None:
+            kill_at_change(number, out)
+            build(source, out, **KEYS)
+
+        code = forked(faulty)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        check_complete(out, whole)
+        assert undisturbed(source, out) == whole, f"killed before change {number}"
+        shutil.rmtree(out)
+    return {"tried": number - 1, "same bytes": number - 1}
+
+
+def random_moments(source: Path, folder: Path, num_kills: int = 100) -> dict[str, int]:
+    """Kill builds at random moments, several times in a row, then build again."""
+    whole = undisturbed(source, folder / "whole")
+    start = time.monotonic()
+    undisturbed(source, folder / "again")
+    duration = time.monotonic() - start
+    draw = random.Random(4)
+    kills = builds = 0
+    while kills < num_kills:
+        out = folder / f"moment{builds}"
+        for _ in range(draw.randint(1, 6)):
+            moment = draw.uniform(0.001, duration)
+
+            def faulty(out: Path = out, moment: float = moment) -> None:
+                signal.setitimer(signal.ITIMER_REAL, moment)  # without a handler it kills
+                build(source, out, **KEYS)
+
+            code = forked(faulty)
+            kills += code == -signal.SIGALRM
+            assert code in (0, -signal.SIGALRM)
+            check_complete(out, whole)
+        assert undisturbed(source, out) == whole
+        shutil.rmtree(out)
+        builds += 1
+    return {"tried": kills, "same bytes": kills}
+
+
+def in_parts(source: Path, out: Path) -> None:
+    """Build in two parts, then make a dataset of them."""
+    for part in ("1/2", "2/2"):
+        build_part(source, out, part, **FEW)
+    finalize(out)
+
+
+def ended_in_parts(source: Path, out: Path) -> dict[str, bytes]:
+    """Build in parts to the end in a child; return every file that is there then."""
+    assert forked(partial(in_parts, source, out)) == 0
+    return tree(out)
+
+
+def every_change_of_parts(source: Path, folder: Path) -> dict[str, int]:
+    """Kill a build in parts before each change that it makes to the disk, then do it again."""
+    whole = undisturbed(source, folder / "whole", FEW)
+    number = 0
+    while True:
+        number += 1
+        out = folder / f"change{number}"
+
+        def faulty(out: Path = out, number: int = number) -> None:
+            kill_at_change(number, out)
+            in_parts(source, out)
+
+        code = forked(faulty)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        check_complete(out, whole)
+        assert ended_in_parts(source, out) == whole, f"killed before change {number}"
+        shutil.rmtree(out)
+    return {"tried": number - 1, "same bytes": number - 1}
+
+
+def together(works: Sequence[Callable[[], object]]) -> list[int]:
+    """Run works at the same time, a child each; return 0, or the error or signal of each."""
+    children = []
+    for work in works:
+        child = os.fork()
+        if child == 0:
+            os._exit(abs(forked(work)))
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def parts_at_random_moments(source: Path, folder: Path, num_kills: int = 20) -> dict[str, int]:
+    """Kill parts that are built at the same time, one of them twice, then build them again."""
+    whole = undisturbed(source, folder / "whole", FEW)
+    start = time.monotonic()
+    ended_in_parts(source, folder / "again")
+    duration = time.monotonic() - start
+    draw = random.Random(7)
+    kills = builds = 0
+    while kills < num_kills:
+        out = folder / f"moment{builds}"
+        for _ in range(draw.randint(1, 3)):
+            works = []
+            for part in ("1/2", "2/2", "2/2"):
+                moment = draw.uniform(0.001, duration)
+
+                def faulty(out: Path = out, part: str = part, moment: float = moment) -> None:
+                    signal.setitimer(signal.ITIMER_REAL, moment)
+                    build_part(source, out, part, **FEW)
+
+                works.append(faulty)
+            codes = together(works)
+            assert set(codes) <= {0, signal.SIGALRM}
+            kills += codes.count(signal.SIGALRM)
+            check_complete(out, whole)
+        assert ended_in_parts(source, out) == whole
+        shutil.rmtree(out)
+        builds += 1
+    return {"tried": kills, "same bytes": kills}
+
+
+def parts_together(source: Path, folder: Path, num_rounds: int = 3) -> dict[str, int]:
+    """Build each part in two processes at the same time, and end the build in two at once."""
+    whole = undisturbed(source, folder / "whole", FEW)
+    for number in range(num_rounds):
+        out = folder / f"round{number}"
+        parts = ("1/2", "2/2", "2/2", "1/2")
+        works = [partial(build_part, source, out, part, **FEW) for part in parts]
+        assert together(works) == [0] * len(parts)
+        assert 0 in together([partial(finalize, out)] * 2)
+        assert tree(out) == whole
+        shutil.rmtree(out)
+    return {"tried": num_rounds, "same bytes": num_rounds}
+
+
+def own_disk(place: Path) -> bool:
+    """Give this process a small disk of its own at `place`; False where that is not allowed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS) and libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER):
+        return False
+    libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+    options = f"size={_DISK_BYTES}".encode()
+    return not libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", 0, options)
+
+
+def exit_with(error: BuildError, number: int) -> None:
+    """End this process with the number of the system's error, if that is what was said."""
+    os._exit(number if os.strerror(number) in str(error) else 1)
+
+
+def full_disk(source: Path, folder: Path) -> dict[str, int]:
+    """Fill the disk so that a build fails at each page it writes, then make room and go on."""
+    whole = undisturbed(source, folder / "whole")
+    place = folder / "disk"
+    place.mkdir()
+    if not own_disk(place):
+        return {"tried": 0}
+    failed = 0
+    for pages in range(10_000):
+        out, filler = place / f"out{pages}", place / "filler"
+
+        def faulty(out: Path = out, filler: Path = filler, pages: int = pages) -> None:
+            def fill(*arguments: Any) -> Iterator[Any]:
+                status = os.statvfs(place)
+                with filler.open("wb") as file:
+                    size = (status.f_bavail - pages) * _PAGE_BYTES
+                    os.posix_fallocate(file.fileno(), 0, size)
+                return in_process(*arguments)
+
+            try:
+                build(source, out, engine=fill, **KEYS)
+            except BuildError as error:
+                exit_with(error, errno.ENOSPC)
+
+        code = forked(faulty)
+        filler.unlink()
+        if code == 0:
+            break
+        assert code == errno.ENOSPC
+        failed += 1
+        check_complete(out, whole)
+        assert undisturbed(source, out) == whole, f"full after {pages} pages"
+        shutil.rmtree(out)
+    return {"tried": failed, "same bytes": failed}
+
+
+def read_only(source: Path, folder: Path) -> dict[str, int]:
+    """Build onto a disk that may not be written, then make it writable."""
+    whole = undisturbed(source, folder / "whole")
+    place = folder / "disk"
+    place.mkdir()
+    if not own_disk(place):
+        return {"tried": 0}
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def remount(flags: int) -> None:
+        assert not libc.mount(b"none", str(place).encode(), None, _MS_REMOUNT | flags, None)
+
+    def fails() -> None:
+        try:
+            build(source, place / "out", **KEYS)
+        except BuildError as error:
+            exit_with(error, errno.EROFS)
+
+    remount(_MS_RDONLY)
+    codes = [forked(fails)]
+    assert not tree(place)
+    remount(0)
+    assert undisturbed(source, place / "out") == whole
+    return {"tried": len(codes), "same bytes": codes.count(errno.EROFS)}
+
+
+def main(plan: str, source: str, folder: str) -> None:
+    """Run one of the plans and print its report."""
+    plans = {
+        "every change": every_change,
+        "random moments": random_moments,
+        "full disk": full_disk,
+        "read-only": read_only,
+        "every change of parts": every_change_of_parts,
+        "parts at random moments": parts_at_random_moments,
+        "parts together": parts_together,
+    }
+    print(json.dumps(plans[plan](Path(source), Path(folder))))  # noqa: T201 - its result
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,182 @@
+"""docs/json.md, made of the types that the commands print with `--json`; output against them.
+
+`python -m tests.support.json_page` writes the page anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import json
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+from shardprep.cli.results import RESULTS, ErrorJson
+
+PAGE = Path(__file__).parents[2] / "docs" / "json.md"
+_WAYS = {
+    "PartJson": "`shardprep build --part I/N`",
+    "PlanJson": "`shardprep build --dry-run`",
+}
+_PLAIN = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    type(None): "null",
+    Any: "any",
+}
+_HEAD = """# What `--json` prints
+
+Every command takes `--json`: one object on stdout, and nothing else there. Progress, notices and
+the line of an error stay on stderr. This page is made of the types that the program prints; every
+key is always there, but for those that say when. Numbers called `num_` are counts, `_bytes` bytes,
+`_s` seconds. Strings may hold anything that a file can be called: control characters are escaped.
+
+In a later version keys may be added; none goes, or changes its meaning, without a line in the
+[changelog](../CHANGELOG.md).
+
+```console
+$ shardprep inspect --json | jq .manifest.totals.num_written
+$ shardprep verify --json | jq -r '.problems[] | [.kind, .file, .what] | @tsv'
+```
+"""
+_ERRORS = """## Errors
+
+Whatever goes wrong, wrong options and Ctrl-C included, the object is this one; its `exit` is the
+exit code: 1 error, 2 usage, 130 interrupted. A `verify` that finds problems exits with 3 and prints
+its own object.
+"""
+
+
+def page_text() -> str:
+    """Return the page."""
+    parts = [_HEAD]
+    named: list[Any] = []
+    for command, results in RESULTS.items():
+        for result in results:
+            title = _WAYS.get(result.__name__, f"`shardprep {command}`")
+            if command == "finalize":
+                parts.append(f"## {title}\n\nAs `shardprep build`.\n")
+            else:
+                parts.append(f"## {title}\n\n{_table(result, named)}")
+    parts.append(f"{_ERRORS}\n{_table(ErrorJson, named)}")
+    parts.append("# Objects inside of these\n")
+    done: list[Any] = []
+    while rest := [one for one in named if one not in done]:
+        done.append(rest[0])
+        parts.append(f"## {_title(rest[0])}\n\n{_table(rest[0], named)}")
+    return "\n".join(parts)
+
+
+def _table(of: Any, named: list[Any]) -> str:
+    """Return the keys of an object as a table; types that it names are added to `named`."""
+    docs = _docs(of)
+    rows = []
+    for key, hint in _keys(of).items():
+        notes = getattr(hint, "__metadata__", ())
+        note = "".join(one for one in notes if isinstance(one, str))
+        doc = " ".join((docs.get(key) or note).split()).replace("|", "\\|")
+        rows.append(f"| `{key}` | {_kind(hint, named)} | {doc} |")
+    about = inspect.getdoc(of) or ""
+    return "\n".join([about.split("\n\n")[0], "", "| key | value | |", "|---|---|---|", *rows, ""])
+
+
+def _keys(of: Any) -> dict[str, Any]:
+    """Return the types of an object's keys; the settings of a model are none of them."""
+    hints = typing.get_type_hints(of, include_extras=True)
+    return {key: hint for key, hint in hints.items() if key != "model_config"}
+
+
+def _docs(of: Any) -> dict[str, str]:
+    """Return what is written below each key in the source, that of its bases included."""
+    found: dict[str, str] = {}
+    for one in reversed([of, *getattr(of, "__orig_bases__", ())]):
+        module = sys.modules[one.__module__]
+        tree = ast.parse(inspect.getsource(module))
+        body = next(
+            (n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == one.__name__),
+            [],
+        )
+        for line, below in itertools.pairwise(body):
+            if (
+                isinstance(line, ast.AnnAssign)
+                and isinstance(line.target, ast.Name)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                found[line.target.id] = str(below.value.value)
+    return found
+
+
+def _kind(hint: Any, named: list[Any]) -> str:
+    """Return a type in words."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _kind(inner[0], named)
+    if origin is Literal:
+        return " · ".join(f"`{one}`" for one in inner)
+    if origin is not None:
+        words = [_kind(one, named) for one in inner if one is not Ellipsis]
+        is_fixed = origin is tuple and Ellipsis not in inner
+        return {
+            dict: f"object: {words[-1]} by name",
+            list: f"array of {words[0]}",
+            tuple: f"{len(words)} of {words[0]}" if is_fixed else f"array of {words[0]}",
+            types.UnionType: " or ".join(words),
+            typing.Union: " or ".join(words),
+        }.get(origin, words[0])
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    named.append(hint)
+    return f"[{_title(hint)}](#{_title(hint).lower()})"
+
+
+def check(value: Any, hint: Any, at: str = "$") -> None:
+    """See that a JSON value is of a type, with every key of it and with no other."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        check(value, next(one for one in inner if (one is type(None)) == (value is None)), at)
+    elif origin in (typing.NotRequired, typing.Annotated):
+        check(value, inner[0], at)
+    elif origin is Literal:
+        assert value in inner, at
+    elif origin is dict:
+        check_each(value, dict.fromkeys(value, inner[1]), at)
+    elif origin in (tuple, list):
+        assert isinstance(value, list), at
+        is_fixed = origin is tuple and Ellipsis not in inner
+        assert not is_fixed or len(value) == len(inner), at
+        check_each(dict(enumerate(value)), dict.fromkeys(range(len(value)), inner[0]), at)
+    elif hint in _PLAIN and hint is not Any:
+        assert type(value) in ((int, float) if hint is float else (hint,)), f"{at}: {value!r}"
+    elif hint is not Any:
+        hints = _keys(hint)
+        needed = {k for k, h in hints.items() if typing.get_origin(h) is not typing.NotRequired}
+        assert needed <= value.keys() <= hints.keys(), f"{at}: {needed ^ value.keys()}"
+        check_each(value, hints, at)
+
+
+def check_each(value: dict[Any, Any], hints: dict[Any, Any], at: str) -> None:
+    """See that each of several values is of its type."""
+    for key, one in value.items():
+        check(one, hints[key], f"{at}.{key}")
+
+
+def printed(text: str, result: Any) -> Any:
+    """Return what a command has printed: one object of a type."""
+    value = json.loads(text)
+    check(value, result)
+    return value
+
+
+def _title(of: Any) -> str:
+    return str(of.__name__).removesuffix("Json")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_text(), encoding="utf-8")

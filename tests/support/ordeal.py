@@ -1,0 +1,116 @@
+"""Builds archives one after the other, each in a process that is bounded in time, memory and disk.
+
+    python -m tests.support.ordeal FOLDER
+
+builds every file of the folder and prints a JSON object for each. It starts nothing but itself,
+so that a fork is cheap and safe: no test's threads are in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shardprep.errors import ShardprepError
+from tests.support.builders import build
+
+MAX_CPU_S = 10
+MAX_WALL_S = 120
+MAX_FILE_BYTES = 256 << 20
+MAX_MORE_BYTES = 1 << 30
+"""Of address space, beyond what Python and its libraries have taken."""
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the build of one archive ended."""
+
+    name: str
+    ended: str
+    """"built", "error" (one of ours), or what else has happened to the process."""
+    line: str
+    """Of the error."""
+    num_written: int
+    num_left_out: int
+    """Inputs rejected or skipped, each with its reason."""
+    cpu_s: float
+    peak_bytes: int
+    """Memory resident at once."""
+
+
+def try_all(folder: Path) -> list[Ending]:
+    """Build every file of a folder in processes of their own; datasets go to a folder beside it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.ordeal", str(folder)],
+        cwd=_ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return [Ending(**json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def _try(source: Path) -> Ending:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _bound()
+        os.write(writing, json.dumps(_outcome(source)).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:  # noqa: PTH123 - a descriptor
+        text = pipe.read()
+    _, status, used = os.wait4(child, 0)
+    outcome: dict[str, Any] = json.loads(text) if text else {"ended": f"died, wait status {status}"}
+    return Ending(
+        name=source.name,
+        ended=outcome["ended"],
+        line=outcome.get("line", ""),
+        num_written=outcome.get("num_written", 0),
+        num_left_out=outcome.get("num_left_out", 0),
+        cpu_s=used.ru_utime + used.ru_stime,
+        peak_bytes=used.ru_maxrss * 1024,
+    )
+
+
+def _bound() -> None:
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    for what, most in (
+        (resource.RLIMIT_AS, taken + MAX_MORE_BYTES),
+        (resource.RLIMIT_CPU, MAX_CPU_S),
+        (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
+    ):
+        resource.setrlimit(what, (most, most))
+    signal.alarm(MAX_WALL_S)
+
+
+def _outcome(source: Path) -> dict[str, Any]:
+    out = source.parent.with_name("out")
+    try:
+        result = build(source, out, name="tried", replace=True, max_rejected=1, size="16x16")
+    except ShardprepError as error:
+        return {"ended": "error", "line": str(error)}
+    except BaseException:
+        return {"ended": "crash", "line": traceback.format_exc()}
+    totals = result.manifest.totals
+    num_left_out = totals.num_rejected + totals.num_skipped
+    assert totals.num_inputs == totals.num_written + num_left_out
+    return {"ended": "built", "num_written": totals.num_written, "num_left_out": num_left_out}
+
+
+def main(folder: Path) -> None:
+    """Try every file and print how it ended."""
+    for source in sorted(folder.iterdir()):
+        sys.stdout.write(json.dumps(asdict(_try(source))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,200 @@
+"""What docs/trust.md claims is what the suite does: its figures are counted, or asserted by tests.
+
+`python -m tests.support.trust` writes the page, `test_trust` compares it. No fault is made again:
+their figures are the constants that their own tests hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from shardprep.image.process import ProcessedImage
+from shardprep.verifier.problem import MEANINGS
+from tests.documents.test_image_policy import CASES, MIN_WRITTEN_OF_OTHERS, outcome
+from tests.source.test_hostile_archives import (
+    COUNTED,
+    ERROR,
+    MIN_ARCHIVES_OF_OTHERS,
+    WHOLE,
+    archive_rows,
+)
+from tests.support.faulty import LEAST
+from tests.support.image_policy import POLICY, STARVED_MEGABYTES
+from tests.writer.test_engine import CHUNK_SIZES, ENDS_OF_WORKERS
+from tests.writer.test_faults import CHANGES, MIN_WORKER_KILLS, PARENT_KILLS, SOURCES
+
+PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
+KINDS_OF_ARCHIVE = {
+    "path": "member names that lead out of the folder",
+    "name": "odd, long, clashing names",
+    "link": "links and devices as members",
+    "member": "members that cannot be read",
+    "archive": "an archive that cannot be read",
+    "size": "sizes that are not true",
+    "cut": "cut anywhere",
+    "damage": "damaged bytes",
+    "hidden": "members that the directory does not show",
+    "overlap": "members that share their bytes",
+    "bomb": "bombs",
+    "depth": "nested too deep",
+    "time": "slow to read by construction",
+    "junk": "junk before or behind",
+    "nothing": "empty, or no archive",
+}
+
+
+class ImageRow(NamedTuple):
+    """What became of the images of one kind."""
+
+    kind: str
+    tried: int
+    written: int
+    damaged: int
+    """Of those written."""
+    rejected: dict[str, int]
+
+
+def image_rows() -> list[ImageRow]:
+    """Process every image of the policy."""
+    rows = []
+    for title, lines in POLICY.items():
+        results = [outcome(case) for line, case in CASES.values() if line in lines]
+        written = [result for result in results if isinstance(result, ProcessedImage)]
+        rejected = [result for result in results if not isinstance(result, ProcessedImage)]
+        assert all(result.reason for result in rejected), title
+        damaged = sum(bool(result.damage) for result in written)
+        kinds = Counter(result.kind for result in rejected)
+        rows.append(
+            ImageRow(title, len(results), len(written), damaged, dict(sorted(kinds.items())))
+        )
+    return rows
+
+
+def fault_rows() -> list[tuple[str, str, str]]:
+    """Return each fault: how it is made, how often, what holds after it."""
+    ends = Counter(kind for _, kind, _ in ENDS_OF_WORKERS)
+    least = {plan: f"at least {number}" for plan, number in LEAST.items()}
+    same = "the next run ends with the same bytes"
+    return [
+        ("SIGKILL before a change to the disk, at each in turn", least["every change"], same),
+        ("killed by a timer, at random moments", least["random moments"], same),
+        ("disk full (*), at each page written", least["full disk"], f"one-line error; {same}"),
+        ("read-only disk (*)", str(LEAST["read-only"]), f"one-line error, nothing written; {same}"),
+        (
+            "SIGKILL of a build in parts before a change to the disk, at each in turn",
+            least["every change of parts"], same,
+        ),
+        (
+            "parts, built at the same time, killed by a timer at random moments",
+            least["parts at random moments"], same,
+        ),
+        (
+            "each part built by two processes at the same time", str(LEAST["parts together"]),
+            "the same bytes",
+        ),
+        ("SIGKILL of a build that has workers", str(PARENT_KILLS), f"no worker is left; {same}"),
+        ("SIGKILL of workers in one build", f"at least {MIN_WORKER_KILLS}", "the same bytes"),
+        ("Ctrl-C", "1", f"exit code 130, no worker is left; {same}"),
+        (
+            "a stand-in for a decoder that kills its process",
+            str(ends["crashed"] * len(CHUNK_SIZES)),
+            "that image is rejected as `crashed`, no other",
+        ),
+        (
+            "a stand-in for a decoder that hangs", str(ends["timeout"] * len(CHUNK_SIZES)),
+            "that image is rejected as `timeout`, no other",
+        ),
+        (
+            "a decoder that is given too little memory", str(len(STARVED_MEGABYTES)),
+            "that image is rejected as `crashed`, with the reason",
+        ),
+        (
+            f"a source ({', '.join(SOURCES)}) that {', '.join(CHANGES)} while it is read",
+            str(len(SOURCES) * len(CHANGES)),
+            "an error, nothing is kept; with the source back, the same bytes",
+        ),
+        ("a build into a folder where another is at work", "1", "an error"),
+    ]  # fmt: skip
+
+
+def table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def page_text() -> str:
+    """Return the page."""
+    images = image_rows()
+    archives = archive_rows()
+    image_table = table(
+        ("images", "tried", "written", "of these, damage noted", "rejected"),
+        [
+            (
+                row.kind, row.tried, row.written, row.damaged,
+                ", ".join(f"{number} `{kind}`" for kind, number in row.rejected.items()) or 0,
+            )
+            for row in images
+        ],
+    )  # fmt: skip
+    archive_table = table(
+        ("archives", "tried", WHOLE, COUNTED, ERROR),
+        [
+            (KINDS_OF_ARCHIVE[kind], tried, *(ends.get(end, 0) for end in (WHOLE, COUNTED, ERROR)))
+            for kind, tried, ends in archives
+        ],
+    )
+    fault_table = table(("fault", "times", "what holds"), list(fault_rows()))
+    problems = table(
+        ("problem", "meaning"), [(f"`{kind}`", text) for kind, text in MEANINGS.items()]
+    )
+    return f"""# What was tried
+
+Can shardprep be trusted with a dataset too large to look at? This page is written by the tests
+(`python -m tests.support.trust`), and they fail where it says more than they do. In all that
+follows no image was lost, and none was left out in silence.
+
+## Inputs
+
+{sum(row.tried for row in images)} odd and broken images made by the tests. Each is written or
+rejected with a reason; [images.md](images.md) has them line by line.
+
+{image_table}
+
+{sum(tried for _, tried, _ in archives)} hostile archives made by the tests. None wrote outside its
+dataset, ran without end, or took more than 500 MB.
+
+{archive_table}
+
+A collection of other projects' test files is tried too, where it is at hand; the project does not
+carry it. More than 2,500 images: the build ends, written + rejected + skipped = inputs, and no
+image hangs; more than {MIN_WRITTEN_OF_OTHERS:,} can be written. More than {MIN_ARCHIVES_OF_OTHERS}
+hostile archives: each is built or is a one-line error.
+
+## Faults
+
+Made by the system, or by a process that really dies. "The same bytes" are those of an undisturbed
+build, every file compared; in between, what has its final name is complete.
+
+{fault_table}
+
+(*) Tried where the system lets the tests mount a disk of their own, and skipped elsewhere.
+
+## What `verify` finds
+
+`shardprep verify` names damage by file and, where they exist, record, offset and source key:
+
+{problems}
+
+## What is not covered
+
+Power cuts: a SIGKILL stands for them, which does not lose what the system has not yet written.
+Disks and file systems that lie about `fsync`; network file systems; faulty memory; Windows and
+macOS. Wrong labels in the source: shardprep stores what the source says.
+"""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_text(), encoding="utf-8")

@@ -1,0 +1,350 @@
+"""A repaired dataset is, to the byte, the one that was built; or it is left as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.errors import BuildError, DatasetError, ShardprepError
+from shardprep.storage.lock import locked
+from shardprep.verifier.dataset import verify_dataset
+from shardprep.verifier.repair import repair_dataset
+from tests.cli.test_cli import run
+from tests.support.builders import Quiet, animals, build, jpeg, tree, write, write_folder, zip_bytes
+from tests.verifier.test_verify import Told, flipped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SHARD = "pets-{}.tfrecord-{:05d}-of-{:05d}"
+FIRST, SECOND, THIRD = (SHARD.format("train", i, 4) for i in range(3))
+KEYS: dict[str, Any] = {
+    "labels": "prefix",
+    "shards": 4,
+    "size": "32x32",
+    "split": "train=0.8,validation=0.2",
+    "max_rejected": "50%",
+}
+MEMBERS = {
+    **animals(40),
+    "train/cat.99.jpg": b"<html>",
+    "train/dog.99.jpg": b"",
+    "train/dog.98.jpg": b"junk",
+    "readme.txt": b"hello",
+}
+
+
+@pytest.fixture(name="good", scope="module")
+def _good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the source and what was built of it; nobody may change it."""
+    place = tmp_path_factory.mktemp("good")
+    build(write(place / "pets.zip", zip_bytes(MEMBERS)), place / "out", **KEYS)
+    return place
+
+
+@pytest.fixture(name="here")
+def _here(good: Path, tmp_path: Path) -> Path:
+    """Return a copy that a test may damage."""
+    shutil.copytree(good, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def repaired(here: Path, source: str = "pets.zip") -> Quiet:
+    """Repair what verify finds; return what the watcher was told."""
+    folder = here / "out" / "pets" / "1.0.0"
+    found = verify_dataset(folder, decode=False, num_workers=1, watcher=Told())
+    assert found.problems
+    watcher = Quiet()
+    repair_dataset(found, str(here / source), num_workers=1, watcher=watcher)
+    return watcher
+
+
+def flip(path: Path) -> Path:
+    return write(path, flipped(path.read_bytes(), 9999 % (8 * path.stat().st_size)))
+
+
+def cut(path: Path) -> Path:
+    return write(path, path.read_bytes()[:1000])
+
+
+def swap(one: Path, two: Path) -> None:
+    data = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(data)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], int]] = {
+    "a flipped bit": (lambda d: flip(d / FIRST), 1),
+    "two shards": (lambda d: [flip(d / FIRST), cut(d / THIRD)], 2),
+    "a cut": (lambda d: cut(d / SECOND), 1),
+    "no shard": (lambda d: (d / THIRD).unlink(), 1),
+    "an empty shard": (lambda d: write(d / SECOND, b""), 1),
+    "swapped shards": (lambda d: swap(d / FIRST, d / SECOND), 0),
+    "a renamed shard": (lambda d: (d / FIRST).rename(d / f"{FIRST}.bak"), 0),
+    "an extra shard": (lambda d: shutil.copy(d / FIRST, d / SHARD.format("train", 4, 5)), 0),
+    "an index": (lambda d: flip(d / "index" / f"{FIRST}.idx"), 0),
+    "no index at all": (lambda d: shutil.rmtree(d / "index"), 0),
+    "the schema": (lambda d: flip(d / "schema.json"), 0),
+    "the class names": (lambda d: write(d / "label.labels.txt", b"dog\ncat\n"), 0),
+    "dataset_info": (lambda d: (d / "dataset_info.json").unlink(), 0),
+    "items": (lambda d: flip(d / "items.parquet"), 5),
+    "items cut, and a shard": (lambda d: [cut(d / "items.parquet"), flip(d / FIRST)], 5),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_repaired_folder_is_what_was_built(good: Path, here: Path, damage: str) -> None:
+    make, num_shards = DAMAGES[damage]
+    folder = here / "out" / "pets" / "1.0.0"
+    make(folder)
+    assert tree(folder) != tree(good / "out" / "pets" / "1.0.0")
+    watcher = repaired(here)
+    assert tree(here / "out") == tree(good / "out")
+    encoded = watcher.num_new
+    assert (encoded > 0) == (num_shards > 0)
+    assert encoded + watcher.num_done == 43
+    if num_shards < 5:
+        assert encoded <= num_shards * 9
+
+
+def test_whole_shards_are_not_even_copied(here: Path) -> None:
+    folder = here / "out" / "pets" / "1.0.0"
+    flip(folder / FIRST)
+    before = (folder / SECOND).stat().st_ino
+    repaired(here)
+    assert (folder / SECOND).stat().st_ino == before
+
+
+def test_where_no_second_name_can_be_given_shards_are_copied(
+    good: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    flip(here / "out" / "pets" / "1.0.0" / FIRST)
+    repaired(here)
+    assert tree(here / "out") == tree(good / "out")
+
+
+def test_files_of_others_stay(good: Path, here: Path) -> None:
+    folder = here / "out" / "pets" / "1.0.0"
+    flip(folder / FIRST)
+    write(folder / "notes" / "mine.txt", b"keep me")
+    write(folder / f".{FIRST}.tmp", b"of a dead run")
+    repaired(here)
+    assert (folder / "notes" / "mine.txt").read_bytes() == b"keep me"
+    shutil.rmtree(folder / "notes")
+    assert tree(here / "out") == tree(good / "out")
+
+
+@pytest.mark.parametrize("format_", ["png", "raw", "keep"])
+@pytest.mark.parametrize("kind", ["multilabel", "regression", "text", "none"])
+def test_datasets_of_every_kind_are_repaired(tmp_path: Path, kind: str, format_: str) -> None:
+    images = {f"train/{i}.jpg": jpeg(seed=i) for i in range(12)}
+    cells = {"multilabel": "ab c", "regression": "0.1", "text": "été", "none": "x"}
+    rows = "".join(f"{i},{cells[kind]}{i % 3}\n" for i in range(12))
+    keys: dict[str, Any] = {"labels": "csv:t.csv:id:y", "target": kind, "columns": "y"}
+    if kind == "none":
+        keys = {"labels": "none"}
+    if kind == "multilabel":
+        keys["separator"] = " "
+    members = {**images, "t.csv": f"id,y\n{rows}".encode()}
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    keys |= {"shards": 3, "format": format_, "size": "16x16", "dedup": True}
+    path = build(source, tmp_path / "out", **keys).path
+    before = tree(path)
+    flip(min(path.glob("*.tfrecord-*")))
+    repaired(tmp_path)
+    assert tree(path) == before
+
+
+def test_a_set_of_files_in_a_folder_is_repaired(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "pets", animals(20))
+    path = build(source, tmp_path / "out", shards=4, size="32x32").path
+    before = tree(path)
+    flip(path / FIRST)
+    repaired(tmp_path, "pets")
+    assert tree(path) == before
+
+
+def test_a_changed_source_is_refused_and_the_damage_named(here: Path) -> None:
+    folder = here / "out" / "pets" / "1.0.0"
+    flip(folder / FIRST)
+    flip(folder / THIRD)
+    before = tree(here / "out")
+    write(here / "pets.zip", zip_bytes({**MEMBERS, "train/cat.100.jpg": jpeg(seed=100)}))
+    with pytest.raises(BuildError, match=r"source \(its content\)") as error:
+        repaired(here)
+    assert f"{FIRST}, {THIRD} stay damaged" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert tree(here / "out") == before
+
+
+def test_other_versions_are_refused(here: Path) -> None:
+    """A manifest of a build with another Pillow, its own hash right."""
+    from shardprep.dataset.manifest import load_manifest
+
+    folder = here / "out" / "pets" / "1.0.0"
+    manifest = load_manifest(folder)
+    versions = {**manifest.fingerprint.versions, "pillow": "1.0"}
+    fingerprint = manifest.fingerprint.model_copy(update={"versions": versions})
+    other = manifest.model_copy(update={"fingerprint": fingerprint})
+    write(folder / "manifest.json", other.dumps().encode())
+    flip(folder / FIRST)
+    with pytest.raises(BuildError, match=r"pillow \(1\.0, now .*stays damaged"):
+        repaired(here)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_without_a_sound_manifest_nothing_is_repaired(here: Path, gone: bool) -> None:  # noqa: FBT001 - a case
+    folder = here / "out" / "pets" / "1.0.0"
+    flip(folder / FIRST)
+    if gone:
+        (folder / "manifest.json").unlink()
+    else:
+        flip(folder / "manifest.json")
+    before = tree(here / "out")
+    with pytest.raises(DatasetError, match=r"build the set again"):
+        repaired(here)
+    assert tree(here / "out") == before
+
+
+def test_bytes_that_come_out_other_are_never_published(here: Path) -> None:
+    """A manifest with another hash of a shard, its own hash right: no build can make that."""
+    from shardprep.dataset.manifest import Manifest
+
+    folder = here / "out" / "pets" / "1.0.0"
+    document = json.loads((folder / "manifest.json").read_text())
+    document["splits"]["train"]["shards"][0]["sha256"] = "0" * 64
+    write(folder / "manifest.json", Manifest.model_validate(document).dumps().encode())
+    before = tree(here / "out")
+    with pytest.raises(BuildError, match=rf"came out other .*{FIRST}\).*left as it is"):
+        repaired(here)
+    assert tree(here / "out") == before
+
+
+def test_a_dataset_that_was_moved_is_refused(here: Path) -> None:
+    folder = here / "out" / "pets" / "1.0.0"
+    flip(folder / FIRST)
+    folder.rename(here / "out" / "pets" / "2.0.0")
+    found = verify_dataset(
+        here / "out" / "pets" / "2.0.0", decode=False, num_workers=1, watcher=Told()
+    )
+    with pytest.raises(DatasetError, match=r"in pets/1\.0\.0; move it there"):
+        repair_dataset(found, str(here / "pets.zip"), num_workers=1, watcher=Quiet())
+
+
+def test_an_unfinished_build_beside_it_is_not_thrown_away(here: Path) -> None:
+    folder = here / "out" / "pets" / "1.0.0"
+    flip(folder / FIRST)
+    work = here / "out" / "pets" / "1.0.0.incomplete"
+    state = json.loads((folder / "manifest.json").read_text())["fingerprint"]
+    state["options"]["quality"] = 50
+    write(work / ".build.json", json.dumps(state).encode())
+    write(work / ".parts" / f"{FIRST}.parquet", b"PAR1")
+    before = tree(here / "out")
+    with pytest.raises(BuildError, match="an unfinished build is here"):
+        repaired(here)
+    assert tree(here / "out") == before | {"pets/1.0.0.incomplete/.lock": b""}
+
+
+def test_two_repairs_do_not_share_a_folder(here: Path) -> None:
+    flip(here / "out" / "pets" / "1.0.0" / FIRST)
+    with (
+        locked(here / "out" / "pets" / "1.0.0.incomplete"),
+        pytest.raises(ShardprepError, match="another build is at work"),
+    ):
+        repaired(here)
+
+
+# --- the command line --------------------------------------------------------------------------
+
+
+@pytest.fixture(name="shop")
+def _shop(tmp_path: Path) -> Path:
+    """Return a folder with a source, a recipe for it and its dataset."""
+    write(tmp_path / "pets.zip", zip_bytes(MEMBERS))
+    recipe = 'source = "pets.zip"\nshards = 4\nsize = "32x32"\nmax_rejected = "50%"\n'
+    write(tmp_path / "shardprep.toml", f"{recipe}labels = 'prefix'\n".encode())
+    assert run("build", cwd=tmp_path).returncode == 0
+    return tmp_path
+
+
+def test_verify_exits_3_repair_exits_0(shop: Path) -> None:
+    folder = shop / "tfrecords" / "pets" / "1.0.0"
+    before = tree(folder)
+    good = run("verify", "--decode", cwd=shop)
+    assert good.returncode == 0, good.stderr
+    assert "4 shards, 40 records" in good.stdout
+    assert good.stdout.strip().endswith("checked: no problem found")
+    flip(folder / FIRST)
+    bad = run("verify", cwd=shop)
+    assert bad.returncode == 3
+    assert bad.stderr == ""
+    assert all(len(line) <= 80 for line in bad.stdout.splitlines())
+    said = " ".join(bad.stdout.split())
+    assert f"damaged {FIRST}, record" in said
+    assert ".jpg: data CRC is" in said
+    assert "2 problems found in 1 file" in said
+    fixed = run("verify", "--repair", cwd=shop)
+    assert fixed.returncode == 0, fixed.stderr
+    assert "no problem found" in fixed.stdout
+    assert tree(folder) == before
+
+
+def test_verify_json_holds_every_problem(shop: Path) -> None:
+    folder = shop / "tfrecords" / "pets" / "1.0.0"
+    (folder / FIRST).write_bytes((folder / FIRST).read_bytes()[:2000])
+    done = run("verify", "--json", cwd=shop)
+    assert done.returncode == 3
+    facts = json.loads(done.stdout)
+    cut = [problem for problem in facts["problems"] if problem["kind"] == "cut"]
+    assert len(cut) > 5
+    assert all(problem["file"] == FIRST and problem["key"] for problem in cut)
+    assert cut[0]["record"] is not None
+    repaired_json = run("verify", "--json", "--repair", cwd=shop)
+    assert repaired_json.returncode == 0
+    assert json.loads(repaired_json.stdout)["problems"] == []
+    assert json.loads(repaired_json.stdout)["repaired"] == facts["problems"]
+
+
+def test_a_repair_that_cannot_be_says_why_in_one_line(shop: Path) -> None:
+    folder = shop / "tfrecords" / "pets" / "1.0.0"
+    flip(folder / FIRST)
+    write(shop / "pets.zip", zip_bytes(animals(8)))
+    done = run("verify", "--repair", cwd=shop)
+    assert done.returncode == 1
+    assert f"{FIRST} stays damaged" in done.stderr.strip().splitlines()[-1]
+    (shop / "shardprep.toml").unlink()
+    lost = run("verify", "--repair", cwd=shop)
+    assert lost.returncode == 2
+    assert lost.stderr.endswith("add --source with the folder, the archive or the slug\n")
+    assert (lost.stdout, lost.stderr.count("\n")) == ("", 1)  # said before anything is verified
+    gone = run("verify", "--repair", "--source", "nothing.zip", cwd=shop)
+    assert gone.returncode == 1
+    assert "nothing.zip: no such file" in gone.stderr
+
+
+def test_verify_takes_a_folder_without_a_manifest(shop: Path) -> None:
+    folder = shop / "tfrecords" / "pets" / "1.0.0"
+    (folder / "manifest.json").unlink()
+    done = run("verify", folder, cwd=shop)
+    assert done.returncode == 3
+    assert "missing   manifest.json: is not there" in done.stdout
+    assert "4 shards, 40 records" in done.stdout
+
+
+def test_verify_of_an_unfinished_build_exits_1(shop: Path) -> None:
+    folder = shop / "tfrecords" / "pets" / "1.0.0"
+    folder.rename(folder.with_name("1.0.0.incomplete"))
+    (folder.with_name("1.0.0.incomplete") / "manifest.json").unlink()
+    for place in ("tfrecords", "tfrecords/pets/1.0.0.incomplete"):
+        done = run("verify", place, cwd=shop)
+        assert done.returncode == 1
+        assert "the build is not finished; run the same `shardprep build` again" in done.stderr

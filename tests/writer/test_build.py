@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from shardprep.dataset.folder import find_dataset
+from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.tfrecord import read_records
+from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
+from shardprep.recipe.recipe import make_recipe
+from shardprep.storage.lock import locked
+from shardprep.writer.build import build_dataset
+from shardprep.writer.engine.job import by_chunks
+from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.finalize import TooManyRejectedError
+from shardprep.writer.fingerprint import make_fingerprint
+from tests.support.builders import (
+    Quiet,
+    animals,
+    build,
+    in_process,
+    jpeg,
+    tree,
+    write,
+    write_folder,
+    zip_bytes,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
+
+
+@pytest.fixture(name="source")
+def _source(tmp_path: Path) -> Path:
+    return write(tmp_path / "pets.zip", zip_bytes(animals(30)))
+
+
+def recipe(source: Path, out: Path, **keys: Any) -> Any:
+    return make_recipe({"source": str(source), "out": str(out), **KEYS, **keys}, "test")
+
+
+def test_a_folder_holds_just_what_the_design_lists(source: Path, tmp_path: Path) -> None:
+    result = build(source, tmp_path / "out", **KEYS)
+    assert result.path == tmp_path / "out" / "pets" / "1.0.0"
+    shards = [f"pets-train.tfrecord-{i:05d}-of-00004" for i in range(4)]
+    assert sorted(tree(result.path)) == sorted(
+        [
+            *shards,
+            *(f"index/{shard}.idx" for shard in shards),
+            "dataset_info.json",
+            "features.json",
+            "items.parquet",
+            "label.labels.txt",
+            "manifest.json",
+            "schema.json",
+        ],
+    )
+    assert [path.name for path in (tmp_path / "out" / "pets").iterdir()] == ["1.0.0"]
+
+
+def test_manifest_measures_the_shards(source: Path, tmp_path: Path) -> None:
+    result = build(source, tmp_path / "out", **KEYS)
+    for shard in result.manifest.splits["train"].shards:
+        data = (result.path / shard.name).read_bytes()
+        with (result.path / shard.name).open("rb") as file:
+            records = list(read_records(file, shard.name))
+        assert (shard.num_bytes, shard.num_records) == (len(data), len(records))
+        assert shard.sha256 == hashlib.sha256(data).hexdigest()
+        index = (result.path / "index" / f"{shard.name}.idx").read_text()
+        assert index == "".join(f"{record.offset} {record.length}\n" for record in records)
+
+
+def test_every_input_is_a_row_and_the_totals_add_up(tmp_path: Path) -> None:
+    members = {
+        **animals(30),
+        "train/cat.99.jpg": b"<html>not found</html>",
+        "train/nolabel.jpg": jpeg(),
+        "train/Thumbs.db": b"\xd0\xcf",
+        "readme.txt": b"hello",
+    }
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    result = build(source, tmp_path / "out", labels="prefix", **KEYS)
+    rows = pq.read_table(result.path / "items.parquet").to_pylist()
+    assert Counter(row["key"] for row in rows) == Counter(members.keys())
+    status = Counter(row["status"] for row in rows)
+    assert status == {"written": 30, "rejected": 1, "skipped": 3}
+    totals = result.manifest.totals
+    assert (totals.num_inputs, totals.num_written) == (34, 30)
+    assert totals.rejected == {"not_an_image": 1}
+    assert totals.skipped == {"junk": 1, "no label": 1, "not an image": 1}
+    for row in rows:
+        assert (row["status"] == "written") == (row["reason"] is None)
+        if row["status"] == "written":
+            data = (result.path / row["shard"]).read_bytes()
+            record = data[row["offset"] : row["offset"] + row["length"]]
+            assert row["key"].encode() in record
+            assert row["original_sha256"] == hashlib.sha256(members[row["key"]]).hexdigest()
+            assert row["original_bytes"] == len(members[row["key"]])
+
+
+def test_bytes_do_not_depend_on_workers_engine_or_chunks(source: Path, tmp_path: Path) -> None:
+    trees: list[dict[str, bytes]] = []
+    for number, engine in ((1, in_process), (1, run_chunks), (4, run_chunks)):
+        out = tmp_path / f"out{len(trees)}"
+        result = build_dataset(
+            recipe(source, out),
+            num_workers=number,
+            watcher=Quiet(),
+            engine=by_chunks(engine),  # type: ignore[arg-type]
+        )
+        trees.append(tree(result.path))
+    assert trees[0] == trees[1] == trees[2]
+
+
+def test_bytes_do_not_depend_on_the_order_of_members(tmp_path: Path) -> None:
+    members = animals(20)
+    one = write(tmp_path / "a" / "pets.zip", zip_bytes(members))
+    two = write(tmp_path / "b" / "pets.zip", zip_bytes(dict(reversed(members.items()))))
+    folder = write_folder(tmp_path / "c" / "pets", members)
+    shards = [
+        {name: data for name, data in tree(build(source, tmp_path / str(i), **KEYS).path).items()
+         if ".tfrecord-" in name}
+        for i, source in enumerate((one, two, folder))
+    ]  # fmt: skip
+    assert shards[0] == shards[1] == shards[2]
+
+
+def test_a_finished_build_has_nothing_to_do(source: Path, tmp_path: Path) -> None:
+    first = build(source, tmp_path / "out", **KEYS)
+    before = {path: path.stat().st_mtime_ns for path in first.path.rglob("*")}
+    again = build(source, tmp_path / "out", **KEYS)
+    assert again.was_there
+    assert again.manifest == first.manifest
+    assert {path: path.stat().st_mtime_ns for path in first.path.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [({"size": "16x16"}, "size"), ({"seed": 3}, "seed (0, now 3)")]
+)
+def test_another_recipe_for_a_finished_dataset_is_an_error(
+    source: Path, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    build(source, tmp_path / "out", **KEYS)
+    with pytest.raises(BuildError, match="--overwrite") as error:
+        build(source, tmp_path / "out", **{**KEYS, **change})
+    assert said in str(error.value)
+    result = build(source, tmp_path / "out", replace=True, **{**KEYS, **change})
+    assert result.manifest.fingerprint.options != {}
+    assert not result.was_there
+    assert sorted(path.name for path in result.path.parent.iterdir()) == ["1.0.0"]
+
+
+def test_a_changed_source_is_noticed(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "out", **KEYS)
+    write(source, zip_bytes(animals(31)))
+    with pytest.raises(BuildError, match=r"source \(its content\)"):
+        build(source, tmp_path / "out", **KEYS)
+
+
+@pytest.mark.parametrize("out", ["pets/tfrecords", "pets", ""])
+def test_a_folder_may_hold_what_is_built_from_it(out: str, tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "pets", animals(30))
+    for was_there in (False, True):
+        result = build(source, tmp_path / out, **KEYS)
+        assert result.was_there == was_there
+        assert result.manifest.totals.num_inputs == 30
+
+
+class StoppedError(Exception):
+    """Stands for whatever ends a run."""
+
+
+class StopAfter(Quiet):
+    """A watcher that ends the run after some items."""
+
+    def __init__(self, num_items: int) -> None:
+        super().__init__()
+        self.left = num_items
+
+    def encoded(self, num_items: int, num_rejected: int) -> None:
+        super().encoded(num_items, num_rejected)
+        self.left -= num_items
+        if self.left <= 0:
+            raise StoppedError
+
+
+@pytest.mark.parametrize("num_items", [1, 8, 15, 29])
+def test_an_interrupted_build_goes_on_and_ends_with_the_same_bytes(
+    source: Path, tmp_path: Path, num_items: int
+) -> None:
+    whole = build(source, tmp_path / "whole", **KEYS)
+    with pytest.raises(StoppedError):
+        build(source, tmp_path / "out", watcher=StopAfter(num_items), **KEYS)
+    assert not (tmp_path / "out" / "pets" / "1.0.0").exists()
+    watcher = Quiet()
+    result = build(source, tmp_path / "out", watcher=watcher, **KEYS)
+    done = [bound for bound in (0, 7, 15, 22) if bound < num_items][-1]
+    assert watcher.num_done == done
+    assert tree(result.path) == tree(whole.path)
+
+
+def test_a_shard_damaged_after_it_was_finished_is_built_again(source: Path, tmp_path: Path) -> None:
+    whole = build(source, tmp_path / "whole", **KEYS)
+    with pytest.raises(StoppedError):
+        build(source, tmp_path / "out", watcher=StopAfter(29), **KEYS)
+    work = tmp_path / "out" / "pets" / "1.0.0.incomplete"
+    shard = min(work.glob("pets-train*"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"!")
+    result = build(source, tmp_path / "out", **KEYS)
+    assert tree(result.path) == tree(whole.path)
+
+
+def test_an_unfinished_build_of_other_options_is_an_error(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        build(source, tmp_path / "out", watcher=StopAfter(9), **KEYS)
+    with pytest.raises(BuildError, match=r"unfinished build .*size \(32x32, now 16x16\)"):
+        build(source, tmp_path / "out", **{**KEYS, "size": "16x16"})
+
+
+def test_too_many_rejections_fail_and_keep_the_work(tmp_path: Path) -> None:
+    members = {**animals(20), "train/cat.77.jpg": b"junk", "train/dog.78.jpg": b""}
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    with pytest.raises(TooManyRejectedError, match=r"2 of 22 images are rejected \(9.1%\)"):
+        build(source, tmp_path / "out", **KEYS)
+    assert not (tmp_path / "out" / "pets" / "1.0.0").exists()
+    result = build(source, tmp_path / "out", max_rejected="10%", **KEYS)
+    assert result.num_new_items == 0
+    assert result.manifest.totals.num_rejected == 2
+
+
+def test_copies_are_counted_and_dedup_leaves_them_out(tmp_path: Path) -> None:
+    twice = jpeg(seed=7)
+    members = {**animals(12), "train/cat.90.jpg": twice, "train/cat.91.jpg": twice}
+    members |= {"test/1.jpg": jpeg(seed=99), "test/2.jpg": twice}
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    totals = build(source, tmp_path / "out", labels="prefix", **KEYS).manifest.totals
+    assert (totals.num_copies, totals.num_leaks) == (2, 1)
+    result = build(source, tmp_path / "less", labels="prefix", dedup=True, **KEYS)
+    assert result.manifest.totals.num_copies == 0
+    assert result.manifest.totals.skipped == {"a copy of another": 2}
+    assert result.manifest.splits["test"].num_records == 2
+
+
+def test_split_is_stratified_and_the_unlabelled_test_stays(tmp_path: Path) -> None:
+    members = {**animals(40), **{f"test/{i}.jpg": jpeg(seed=i) for i in range(5)}}
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    result = build(source, tmp_path / "out", split="train=0.8,validation=0.2", **KEYS)
+    splits = result.manifest.splits
+    assert splits["train"].label_counts == {"cat": 16, "dog": 16}
+    assert splits["validation"].label_counts == {"cat": 4, "dog": 4}
+    assert (splits["test"].num_records, splits["test"].num_unlabelled) == (5, 5)
+
+
+def test_cutting_a_test_split_leaves_the_unlabelled_out_by_name(tmp_path: Path) -> None:
+    members = {**animals(40), "test/1.jpg": jpeg()}
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    result = build(source, tmp_path / "out", split="train=0.5,test=0.5", **KEYS)
+    assert result.manifest.splits["test"].num_unlabelled == 0
+    assert sum(result.manifest.totals.skipped.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("members", "keys", "error", "said"),
+    [
+        ({}, {}, SourceError, "holds no image"),
+        ({"a.txt": b"x"}, {}, SourceError, r"holds no image \(1 .txt\)"),
+        (animals(4), {"shards": 9}, RecipeError, "use --shards 4 or fewer"),
+        (animals(4), {"classes": "cat"}, SourceError, "'dog' .* is not among --classes"),
+        (animals(4), {"labels": "csv:none.csv"}, SourceError, "no such label table"),
+        (animals(4), {"schema": "regression9"}, Exception, "shipped are classification"),
+        (animals(4), {"split": "train=0.999,test=0.001"}, RecipeError, "leaves none"),
+    ],
+)
+def test_what_cannot_be_built_says_what_to_do(
+    tmp_path: Path, members: dict[str, bytes], keys: dict[str, Any], error: Any, said: str
+) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    with pytest.raises(error, match=said) as caught:
+        build(source, tmp_path / "out", **{"size": "16x16", **keys})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_source_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such file or folder"):
+        build(tmp_path / "nothing.zip", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_build_hides_nothing_from_the_garbage_collector(source: Path, tmp_path: Path) -> None:
+    build(source, tmp_path / "out", **KEYS)
+    assert gc.get_freeze_count() == 0
+    with pytest.raises(SourceError):
+        build(source, tmp_path / "other", labels="csv:none.csv", **KEYS)
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_build_that_came_to_nothing_leaves_nothing(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError):
+        build(source, tmp_path / "out", labels="csv:none.csv", **KEYS)
+    assert not (tmp_path / "out").exists()
+    assert build(source, tmp_path / "out", **KEYS).manifest.totals.num_written == 30
+
+
+def test_options_may_change_as_long_as_nothing_is_done(source: Path, tmp_path: Path) -> None:
+    work = tmp_path / "out" / "pets" / "1.0.0.incomplete"
+    other = make_fingerprint(recipe(source, tmp_path / "out", seed=9))
+    write(work / ".build.json", other.model_dump_json().encode())
+    assert build(source, tmp_path / "out", **KEYS).manifest.seed == 0
+
+
+def test_a_full_disk_is_found_before_starting(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
+    with pytest.raises(BuildError, match=r"MB are needed, the disk has 1 MB left"):
+        build(source, tmp_path / "out", **KEYS)
+
+
+def test_two_builds_do_not_share_a_folder(source: Path, tmp_path: Path) -> None:
+    with (
+        locked(tmp_path / "out" / "pets" / "1.0.0.incomplete"),
+        pytest.raises(BuildError, match="another build is at work"),
+    ):
+        build(source, tmp_path / "out", **KEYS)
+
+
+def test_the_work_folder_is_gone_after_success_and_after_failure(tmp_path: Path) -> None:
+    inner = zip_bytes(animals(6))
+    good = write(tmp_path / "good.zip", zip_bytes({"train.zip": inner}))
+    build(good, tmp_path / "out", size="16x16")
+    bad = write(tmp_path / "bad.zip", zip_bytes({"train.zip": inner, "x.zip": inner[:-40]}))
+    with pytest.raises(SourceError, match=r"x\.zip"):
+        build(bad, tmp_path / "out", size="16x16")
+    assert not list((tmp_path / "out").glob("**/.work"))
+
+
+def test_find_dataset_takes_the_newest_version(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for version in ("1.9.0", "1.10.0"):
+        build(source, out, version=version, **KEYS)
+    assert find_dataset(out).name == find_dataset(out / "pets").name == "1.10.0"
+    assert find_dataset(out / "pets" / "1.9.0").name == "1.9.0"
+    build(source, out, name="other", **KEYS)
+    with pytest.raises(DatasetError, match="several datasets"):
+        find_dataset(out)
+
+
+def test_an_unfinished_dataset_is_not_found(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        build(source, tmp_path / "out", watcher=StopAfter(9), **KEYS)
+    with pytest.raises(DatasetError, match="not finished"):
+        find_dataset(tmp_path / "out")
+
+
+def test_the_manifest_is_json_without_time_or_place(source: Path, tmp_path: Path) -> None:
+    result = build(source, tmp_path / "out", **KEYS)
+    text = (result.path / "manifest.json").read_text()
+    assert json.loads(text)["name"] == "pets"
+    assert str(tmp_path) not in text
+    assert load_manifest(result.path) == result.manifest

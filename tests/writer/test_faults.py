@@ -1,0 +1,293 @@
+"""Whatever happens to a build, the next run ends with the bytes of an undisturbed one.
+
+Meanwhile nothing has its final name that is not complete, and no process is left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.errors import BuildError
+from shardprep.writer.engine.local import run_chunks
+from tests.support.builders import (
+    SHARED_DATA,
+    Quiet,
+    animals,
+    build,
+    in_process,
+    jpeg,
+    tar_bytes,
+    tree,
+    write,
+    write_folder,
+    zip_bytes,
+)
+from tests.support.faulty import LEAST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
+
+KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
+PARENT_KILLS = 3
+MIN_WORKER_KILLS = 2
+
+
+@pytest.mark.parametrize(("plan", "least"), LEAST.items())
+def test_disk_and_kill_faults_leave_nothing_half_done(
+    plan: str, least: int, tmp_path: Path
+) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(8)))
+    command = [sys.executable, "-m", "tests.support.faulty", plan, str(source), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    if not report["tried"]:
+        pytest.skip("no disk of its own may be mounted here")
+    assert report["tried"] >= least
+    assert report["same bytes"] == report["tried"]
+
+
+@dataclass
+class Run:
+    """A `shardprep build` with two workers, in a process group of its own."""
+
+    command: list[str]
+
+    def start(self, out: Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self.command, "--out", str(out)],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def to_the_end(self, out: Path) -> dict[str, bytes]:
+        with self.start(out) as process:
+            assert process.wait(timeout=120) == 0
+        return tree(out)
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path: Path) -> Run:
+    inner = zip_bytes({f"train/{n}": d for n, d in animals(160, folder="").items()})
+    source = write(tmp_path / "pets.zip", zip_bytes({"train.zip": inner}))
+    command = [sys.executable, "-m", "shardprep", "build", str(source), "--workers", "2"]
+    return Run([*command, "--size", "400x400", "--format", "png", "--shards", "12"])
+
+
+def members(group: int) -> list[int]:
+    """Return the living processes of a group."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, of = (place / "stat").read_text().rsplit(")", 1)[1].split()[:3]
+            if int(of) == group and state != "Z":
+                found.append(int(place.name))
+    return found
+
+
+def is_gone(group: int) -> bool:
+    return not members(group)
+
+
+def workers(process: subprocess.Popen[str]) -> list[int]:
+    """Return the processes that were forked from the server of a program."""
+    found = []
+    for number in members(process.pid):
+        with contextlib.suppress(OSError):
+            stat = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()
+            if "forkserver" in Path(f"/proc/{stat[1]}/cmdline").read_text():
+                found.append(number)
+    return found
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.005)
+    assert holds()
+
+
+def has_shard(out: Path) -> bool:
+    return any(out.glob("pets/1.0.0.incomplete/pets-train*"))
+
+
+def test_a_killed_parent_takes_its_workers_along(run: Run, tmp_path: Path) -> None:
+    whole = run.to_the_end(tmp_path / "whole")
+    draw = random.Random(20261121)
+    for _ in range(PARENT_KILLS):
+        with run.start(tmp_path / "out") as process:
+            wait_until(lambda: has_shard(tmp_path / "out"))
+            time.sleep(draw.uniform(0, 0.1))
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            wait_until(partial(is_gone, process.pid), 5)
+        assert not (tmp_path / "out/pets/1.0.0").exists()
+    assert run.to_the_end(tmp_path / "out") == whole
+
+
+def test_killed_workers_cost_nothing(run: Run, tmp_path: Path) -> None:
+    whole = run.to_the_end(tmp_path / "whole")
+    kills = num_shards = 0
+    with run.start(tmp_path / "out") as process:
+        while process.poll() is None:
+            time.sleep(0.005)
+            done = len(list((tmp_path / "out").glob("pets/1.0.0.incomplete/pets-train*")))
+            if done > num_shards and kills < 5:
+                num_shards = done
+                for number in workers(process)[:1]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(number, signal.SIGKILL)
+                        kills += 1
+        assert process.returncode == 0
+    assert kills >= MIN_WORKER_KILLS
+    assert tree(tmp_path / "out") == whole
+
+
+def test_ctrl_c_exits_130_and_leaves_no_worker(run: Run, tmp_path: Path) -> None:
+    whole = run.to_the_end(tmp_path / "whole")
+    process = run.start(tmp_path / "out")
+    wait_until(lambda: has_shard(tmp_path / "out"))
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1].startswith("interrupted; run the same command again")
+    assert "Traceback" not in said
+    wait_until(partial(is_gone, process.pid), 10)
+    assert run.to_the_end(tmp_path / "out") == whole
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """Encodes as ever, but one image ends the process that touches it."""
+
+    encoder: ChunkEncoder
+    key: str
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        if any(item.key == self.key for item in task.items):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return self.encoder(task, before_item)
+
+
+def test_an_image_that_kills_its_worker_is_rejected_and_counted(tmp_path: Path) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
+
+    def engine(encoder: ChunkEncoder, *rest: Any) -> Generator[EncodedChunk]:
+        return run_chunks(Deadly(encoder, "train/dog.7.jpg"), *rest)
+
+    result = build(source, tmp_path / "out", engine=engine, **KEYS)
+    totals = result.manifest.totals
+    assert (totals.num_written, totals.rejected) == (39, {"crashed": 1})
+
+
+SOURCES: dict[str, Callable[[Path, dict[str, bytes]], Path]] = {
+    "zip": lambda folder, images: write(folder / "pets.zip", zip_bytes(images)),
+    "tar": lambda folder, images: write(folder / "pets.tar", tar_bytes(images)),
+    "folder": lambda folder, images: write_folder(folder / "pets", images),
+}
+
+
+def _file_of(source: Path) -> Path:
+    return next(source.glob("train/dog.9.jpg")) if source.is_dir() else source
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "vanishes": lambda file: file.unlink(),
+    "is cut": lambda file: os.truncate(file, file.stat().st_size - 900),
+    "is replaced": lambda file: file.write_bytes(b"\0" + file.read_bytes()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_source_that_changes_while_it_is_read_gives_no_dataset(
+    kind: str, change: str, tmp_path: Path
+) -> None:
+    source = SOURCES[kind](tmp_path, animals(20))
+    whole = tree(build(source, tmp_path / "whole", **KEYS).path)
+    file = _file_of(source)
+    data, status = file.read_bytes(), file.stat()
+
+    def engine(*arguments: Any) -> Iterator[EncodedChunk]:
+        chunks = in_process(*arguments)
+        yield next(chunks)
+        CHANGES[change](file)
+        yield from chunks
+
+    with pytest.raises(BuildError, match="has changed or gone while it was read"):
+        build(source, tmp_path / "out", engine=engine, max_rejected="100%", **KEYS)
+    assert not (tmp_path / "out").exists()
+    file.write_bytes(data)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert tree(build(source, tmp_path / "out", **KEYS).path) == whole
+
+
+def test_a_member_that_could_not_be_read_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
+    """A disk that was away for a while must not have cost the images on it."""
+    source = write_folder(tmp_path / "pets", animals(20))
+    whole = tree(build(source, tmp_path / "whole", **KEYS).path)
+    away = tmp_path / "away"
+
+    def engine(*arguments: Any) -> Iterator[EncodedChunk]:
+        source.rename(away)
+        chunks = in_process(*arguments)
+        yield next(chunks)
+        away.rename(source)
+        for _ in range(8):
+            yield next(chunks)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(source, tmp_path / "out", engine=engine, **KEYS)
+    watcher = Quiet()
+    assert tree(build(source, tmp_path / "out", watcher=watcher, **KEYS).path) == whole
+    assert watcher.num_done == 0
+
+
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the torture images are not here")
+def test_every_torture_image_ends_as_written_rejected_or_skipped(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "shardprep", "build", str(SHARED_DATA / "torture-images.tar"),
+        "--max-rejected", "100%", "--json", "--labels", "none", "--timeout", "20",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    totals = json.loads(done.stdout)["manifest"]["totals"]
+    parts = ("num_written", "num_rejected", "num_skipped")
+    assert sum(totals[part] for part in parts) == totals["num_inputs"] > 2500
+    assert totals["rejected"].get("timeout", 0) == 0
+
+
+def test_rejected_images_are_copied_out_with_their_reasons(tmp_path: Path) -> None:
+    good = {f"a/{i}.jpg": jpeg(seed=i) for i in range(40)}
+    bad = {"b/x y.jpg": b"nothing", "a/cut.jpg": jpeg()[:-200], "a/\x1b[2J.jpg": b"<html>"}
+    write(tmp_path / "pets.zip", zip_bytes({"train.zip": zip_bytes({**good, **bad})}))
+    command = [sys.executable, "-m", "shardprep", "build", "pets.zip", "--save-rejected", "bad"]
+    for limit, code in (("1%", 1), ("50%", 0), ("50%", 0)):
+        done = subprocess.run(
+            [*command, "--max-rejected", limit], cwd=tmp_path, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert "3 of 3 rejected images copied to bad" in done.stderr
+        saved = {p.read_bytes() for p in (tmp_path / "bad").glob("*/*")}
+        assert saved == set(bad.values())
+        text = (tmp_path / "bad" / "rejected.csv").read_text()
+        assert text.splitlines()[0] == "key,kind,reason,file"
+        assert "train.zip/a/cut.jpg," in text
+    assert all(p.name.isascii() and p.name.isprintable() for p in (tmp_path / "bad").rglob("*"))

@@ -1,0 +1,441 @@
+"""A dataset in object storage is whole until the one that takes its place is: whatever happens."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from shardprep.cli.app import app
+from shardprep.dataset.fetch import fetch_dataset
+from shardprep.dataset.remote import RemoteDataset, find
+from shardprep.errors import BuildError, ShardprepError, StorageError
+from shardprep.reader import Dataset, load
+from shardprep.storage import objects
+from shardprep.storage.url import ObjectUrl
+from shardprep.verifier.dataset import verify_dataset
+from shardprep.writer.finalize import finalize_dataset
+from shardprep.writer.workspace.find import find_place
+from tests.support.builders import (
+    Quiet,
+    animals,
+    build,
+    in_process,
+    tree,
+    write,
+    write_folder,
+    zip_bytes,
+)
+from tests.support.object_store import Bucket, Fault, nth, process_environment, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from tests.support.object_store import ObjectStore, Proxy
+
+WHERE, INCOMPLETE = "pets/1.0.0", "pets/1.0.0.incomplete"
+OLD: dict[str, Any] = {"shards": 3, "size": "16x16", "format": "png"}
+NEW: dict[str, Any] = {"shards": 2, "size": "16x16", "format": "raw"}
+
+
+@pytest.fixture(name="source", scope="module")
+def _source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    members = {**animals(9), "train/cat.90.jpg": b"junk"}
+    return write(tmp_path_factory.mktemp("source") / "pets.zip", zip_bytes(members))
+
+
+@pytest.fixture(name="old", scope="module")
+def _old(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return tree(build(source, tmp_path_factory.mktemp("old"), max_rejected=1, **OLD).path)
+
+
+@pytest.fixture(name="new", scope="module")
+def _new(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return tree(build(source, tmp_path_factory.mktemp("new"), max_rejected=1, **NEW).path)
+
+
+@pytest.fixture(name="there")
+def _there(bucket: Bucket, old: dict[str, bytes]) -> Bucket:
+    """A bucket with the old dataset."""
+    for name, data in old.items():
+        bucket.put(f"{WHERE}/{name}", data)
+    return bucket
+
+
+def overwrite(source: Path, bucket: Bucket, **keys: Any) -> Any:
+    keys = {**NEW, "max_rejected": 1, **keys}
+    return build(source, bucket.url, replace=True, **keys)  # type: ignore[arg-type]
+
+
+class Untold:
+    """Hears how far it is."""
+
+    def begin(self, what: str, num_bytes: int | None) -> None:
+        del what, num_bytes
+
+    def progress(self, num_bytes: int) -> None:
+        del num_bytes
+
+
+def find_there(bucket: Bucket) -> RemoteDataset:
+    found = find(f"{bucket.url}/{WHERE}")
+    assert isinstance(found, RemoteDataset)
+    return found
+
+
+def seen(bucket: Bucket) -> dict[str, bytes]:
+    """Return the files of the dataset as whoever reads it sees them, checked by verify."""
+    found = find_there(bucket)
+    assert not verify_dataset(found, decode=False, num_workers=1, watcher=Untold()).problems
+    own = {name: facts for name, facts in found.objects.items() if not name.startswith(".")}
+    return {name: bucket.read(f"{WHERE}/{facts.name}") for name, facts in own.items()}
+
+
+def is_whole(bucket: Bucket, old: Mapping[str, bytes]) -> bool:
+    """Tell whether all objects of a dataset are there, none changed, and a reader reads all."""
+    there = bucket.tree(WHERE)
+    assert seen(bucket) == old
+    num_records = sum(len(data.splitlines()) for name, data in old.items() if name[-4:] == ".idx")
+    assert len([item for item in Dataset(f"{bucket.url}/{WHERE}", "train")]) == num_records  # noqa: C416 - read, not counted
+    return {name: there.get(name) for name in old} == old
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "labels": {"labels": "csv:nothing.csv:id:y"},
+    "classes": {"labels": "prefix", "classes": ["bird", "fish"]},
+    "include": {"include": ["*.bmp"]},
+    "root": {"root": "nowhere"},
+    "schema": {"schema": "mask"},
+    "too many rejections": {"max_rejected": 0},
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_a_build_that_comes_to_nothing_leaves_the_old_dataset(
+    option: str, source: Path, there: Bucket, old: dict[str, bytes], tmp_path: Path
+) -> None:
+    here = write_folder(tmp_path / "out" / WHERE, old).parents[1]
+    for out in (there.url, here):
+        with pytest.raises(ShardprepError):
+            build(source, out, replace=True, **{**NEW, "max_rejected": 1, **WRONG[option]})  # type: ignore[arg-type]
+    assert is_whole(there, old)
+    assert tree(tmp_path / "out" / WHERE) == old
+    if option != "too many rejections":
+        assert there.tree() == {f"{WHERE}/{name}": data for name, data in old.items()}
+
+
+def test_a_source_that_is_gone_leaves_it(
+    source: Path, there: Bucket, old: dict[str, bytes]
+) -> None:
+    with pytest.raises(ShardprepError, match="no such file"):
+        overwrite(source.with_name("nothing.zip"), there, name="pets")
+    assert there.tree() == {f"{WHERE}/{name}": data for name, data in old.items()}
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interruption_in_the_middle_leaves_it_and_the_same_command_goes_on(
+    how: signal.Signals,
+    source: Path,
+    there: Bucket,
+    proxy: Proxy,
+    old: dict[str, bytes],
+    new: dict[str, bytes],
+) -> None:
+    release = threading.Event()
+    proxy.rule = lambda r: Fault(hold=release) if r.path.endswith("00001-of-00002") else None
+    command = [sys.executable, "-m", "shardprep", "build", str(source), "--out", there.url]
+    options = ["--workers", "1", "--overwrite", "--max-rejected", "1"]
+    options += [word for key, value in NEW.items() for word in (f"--{key}", str(value))]
+    with subprocess.Popen(
+        [*command, *options], env=process_environment(proxy.endpoint), stderr=subprocess.DEVNULL
+    ) as driver:
+        wait_until(lambda: any("parts/pets-train" in name for name in there.tree(INCOMPLETE)))
+        driver.send_signal(how)
+        release.set()
+        driver.wait(20)
+    proxy.reset()
+    assert is_whole(there, old)
+    watcher = Quiet()
+    overwrite(source, there, watcher=watcher)
+    assert watcher.num_done > 0
+    assert there.tree() == {f"{WHERE}/{name}": data for name, data in new.items()}
+
+
+class Killed(BaseException):
+    """A driver is no more from a change of the store on."""
+
+
+def killed_before(number: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let no change of the store happen from the one with this number on.
+
+    Return the names of those that happen, which grow.
+    """
+    done: list[str] = []
+    lock = threading.Lock()
+
+    def count(name: str) -> None:
+        with lock:
+            if len(done) == number:
+                raise Killed
+            done.append(name)
+
+    def guarded(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def acted(*arguments: Any) -> Any:
+            count(name)
+            return act(*arguments)
+
+        return acted
+
+    def delete(urls: list[ObjectUrl]) -> None:
+        for url in urls:
+            guarded("delete", delete_all)([url])
+
+    for name in ("put", "create", "replace", "copy"):
+        monkeypatch.setattr(objects, name, guarded(name, getattr(objects, name)))
+    delete_all = objects.delete
+    monkeypatch.setattr(objects, "delete", delete)
+    return done
+
+
+def tried(
+    number: int, work: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], bool]:
+    """Return which changes of the store happened until the work was killed, and whether it was."""
+    with monkeypatch.context() as patch:
+        done = killed_before(number, patch)
+        try:
+            work()
+        except Killed:
+            return done, True
+        return done, False
+
+
+def filled(store: ObjectStore, files: Mapping[str, bytes]) -> Bucket:
+    """Return a new bucket with a dataset."""
+    bucket = Bucket(store, f"k-{uuid.uuid4().hex[:20]}")
+    for name, data in files.items():
+        bucket.put(f"{WHERE}/{name}", data)
+    return bucket
+
+
+def test_at_every_change_of_the_store_it_is_the_old_or_the_new(
+    source: Path,
+    object_store: ObjectStore,
+    there: Bucket,
+    old: dict[str, bytes],
+    new: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes, _ = tried(999, lambda: overwrite(source, there), monkeypatch)
+    switch = changes.index("replace")
+    last = len(changes)
+    for number in (6, switch, switch + 1, (switch + last) // 2, last - 2, last - 1):
+        bucket = filled(object_store, old)
+        _, is_killed = tried(number, lambda: overwrite(source, bucket), monkeypatch)  # noqa: B023 - called at once
+        assert is_killed
+        assert seen(bucket) == (new if number > switch else old)
+        overwrite(source, bucket)
+        assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in new.items()}
+
+
+@pytest.mark.parametrize("how", ["build", "finalize", "--repair"])
+@pytest.mark.parametrize("copied", [0, 1, 99])
+def test_what_was_put_in_force_is_brought_home_by_whatever_comes_next(
+    how: str,
+    copied: int,
+    source: Path,
+    there: Bucket,
+    new: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A driver dies before it has copied so many, or before it removes the first."""
+    done: list[ObjectUrl] = []
+    copy, delete = objects.copy, objects.delete
+
+    def copy_some(one: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
+        done.append(to)
+        if len(done) > copied:
+            raise Killed
+        return copy(one, to, num_bytes)
+
+    def delete_none(urls: list[ObjectUrl]) -> None:
+        if done:
+            raise Killed
+        delete(urls)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(objects, "copy", copy_some)
+        patch.setattr(objects, "delete", delete_none)
+        with pytest.raises(Killed):
+            overwrite(source, there)
+    assert seen(there) == new
+    address = f"{there.url}/{WHERE}"
+    if (copied, how) == (1, "build"):
+        here = fetch_dataset(find_there(there), tmp_path, num_threads=2, watcher=Untold())
+        assert tree(here.path) == new
+        here_and_there = [
+            [images.numpy().tobytes() for images, _ in load(place, batch_size=4, seed=1)]
+            for place in (here.path, address)
+        ]
+        assert here_and_there[0] == here_and_there[1] != []
+    if how == "build":
+        assert build(source, there.url, max_rejected=1, **NEW).was_there  # type: ignore[arg-type]
+    elif how == "finalize":
+        finalize_dataset(find_place(address), num_threads=2)
+    else:
+        assert (
+            CliRunner()
+            .invoke(app, ["verify", address, "--repair", "--source", str(source)])
+            .exit_code
+            == 0
+        )
+    assert there.tree() == {f"{WHERE}/{name}": data for name, data in new.items()}
+
+
+def test_a_draft_that_is_not_in_force_is_none_of_the_dataset(
+    source: Path, there: Bucket, old: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+
+        def die(*_: object) -> None:
+            raise Killed
+
+        patch.setattr(objects, "replace", die)
+        with pytest.raises(Killed):
+            overwrite(source, there)
+    assert is_whole(there, old)
+    found = verify_dataset(
+        find(f"{there.url}/{WHERE}"), decode=False, num_workers=1, watcher=Untold()
+    )
+    drafts, beside = found.unknown
+    assert drafts.startswith(".draft-")
+    assert drafts.endswith("/")
+    assert beside == "../1.0.0.incomplete"
+
+
+def test_the_same_options_again_are_a_draft_that_nobody_reads_before_its_end(
+    source: Path, there: Bucket, old: dict[str, bytes]
+) -> None:
+    """Rejections may differ between runs, though the fingerprint does not."""
+
+    def stops(encode: Any, tasks: Any, num_workers: int, limits: Any) -> Any:
+        for number, chunk in enumerate(in_process(encode, tasks, num_workers, limits)):
+            if number == 2:
+                assert is_whole(there, old)
+                raise Killed
+            yield chunk
+
+    with pytest.raises(Killed):
+        overwrite(source, there, **OLD, engine=stops)
+    assert is_whole(there, old)
+    overwrite(source, there, **OLD)
+    assert there.tree() == {f"{WHERE}/{name}": data for name, data in old.items()}
+
+
+def test_a_reader_of_the_old_dataset_is_told_that_it_was_replaced(
+    source: Path, there: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDPREP_CACHE_BYTES", "0")
+    opened = Dataset(f"{there.url}/{WHERE}", "train")
+    first = opened[0]
+    assert first
+    overwrite(source, there)
+    with pytest.raises(StorageError, match=r"(not there any more|has changed).*open the dataset"):
+        opened[len(opened) - 1]
+    assert len(list(Dataset(f"{there.url}/{WHERE}", "train"))) == 9
+
+
+def test_of_two_that_replace_the_later_wins_whole(
+    source: Path, there: Bucket, new: dict[str, bytes]
+) -> None:
+    def overtaken(encode: Any, tasks: Any, num_workers: int, limits: Any) -> Any:
+        for number, chunk in enumerate(in_process(encode, tasks, num_workers, limits)):
+            if number == 2:
+                overwrite(source, there)
+            yield chunk
+
+    with pytest.raises(BuildError, match="another build has taken the place"):
+        overwrite(source, there, size="8x8", shards=5, engine=overtaken)
+    assert seen(there) == new
+    overwrite(source, there)
+    assert there.tree() == {f"{WHERE}/{name}": data for name, data in new.items()}
+
+
+def test_a_manifest_that_another_has_put_there_is_not_written_over(
+    source: Path, there: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = objects.replace
+
+    def late(url: ObjectUrl, old: bytes, new: bytes) -> bool:
+        there.put(f"{WHERE}/manifest.json", b"{}")
+        return replace(url, old, new)
+
+    monkeypatch.setattr(objects, "replace", late)
+    with pytest.raises(BuildError, match="another build was published here meanwhile"):
+        overwrite(source, there)
+    assert there.read(f"{WHERE}/manifest.json") == b"{}"
+
+
+@pytest.mark.parametrize("manifest", [b"{", b""])
+def test_a_dataset_with_a_damaged_manifest_can_be_replaced(
+    manifest: bytes, source: Path, there: Bucket, new: dict[str, bytes], tmp_path: Path
+) -> None:
+    there.put(f"{WHERE}/manifest.json", manifest)
+    write(tmp_path / WHERE / "manifest.json", manifest)
+    for out in (there.url, tmp_path):
+        build(source, out, replace=True, max_rejected=1, **NEW)  # type: ignore[arg-type]
+    assert there.tree() == {f"{WHERE}/{name}": data for name, data in new.items()}
+    assert tree(tmp_path / WHERE) == new
+
+
+def test_files_of_others_stay(source: Path, there: Bucket, new: dict[str, bytes]) -> None:
+    there.put(f"{WHERE}/notes/mine.txt", b"keep me")
+    there.put(f"{WHERE}/labels.labels.txt", b"of an older dataset")
+    overwrite(source, there)
+    assert there.tree(WHERE) == {**new, "notes/mine.txt": b"keep me"}
+
+
+def test_what_is_too_large_to_copy_there_goes_through_here(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardprep.storage.objects._COPY_BYTES", 5)
+    data = bytes(range(256)) * 1024
+    one, two = ObjectUrl.parse(bucket.put("one", data)), ObjectUrl.parse(f"{bucket.url}/two")
+    assert objects.copy(one, two, len(data))
+    assert bucket.read("two") == data
+    assert not objects.copy(one / "gone", two, 10)
+    assert not objects.copy(one / "gone", two, 1)
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault(status=503), Fault(is_reset=True), Fault(is_deaf=True)], ids=repr
+)
+def test_what_is_replaced_is_known_to_be_there(bucket: Bucket, proxy: Proxy, fault: Fault) -> None:
+    url = ObjectUrl.parse(bucket.put("one", b"old"))
+    proxy.rule = nth(0, fault, lambda r: r.method == "PUT")
+    assert objects.get(url) == b"old"
+    assert objects.replace(url, b"old", b"new")
+    assert bucket.read("one") == b"new"
+    assert not objects.replace(url, b"old", b"newer")
+    assert not objects.replace(url / "gone", b"old", b"newer")
+    assert bucket.read("one") == b"new"
+
+
+def test_a_shard_over_a_finished_dataset_costs_the_requests_that_the_document_says(
+    source: Path, there: Bucket, proxy: Proxy
+) -> None:
+    counts = []
+    for shards in (2, 6):
+        overwrite(source, there, shards=3, size="8x8")
+        proxy.reset()
+        overwrite(source, there, shards=shards)
+        counts.append(len(proxy.requests))
+    assert (counts[1] - counts[0]) / 4 == 14

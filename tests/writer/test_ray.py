@@ -1,0 +1,350 @@
+"""A build on a Ray cluster gives the bytes of one machine, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.catalog.catalog import Item
+from shardprep.cli.resolve import engine_of
+from shardprep.errors import BuildError, RecipeError
+from shardprep.source.extent import PlainExtent
+from shardprep.storage.folder import LocalFolder
+from shardprep.writer.engine.limits import WorkerLimits, limited, start_clock
+from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.ray import cluster
+from shardprep.writer.engine.ray.cluster import connected
+from shardprep.writer.engine.ray.preflight import difference, terms
+from shardprep.writer.shard import ShardTask
+from shardprep.writer.shard_plan import ShardPlan
+from tests.support.builders import animals, build, tree, write, zip_bytes
+from tests.support.ray_cluster import ROOT, RayCluster, can_be_alone, ray_cluster
+from tests.support.ray_driver import DEADLY, KEYS
+from tests.test_architecture import loaded
+from tests.writer.test_faults import Deadly, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardprep.writer.engine.ray.preflight import Terms
+
+MOST_S = 5.0
+NUM_IMAGES, NUM_SHARDS = 240, 12
+LONG: dict[str, Any] = {"shards": NUM_SHARDS, "size": "128x128", "format": "png"}
+"""Long enough to do harm meanwhile."""
+OPTIONS = [str(word) for key, value in LONG.items() for word in (f"--{key}", value)]
+
+
+@pytest.fixture(scope="module", name="cluster")
+def _cluster() -> Iterator[RayCluster]:
+    pytest.importorskip("ray")
+    if not can_be_alone():
+        pytest.skip("no network of its own is to be had here, and Ray listens on all interfaces")
+    with ray_cluster() as cluster:
+        yield cluster
+
+
+@dataclass
+class Shardprep:
+    """The command line, in a folder, where the cluster can be reached."""
+
+    cluster: RayCluster
+    folder: Path
+
+    def start(self, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+        command = self.cluster.inside(sys.executable, "-m", "shardprep", *arguments)
+        return subprocess.Popen(
+            command, cwd=self.folder, env={**self.cluster.environment, **environment}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def build(self, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+        where = ("--engine", "ray", "--ray-address", self.cluster.address)
+        return self.start("build", "pets.zip", *where, *arguments, **environment)
+
+
+@pytest.fixture(name="shardprep")
+def _shardprep(cluster: RayCluster, tmp_path: Path) -> Shardprep:
+    write(tmp_path / "pets.zip", zip_bytes(animals(NUM_IMAGES)))
+    return Shardprep(cluster, tmp_path)
+
+
+def whole(folder: Path) -> dict[str, bytes]:
+    """Return what a build without any cluster makes."""
+    return tree(build(folder / "pets.zip", folder / "whole", **LONG).path)
+
+
+def finished(folder: Path) -> dict[str, int]:
+    """Return the shards that count as done in an unfinished build, and when they were written."""
+    work = folder / "out/pets/1.0.0.incomplete"
+    parts = [path.name.removesuffix(".parquet") for path in work.glob(".parts/pets-*")]
+    return {name: (work / name).stat().st_mtime_ns for name in parts}
+
+
+def ended(process: subprocess.Popen[str], code: int = 0) -> str:
+    """Wait for the end; return the last line on the error output, for an error, else all output."""
+    said, errors = process.communicate(timeout=120)
+    assert process.returncode == code, said + errors
+    assert "Traceback" not in errors
+    assert "raylet" not in said + errors
+    if code:
+        assert len(errors.splitlines()) == 1 + ("images to" in errors)
+    return errors.splitlines()[-1] if code else said
+
+
+def test_shards_and_manifest_are_those_of_one_machine(cluster: RayCluster, tmp_path: Path) -> None:
+    """Also of a set in which an image ends whatever process decodes it."""
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
+    command = cluster.inside(
+        sys.executable, "-m", "tests.support.ray_driver", cluster.address, tmp_path
+    )
+    done = subprocess.run(
+        command, cwd=tmp_path, env=cluster.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["as ever"] == found["a deadly image"] == ""
+    assert tree(tmp_path / "ray") == tree(build(source, tmp_path / "local", **KEYS).path.parents[1])
+
+    def with_a_deadly_image(encoder: Any, *rest: Any) -> Any:
+        return run_chunks(Deadly(encoder, DEADLY), *rest)
+
+    local = build(source, tmp_path / "deadly", engine=with_a_deadly_image, **KEYS)
+    assert local.manifest.totals.rejected == {"crashed": 1}
+    assert tree(tmp_path / "ray-deadly") == tree(tmp_path / "deadly")
+
+    for what in ("libjpeg", "shardprep"):
+        said = found[f"another {what}"]
+        assert said.startswith(f"node 127.0.0.1: has {what}")
+        assert "where the build was started 9.9.9" in said
+
+
+def test_finished_shards_outlive_the_build_that_is_killed(shardprep: Shardprep) -> None:
+    here = shardprep.folder
+    with shardprep.build("--out", "out", *OPTIONS) as process:
+        wait_until(lambda: len(finished(here)) >= 3)
+        process.send_signal(signal.SIGKILL)
+    wait_until(lambda: not shardprep.cluster.writers())
+    before = finished(here)
+    assert 3 <= len(before) < NUM_SHARDS
+    process = shardprep.build("--out", "out", "--json", *OPTIONS)
+    report = json.loads(ended(process))
+    dataset = here / "out/pets/1.0.0"
+    after = {name: (dataset / name).stat().st_mtime_ns for name in before}
+    assert after == before
+    share = NUM_IMAGES // NUM_SHARDS
+    assert report["num_new_items"] == NUM_IMAGES - share * len(before)
+    assert tree(dataset) == whole(here)
+
+
+def test_killed_workers_and_nodes_cost_nothing(shardprep: Shardprep) -> None:
+    here = shardprep.folder
+    process = shardprep.build("--out", "out", *OPTIONS)
+    wait_until(lambda: finished(here) and shardprep.cluster.writers())
+    os.kill(shardprep.cluster.writers()[0], signal.SIGKILL)
+    wait_until(lambda: len(finished(here)) >= 4)
+    shardprep.cluster.kill_a_node()
+    assert f"{NUM_IMAGES} written" in ended(process)
+    assert tree(here / "out/pets/1.0.0") == whole(here)
+
+
+def test_a_missing_token_is_one_line(shardprep: Shardprep) -> None:
+    process = shardprep.build(RAY_AUTH_MODE="disabled")
+    assert "the cluster wants a token" in ended(process, 1)
+    assert not (shardprep.folder / "tfrecords").exists()
+
+
+def test_a_node_that_cannot_read_the_source_is_named(shardprep: Shardprep) -> None:
+    """The build alone sees a disk that holds the source."""
+    inside = shardprep.cluster.inside
+    mount = "mkdir mine && mount -t tmpfs none mine && cp pets.zip mine && exec $0 -m shardprep $*"
+    arguments = ("build", "mine/pets.zip", "--engine", "ray")
+    process = subprocess.Popen(
+        inside("unshare", "--mount", "sh", "-ec", mount, sys.executable, *arguments),
+        cwd=shardprep.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**shardprep.cluster.environment, "RAY_ADDRESS": shardprep.cluster.address},
+    )  # fmt: skip
+    said = ended(process, 1)
+    assert said.startswith("node 127.0.0.1: does not read mine/pets.zip as where the build was")
+    assert "no such file" in said.lower()
+    assert not (shardprep.folder / "tfrecords").exists()
+
+
+def test_a_cluster_that_does_not_answer_is_one_line_within_seconds(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
+    start = time.monotonic()
+    where = ("--engine", "ray", "--ray-address", "127.0.0.1:1")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shardprep", "build", source, *where],
+        cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    said = ended(process, 1)
+    assert time.monotonic() - start < MOST_S
+    assert said.startswith("127.0.0.1:1: no Ray cluster answers (connection refused); ")
+
+
+def test_other_versions_of_ray_and_python_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from ray._private.utils import check_version_info
+
+    def init(**_: object) -> None:
+        other = {"ray_version": "2.52.0", "python_version": "3.12.1"}
+        check_version_info(other, "10.0.0.5", raise_on_mismatch=True)
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(BuildError) as error, connected("auto"):
+        pass
+    here = f"Ray {ray.__version__} and Python {platform.python_version()}"
+    assert f"the cluster has Ray 2.52.0 and Python 3.12.1, this machine {here}" in str(error.value)
+
+
+def test_a_machine_without_ray_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(BuildError, match=r"pip install 'shardprep\[ray\]'"), connected("auto"):
+        pass
+
+
+def test_the_death_of_the_command_s_own_node_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from ray.exceptions import LocalRayletDiedError
+
+    from shardprep.writer.engine.ray import engine
+
+    def get(_: object) -> None:
+        raise LocalRayletDiedError
+
+    monkeypatch.setattr(ray, "get", get)
+    shard = ShardTask("pets-train", ShardPlan("train", 0, 1, ()))
+    with pytest.raises(BuildError) as error:
+        engine._result(None, shard)
+    assert str(error.value) == (
+        "the Ray node of this machine: has died, and with it the way to the cluster (its raylet "
+        "was ended); what is done is kept: ray start it again, and run the same command again"
+    )
+
+
+ENDS = {
+    "at once, as Ray's core does": ("os._exit(1)", 1, True),
+    "by SIGKILL": ("os.kill(os.getpid(), 9)", -9, True),
+    "well": ("pass", 0, False),
+    "by Ctrl-C": ("os.killpg(0, 2)", 130, False),
+    "by an error": ("sys.exit(3)", 3, False),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_command_that_is_ended_at_once_leaves_one_line(end: str) -> None:
+    code, exit_code, speaks = ENDS[end]
+    program = (
+        "import os, signal, sys\n"
+        "from shardprep.writer.engine.ray.cluster import last_words\n"
+        "signal.signal(signal.SIGINT, lambda *_: sys.exit(130))\n"
+        f"with last_words():\n    {code}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False,
+        start_new_session=True,
+    )  # fmt: skip
+    assert done.returncode == exit_code, done.stderr
+    assert done.stderr == (f"{cluster._LAST_WORDS}\n" if speaks else "")
+
+
+def test_workers_never_import_tensorflow() -> None:
+    pytest.importorskip("ray")
+    assert not loaded("import shardprep.writer.engine.ray.engine") & {
+        "tensorflow",
+        "keras",
+        "kaggle",
+    }
+
+
+def test_the_document_says_what_is_said_and_counted() -> None:
+    pytest.importorskip("ray")
+    from shardprep.writer.engine.ray import engine
+
+    text = (ROOT / "docs" / "ray.md").read_text()
+    problem = "has libjpeg_turbo 3.1.0, where the build was started 3.2.0"
+    assert str(engine._unfit("10.0.0.7", problem)) in text
+    assert engine._MOST_DEATHS == 4
+    assert "four workers over one shard" in text
+    megabytes = round(engine._BASE_BYTES / 1e6)
+    assert f"{megabytes} MB and {engine._BYTES_A_BYTE} bytes for each" in text
+
+
+WRONG = {
+    "an unknown engine": (("spark", None), "", "'spark' is not one of local, ray"),
+    "an address for no cluster": (("local", "auto"), "", "is for --engine ray"),
+    "no address": (("ray", None), "", "no cluster is named"),
+    "an address without a port": (("ray", "10.0.0.5"), "", "--ray-address: '10.0.0.5' is not HOST"),
+    "the job server's": (("ray", "http://10.0.0.5:8265"), "", "ray job submit"),
+    "a client's, in the environment": (("ray", None), "ray://head:10001", "RAY_ADDRESS: 'ray://h"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cluster_is_meant_must_be_said(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (engine, address), environment, said = WRONG[case]
+    monkeypatch.setenv("RAY_ADDRESS", environment)
+    with pytest.raises(RecipeError) as error:
+        engine_of(engine, address, None)
+    assert said in str(error.value)
+
+
+@pytest.fixture(name="agreed")
+def _agreed(tmp_path: Path) -> Iterator[Terms]:
+    source = write(tmp_path / "pets.tar", b"a source")
+    item = Item("0", PlainExtent(str(source), 0, 8), "train")
+    shard = ShardTask("pets-train", ShardPlan("train", 0, 1, (item,)))
+    (tmp_path / "out").mkdir()
+    with terms([shard], LocalFolder(tmp_path / "out")) as agreed:
+        yield agreed
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_machine_that_is_like_this_one_will_do(agreed: Terms) -> None:
+    assert difference(agreed) == ""
+    assert difference(replace(agreed, versions={})) == ""
+
+
+@pytest.mark.parametrize("name", ["Python", "pillow", "libjpeg_turbo", "shardprep"])
+def test_versions_that_shape_bytes_are_compared(agreed: Terms, name: str) -> None:
+    mine = agreed.versions[name]
+    other = replace(agreed, versions={**agreed.versions, name: "0.1"})
+    expected = f"has {name} {mine}, where the build was started 0.1"
+    assert (mine != "0.1" and difference(other) == expected) or name == "shardprep"
+
+
+def test_a_source_with_other_bytes_will_not_do(agreed: Terms, tmp_path: Path) -> None:
+    write(tmp_path / "pets.tar", b"an other")
+    assert "pets.tar as where the build was started (other bytes)" in difference(agreed)
+
+
+def test_a_folder_of_that_name_that_is_not_the_same_will_not_do(
+    agreed: Terms, tmp_path: Path
+) -> None:
+    other = replace(agreed, folder=LocalFolder(tmp_path / "elsewhere"))
+    assert difference(other).startswith("does not see ")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_limits_are_lifted_from_a_process_that_serves_others() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA), signal.getsignal(signal.SIGALRM)
+    with limited(WorkerLimits(item_s=60, worker_bytes=1 << 28)):
+        start_clock(60)
+        with pytest.raises(MemoryError):
+            bytearray(1 << 29)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert (resource.getrlimit(resource.RLIMIT_DATA), signal.getsignal(signal.SIGALRM)) == before
+    assert len(bytearray(1 << 29)) == 1 << 29

@@ -1,0 +1,148 @@
+"""Real archives, as people have them. Skipped where they are not at hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.dataset.tfrecord import read_records
+from shardprep.recipe.document import read_recipe
+from shardprep.recipe.recipe import make_recipe
+from shardprep.writer.build import build_dataset
+from tests.support.builders import SHARED_DATA, Quiet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.writer.finalize import BuildResult
+
+pytestmark = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives are not here")
+
+
+def build(name: str, out: Path, **keys: Any) -> BuildResult:
+    recipe = make_recipe({"source": str(SHARED_DATA / name), "out": str(out), **keys}, "test")
+    return build_dataset(recipe, num_workers=2, watcher=Quiet())
+
+
+@pytest.fixture(name="cats", scope="module")
+def _cats(tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
+    out = tmp_path_factory.mktemp("cats")
+    return build("dogs-vs-cats.zip", out, shards=20, size="224x224")
+
+
+def test_dogs_vs_cats_gives_20_even_shards_and_an_unlabelled_test(cats: BuildResult) -> None:
+    train, test = cats.manifest.splits["train"], cats.manifest.splits["test"]
+    assert (train.num_records, len(train.shards), train.num_unlabelled) == (1800, 20, 0)
+    assert {shard.num_records for shard in train.shards} == {90}
+    assert (test.num_records, test.num_unlabelled) == (200, 200)
+    assert cats.manifest.labels.names == ("cat", "dog")
+    assert train.label_counts == {"cat": 900, "dog": 900}
+
+
+def test_dogs_vs_cats_is_the_same_in_tfds_plain_tensorflow_and_ours(cats: BuildResult) -> None:
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    from shardprep import reader
+
+    features = {
+        "image": tf.io.FixedLenFeature((), tf.string),
+        "label": tf.io.FixedLenFeature((), tf.int64),
+        "image/filename": tf.io.FixedLenFeature((), tf.string),
+    }
+    for split, number in (("train", 1800), ("test", 200)):
+        files = sorted(map(str, cats.path.glob(f"dogs_vs_cats-{split}.tfrecord*")))
+        plain = [tf.io.parse_single_example(r, features) for r in tf.data.TFRecordDataset(files)]
+        pairs = Counter((p["image/filename"].numpy(), int(p["label"])) for p in plain)
+        assert sum(pairs.values()) == number
+        assert {label for _, label in pairs} == ({-1} if split == "test" else {0, 1})
+        for builder in (
+            tfds.builder_from_directory(cats.path),
+            tfds.builder("dogs_vs_cats", data_dir=cats.path.parents[1]),
+        ):
+            skip = {"image": tfds.decode.SkipDecoding()}
+            seen = tfds.as_numpy(builder.as_dataset(split=split, decoders=skip))
+            assert Counter((e["image/filename"], int(e["label"])) for e in seen) == pairs
+        ours = reader.load(cats.path, split=split, as_supervised=False, batch_size=100)
+        found = Counter(
+            pair
+            for batch in ours.as_numpy_iterator()
+            for pair in zip(batch["image/filename"], batch["label"].tolist(), strict=True)
+        )
+        assert found == pairs
+    supervised = tfds.builder_from_directory(cats.path).as_dataset("train", as_supervised=True)
+    image, label = next(iter(supervised))
+    assert (image.shape, image.dtype, label.dtype) == ((224, 224, 3), tf.uint8, tf.int64)
+
+
+@pytest.mark.parametrize("labels", ["auto", "csv:labels.csv"])
+def test_dog_breeds_come_from_the_table_in_the_archive(tmp_path: Path, labels: str) -> None:
+    manifest = build("dog-breed-identification.zip", tmp_path, labels=labels, size="64x64").manifest
+    assert (manifest.splits["train"].num_records, manifest.splits["train"].num_unlabelled) == (
+        500,
+        0,
+    )
+    assert (manifest.splits["test"].num_records, manifest.splits["test"].num_unlabelled) == (60, 60)
+    assert len(manifest.labels.names) == 120
+    assert manifest.labels.num_rows_without_image == 9722
+
+
+def test_every_bear_is_written_or_has_a_reason(tmp_path: Path) -> None:
+    result = build("bears.zip", tmp_path)
+    rows = pq.read_table(result.path / "items.parquet").to_pylist()
+    assert len(rows) == 73
+    assert all(row["status"] == "written" or row["reason"] for row in rows)
+    assert result.manifest.labels.names == ("black", "grizzly", "teddy")
+    named_jpg = [row for row in rows if row["key"].endswith((".jpg", ".jpeg"))]
+    assert sum(row["original_format"] not in ("jpeg", "mpo") for row in named_jpg) > 10
+
+
+def test_blood_cells_have_several_labels_each(tmp_path: Path) -> None:
+    result = build("bccd.zip", tmp_path, labels="csv:derived_multilabel.csv:id:labels")
+    assert result.manifest.labels.names == ("Platelets", "RBC", "WBC")
+    rows = pq.read_table(result.path / "items.parquet", columns=["key", "labels"]).to_pylist()
+    by_key = {row["key"]: row["labels"] for row in rows}
+    assert by_key["JPEGImages/BloodImage_00000.jpg"] == [1, 2]
+
+
+def test_no_scene_of_camvid_is_in_two_splits(tmp_path: Path) -> None:
+    result = build(
+        "camvid.zip", tmp_path, exclude="*annot/*", group="regex:^([^_]+)_",
+        split="train=0.6,validation=0.2,test=0.2", size="32x32",
+    )  # fmt: skip
+    rows = pq.read_table(result.path / "items.parquet").to_pylist()
+    written = [row for row in rows if row["status"] == "written"]
+    scenes: dict[str, set[str]] = {}
+    for row in written:
+        scenes.setdefault(row["key"].split("/")[1].split("_")[0], set()).add(row["split"])
+    assert len(written) == 60
+    assert len(scenes) > 2
+    assert all(len(splits) == 1 for splits in scenes.values())
+
+
+def test_init_then_build_of_dog_breeds_needs_no_edit(tmp_path: Path) -> None:
+    source = SHARED_DATA / "dog-breed-identification.zip"
+    survey = survey_source(source, tmp_path / "work", lambda _: None)
+    recipe = tmp_path / "shardprep.toml"
+    recipe.write_text(recipe_text(survey))
+    keys = {**read_recipe(recipe), "out": str(tmp_path / "out")}
+    result = build_dataset(make_recipe(keys, "test"), num_workers=2, watcher=Quiet())
+    assert result.manifest.splits["train"].num_records == 500
+    assert len(result.manifest.labels.names) == 120
+
+
+def test_odd_and_hostile_images_all_end_as_written_or_rejected(tmp_path: Path) -> None:
+    result = build("torture-images.tar", tmp_path, max_rejected="100%", labels="none", size="64x64")
+    rows = pq.read_table(result.path / "items.parquet").to_pylist()
+    totals = result.manifest.totals
+    assert len(rows) == totals.num_inputs
+    assert totals.num_inputs == totals.num_written + totals.num_rejected + totals.num_skipped
+    assert all(row["status"] == "written" or row["reason"] for row in rows)
+    assert totals.num_written > 900
+    for shard in result.manifest.splits["train"].shards:
+        with (result.path / shard.name).open("rb") as file:
+            assert sum(1 for _ in read_records(file, shard.name)) == shard.num_records
