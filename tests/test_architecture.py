@@ -41,7 +41,7 @@ WITH_RAY = ("writer.engine.ray.",)
 
 def imports(module: str) -> set[str]:
     """Return what a module imports, whole names, for types as well."""
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
@@ -53,7 +53,7 @@ def imports(module: str) -> set[str]:
 
 def rooms() -> dict[str, set[str]]:
     """Return the rooms and loose modules, and the others that each imports."""
-    found = defaultdict(set)
+    found: defaultdict[str, set[str]] = defaultdict(set)
     for module in MODULES:
         room = module.split(".")[1:2]
         for name in imports(module):

@@ -164,10 +164,10 @@ def happening(event: str, cwd: Path, *options: str) -> Done:
     """Run `inspect`, to which something happens while it looks for the dataset."""
     program = (
         "import os, signal, sys\n"
-        "from shardprep import arguments, cli\n"
+        "from shardprep.cli import app, resolve\n"
         f"def at(*_, **__): {event}\n"
-        "arguments.dataset_at = at\n"
-        "cli.main()\n"
+        "resolve.dataset_at = at\n"
+        "app.main()\n"
     )
     return subprocess.run(
         [sys.executable, "-c", program, "inspect", *options],

@@ -150,13 +150,13 @@ def test_what_is_logged_is_heard_by_its_level(here: Path) -> None:
     """By whatever part of the program: those are what its loggers are for."""
     program = (
         "import logging, sys\n"
-        "from shardprep import arguments, cli\n"
+        "from shardprep.cli import app, resolve\n"
         "def at(*_, **__):\n"
         "    for say in ('debug', 'info', 'warning'):\n"
         "        getattr(logging.getLogger('shardprep.reader'), say)('%s [red] \\x1b', say)\n"
         "    sys.exit(0)\n"
-        "arguments.dataset_at = at\n"
-        "cli.main()\n"
+        "resolve.dataset_at = at\n"
+        "app.main()\n"
     )
     levels = ("debug", "info", "warning", "error")
     for i, level in enumerate(levels):
