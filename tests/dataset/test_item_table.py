@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 ROUND_TRIP = """
 import os, sys
 from pathlib import Path
-from shardprep.dataset.folder import item_table
+from shardprep.dataset import item_table
 from shardprep.writer import receipt
 from shardprep.storage.folder import LocalFolder
 

@@ -254,11 +254,11 @@ import sys, tensorflow as tf
 two = [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], two)
 from shardprep import reader
-from shardprep.reader import filled
-filled._PIXELS_A_CORE, filled._MOST_CORES = 0, {"jpeg": 1024, "raw": 1024}
+from shardprep.reader.tf import batch_decode
+batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"jpeg": 1024, "raw": 1024}
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-made, size = [], filled.Filled.__init__
-filled.Filled.__init__ = lambda self, *args: (made.append(1), size(self, *args))[1]
+made, size = [], batch_decode.Filled.__init__
+batch_decode.Filled.__init__ = lambda self, *args: (made.append(1), size(self, *args))[1]
 found = [
     int(one.shape[0])
     for images, labels in reader.distribute(strategy, sys.argv[1], batch_size=16)
