@@ -3,21 +3,22 @@
 archives of raw images → a catalog of items → a plan of shards → chunks of encoded examples, in
 parallel → shards of records → a manifest; the reader needs nothing but the folder.
 
-    source/     bytes: members of folders and archives, to any depth; downloads from Kaggle
-    catalog/    what the images are: labels, splits, groups, by paths and tables
-    prepare     recipe → plan; `plan` is pure and decides split, order and shard of every item
-    chunk       items → framed records; what a worker does: `image`, `schema`, `example`, `tfrecord`
-    engine/     who writes the shards, and on what
-    build       encode, commit shard by shard, publish; `begin`, `shard`, `complete`, `finish`
-    outline     a plan without its items: with it and the parts of all shards a build can be ended
-    place       where a dataset is being built: `storage/` is disks and object storage
-    manifest    what a dataset folder holds; `items` is the table of every input
-    commands/   a file a command
-    report/     what people look at
-    reader/     the tf.data reader, the only importer of TensorFlow
+    cli/        the commands, and what they print
+    verifier/   is a dataset what its manifest says; repair
+    benchmark/  the pipelines that `shardprep bench` compares
+    writer/     recipe → dataset: plan, chunk, shard, workspace, engine
+    catalog/    members and tables → labelled items
+    reader/     dataset → batches, with TensorFlow (`tf/`) and without (`arrays/`)
+    recipe/     every option of a build once
+    source/     folders, archives, addresses, Kaggle → members
+    dataset/    the format on disk
+    image/      bytes → pixels → bytes
+    storage/    files and objects: complete or absent
+    errors, machine, profiling
 
-Three rules hold it together: a bad image is a value and a broken run is an exception; a shard
-under its final name is complete; equal recipes give equal bytes.
+A room imports only rooms below it in this list. Three rules hold them together: a bad image is a
+value and a broken run is an exception; a shard under its final name is complete; equal recipes give
+equal bytes. docs/architecture.md shows the ways and states.
 """
 
 from importlib.metadata import version

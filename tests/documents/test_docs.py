@@ -153,8 +153,8 @@ def test_the_top_level_holds_what_the_design_lists() -> None:
         pytest.skip("not a git checkout")
     top = {line.split("/")[0] for line in listed.stdout.splitlines()}
     assert top <= {
-        "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "Makefile", ".ci", ".gitignore",
-        "shardprep", "schemas", "tests", "benchmarks", "docs",
+        "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile",
+        ".ci", ".gitignore", "shardprep", "schemas", "tests", "benchmarks", "docs",
     }  # fmt: skip
 
 
