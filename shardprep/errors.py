@@ -20,7 +20,7 @@ from typing import Any
 _UNPRINTABLE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""What ends a line, steers a terminal or turns the direction of writing."""
+"""Characters that end a line, steer a terminal or turn the direction of writing."""
 _MAX_WHERE = 160
 
 

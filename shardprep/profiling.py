@@ -1,4 +1,4 @@
-"""Where the time of a build goes: seconds by stage, counted only where somebody asked.
+"""Seconds of a build by stage, counted on request.
 
 A stage is a function; `@stage("decode")` on it is all. Stages are not nested in one another, so
 that their seconds add up. What is counted is counted for this process, in one thread.

@@ -1,6 +1,6 @@
-"""Colour: what a decoder gives becomes the sRGB that a viewer shows, a tile at a time.
+"""Color: decoded pixels of any mode or profile to the sRGB that a viewer shows.
 
-Only the result is held whole beside the decoded image; what is between them is a tile large.
+The work goes tile by tile, so that only the result is held whole beside the decoded image.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _WHITE_IS_ZERO = 0
 
 
 class SrgbTransform(NamedTuple):
-    """What turns colours of a profile into sRGB."""
+    """Transform of the colors of an ICC profile into sRGB."""
 
     mode: str
-    """Of images that it takes: RGB, L or CMYK; it gives RGB."""
+    """Mode of the images it takes: RGB, L or CMYK; it returns RGB."""
     apply: Callable[[Image.Image], Image.Image]
 
 
 class _Levels(NamedTuple):
-    """The values that black and white have in an image of more than 8 bits."""
+    """Values of black and white in an image of more than 8 bits."""
 
     black: float
     white: float
     dtype: str = ""
-    """By which Pillow's values are to be read, "" for as they are."""
+    """numpy type to view Pillow's values as; "" for their own."""
 
 
 def rgb_pixels(
@@ -54,7 +54,7 @@ def rgb_pixels(
     background: tuple[int, int, int],
     transform: SrgbTransform | None,
 ) -> Pixels:
-    """Return the colours of a loaded image of any mode, what is transparent over the background.
+    """Return the RGB pixels of a loaded image of any mode, transparency over the background.
 
     Values of more than 8 bits are scaled by the range of their type, floats beyond 0..1 by their
     own, where Pillow would clip at 255.
@@ -84,9 +84,9 @@ def convert_in_place(pixels: Pixels, transform: SrgbTransform) -> None:
 
 
 def srgb_transform(image: Image.Image) -> SrgbTransform | None:
-    """Return what turns an image's colours into sRGB, None where they are sRGB.
+    """Return the transform of an image's colors into sRGB, None where none is needed.
 
-    That is where its ICC profile is sRGB, and where there is none, it is broken, or it is for
+    None is needed for an sRGB profile, without a profile, and for one that is broken or made for
     another kind of pixels.
     """
     profile = image.info.get("icc_profile")

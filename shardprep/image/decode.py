@@ -35,13 +35,13 @@ _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
 class Decoded(NamedTuple):
-    """An image as it looks."""
+    """A decoded image, upright."""
 
     pixels: Pixels
     is_srgb: bool
-    """Whether these are the colours of the file as they stand, no profile applied."""
+    """Whether no color profile was applied."""
     damage: str = ""
-    """What the decoder found wrong with the bytes and got over; "" for nothing."""
+    """Fault that the decoder got over, in words; "" for none."""
 
 
 @stage("decode")
@@ -56,7 +56,7 @@ def open_image(data: bytes) -> Image.Image:
 
 
 def scalable_size(image: Image.Image) -> tuple[int, int] | None:
-    """Return the upright height and width of a JPEG, None of what cannot be decoded smaller."""
+    """Return the upright height and width of a JPEG, None for an image of one scale alone."""
     if image.format not in _JPEGS or image.mode not in _FAST_MODES:
         return None
     size = image.height, image.width
@@ -71,9 +71,9 @@ def decode(
 
     Args:
         data: all bytes of the file.
-        image: what `open_image` has returned for them.
+        image: the result of `open_image` for them.
         scale: 1, 2, 4 or 8: by how much a JPEG may be decoded smaller, sides rounded up.
-        background: RGB behind what is transparent.
+        background: RGB behind transparent pixels.
 
     Raises:
         Exception: whatever the decoder says of bytes that it cannot decode.
@@ -95,9 +95,9 @@ def decode(
 
 @stage("decode")
 def recover(data: bytes, background: tuple[int, int, int]) -> Pixels | None:
-    """Return what can be decoded of a file that ends early, None where that is nothing.
+    """Return the pixels of a file that ends early, None where nothing can be decoded.
 
-    What is missing is grey in a JPEG, else black, or the background in an image with transparency.
+    Missing pixels are grey in a JPEG, else black, or the background in an image with transparency.
     """
     before = ImageFile.LOAD_TRUNCATED_IMAGES
     ImageFile.LOAD_TRUNCATED_IMAGES = True
@@ -158,7 +158,7 @@ def _decode_by_pillow(image: Image.Image, background: tuple[int, int, int]) -> P
 
 
 def is_plain(data: bytes, image: Image.Image) -> bool:
-    """Tell whether any reader, the strictest too, would see in the bytes what was decoded.
+    """Tell whether the strictest reader would decode the bytes to the same pixels.
 
     Given that nothing was damaged and no profile applied; the image may be closed.
     """

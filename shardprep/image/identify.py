@@ -1,4 +1,4 @@
-"""What bytes are that no image decoder takes, in words that say what went wrong on their way."""
+"""Names for bytes that no image decoder takes: an HTML page, an archive, a text, zeros."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_broken_image(data: bytes) -> bool:
 
 
 def description(data: bytes) -> str:
-    """Say in one line what the bytes are, by how they start."""
+    """Return one line that names the bytes by their first ones."""
     if not data:
         return "the file is empty"
     return f"{_kind(data[:_HEAD_BYTES], data)} (starts with {data[:16]!r})"
@@ -64,7 +64,7 @@ def _kind(head: bytes, data: bytes) -> str:
 
 
 def _text_kind(head: bytes) -> str:
-    """Say what kind of text it is, "" for none."""
+    """Return the kind of text, "" for no text."""
     if _CONTROLS.search(head) or not _is_utf8(head):
         return ""
     if _HTML.search(head):

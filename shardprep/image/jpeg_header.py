@@ -1,7 +1,6 @@
-"""The header of an ordinary JPEG, read in a few steps; whatever else it may hold is left to Pillow.
+"""The header of an ordinary JPEG, read in a few steps; Pillow reads all others.
 
-Ordinary is a file in which nothing bears on the picture but its coded pixels: no EXIF that turns
-it, no profile, no second image.
+An ordinary file has nothing but coded pixels: no EXIF orientation, no profile, no second image.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _FRAME = struct.Struct(">HBHHB")
 
 
 class OrdinaryJpeg(NamedTuple):
-    """What the header of an ordinary JPEG says."""
+    """Size and components of an ordinary JPEG."""
 
     height: int
     width: int
@@ -31,10 +30,9 @@ class OrdinaryJpeg(NamedTuple):
 
 
 def ordinary_jpeg(data: bytes) -> OrdinaryJpeg | None:
-    """Return the header of an ordinary JPEG; None of all else, sound or not.
+    """Return the header of an ordinary JPEG, None for any other file, sound or not.
 
-    Pillow finds no fault with the header of what this returns something for, given that the
-    decoder finds none with the file.
+    Where the decoder accepts the file, Pillow accepts every header that is returned here.
     """
     found = None
     at = 2 if data.startswith(_START) else len(data)
@@ -56,7 +54,7 @@ def ordinary_jpeg(data: bytes) -> OrdinaryJpeg | None:
 
 
 def _says_nothing(marker: int, data: bytes, at: int, num_bytes: int) -> bool:
-    """Tell whether a segment beside the frame's is sound and has no say in the picture."""
+    """Tell whether a segment other than the frame's is sound and does not change the picture."""
     if marker in _PASSED_OVER:
         return True
     start, least = _MARKED.get(marker, (b"", sys.maxsize))

@@ -1,7 +1,7 @@
 """Pixels: bytes in, bytes out. No file is opened here, and a bad image is a value, not an error.
 
-`process_image` has the image decoded, fits it to the asked size with an antialiased bicubic filter,
-and encodes it. What becomes of which kind of input is written in docs/images.md.
+`process_image` decodes an image, fits it to the size with an antialiased bicubic filter and encodes
+it. docs/images.md has a row for each kind of input.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ RejectionKind = Literal[
 _DCT_SCALES = (8, 4, 2)
 """1/8, 1/4 and 1/2 have fast paths in libjpeg-turbo; the sevenths between them are slower."""
 _PROOF_SCALE = 8
-"""A decode that is not for the pixels: every bit is read, few pixels are made."""
+"""Scale of a decode that only checks: every bit is read, few pixels are made."""
 _MEMORY = "the image needs more memory than a worker may use"
 
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """What the header of an input image says; zeros and "" where nothing could be read."""
+    """Header of an input image; zeros and "" where it cannot be read."""
 
     height: int = 0
     width: int = 0
@@ -69,12 +69,12 @@ class ProcessedImage:
     width: int
     original: Original
     damage: str = ""
-    """What was wrong with the bytes, though the image could be stored; "" for nothing."""
+    """Fault of a stored image, in words; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why an item was left out."""
+    """Reason for leaving an item out."""
 
     kind: RejectionKind
     reason: str
@@ -82,7 +82,7 @@ class Rejection:
 
 
 def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
-    """Return the image as the spec wants it, or why it is left out.
+    """Return the image as the spec asks, or the reason to leave it out.
 
     Never raises, whatever the bytes hold.
     """
@@ -104,7 +104,7 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
 
 
 def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
-    """Do what `_process` does, for a JPEG that has nothing but pixels; None of all others.
+    """Return what `_process` would, for an ordinary JPEG; None for any other image.
 
     Raises:
         Exception: it has a fault.
@@ -139,7 +139,7 @@ def _unopened(data: bytes, error: Exception) -> Rejection:
 
 
 def _refused(original: Original, spec: ImageSpec) -> Rejection | None:
-    """Return why an image is left out by what its header says."""
+    """Return the reason to leave an image out by its header, None for none."""
     height, width = original.height, original.width
     size = f"{width}x{height} pixels"
     short, long = min(height, width), max(height, width)
@@ -168,7 +168,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _words(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return the text of an error in one line."""
     text = " ".join(str(error).split())
     if not text or not isinstance(error, OSError | SyntaxError):  # Pillow's own say what is broken
         text = f"{type(error).__name__} {text}".strip()
@@ -200,7 +200,7 @@ def _process(
 
 
 def _is_kept(data: bytes, image: Image.Image, original: Original, spec: ImageSpec) -> bool:
-    """Tell whether a JPEG is stored as it stands, should its pixels be sound."""
+    """Tell whether a JPEG is stored byte by byte if its pixels are sound."""
     return (
         spec.format == "keep"
         and image.format == "JPEG"

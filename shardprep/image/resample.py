@@ -1,4 +1,4 @@
-"""Resizing with Pillow's bicubic filter: the bytes are Pillow's, whoever computes them.
+"""Resizing with Pillow's bicubic filter, to Pillow's bytes.
 
 The extension `_resample` computes them several times as fast. It is built where a C compiler is
 found at installation; elsewhere Pillow does the work, so no dataset depends on whether it was.
@@ -26,14 +26,14 @@ Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
 """uint8[height, width, channels], row-major."""
 
 Box = tuple[float, float, float, float]
-"""Left, top, right, bottom in pixels; edges between whole pixels are meant as they stand."""
+"""Left, top, right, bottom in pixels; fractions of a pixel count."""
 
 BACKEND: Final[Literal["c", "pillow"]] = "pillow" if _fill is None else "c"
-"""What `resize` runs on here."""
+"""Implementation of `resize` on this machine."""
 
 
 def resize(pixels: Pixels, size: tuple[int, int], box: Box | None = None) -> Pixels:
-    """Return what lies in a box, or the whole, scaled to a height and width.
+    """Return a box of the pixels, by default all of them, scaled to a height and width.
 
     The image has 1 to 4 channels, filtered each by itself: alpha is a channel like the others.
     The filter reaches over the box's edges where the image goes on, as in Pillow. The result is
@@ -71,7 +71,7 @@ def resize_by_pillow(pixels: Pixels, size: tuple[int, int], box: Box) -> Pixels:
 
 
 def down_first(pixels: Pixels, size: tuple[int, int]) -> bool:
-    """Tell whether the vertical pass is the first: what is rounded between them shows.
+    """Tell whether the vertical pass comes first: the rounding between the passes shows.
 
     The rule is Pillow 13's.
     """

@@ -1,4 +1,4 @@
-"""What bytes are, told by how they start; a name never decides."""
+"""Types of files by their first bytes."""
 
 from __future__ import annotations
 

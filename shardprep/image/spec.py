@@ -1,4 +1,4 @@
-"""What every stored image must be, and what follows from that by arithmetic alone."""
+"""The size, fit and format of stored images, and the arithmetic that follows from them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _JPEG_BYTES_PER_PIXEL = (
     (1, 10, 30, 50, 75, 85, 90, 95, 98, 100),
     (0.02, 0.04, 0.08, 0.11, 0.17, 0.23, 0.29, 0.42, 0.59, 0.82),
 )
-"""Qualities, and what they take without the header."""
+"""JPEG qualities, and the bytes per pixel at each, without the header."""
 _JPEG_HEADER_BYTES = 620
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpec:
-    """What every stored image must be."""
+    """Size, fit and format of all stored images, and the limits of inputs."""
 
     size: tuple[int, int] | None = (224, 224)
     """Height and width in pixels; None exactly where `fit` is "none"."""
@@ -42,7 +42,7 @@ class ImageSpec:
     max_aspect: float = 0.0
     """Longer by shorter side above which an image is rejected; 0 for no limit."""
     truncated: Truncated = "reject"
-    """What becomes of a file that ends before its image does."""
+    """Treatment of a file that ends before its image does."""
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:
@@ -51,7 +51,7 @@ class ImageSpec:
 
     @property
     def encoding(self) -> Encoding:
-        """How the dataset's schema calls the stored bytes."""
+        """Name of the stored bytes in the dataset's schema."""
         return "any" if self.format == "keep" else self.format
 
 

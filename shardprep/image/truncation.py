@@ -1,6 +1,6 @@
-"""Whether a file that cannot be decoded was cut: its own lengths point behind its end.
+"""Truncated files: those whose own lengths point behind their end.
 
-What is cut was sound once, and another copy of it may be whole; garbage is garbage everywhere.
+A truncated file was sound once, and another copy may be whole; a garbled one is garbled everywhere.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import struct
 _PILLOW_SAYS = ("image file is truncated", "Truncated File Read", "not enough image data")
 _PNG_MARK_BYTES = 8
 _JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xda-\xfe]")
-"""Of a segment that has a length; what is in the midst of a scan has none."""
+"""Marker of a segment that has a length; those inside a scan have none."""
 _PIXEL_BOXES = (b"mdat", b"jp2c")
 _CODESTREAM_END = b"\xff\xd9"
 _STRIPS, _TILES = (273, 279), (324, 325)
 """TIFF tags: offsets and byte counts."""
 _TIFF_TYPES = {3: "H", 4: "I", 5: "Q", 8: "h", 9: "i", 10: "q", 11: "f", 12: "d"}
-"""Of values (TIFF 6.0, section 2), by the letters of `struct`; all others take a byte."""
+"""`struct` letters of field types (TIFF 6.0, section 2); a value of any other type is a byte."""
 
 
 def is_cut(data: bytes, error: Exception) -> bool:
@@ -31,10 +31,7 @@ def is_cut(data: bytes, error: Exception) -> bool:
 
 
 def without_cut_segment(data: bytes) -> bytes:
-    """Return a cut JPEG up to the last segment that is whole.
-
-    To what is left a decoder can set an end, which it would read as part of a segment otherwise.
-    """
+    """Return a truncated JPEG up to its last whole segment, where a decoder can set an end."""
     at = 2
     while marker := _JPEG_MARKER.search(data, at):
         at = marker.start()
@@ -56,7 +53,7 @@ def _png_is_cut(data: bytes) -> bool:
 
 
 def _jpeg_header_is_cut(data: bytes) -> bool:
-    """Of what stands before the scans: in them there are no lengths, and the decoder knows."""
+    """Tell whether a segment before the scans is cut; of scans the decoder judges."""
     at = 2
     while data[at] == 0xFF:
         marker = data[at + 1]
@@ -98,7 +95,7 @@ def _codestream_is_cut(data: bytes) -> bool:
 
 
 def _gif_header_is_cut(data: bytes) -> bool:
-    """Of what stands before the pixels, whose end the decoder knows: a control and a frame."""
+    """Tell whether a block before the pixels is cut; the decoder judges the pixels themselves."""
     flags = data[10]
     num_colours = 2 << (flags & 7) if flags & 0x80 else 0
     return len(data) < 13 + 3 * num_colours + 8 + 10
@@ -135,4 +132,4 @@ _FORMATS = (
     (rb"\xff\x4f\xff\x51", _codestream_is_cut),
     (rb"II\*\0|MM\0\*", _tiff_is_cut),
 )
-"""How the bytes of a format start, and what tells its cut files."""
+"""First bytes of a format, and the test for its truncated files."""

@@ -16,7 +16,7 @@ _LOOK_EVERY_S = 0.25
 
 
 class LeftError(Exception):
-    """Nobody wants the answer any more, or it has not come in time."""
+    """The call was left behind: its answer is no longer wanted, or has not come in time."""
 
 
 class _Helper:

@@ -1,4 +1,4 @@
-"""Where this machine keeps what was brought from elsewhere."""
+"""The folder of this machine's copies: downloads, documents and shards."""
 
 from __future__ import annotations
 

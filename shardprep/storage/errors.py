@@ -1,4 +1,4 @@
-"""What a store's errors mean, in one line. No credentials, no signed address, no body of theirs.
+"""Errors of a store, each in one line without credentials, signed addresses or response bodies.
 
 A line is made of words of ours, an HTTP status, the store's error code and the host that was
 asked; nothing else of what a store or its client say is ever shown.

@@ -30,13 +30,13 @@ _MAX_READ_BYTES = 4 << 30
 
 
 class Written(NamedTuple):
-    """What a file was when it was complete."""
+    """Size and hash of a file when it was completed."""
 
     num_bytes: int
     sha256: str
     """Hex."""
     mark: str
-    """What the folder said of it: an ETag, or ""."""
+    """ETag of the object; "" on a disk."""
 
 
 class NewFile(Protocol):

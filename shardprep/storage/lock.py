@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LOCK_FILE = ".lock"
 _NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
-"""What file systems answer that have no locks: Lustre without `flock`, NFS without its daemon."""
+"""Error numbers of file systems without locks: Lustre without `flock`, NFS without its daemon."""
 
 
 @contextlib.contextmanager

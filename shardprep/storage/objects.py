@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _CONNECT_S = 3
 _STREAM_BYTES = 1 << 20
 _PART_BYTES = 8 << 20
-"""Smaller objects are put at once, larger ones in parts of this size."""
+"""Bytes of a part of a multipart upload; a smaller object is put at once."""
 _PARTS_AT_ONCE = 4
-"""With their size, what a slow line must carry within one try."""
+"""Parts sent at a time: with their size, the bytes that a slow line carries within one try."""
 _COPY_BYTES = 5 * 10**9
 """Bytes of an object that S3 copies at once, at most."""
 _CREATE_PAUSES_S = (0.2, 1, 4, 15)
@@ -48,7 +48,7 @@ _answered: set[str] = set()
 
 
 class ObjectFacts(NamedTuple):
-    """What a store says of an object."""
+    """Name, size and ETag of an object, as the store lists it."""
 
     name: str
     """Its key below what was asked for, "" where it was asked for itself."""

@@ -36,13 +36,13 @@ LIMIT_VARIABLE = "SHARDPREP_CACHE_BYTES"
 _DOCUMENT = re.compile(r"index/[^/]+\.idx|[^/]+\.(json|parquet|txt)")
 _AT_A_TIME = 16
 _FORGOTTEN_S = 30 * 24 * 3600.0
-"""Folders of documents that nobody has opened for so long are removed."""
+"""Seconds after its last use when a folder of documents is removed."""
 _KEEP_FREE_BYTES = 1 << 30
 _SHARE_OF_FREE = 0.5
 _PART = ".part"
 
 Outcome = Literal["here", "busy", "full", "stopped"]
-"""Of staging: it is there, another is fetching it, there is no room, it was to stop."""
+"""Outcomes of `stage`: copied, another process is copying it, no room, stopped."""
 
 
 def is_document(name: str) -> bool:

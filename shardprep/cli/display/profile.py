@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", "frame", "other")
-"""Of an item, in their order: the bytes, their SHA-256, the pixels, the fit, the codec, the record,
-and what is between them."""
+"""Stages of an item, in order: bytes, SHA-256, pixels, fit, codec, record, and all between them."""
 PARENT_STAGES = ("plan", "wait", "write", "finish")
-"""Of a build, in their order: everything before the first image, waiting for workers, shards, and
+"""Stages of a build, in order: everything before the first image, waiting for workers, shards, and
 everything after the last."""
 
 

@@ -1,4 +1,4 @@
-"""What verify has found, for a terminal of 80 columns or more."""
+"""The problems that verify found, for a terminal of 80 columns or more."""
 
 from __future__ import annotations
 

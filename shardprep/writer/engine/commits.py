@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 2
 _LEAVE_S = 10.0
-"""What is under way when a build fails gets this long to end well."""
+"""Seconds that running commits get to end when a build fails."""
 
 
 class Commits:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
 _PRELOADED = ["shardprep.cli.app", "shardprep.writer.engine.local", "shardprep.catalog.catalog"]
-"""What a task is made of; the program itself, for a worker looks at it as well."""
+"""Modules to import once: those of a task, and the program itself, which a worker imports too."""
 _ENVIRONMENT = {
     # Keeps glibc from mapping and unmapping the decode buffers anew for every image.
     "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),

@@ -1,4 +1,4 @@
-"""What an engine is given: shards to write, and with what. It yields how far it has come.
+"""The job of an engine: the shards to write, and the means. The engine yields its progress.
 
 An engine may run anywhere and in any order. It writes each shard and its part through a
 `ShardWriter`, so that what it leaves behind counts as done, however it ends.
@@ -28,9 +28,9 @@ class ShardJob:
     encoder: ChunkEncoder
     limits: WorkerLimits
     num_items: int
-    """Of the whole build; chunks are cut by it."""
+    """Items of the whole build; their number decides the size of chunks."""
     record_bytes: int
-    """About, of one record."""
+    """Estimated bytes of a record."""
 
     def tasks(self, shard: ShardTask) -> Iterator[ChunkTask]:
         """Yield the chunks of a shard."""
@@ -41,11 +41,11 @@ class ShardJob:
 
 
 class Progress(NamedTuple):
-    """Items that are done."""
+    """Items that are done, written or rejected."""
 
     num_items: int
     num_rejected: int
-    """Of these."""
+    """Rejected items among `num_items`."""
 
 
 Engine = Callable[[ShardJob, Sequence[ShardTask], int], Generator[Progress]]

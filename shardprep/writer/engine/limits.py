@@ -1,4 +1,4 @@
-"""What an item and a worker may cost; the operating system holds them to it.
+"""Limits of time and memory for an item and a worker, enforced by the operating system.
 
 A decoder that never comes back, or asks for all memory there is, costs one image, not the build.
 """
@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """malloc.h"""
 KEPT_BYTES = 512 << 20
-"""That malloc neither gives back to the system nor maps anew for every image."""
+"""Bytes of freed memory that malloc keeps, rather than map it anew for every image."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

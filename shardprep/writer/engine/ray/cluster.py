@@ -26,7 +26,7 @@ _BEFORE_IMPORT = {
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # else workers that die are told of on stdout
 }
-"""What Ray reads when it is imported, where the user has set nothing else."""
+"""Variables that Ray reads when it is imported; the user's own come first."""
 
 _LAST_WORDS = (
     "shardprep: ended at once, killed or with the Ray node of this machine; what is done is kept: "
@@ -45,7 +45,7 @@ class Node(NamedTuple):
     address: str
     num_cpus: int
     memory_bytes: int
-    """That tasks may ask for."""
+    """Processors that tasks may ask for."""
 
 
 @contextlib.contextmanager

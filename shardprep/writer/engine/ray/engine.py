@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.ray.cluster import Node
 
 _MOST_DEATHS = 4
-"""Of workers, over one shard: not an image is at fault then, but the cluster."""
+"""Workers lost over one shard after which the cluster is at fault, and no image."""
 _BASE_BYTES = 300_000_000
-"""A process with its libraries, and a chunk of records."""
+"""Bytes of a process with its libraries and a chunk of records."""
 _BYTES_A_BYTE = 32
-"""What decoding takes for each byte of an image file: a JPEG holds about ten times as many pixels'
-bytes as its own, and some copies of them exist at once."""
+"""Bytes of memory for each byte of an image file: a JPEG decodes to ten times its bytes, of which
+some copies exist at once."""
 _ANSWER_S = 60.0
 _LOOK_S = 10.0
-"""After so long without a finished shard: are there nodes left?"""
+"""Seconds without a finished shard after which the nodes are counted again."""
 _END_S = 10.0
 
 _agreed: set[str] = set()
@@ -61,12 +61,12 @@ _agreed: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What all tasks of a build share."""
+    """Values that all tasks of a build share."""
 
     job: ShardJob
     terms: Terms
     folder: str
-    """In which paths are meant that are not absolute."""
+    """Folder that relative paths start from."""
 
 
 class _Done(NamedTuple):
@@ -74,7 +74,7 @@ class _Done(NamedTuple):
 
     progress: Progress
     seconds: dict[str, float]
-    """By stage, where they are counted."""
+    """Seconds by stage, where they are counted."""
 
 
 def by_shards(job: ShardJob, shards: Sequence[ShardTask], num_workers: int) -> Generator[Progress]:

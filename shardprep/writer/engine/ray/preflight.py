@@ -1,4 +1,4 @@
-"""What every machine of a build must have in common: versions, the source, and where to write.
+"""The terms that every machine of a build must meet: versions, the source, the place to write.
 
 A machine with another libjpeg would write other bytes, and one that cannot see the source would
 reject every image of it. So both are compared before the first image, and where a machine joins
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardprep.writer.shard import ShardTask
 
 _MOST_FILES = 16
-"""Of the source: one that is a folder has as many as it has images."""
+"""Files of the source that are compared: a folder has as many as it has images."""
 _HEAD_BYTES = 4096
 
 
@@ -41,12 +41,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a machine must find as it is found here."""
+    """Terms of a build: a machine must find all of it as it is found here."""
 
     versions: Mapping[str, str]
     samples: tuple[Sample, ...]
     folder: Folder
-    """That parts are written to."""
+    """Folder that receipts are written to."""
     token: str
     """Content of a file in there."""
 
