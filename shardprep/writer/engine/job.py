@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import chain, islice
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,10 +65,9 @@ def by_chunks(run: ChunkRunner) -> Engine:
 
     def engine(job: ShardJob, shards: Sequence[ShardTask], num_workers: int) -> Generator[Progress]:
         tasks = (task for shard in shards for task in job.tasks(shard))
-        num_tasks = sum(1 for shard in shards for _ in job.tasks(shard))
-        num_workers = max(1, min(num_workers, num_tasks))
+        first = list(islice(tasks, num_workers))  # workers without a task are not started
         with (
-            closing(run(job.encoder, tasks, num_workers, job.limits)) as found,
+            closing(run(job.encoder, chain(first, tasks), max(1, len(first)), job.limits)) as found,
             Commits() as commits,
         ):
             for shard in shards:

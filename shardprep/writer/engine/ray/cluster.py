@@ -208,7 +208,11 @@ def _refused(address: str, said: str) -> BuildError:
         return BuildError(
             "--ray-address auto", "no Ray cluster runs on this machine", "give HOST:PORT"
         )
-    return BuildError(address, f"Ray cannot connect ({lines[0]})", "see: ray status")
+    return BuildError(
+        address,
+        f"Ray cannot connect ({lines[0] if lines else 'no reason given'})",
+        "see: ray status",
+    )
 
 
 def _ray() -> Any:
