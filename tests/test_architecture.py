@@ -6,6 +6,7 @@ import ast
 import resource
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -100,6 +101,14 @@ def test_every_room_says_what_it_is() -> None:
     """In its docstring, a paragraph at least."""
     for path in PACKAGE.rglob("__init__.py"):
         assert len(ast.get_docstring(ast.parse(path.read_text())) or "") > 20, path
+
+
+def test_a_wheel_carries_every_room() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    rooms = {
+        ".".join(p.relative_to(PACKAGE.parent).parts[:-1]) for p in PACKAGE.rglob("__init__.py")
+    }
+    assert set(project["tool"]["setuptools"]["packages"]) == rooms | {"shardprep.schemas"}
 
 
 def loaded(code: str) -> set[str]:

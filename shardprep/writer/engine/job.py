@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import chain, islice
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import NamedTuple
 
 from shardprep import profiling
