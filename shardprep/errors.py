@@ -7,7 +7,9 @@
     ├─ RecordError            a record of a shard is cut, damaged or malformed
     ├─ DatasetError           a dataset folder is missing, incomplete or not what it says
     ├─ StorageError           object storage does not answer, or refuses
-    └─ BuildError             the run cannot go on: no space, a dead worker, too many rejections
+    ├─ BuildError             the run cannot go on: no space, a dead worker, too many rejections
+    │  └─ BusyError           another process is at work in the same folder: try again later
+    └─ InternalError          a fault of shardprep: please report it
 
 A bad image is none of these: it is a value (`shardprep.image.process.Rejection`).
 """
@@ -15,7 +17,10 @@ A bad image is none of these: it is a value (`shardprep.image.process.Rejection`
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _UNPRINTABLE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -42,6 +47,12 @@ def printable_json(text: str) -> str:
 def shown(text: str, most: int) -> str:
     """Return the text, or its two ends if it is longer than `most` characters."""
     return text if len(text) <= most else f"{text[: most // 3]}…{text[-(most - most // 3 - 1) :]}"
+
+
+def some_of(names: Sequence[str], most: int = 4) -> str:
+    """Return the first names of a list in one line, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 class ShardprepError(Exception):
@@ -132,3 +143,11 @@ class StorageError(ShardprepError):
 
 class BuildError(ShardprepError):
     """The build cannot go on or may not be published; what is done so far is kept."""
+
+
+class BusyError(BuildError):
+    """Another process is at work in the same folder; the same command may work later."""
+
+
+class InternalError(ShardprepError):
+    """A fault of shardprep itself, which no option or source is to blame for."""

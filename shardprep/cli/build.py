@@ -189,7 +189,7 @@ def _build_part(
 
         print_json(
             PartJson(
-                path=result.place.location,
+                path=result.workspace.location,
                 part=str(part),
                 was_there=result.was_there,
                 num_shards=result.num_shards,

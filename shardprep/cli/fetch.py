@@ -48,9 +48,9 @@ def fetch(
     """
     from shardprep.cli.display.transfer import ByteProgress
     from shardprep.dataset.fetch import fetch_dataset
-    from shardprep.dataset.remote import find_remote
+    from shardprep.dataset.locate import locate
 
-    remote = find_remote(ObjectUrl.parse(url))
+    remote = locate(ObjectUrl.parse(url))
     with ByteProgress(console(stderr=True)) as progress:
         found = fetch_dataset(
             remote, to, num_threads=threads, watcher=progress, check=check, damaged=damaged

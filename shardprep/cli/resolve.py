@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.cli.display.transfer import ByteProgress
-from shardprep.dataset.remote import find
+from shardprep.dataset.locate import locate
 from shardprep.errors import DatasetError, RecipeError, ShardprepError
 from shardprep.machine import usable_cores
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
@@ -19,9 +19,7 @@ from shardprep.storage.url import is_url
 from shardprep.writer.build import ON_THIS_MACHINE
 from shardprep.writer.engine.ray import cluster
 from shardprep.writer.part import Part
-from shardprep.writer.workspace.begin import is_begun
-from shardprep.writer.workspace.find import find_place, refuse_unfinished
-from shardprep.writer.workspace.local import place_of
+from shardprep.writer.workspace.find import find_workspace, refuse_other_parts, workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.writer.engine.job import Engine
-    from shardprep.writer.workspace.local import Place
+    from shardprep.writer.workspace.states import Workspace
 
 _DATASETS = Path("tfrecords")
 _BEGUN_A_CPU = 2
@@ -158,39 +156,34 @@ def rejected_share(text: str) -> float:
     return found
 
 
-def unfinished(dataset: str | None) -> Place:
-    """Return the place of a dataset, finished or not; None is what the recipe writes.
+def unfinished(dataset: str | None) -> Workspace:
+    """Return the workspace of a dataset, finished or not; None is the one of the recipe.
 
     Raises:
-        DatasetError: there is none, or several, or what the recipe writes is not among those that
-            are unfinished.
+        DatasetError: there is none, there are several, or parts of other datasets are unfinished
+            and none of the recipe's.
 
     """
-    if dataset is None and Path(RECIPE_FILE).is_file():
-        recipe = make_recipe(read_recipe(Path(RECIPE_FILE)), RECIPE_FILE)
-        place = place_of(recipe.out, recipe.dataset_name, recipe.version)
-        if not is_begun(place):
-            refuse_unfinished(recipe.out, place)
-        return place
-    if dataset is None and not _DATASETS.is_dir():
-        raise _nothing_named()
-    return find_place(dataset or str(_DATASETS))
+    recipe = _recipe_here() if dataset is None else None
+    if recipe is None:
+        return find_workspace(dataset or _datasets())
+    workspace = workspace_of(recipe)
+    if not workspace.is_begun():
+        refuse_other_parts(recipe, workspace)
+    return workspace
 
 
 def repair_source(location: str, source: str | None) -> str:
-    """Return what a dataset was built from: as said, else by a ./shardprep.toml that is for it.
-
-    It is told by its folder or its address.
+    """Return the source that is given, else that of the recipe here, if it builds this dataset.
 
     Raises:
         RecipeError: neither says it.
 
     """
-    keys = _keys_here()
-    if source is None and "source" in keys:
-        recipe = make_recipe(keys, RECIPE_FILE)
-        place = place_of(recipe.out, recipe.dataset_name, recipe.version)
-        source = recipe.source if _is_same(place.location, location) else None
+    if source is None and "source" in _keys_here():
+        recipe = make_recipe(_keys_here(), RECIPE_FILE)
+        is_same = _is_same(workspace_of(recipe).location, location)
+        source = recipe.source if is_same else None
     if source is None:
         raise RecipeError(
             "--repair",
@@ -222,27 +215,29 @@ def only_archive() -> str:
 
 
 def dataset_at(dataset: str | None, *, damaged: bool = False) -> Path | RemoteDataset:
-    """Return the dataset that an argument means; None is what the recipe has written.
+    """Return what `locate` finds; None is the dataset of the recipe, else the one in `tfrecords`.
 
     Args:
-        dataset: a folder or an address in object storage, of the dataset or of what it lies in.
-        damaged: let one be found that has lost its manifest.
+        dataset: a folder or an address in object storage, of the dataset or above it.
+        damaged: also take a dataset that has lost its manifest.
 
     Raises:
-        DatasetError: there is no such dataset, or several.
+        DatasetError: there is no such dataset, or there are several.
 
     """
-    if dataset is not None:
-        return find(dataset, damaged=damaged)
-    if Path(RECIPE_FILE).is_file():
-        recipe = make_recipe(read_recipe(Path(RECIPE_FILE)), RECIPE_FILE)
-        return find(f"{recipe.out}/{recipe.dataset_name}")
+    recipe = _recipe_here() if dataset is None else None
+    if recipe is not None:
+        return locate(f"{recipe.out}/{recipe.dataset_name}")
+    return locate(_datasets() if dataset is None else dataset, damaged=damaged)
+
+
+def _recipe_here() -> Recipe | None:
+    """Return the recipe in this folder, None where there is none."""
+    return make_recipe(_keys_here(), RECIPE_FILE) if Path(RECIPE_FILE).is_file() else None
+
+
+def _datasets() -> str:
     if not _DATASETS.is_dir():
-        raise _nothing_named()
-    return find(_DATASETS)
-
-
-def _nothing_named() -> DatasetError:
-    return DatasetError(
-        str(_DATASETS), "no dataset is named, and there is no such folder here", "name a folder"
-    )
+        what = "no dataset is named, and there is no such folder here"
+        raise DatasetError(str(_DATASETS), what, "name a folder")
+    return str(_DATASETS)

@@ -79,13 +79,14 @@ def verify(
 
 def _settled(place: Path | RemoteDataset) -> Path | RemoteDataset:
     """Return a dataset after what was begun of publishing it has been ended."""
-    from shardprep.dataset.remote import RemoteDataset, find
+    from shardprep.dataset.locate import locate
+    from shardprep.dataset.remote import RemoteDataset
     from shardprep.verifier.repair import settle
 
     if not isinstance(place, RemoteDataset):
         return place
     settle(place)
-    return find(str(place), damaged=True)
+    return locate(str(place), damaged=True)
 
 
 def _verify(place: Path | RemoteDataset, workers: int | None, *, decode: bool) -> Verification:

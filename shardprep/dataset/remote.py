@@ -1,4 +1,4 @@
-"""Datasets in object storage: which one an address means, and copies of what is beside its shards.
+"""A dataset in object storage, and copies of the documents beside its shards.
 
 One listing says all that is there, how long it is, and by which ETag it is known from then on.
 """
@@ -7,27 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.draft import in_force
 from shardprep.dataset.folder import (
     INCOMPLETE_SUFFIX,
     INDEX_DIR,
     ITEMS_FILE,
     SCHEMA_FILE,
-    find_damaged,
-    find_dataset,
     read_schema,
 )
-from shardprep.dataset.grammar import VERSION, version_key
 from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.storage import objects
 from shardprep.storage.shard_cache import RemoteShard, is_document, stage_documents
-from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,14 +30,11 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest, Shard
     from shardprep.dataset.schema import Schema
     from shardprep.storage.objects import ObjectFacts
+    from shardprep.storage.url import ObjectUrl
 
-_BELOW = re.compile(rf"(?P<above>(?:[^/]+/)?)(?P<version>{VERSION.pattern})/")
-_UNFINISHED = re.compile(rf"(?:[^/]+/){{0,2}}[^/]*{re.escape(INCOMPLETE_SUFFIX)}/")
-_NAMED = 5
 _SPARE_ITEM_BYTES = 4 << 30
 """Size in bytes that an item table may have beyond that of the shards: of inputs left out."""
 _REPAIR = "`shardprep verify --repair` builds what is damaged again"
-_REMAINS = (ITEMS_FILE, SCHEMA_FILE, "dataset_info.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +147,6 @@ def addressed(folder: Path, where: object) -> Iterator[None]:
         ) from error
 
 
-def find(place: str | Path, *, damaged: bool = False) -> Path | RemoteDataset:
-    """Return the dataset that an argument means: a folder, or in object storage.
-
-    Args:
-        place: the dataset, or what it lies in.
-        damaged: let one be found that has lost its manifest.
-
-    Raises:
-        RecipeError: it is neither a path nor an address.
-        DatasetError: there is none, or several.
-
-    """
-    where = parse_place(str(place))
-    if isinstance(where, ObjectUrl):
-        return find_remote(where, damaged=damaged)
-    return find_damaged(where) if damaged else find_dataset(where)
-
-
 def documents_of(found: Path | RemoteDataset, names: Sequence[str]) -> Path:
     """Return a folder with documents of a dataset; raises as `RemoteDataset.checked`."""
     return found.checked(found.manifest(), names) if isinstance(found, RemoteDataset) else found
@@ -191,53 +164,6 @@ def described(found: Path | RemoteDataset) -> tuple[Manifest, Schema]:
         return manifest, found.schema(manifest)
     manifest = load_manifest(found)
     return manifest, read_schema(found, manifest)
-
-
-def find_remote(url: ObjectUrl, *, damaged: bool = False) -> RemoteDataset:
-    """Return the dataset that an address means: itself, or the newest version below it.
-
-    Below a key of several datasets there must be just one.
-
-    Args:
-        url: the address.
-        damaged: let one be found that has lost its manifest.
-
-    Raises:
-        DatasetError: there is none, or several.
-        StorageError: there is no such bucket, or it cannot be read.
-
-    """
-    found = {facts.name: facts for facts in objects.listing(url)}
-    is_unfinished = url.key.endswith(INCOMPLETE_SUFFIX)
-    if MANIFEST_FILE in found or (damaged and not is_unfinished and found.keys() & set(_REMAINS)):
-        return RemoteDataset(url, in_force(url, found))
-    newest: dict[str, str] = {}
-    for name in found:
-        match = _BELOW.match(name)
-        if match and name == match[0] + MANIFEST_FILE:
-            above, version = match["above"], match["version"]
-            newest[above] = max(newest.get(above, "0.0.0"), version, key=version_key)
-    if "" in newest:
-        newest = {"": newest[""]}
-    if len(newest) > 1:
-        names = ", ".join(str(url / above.rstrip("/")) for above in sorted(newest)[:_NAMED])
-        raise DatasetError(str(url), f"holds several datasets: {names}", "name one of them")
-    for above, version in newest.items():
-        below = f"{above}{version}/"
-        inside = {
-            name.removeprefix(below): facts._replace(name=name.removeprefix(below))
-            for name, facts in found.items()
-            if name.startswith(below)
-        }
-        dataset = url / below.rstrip("/")
-        return RemoteDataset(dataset, in_force(dataset, inside))
-    if is_unfinished or any(_UNFINISHED.match(name) for name in found):
-        raise DatasetError(
-            str(url), "the build is not finished", "run the same `shardprep build` again"
-        )
-    raise DatasetError(
-        str(url), "holds no dataset", "give the address that `shardprep build --out` wrote to"
-    )
 
 
 def local_only(found: Path | RemoteDataset, what: str) -> Path:

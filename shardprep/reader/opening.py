@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.index import check_shard, read_index
-from shardprep.dataset.remote import RemoteDataset, addressed, described, find
+from shardprep.dataset.locate import locate
+from shardprep.dataset.remote import RemoteDataset, addressed, described
 from shardprep.errors import DatasetError
 from shardprep.reader.options import check_request
 from shardprep.reader.remote_shards import open_remote
@@ -63,7 +64,7 @@ class Opened:
 
 def open_dataset(path: str | Path, request: Request, config: ReadConfig) -> Opened:
     """Return what a request is about. Raises as `reader.load` says."""
-    found = find(path)
+    found = locate(path)
     check_request(request, config)
     manifest, schema = described(found)
     slices, num_all = _wanted(manifest, schema, str(found), request, config)

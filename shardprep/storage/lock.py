@@ -8,7 +8,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING
 
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,8 @@ def locked(
     calls the others, and `flag` the option that names another folder.
 
     Raises:
-        BuildError: another holds it, or it cannot be made.
+        BusyError: another holds it.
+        BuildError: it cannot be made.
 
     """
     try:
@@ -44,7 +45,7 @@ def locked(
     try:
         is_held = _lock(descriptor, folder, who, alone=alone)
         if not _is_file(descriptor, folder / LOCK_FILE):
-            raise BuildError(
+            raise BusyError(
                 str(folder), f"another {who} has just finished here", "run the command again"
             )
         yield is_held
@@ -57,7 +58,7 @@ def _lock(descriptor: int, folder: Path, who: str, *, alone: bool) -> bool:
         fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError as error:
         part = ", or a part of this one" if who == "build" else ""
-        raise BuildError(
+        raise BusyError(
             str(folder), f"another {who} is at work here{part}", "wait for it, or end it"
         ) from error
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Repair is a resume: what is whole counts as done, the build makes the rest, with the same bytes.
+"""Repair: build a damaged dataset again, with its intact shards and with the same bytes.
 
-The damaged dataset stays as it is until what equals its manifest can take its place.
+The damaged dataset stays as it is until one that equals its manifest can take its place.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
-from shardprep.errors import BuildError, DatasetError
+from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.writer.build import build_dataset
-from shardprep.writer.finalize import end_publishing
 from shardprep.writer.fingerprint import differences, make_fingerprint, recorded_recipe
-from shardprep.writer.workspace.remote import ObjectPlace
-from shardprep.writer.workspace.retract import Remains, Whole, strangers
+from shardprep.writer.workspace.damaged import DamagedDataset, IntactShard, foreign_files
+from shardprep.writer.workspace.remote import ObjectWorkspace
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
@@ -24,18 +23,25 @@ if TYPE_CHECKING:
     from shardprep.writer.build import Watcher
     from shardprep.writer.finalize import BuildResult
 
-_NAMED = 4
-
 
 def repair_dataset(
     found: Verification, source: str, *, num_workers: int, watcher: Watcher
 ) -> BuildResult:
-    """Build what is damaged of a dataset again, from its source.
+    """Write the damaged files of a dataset again, from its source, with the same bytes.
 
     Files that are no part of a dataset stay in its folder; shards that do not belong there go.
 
+    Args:
+        found: what `verify_dataset` has found.
+        source: what the dataset was built from: a folder, an archive or an address.
+        num_workers: processes that encode images, at least 1.
+        watcher: receives the progress.
+
     Raises:
-        ShardprepError: the bytes could not be, or did not become, those that the manifest says.
+        DatasetError: the manifest is damaged itself, or the dataset was moved.
+        BuildError: inputs, options or versions changed, or other bytes came out; the dataset is
+            left as it is.
+        SourceError, StorageError: as `build_dataset`.
 
     """
     manifest = _trusted_manifest(found)
@@ -47,24 +53,26 @@ def repair_dataset(
             f"{_damage(found, manifest)}",
             "repair it where these are as they were, or build it again with --overwrite",
         )
-    whole = {name: Whole(file, found.marks.get(file, "")) for name, file in found.intact.items()}
+    intact = {
+        name: IntactShard(file, found.marks.get(file, "")) for name, file in found.intact.items()
+    }
     is_sound = all(problem.file != ITEMS_FILE for problem in found.problems)
     items = found.path / ITEMS_FILE if is_sound else None
-    remains = Remains(manifest, whole, items, strangers(found.unknown))
-    return build_dataset(recipe, num_workers=num_workers, watcher=watcher, remains=remains)
+    damaged = DamagedDataset(manifest, intact, items, foreign_files(found.unknown))
+    return build_dataset(recipe, num_workers=num_workers, watcher=watcher, damaged=damaged)
 
 
 def settle(found: RemoteDataset) -> None:
-    """End what was begun of publishing a dataset in object storage."""
-    place = ObjectPlace(found.url)
-    with contextlib.suppress(DatasetError):  # of a manifest that cannot be read
-        manifest = place.finished()
+    """Publish to its end a dataset in object storage whose publishing was interrupted."""
+    workspace = ObjectWorkspace(found.url)
+    with contextlib.suppress(DatasetError):  # a damaged manifest: `verify` tells of it
+        manifest = workspace.finished()
         if manifest is not None:
-            end_publishing(place, manifest)
+            workspace.end_publishing(manifest)
 
 
 def _out(found: Verification, manifest: Manifest) -> str:
-    """Return what the dataset lies in, as `--out` said it."""
+    """Return the `--out` that the dataset lies in."""
     below = f"/{manifest.name}/{manifest.version}"
     location = str(found.address or found.path.absolute())
     if not location.endswith(below):
@@ -77,7 +85,7 @@ def _out(found: Verification, manifest: Manifest) -> str:
 
 
 def _trusted_manifest(found: Verification) -> Manifest:
-    """Return the manifest, which alone says what the bytes were."""
+    """Return the manifest, if it is intact: nothing else has the hashes of the shards."""
     if any(problem.file == MANIFEST_FILE for problem in found.problems):
         raise DatasetError(
             f"{found.location}/{MANIFEST_FILE}",
@@ -91,6 +99,4 @@ def _damage(found: Verification, manifest: Manifest) -> str:
     damaged = [name for name in manifest.shards if name not in found.intact]
     if not damaged:
         return "its documents stay damaged, its shards are whole"
-    shown = ", ".join(damaged[:_NAMED])
-    more = f" and {len(damaged) - _NAMED:,} more" if len(damaged) > _NAMED else ""
-    return f"{shown}{more} {'stays' if len(damaged) == 1 else 'stay'} damaged"
+    return f"{some_of(damaged)} {'stays' if len(damaged) == 1 else 'stay'} damaged"

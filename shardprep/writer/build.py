@@ -1,13 +1,12 @@
-"""The build: plan, encode, commit shard by shard, publish. Complete or absent, and resumable.
+"""The build: plan, encode, commit shard by shard, publish.
 
-A run that ends early, however it ends, leaves what is done where `place` says; the same command
+A run that ends early, however it ends, keeps what is done in its workspace; the same command
 finds it, checks it and goes on. A build in parts is the same, with the last step for itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,29 +15,18 @@ from typing import TYPE_CHECKING, Protocol
 from shardprep import profiling
 from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.writer.chunk import ChunkEncoder
-from shardprep.writer.documents import write_skipped
 from shardprep.writer.engine.job import ShardJob, by_chunks
 from shardprep.writer.engine.limits import WorkerLimits
 from shardprep.writer.engine.local import run_chunks
-from shardprep.writer.finalize import BuildResult, complete, end_publishing
+from shardprep.writer.finalize import BuildResult, complete
 from shardprep.writer.fingerprint import differences, make_fingerprint
 from shardprep.writer.outline import make_outline, write_outline
 from shardprep.writer.part import WHOLE, Part
-from shardprep.writer.plan import make_plan
-from shardprep.writer.shard import ShardTask, is_done
-from shardprep.writer.workspace.begin import (
-    begin,
-    drop,
-    folders_of,
-    has_work,
-    is_of,
-    join,
-    refuse_another,
-    same_or_refuse,
-    take_back,
-)
-from shardprep.writer.workspace.local import place_of, writing
-from shardprep.writer.workspace.retract import look_for_remains, restore, said_of
+from shardprep.writer.plan import frozen_plan
+from shardprep.writer.receipt import is_done, write_skipped
+from shardprep.writer.shard import ShardTask
+from shardprep.writer.workspace.damaged import find_damage
+from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,53 +36,57 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.job import Engine
     from shardprep.writer.outline import Outline
     from shardprep.writer.plan import BuildPlan
-    from shardprep.writer.shard import Folders
-    from shardprep.writer.workspace.local import Place
-    from shardprep.writer.workspace.retract import Remains
+    from shardprep.writer.workspace.damaged import DamagedDataset
+    from shardprep.writer.workspace.layout import Folders
+    from shardprep.writer.workspace.states import Workspace
 
 _SPARE_BYTES = 64 << 20
+"""Bytes that a build leaves free on the disk."""
 _WORKER_BYTES = 1 << 30
-_NUM_THREADS = 8
-"""That hash shards, or wait for object storage."""
+"""Memory in bytes that a worker may use besides the pixels of an image."""
 _PIXEL_BYTES = 16
-"""What decoding may take for each pixel that an image may have, copies on the way included."""
+"""Memory in bytes that decoding may use for each pixel, copies included."""
+_NUM_THREADS = 8
+"""Number of threads that hash shards, or wait for object storage."""
 
 
 class Watcher(Protocol):
-    """Whoever wants to know how a build goes."""
+    """Receives the progress of a build."""
 
     def notice(self, line: str) -> None:
         """Take one line about something worth knowing."""
 
     def planned(self, plan: BuildPlan, shards: Sequence[ShardTask], num_done: int) -> None:
-        """Take the plan, once, and what of it this run is to do.
+        """Take the plan, and the shards that this run is to write; called once.
 
-        An earlier run has done `num_done` of the items.
+        Earlier runs have done `num_done` of the items in these shards.
         """
 
     def encoded(self, num_items: int, num_rejected: int) -> None:
-        """Take how many more items are done, and how many of these are rejected."""
+        """Take the number of items done since the last call, and of the rejected among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """What the build of a part has come to."""
+    """A part of a build whose shards are all written."""
 
-    place: Place
+    workspace: Workspace
     part: Part
     num_all_shards: int
     num_new_items: int = 0
+    """Items that this run has encoded; others were done by an earlier one."""
     elapsed_s: float = 0.0
     was_there: bool = False
-    """The dataset is finished, with the same inputs and options: nothing was done."""
+    """Whether the dataset was finished before, with the same inputs and options."""
 
     @property
     def num_shards(self) -> int:
-        """Of this part; all of them are done."""
+        """Number of shards in this part."""
         return len(self.part.of(range(self.num_all_shards)))
 
 
 ON_THIS_MACHINE = by_chunks(run_chunks)
+"""The engine of processes on this machine."""
 
 
 def build_dataset(
@@ -104,69 +96,76 @@ def build_dataset(
     watcher: Watcher,
     overwrite: bool = False,
     engine: Engine = ON_THIS_MACHINE,
-    remains: Remains | None = None,
+    damaged: DamagedDataset | None = None,
 ) -> BuildResult:
     """Build the dataset of a recipe, or finish a build that was begun.
 
-    With `remains` it replaces a damaged dataset, and only by one that is as its manifest says.
+    A dataset that is finished with the same inputs and options is left as it is, but for files
+    that are missing. A dataset that is replaced stays whole and readable until the new one is.
+
+    Args:
+        recipe: source, options and place of the dataset.
+        num_workers: processes that encode images, at least 1; with an engine on a cluster, shards
+            that are written at a time.
+        watcher: receives the progress.
+        overwrite: replace a finished dataset, and remove an unfinished build with other inputs or
+            options.
+        engine: runs the chunks.
+        damaged: a damaged dataset to replace by one with the same manifest, and by no other.
 
     Raises:
-        ShardprepError: it cannot be built as asked, or too many items are rejected; what is done
-            is kept for the next run.
+        TooManyRejectedError: more images are rejected than the recipe accepts.
+        BuildError: the dataset or an unfinished build is there with other inputs or options,
+            another process is at work there (`BusyError`), the disk is full, or workers die.
+        SourceError: the source cannot be read, has no images, or changed while it was read.
+        RecipeError: the options do not fit the source.
+        SchemaError: the schema asks for what the source has not.
+        StorageError: object storage does not answer, or refuses.
 
     """
     start = time.monotonic()
-    place = place_of(recipe.out, recipe.dataset_name, recipe.version)
-    fingerprint = make_fingerprint(recipe)
-    stands = place.stands()
-    finished = place.finished() if stands and not overwrite and remains is None else None
+    workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
+    stands = workspace.stands()
+    finished = workspace.finished() if stands and not overwrite and damaged is None else None
     if finished is not None:
-        same_or_refuse(place, finished, fingerprint)
-        end_publishing(place, finished)
-        remains = look_for_remains(place, finished, fingerprint)
-        if remains is None:
-            return BuildResult(place.location, place.documents(), finished, was_there=True)
-        watcher.notice(said_of(remains))
+        workspace.refuse_other_dataset(finished, fingerprint)
+        workspace.end_publishing(finished)
+        damaged = find_damage(workspace, finished, fingerprint)
+        if damaged is None:
+            return BuildResult(workspace.location, workspace.documents(), finished, was_there=True)
+        watcher.notice(str(damaged))
     num_new = 0
-    with place.held(alone=True):
-        may_stand = overwrite or remains is not None
-        is_new = begin(place, fingerprint, overwrite=overwrite, may_stand=may_stand)
+    with workspace.held(alone=True):
+        may_stand = overwrite or damaged is not None
+        is_new = workspace.begin(fingerprint, overwrite=overwrite, may_stand=may_stand)
         try:
-            manifest = place.sealed()
+            manifest = workspace.sealed()
             if manifest is None:
-                shards = _Shards(place, recipe, fingerprint, num_workers, engine)
-                manifest, num_new = shards.write_all(watcher, remains)
+                shards = _Shards(workspace, recipe, fingerprint, num_workers, engine)
+                manifest, num_new = shards.write_all(watcher, damaged)
         except BaseException as error:
-            manifest = None if stands else _by_another(place, fingerprint, error)
+            manifest = None if stands else _by_another(workspace, fingerprint, error)
             if manifest is None:
-                _leave(place, fingerprint, is_new=is_new)
+                # The user is told what went wrong first, not what goes wrong here.
+                with contextlib.suppress(ShardprepError, OSError):
+                    workspace.take_back(fingerprint, is_new=is_new)
                 raise
-        with writing(place):
-            place.publish(manifest)
+        with workspace.writing():
+            workspace.publish(manifest)
     elapsed = time.monotonic() - start
-    return BuildResult(
-        place.location, place.documents(), manifest, num_new_items=num_new, elapsed_s=elapsed
-    )
+    path = workspace.documents()
+    return BuildResult(workspace.location, path, manifest, num_new_items=num_new, elapsed_s=elapsed)
 
 
-def _by_another(place: Place, fingerprint: Fingerprint, error: BaseException) -> Manifest | None:
-    """Return the manifest of the same build, where another run of it has finished meanwhile."""
-    if place.is_exclusive or not isinstance(error, BuildError):
+def _by_another(
+    workspace: Workspace, fingerprint: Fingerprint, error: BaseException
+) -> Manifest | None:
+    """Return the manifest of the same build, where another run has finished it meanwhile."""
+    if workspace.is_exclusive or not isinstance(error, BuildError):
         return None
-    finished = place.finished()
-    return (
-        finished
-        if finished is not None and not differences(finished.fingerprint, fingerprint)
-        else None
-    )
-
-
-def _leave(place: Place, fingerprint: Fingerprint, *, is_new: bool) -> None:
-    """Take back a build that came to nothing; what was wrong before is what the user is told."""
-    with contextlib.suppress(ShardprepError, OSError):
-        is_ours = is_of(place, fingerprint)
-        if (is_new or place.is_exclusive) and is_ours and not has_work(place):
-            place.discard()
+    there = workspace.finished()
+    is_same = there is not None and not differences(there.fingerprint, fingerprint)
+    return there if is_same else None
 
 
 def build_part(
@@ -179,76 +178,95 @@ def build_part(
 ) -> PartResult:
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
 
-    Parts may be built in any order, at the same time, and again.
+    Parts may be built in any order, at the same time, and again. Where the dataset is finished
+    with the same inputs and options, nothing is done.
+
+    Args:
+        recipe: source, options and place of the dataset, the same for all parts.
+        part: which of the shards to write.
+        num_workers: as for `build_dataset`.
+        watcher: receives the progress of this part.
+        engine: runs the chunks.
 
     Raises:
-        ShardprepError: it cannot be built as asked.
+        BuildError: a dataset or a build with other inputs or options is there, `finalize` is at
+            work (`BusyError`), the disk is full, or workers die.
+        SourceError, RecipeError, SchemaError, StorageError: as `build_dataset`.
 
     """
     start = time.monotonic()
-    place = place_of(recipe.out, recipe.dataset_name, recipe.version)
-    fingerprint = make_fingerprint(recipe)
-    finished = place.finished()
+    workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
+    finished = workspace.finished()
     if finished is None:
         try:
-            with place.held(alone=False):
-                finished = place.finished()  # it may have been published meanwhile
+            with workspace.held(alone=False):
+                finished = workspace.finished()  # it may have been published meanwhile
                 if finished is None:
-                    refuse_another(place, fingerprint)
-                    shards = _Shards(place, recipe, fingerprint, num_workers, engine)
+                    workspace.refuse_other_build(fingerprint)
+                    shards = _Shards(workspace, recipe, fingerprint, num_workers, engine)
                     num_shards, num_new = shards.write_part(part, watcher)
                     elapsed = time.monotonic() - start
-                    return PartResult(place, part, num_shards, num_new, elapsed)
+                    return PartResult(workspace, part, num_shards, num_new, elapsed)
         finally:
-            take_back(place)
-    same_or_refuse(place, finished, fingerprint)
-    return PartResult(place, part, len(finished.shards), was_there=True)
+            workspace.take_back_unbegun()
+    workspace.refuse_other_dataset(finished, fingerprint)
+    return PartResult(workspace, part, len(finished.shards), was_there=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shards:
-    """The step in which shards are written, and all that it needs."""
+    """The step of a build that writes shards."""
 
-    place: Place
+    workspace: Workspace
     recipe: Recipe
     fingerprint: Fingerprint
     num_workers: int
     engine: Engine
 
     def write_part(self, part: Part, watcher: Watcher) -> tuple[int, int]:
-        """Write a part, unless all are complete; return how many shards all have, and as below."""
-        sealed = self.place.sealed()
+        """Write the shards of a part, unless the build is complete.
+
+        Returns:
+            The number of shards in all parts, and of items encoded now.
+
+        """
+        sealed = self.workspace.sealed()
         if sealed is not None:
             return len(sealed.shards), 0
         _, outline, num_new = self._write(part, watcher)
         return len(outline.shards), num_new
 
-    def write_all(self, watcher: Watcher, remains: Remains | None) -> tuple[Manifest, int]:
-        """Write what is not done of all, then the manifest; return it, and as below.
+    def write_all(self, watcher: Watcher, damaged: DamagedDataset | None) -> tuple[Manifest, int]:
+        """Write all shards that are not done, then the documents and the manifest.
 
-        Of a dataset of which there are remains the manifest is expected to come out.
+        Returns:
+            The manifest, and the number of items encoded now.
+
         """
-        if remains is not None:
-            with writing(self.place):
-                restore(self.place, remains)
+        if damaged is None:
+            folders, outline, num_new = self._write(WHOLE, watcher)
+            return complete(self.workspace, folders, outline), num_new
+        with self.workspace.writing():
+            damaged.take_into(self.workspace)
         folders, outline, num_new = self._write(WHOLE, watcher)
-        if remains is None:
-            return complete(self.place, folders, outline), num_new
-        outline = outline.model_copy(update={"max_rejected": 1.0})  # it was published with these
-        return complete(self.place, folders, outline, remains.manifest), num_new
+        # It was published with as many rejections before.
+        outline = outline.model_copy(update={"max_rejected": 1.0})
+        return complete(self.workspace, folders, outline, damaged.manifest), num_new
 
     def _write(self, part: Part, watcher: Watcher) -> tuple[Folders, Outline, int]:
-        """Write what is not done of a part; return where, the outline, and how many items."""
-        with self.place.scratch() as scratch, contextlib.ExitStack() as done:
-            done.callback(gc.unfreeze)  # `make_plan` freezes what there is
-            plan = make_plan(self.recipe, scratch, watcher.notice)
+        """Write the shards of a part that are not done; return the number of items encoded too."""
+        workspace = self.workspace
+        with (
+            workspace.scratch() as scratch,
+            frozen_plan(self.recipe, scratch, watcher.notice) as plan,
+        ):
             outline = make_outline(plan, self.recipe, self.fingerprint, part.count)
             mine = part.of([ShardTask(plan.shard_name(shard), shard) for shard in plan.shards])
-            join(self.place, self.fingerprint)
-            folders = folders_of(self.place, self.fingerprint)
-            with writing(self.place):
-                write_outline(folders.parts, outline)
-                write_skipped(folders.parts, plan.skipped)
+            workspace.join(self.fingerprint)
+            folders = workspace.folders(self.fingerprint)
+            with workspace.writing():
+                write_outline(folders.state, outline)
+                write_skipped(folders.state, plan.skipped)
                 num_new = self._write_shards(folders, plan, mine, watcher)
         self._check_source(mine)
         return folders, outline, num_new
@@ -278,21 +296,21 @@ class _Shards:
         return num_todo
 
     def _check_space(self, num_bytes: int) -> None:
-        free = self.place.parts.free_bytes()
+        free = self.workspace.state.free_bytes()
         if free is not None and free < num_bytes + _SPARE_BYTES:
             raise BuildError(
-                self.place.work,
+                str(self.workspace.state),
                 f"about {num_bytes / 1e6:,.0f} MB are needed, "
                 f"the disk has {free / 1e6:,.0f} MB left",
                 "free some space, give another --out, or a smaller --size",
             )
 
     def _check_source(self, mine: Sequence[ShardTask]) -> None:
-        """See that what was read is what was planned; of a source that changed nothing is kept."""
+        """See that the source is still what was planned; else forget the shards read from it."""
         with contextlib.suppress(SourceError):
             if make_fingerprint(self.recipe).inputs == self.fingerprint.inputs:
                 return
-        drop(self.place, (shard.name for shard in mine))
+        self.workspace.forget(shard.name for shard in mine)
         raise BuildError(
             self.recipe.source,
             "has changed or gone while it was read",

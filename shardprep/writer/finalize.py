@@ -1,34 +1,38 @@
-"""From the shards of a build to its dataset: the end of a build, or of the last of its parts."""
+"""From the shards of a build to its dataset: tables, documents, the manifest, and publishing."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardprep.dataset.manifest import MANIFEST_FILE
-from shardprep.errors import BuildError, DatasetError
-from shardprep.writer.documents import finish
+from shardprep.dataset import item_table, tfds_metadata
+from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
+from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest, Shard
+from shardprep.dataset.totals import Tally
+from shardprep.errors import BuildError, DatasetError, some_of
+from shardprep.profiling import stage
 from shardprep.writer.outline import read_outline
 from shardprep.writer.part import numbers_of
-from shardprep.writer.shard import is_whole
-from shardprep.writer.workspace.begin import drop, folders_of, is_begun
-from shardprep.writer.workspace.local import writing
+from shardprep.writer.receipt import is_written, read_receipt, read_skipped
+from shardprep.writer.workspace.layout import SKIPPED_FILE, receipt_name, taken_over
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.writer.outline import Outline
-    from shardprep.writer.shard import Folders
-    from shardprep.writer.workspace.local import Place
+    import pyarrow as pa
 
-_NAMED = 4
+    from shardprep.writer.outline import Outline
+    from shardprep.writer.workspace.layout import Folders
+    from shardprep.writer.workspace.states import Workspace
+
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
 _NUM_THREADS = 16
-"""That wait for object storage."""
+"""Number of threads that wait for object storage."""
 
 
 class TooManyRejectedError(BuildError):
@@ -37,168 +41,232 @@ class TooManyRejectedError(BuildError):
     def __init__(
         self, where: str, what: str, hint: str, *, manifest: Manifest, draft: Path
     ) -> None:
-        """`manifest` is what would have been published, `draft` a folder with its item table."""
+        """`manifest` is the one that was not published, `draft` a folder with its item table."""
         super().__init__(where, what, hint)
         self.manifest = manifest
         self.draft = draft
 
     def as_json(self, exit_code: int) -> dict[str, Any]:
-        """Return the error and, beside it, what became of all inputs."""
+        """Return the error, and the totals of all inputs beside it."""
         return {**super().as_json(exit_code), "totals": self.manifest.totals}
 
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """What a build has come to."""
+    """A finished dataset, and what this run did for it."""
 
     location: str
-    """Where the finished dataset is."""
+    """Path or address of the dataset."""
     path: Path
-    """Its folder; of one in object storage, a copy of all but its shards."""
+    """Folder of the dataset; for one in object storage, a copy of all but its shards."""
     manifest: Manifest
     was_there: bool = False
-    """It was finished before, with the same inputs and options: nothing was done."""
+    """Whether it was finished before, with the same inputs and options: nothing was done."""
     num_new_items: int = 0
     """Items that this run has encoded; others were done by an earlier one."""
     elapsed_s: float = 0.0
 
 
-def complete(
-    place: Place, folders: Folders, outline: Outline, expected: Manifest | None = None
-) -> Manifest:
-    """Write all that a dataset is beside its shards, the manifest last; return that.
-
-    Where a manifest is expected, no other is written.
-
-    Raises:
-        BuildError: too many items are rejected, or it came out other than expected.
-
-    """
-    with writing(place):
-        folders.check_build()
-        manifest = finish(folders, outline).signed()
-        _check_rejections(place, folders, manifest, outline.max_rejected)
-        if expected is not None:
-            _check_same(place, manifest, expected)
-        if not place.is_exclusive:
-            _check_whole(place, folders, outline, _NUM_THREADS)
-        place.seal(manifest, folders.shards)
-        if folders.is_replaced():
-            folders.shards.remove([MANIFEST_FILE])
-            raise folders.replaced()
-    return manifest
-
-
 def finalize_dataset(
-    place: Place, *, num_threads: int, max_rejected: float | None = None
+    workspace: Workspace, *, num_threads: int, max_rejected: float | None = None
 ) -> BuildResult:
     """Make a dataset of the shards that the parts of a build have written.
 
-    Does nothing where that is done already. Every shard is read and compared with its seal.
+    Every shard is read and compared with its receipt. Neither source nor recipe is needed. A
+    dataset that is finished already is left as it is.
+
+    Args:
+        workspace: where the parts were built.
+        num_threads: threads that check shards, at least 1.
+        max_rejected: share of rejected images, 0 to 1, up to which the dataset is published;
+            None: the share that the parts were given.
 
     Raises:
-        ShardprepError: no build in parts was begun here, shards are missing or damaged, a part
-            is still at work, or too many items are rejected.
+        DatasetError: no part of a build was written here.
+        TooManyRejectedError: more images are rejected than may be; the work is kept.
+        BuildError: shards are missing or damaged, or a part is still at work.
+        StorageError: object storage does not answer, or refuses.
 
     """
     start = time.monotonic()
-    if is_begun(place):
-        with place.held(alone=True):
-            if is_begun(place):
-                manifest = place.sealed() or _completed(place, num_threads, max_rejected)
-                with writing(place):
-                    place.publish(manifest)
-                path, elapsed = place.documents(), time.monotonic() - start
-                return BuildResult(place.location, path, manifest, elapsed_s=elapsed)
-            place.discard()  # another has published it meanwhile
-    finished = place.finished()
+    if workspace.is_begun():
+        with workspace.held(alone=True):
+            if workspace.is_begun():
+                manifest = workspace.sealed() or _complete_parts(
+                    workspace, num_threads, max_rejected
+                )
+                with workspace.writing():
+                    workspace.publish(manifest)
+                path, elapsed = workspace.documents(), time.monotonic() - start
+                return BuildResult(workspace.location, path, manifest, elapsed_s=elapsed)
+            workspace.discard()  # another process has published it in between
+    finished = workspace.finished()
     if finished is None:
-        raise _nothing_written(place)
-    end_publishing(place, finished)
-    return BuildResult(place.location, place.documents(), finished, was_there=True)
+        raise _nothing_written(workspace)
+    workspace.end_publishing(finished)
+    return BuildResult(workspace.location, workspace.documents(), finished, was_there=True)
 
 
-def end_publishing(place: Place, finished: Manifest) -> None:
-    """Do what is left to do of a dataset that is complete, but was not published to the end."""
-    if not place.is_settled(finished):
-        with place.held(alone=True), writing(place):
-            place.publish(finished)
-
-
-def _completed(place: Place, num_threads: int, max_rejected: float | None) -> Manifest:
-    outline = read_outline(place.parts)
+def _complete_parts(workspace: Workspace, num_threads: int, max_rejected: float | None) -> Manifest:
+    outline = read_outline(workspace.state)
     if outline is None:
-        raise _nothing_written(place)
-    folders = folders_of(place, outline.fingerprint)
-    _check_whole(place, folders, outline, num_threads)
+        raise _nothing_written(workspace)
+    folders = workspace.folders(outline.fingerprint)
+    _check_shards(folders, outline, num_threads)
     if max_rejected is not None:
         outline = outline.model_copy(update={"max_rejected": max_rejected})
-    return complete(place, folders, outline)
+    return complete(workspace, folders, outline)
 
 
-def _nothing_written(place: Place) -> DatasetError:
+def _nothing_written(workspace: Workspace) -> DatasetError:
     return DatasetError(
-        place.location,
+        workspace.location,
         "no part of a build was written here",
         "run `shardprep build` with --part 1/N, 2/N, … first, or name another dataset",
     )
 
 
-def _check_whole(place: Place, folders: Folders, outline: Outline, num_threads: int) -> None:
-    """See that every shard is there, and no other; hashing leaves the interpreter, so threads do.
+def complete(
+    workspace: Workspace, folders: Folders, outline: Outline, expected: Manifest | None = None
+) -> Manifest:
+    """Write all files of the dataset but its shards, the manifest last; return the manifest.
 
-    What a shard is called says which part it belongs to, whoever wrote the others.
+    Args:
+        workspace: where the build was begun.
+        folders: its folders.
+        outline: its outline, with the share of images that may be rejected.
+        expected: the manifest of a damaged dataset, which must come out again.
+
+    Raises:
+        TooManyRejectedError: more images are rejected than may be.
+        BuildError: another manifest came out than expected, or another build has taken over.
+
     """
+    with workspace.writing():
+        folders.check_build()
+        manifest = _write_documents(folders, outline).signed()
+        _check_rejections(workspace, folders, manifest, outline.max_rejected)
+        if expected is not None:
+            _check_same(workspace, manifest, expected)
+        if not workspace.is_exclusive:
+            _check_shards(folders, outline, _NUM_THREADS)
+        workspace.seal(manifest, folders.output)
+        if folders.is_taken_over():
+            folders.output.remove([MANIFEST_FILE])
+            raise taken_over(folders.state)
+    return manifest
+
+
+@stage("finish")
+def _write_documents(folders: Folders, outline: Outline) -> Manifest:
+    """Write indexes, tables and documents from the receipts; return the manifest, not written."""
+    tally = Tally(outline.spec)
+    folder, schema = folders.output, outline.dataset_schema
+    item_table.write_items(folder, ITEMS_FILE, _tables(folders, outline, tally))
+    manifest = Manifest(
+        name=outline.name,
+        version=outline.version,
+        seed=outline.fingerprint.options["seed"],
+        fingerprint=outline.fingerprint,
+        labels=Labels(
+            names=schema.labels,
+            found_by=outline.labels_from,
+            num_rows_without_image=outline.num_rows_without_image,
+            rows_without_image=outline.rows_without_image,
+        ),
+        totals=tally.totals(Counter(outline.skipped)),
+        splits=tally.splits(schema.labels),
+    )
+    folder.write(SCHEMA_FILE, schema.dumps().encode())
+    for name, text in tfds_metadata.tfds_files(manifest, schema).items():
+        folder.write(name, text.encode())
+    hashes = {name: folder.sha256(name) for name in (ITEMS_FILE, SCHEMA_FILE)}
+    return manifest.model_copy(update={"files": hashes})
+
+
+def _tables(folders: Folders, outline: Outline, tally: Tally) -> Iterator[pa.Table]:
+    """Yield the rows of each receipt in order; on the way write its index and count it.
+
+    One table is held at a time, so memory does not grow with the data.
+    """
+    for shard in outline.shards:
+        receipt = read_receipt(folders.state, shard.name, folders.build)
+        if receipt is None:
+            raise _missing(folders, receipt_name(shard.name))
+        measured = Shard(
+            name=shard.name,
+            num_records=receipt.num_records,
+            num_bytes=receipt.written.num_bytes,
+            sha256=receipt.written.sha256,
+        )
+        tally.add(measured, shard.split, receipt.table)
+        index = item_table.index_text(receipt.table)
+        folders.output.write(index_name(shard.name), index.encode())
+        yield receipt.table
+    skipped = read_skipped(folders.state)
+    if skipped is None:
+        raise _missing(folders, SKIPPED_FILE)
+    yield skipped
+
+
+def _missing(folders: Folders, name: str) -> BuildError:
+    return BuildError(folders.state.located(name), "is missing", "run the same command again")
+
+
+def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
+    """See that all shards are there and no other; hashing releases the interpreter's lock."""
     names = [shard.name for shard in outline.shards]
-    there = folders.shards.names()
+    there = folders.output.names()
     foreign = sorted(set(filter(_SHARD_FILE.fullmatch, there)).difference(names))
     if foreign:
         raise BuildError(
-            folders.shards.located(foreign[0]),
-            "is no shard of this build",
-            "remove it: readers would take it for one",
+            folders.output.located(foreign[0]),
+            "does not belong to this build",
+            "remove it: readers would take it for a shard",
         )
     with ThreadPoolExecutor(num_threads) as pool:
-        wholes = list(pool.map(lambda name: is_whole(folders, name), names))
-    places = [i for i, whole in enumerate(wholes) if not whole]
-    if places:
-        more = f" and {len(places) - _NAMED:,} more" if len(places) > _NAMED else ""
+        written = list(pool.map(lambda name: is_written(folders, name), names))
+    lost = [i for i, is_there in enumerate(written) if not is_there]
+    if lost:
         again = "`shardprep build`"
         if outline.num_parts > 1:
-            numbers = numbers_of(places, outline.num_parts)
+            # The shard's number alone tells its part, however the others were cut.
+            numbers = numbers_of(lost, outline.num_parts)
             again = f"part{'' if numbers.isdecimal() else 's'} {numbers} of {outline.num_parts}"
         raise BuildError(
-            place.work,
-            f"{len(places):,} of {len(names):,} shards are not there, or not whole: "
-            f"{', '.join(names[i] for i in places[:_NAMED])}{more}",
+            str(folders.state),
+            f"{len(lost):,} of {len(names):,} shards are not there, or not whole: "
+            f"{some_of([names[i] for i in lost])}",
             f"run {again} again: what is done is not done again",
         )
 
 
-def _check_rejections(place: Place, folders: Folders, manifest: Manifest, limit: float) -> None:
+def _check_rejections(
+    workspace: Workspace, folders: Folders, manifest: Manifest, limit: float
+) -> None:
     totals = manifest.totals
     num_items = totals.num_written + totals.num_rejected
     if totals.num_rejected > limit * num_items:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in totals.rejected.items())
         raise TooManyRejectedError(
-            place.work,
+            str(folders.state),
             f"{totals.num_rejected:,} of {num_items:,} images are rejected "
             f"({totals.num_rejected / num_items:.1%}), the limit is {limit:.1%}: {kinds}",
             "the work is kept: run again with a higher --max-rejected to accept it",
             manifest=manifest,
-            draft=place.draft(folders.shards),
+            draft=workspace.draft(folders.output),
         )
 
 
-def _check_same(place: Place, manifest: Manifest, expected: Manifest) -> None:
-    """See that what came out is what the manifest of the damaged dataset says."""
+def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) -> None:
+    """See that the bytes are those of the damaged dataset's manifest."""
     if manifest.dumps() == expected.dumps():
         return
     hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
     other = [name for name, s in expected.shards.items() if hashes.get(name) != s.sha256]
-    drop(place, manifest.shards)  # nothing here is worth going on with
+    workspace.forget(manifest.shards)  # nothing here is worth going on with
     raise BuildError(
-        place.work,
+        str(workspace.state),
         f"came out other than the manifest says ({', '.join(other) or 'its documents'})",
         "the dataset is left as it is: build it again with --overwrite",
     )

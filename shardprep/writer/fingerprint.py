@@ -1,4 +1,7 @@
-"""What a build's bytes follow from: inputs, options, versions. Cheap: no image is read."""
+"""The fingerprint of a build: all inputs, options and versions that its bytes depend on.
+
+It is cheap: no image is read.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +150,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(one: Fingerprint, two: Fingerprint) -> list[str]:
-    """Return what differs, in words: "quality (90, now 95)"."""
+    """Return the differences in words: "quality (90, now 95)"."""
     found = []
     for part in ("inputs", "options", "versions"):
         before, now = getattr(one, part), getattr(two, part)

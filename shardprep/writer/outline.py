@@ -1,6 +1,6 @@
-"""The outline: everything of a plan but its items. With it and the parts a build can be ended.
+"""The outline: everything of a plan but its items.
 
-It is kept beside the parts, so that whoever ends a build need not have the source.
+It is kept beside the receipts, so that `finalize` can end a build without its source.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from shardprep.dataset.folder import OUTLINE_FILE
 from shardprep.dataset.grammar import Count, Name, Version, shard_name
 from shardprep.dataset.json_document import DocumentError, parse_document
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import MAX_SIDE, Schema
 from shardprep.errors import BuildError
 from shardprep.image.spec import ImageSpec
+from shardprep.writer.workspace.layout import OUTLINE_FILE
 
 if TYPE_CHECKING:
     from shardprep.recipe.recipe import Recipe
@@ -40,7 +40,7 @@ class PlannedShard(_Model):
 
 
 class Outline(_Model):
-    """What a build will come to, as far as that is known before the first image is read."""
+    """The dataset that a build will make, as far as it is known before the first image is read."""
 
     name: Name
     version: Version
@@ -58,7 +58,7 @@ class Outline(_Model):
     max_rejected: float = Field(ge=0, le=1)
     """The share of rejected images up to which the dataset may be published."""
     num_parts: int = Field(ge=1)
-    """In how many parts the run that wrote this has cut the build; 1 is a whole build."""
+    """Number of parts that the build was cut into, by the run that wrote this; 1: not cut."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -107,23 +107,23 @@ def make_outline(
     )
 
 
-def write_outline(parts: Folder, outline: Outline) -> None:
-    """Keep the outline of a build."""
-    parts.write(OUTLINE_FILE, outline.model_dump_json(indent=2).encode())
+def write_outline(state: Folder, outline: Outline) -> None:
+    """Write the outline of a build beside its receipts."""
+    state.write(OUTLINE_FILE, outline.model_dump_json(indent=2).encode())
 
 
-def read_outline(parts: Folder) -> Outline | None:
+def read_outline(state: Folder) -> Outline | None:
     """Return the outline of the build that was begun here, None where there is none.
 
     Raises:
         BuildError: it is damaged, or of another version.
 
     """
-    data = parts.read(OUTLINE_FILE)
+    data = state.read(OUTLINE_FILE)
     try:
         return None if data is None else parse_document(Outline, data)
     except DocumentError as error:
-        where = parts.located(OUTLINE_FILE)
+        where = state.located(OUTLINE_FILE)
         raise BuildError(
             where, f"is damaged ({error})", "run the build, or its parts, again"
         ) from error

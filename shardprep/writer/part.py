@@ -1,4 +1,4 @@
-"""The part of a build: part I of N has every N-th shard, so that the parts are a partition."""
+"""The share of a build that one machine is given: part I of N has every N-th shard."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Shard = TypeVar("_Shard")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the equal parts in which a build is done, apart from each other."""
+    """One of the equal parts of a build, which machines do independently."""
 
     number: int
-    """1 to count."""
+    """From 1 to `count`."""
     count: int
 
     def __str__(self) -> str:
@@ -31,11 +31,11 @@ WHOLE = Part(1, 1)
 
 
 def numbers_of(shards: Iterable[int], count: int) -> str:
-    """Return which of `count` parts have the shards with these places, as "2,5,7-9".
+    """Return the numbers of the parts, of `count`, that hold some shards, as "2,5,7-9".
 
-    The places count from 0; array jobs take what is returned as it is.
+    Shards are counted from 0, parts from 1. Array jobs take the text as it is.
     """
-    numbers = sorted({place % count + 1 for place in shards})
+    numbers = sorted({shard % count + 1 for shard in shards})
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

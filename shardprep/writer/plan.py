@@ -1,4 +1,4 @@
-"""From a recipe to a plan: everything that is decided before the first image is decoded."""
+"""The plan of a build: everything that is decided before the first image is decoded."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from shardprep.writer.part import Part
 
 _RECORD_OVERHEAD_BYTES = 200
-"""Framing, feature names and the key."""
+"""Bytes of a record besides its image and key: framing and feature names."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """All that a build will do."""
+    """All items of a dataset in the order of its shards, and how they are encoded."""
 
     name: str
     shards: tuple[ShardPlan, ...]
@@ -42,18 +42,18 @@ class BuildPlan:
     labels_from: str
     rows_without_image: tuple[str, ...]
     columns: tuple[str, ...]
-    """Features that `Item.columns` holds."""
+    """Names of the features that `Item.columns` holds."""
     findings: list[str]
     estimated_bytes: int
-    """Of all shards together."""
+    """Estimated size of all shards together."""
 
     @property
     def num_items(self) -> int:
-        """Items of all shards."""
+        """Number of items in all shards."""
         return sum(len(shard.items) for shard in self.shards)
 
     def of_part(self, part: Part) -> BuildPlan:
-        """Return the plan of one part; what is said of the source stays as it is."""
+        """Return the plan of one part, with the source's findings as they are."""
         shards = tuple(part.of(self.shards))
         num_items = sum(len(shard.items) for shard in shards)
         estimate = self.estimated_bytes * num_items // self.num_items
@@ -65,7 +65,7 @@ class BuildPlan:
 
 
 def image_spec(recipe: Recipe) -> ImageSpec:
-    """Return what every image is to become."""
+    """Return size, format and limits of the images that a recipe asks for."""
     return ImageSpec(
         size=recipe.size,
         fit=cast("Fit", recipe.fit),
@@ -83,31 +83,49 @@ def image_spec(recipe: Recipe) -> ImageSpec:
 def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> BuildPlan:
     """Return the plan of a recipe.
 
-    Python does not look for garbage in it (`gc.freeze`) until `gc.unfreeze` says that it is done
-    with.
-
     Args:
-        recipe: what to build.
-        work_dir: where compressed inner archives are unpacked; must live until the items are read.
-        notice: told, in one line, of work that takes long.
+        recipe: the dataset to build.
+        work_dir: folder where compressed inner archives are unpacked, which must live until the
+            items are read.
+        notice: called with one line on work that takes long.
 
     Raises:
         ShardprepError: the source, its labels, the schema or the options do not allow it.
 
     """
-    with _no_collection():
+    with _paused_collection():
         return _make_plan(recipe, work_dir, notice)
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep Python from searching millions of live objects for garbage, now and later."""
+def frozen_plan(
+    recipe: Recipe, work_dir: Path, notice: Callable[[str], None]
+) -> Iterator[BuildPlan]:
+    """Give what `make_plan` returns, hidden from the garbage collector until the end.
+
+    The collector would walk millions of live items again and again. Where the program has itself
+    frozen objects (`gc.freeze`), nothing is hidden: `gc.unfreeze` cannot tell them apart.
+    """
+    with _paused_collection():
+        plan = make_plan(recipe, work_dir, notice)
+        freezes = gc.get_freeze_count() == 0
+        if freezes:
+            gc.freeze()
+    try:
+        yield plan
+    finally:
+        if freezes:
+            gc.unfreeze()
+
+
+@contextlib.contextmanager
+def _paused_collection() -> Iterator[None]:
+    """Pause the garbage collector, which finds nothing in objects that are only made."""
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
         if was_on:
             gc.enable()
 

@@ -20,14 +20,14 @@ from shardprep.dataset.describe import read_facts
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.item_table import COLUMNS
+from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest, parse_manifest
-from shardprep.dataset.remote import find, find_remote
 from shardprep.errors import DatasetError, SchemaError, ShardprepError
 from shardprep.reader import Dataset
 from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.writer.finalize import finalize_dataset
-from shardprep.writer.workspace.find import find_place
+from shardprep.writer.workspace.find import find_workspace
 from tests.source.test_fuzz import _DAMAGES, _MANY, damaged, fuzzed, in_time
 from tests.support.builders import animals, build, build_part, tree, write, zip_bytes
 from tests.support.hostile_documents import FIRST, MANIFESTS, changed, resigned
@@ -131,7 +131,7 @@ def test_no_manifest_makes_fetch_write_outside(whole: Path, bucket: Bucket, tmp_
     for lie, how in MANIFESTS.items():
         document = changed(manifest_of(whole), *how)
         bucket.put("out/pets/1.0.0/manifest.json", resigned(document))
-        found = find_remote(ObjectUrl.parse(remote))
+        found = locate(ObjectUrl.parse(remote))
         to = home / "tfrecords"
         assert refusal(partial(fetch_dataset, found, to, num_threads=2, watcher=Unwatched())), lie
         assert refusal(lambda: Dataset(remote)), lie
@@ -308,7 +308,7 @@ def test_an_outline_that_lies_is_refused_in_one_line(parts: Path, lie: str) -> N
 
 
 def finish(parts: Path) -> object:
-    return finalize_dataset(find_place(str(parts.parents[1])), num_threads=1)
+    return finalize_dataset(find_workspace(str(parts.parents[1])), num_threads=1)
 
 
 @pytest.mark.timeout(60)
@@ -496,7 +496,7 @@ def test_a_fetch_of_any_documents_is_right_or_one_line(
     bucket.put(f"{key}/{name}", bad)
     home = tmp_path / "home"
     try:
-        remote = find_remote(ObjectUrl.parse(f"{bucket.url}/{key}"))
+        remote = locate(ObjectUrl.parse(f"{bucket.url}/{key}"))
         found = fetch_dataset(remote, home / "sets", num_threads=2, watcher=Unwatched())
         assert found.path == home / "sets" / "pets" / "1.0.0"
     except ShardprepError as error:
@@ -550,7 +550,7 @@ def _memory() -> int:
 def test_find_takes_no_folder_of_another_name_for_a_version(folder: Path) -> None:
     folder.rename(folder.with_name("١.٠.٠"))
     with pytest.raises(DatasetError, match="holds no dataset"):
-        find(folder.parent)
+        locate(folder.parent)
 
 
 def test_a_schema_with_images_of_absurd_size_is_refused(folder: Path) -> None:

@@ -24,8 +24,8 @@ from shardprep.cli.app import app
 from shardprep.cli.results import FetchJson
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import index_name
+from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.remote import find, find_remote
 from shardprep.errors import BuildError, DatasetError, RecipeError, ShardprepError, StorageError
 from shardprep.reader import Dataset, ReadConfig, iterate, load
 from shardprep.storage.cache import cache_root
@@ -182,7 +182,7 @@ def copying() -> int:
 
 
 def remote_shards(url: str) -> list[RemoteShard]:
-    found = find_remote(ObjectUrl.parse(url))
+    found = locate(ObjectUrl.parse(url))
     return [found.shard(one) for one in found.manifest().shards.values()]
 
 
@@ -406,9 +406,9 @@ def test_the_newest_version_wins(url: str, bucket: Bucket, local: Path) -> None:
         bucket.put(f"sets/pets/{version}/manifest.json", text)
     bucket.put("sets/pets/2.0.0/schema.json", b"{}")
     for place in (url.removesuffix("/1.0.0"), f"{bucket.url}/sets/", f"{bucket.url}/sets/pets/"):
-        found = find(place)
+        found = locate(place)
         assert str(found) == f"{bucket.url}/sets/pets/1.10.0"
-    assert str(find(url)) == url
+    assert str(locate(url)) == url
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ def test_an_address_that_means_no_one_dataset_is_an_error(
     for key in keys:
         bucket.put(key, b"{}")
     with pytest.raises((DatasetError, StorageError), match=what):
-        find(f"{bucket.url}{place}")
+        locate(f"{bucket.url}{place}")
 
 
 def test_an_address_that_became_a_path_is_named() -> None:
@@ -457,7 +457,7 @@ def check(found: Any) -> Any:
 def test_verify_finds_what_it_finds_in_the_folder(
     local: Path, url: str, bucket: Bucket, tmp_path: Path
 ) -> None:
-    assert not check(find(url)).problems
+    assert not check(locate(url)).problems
     changes: dict[str, Callable[[bytes], bytes]] = {
         FIRST: flipped, FIRST.replace("0-of", "1-of"): cut, "schema.json": cut,
         "items.parquet": cut, index_name(FIRST): flipped, "features.json": cut,
@@ -473,7 +473,7 @@ def test_verify_finds_what_it_finds_in_the_folder(
     (copy / "label.labels.txt").unlink()
     bucket.put(f"{KEY}.incomplete/.parts/x", write(tmp_path / "pets/1.0.0.incomplete/x", b"")
                .read_bytes())  # fmt: skip
-    there, here = check(find(url)), check(copy)
+    there, here = check(locate(url)), check(copy)
     assert there.problems == here.problems
     assert there.unknown == here.unknown == ("notes.txt", "../1.0.0.incomplete")
     assert not list((cache_root()).glob("shards/*")), "training keeps its copies"
@@ -499,7 +499,7 @@ def test_what_needs_files_says_to_fetch_them(url: str) -> None:
 
 
 def fetch(url: str, to: Path, told: Told | None = None, **options: bool) -> Any:
-    remote = find_remote(ObjectUrl.parse(url))
+    remote = locate(ObjectUrl.parse(url))
     return fetch_dataset(remote, to, num_threads=2, watcher=told or Told(), **options)
 
 
@@ -546,7 +546,7 @@ def test_fetch_goes_on_where_it_stopped(
     one.communicate()
     hold.set()
     with pytest.raises(DatasetError, match="holds no dataset"):
-        find(tmp_path)
+        locate(tmp_path)
     write(work / wanted[0], flipped((work / wanted[0]).read_bytes()))  # the disk is not trusted
     proxy.reset()
     found = fetch(url, tmp_path)
@@ -673,7 +673,7 @@ def test_fetch_writes_over_nothing(url: str, tmp_path: Path) -> None:
 def test_fetch_looks_for_room_first(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remote = find_remote(ObjectUrl.parse(url))
+    remote = locate(ObjectUrl.parse(url))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(BuildError, match="has 0 MB left"):
         fetch_dataset(remote, tmp_path, num_threads=2, watcher=Told())

@@ -17,7 +17,7 @@ from shardprep.writer import build as parts
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import by_chunks
 from shardprep.writer.finalize import finalize_dataset
-from shardprep.writer.workspace.find import find_place
+from shardprep.writer.workspace.find import find_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -177,7 +177,7 @@ def build_part(
 
 def finalize(out: Path, *, max_rejected: float | None = None) -> BuildResult:
     """Make a dataset of the parts below a folder."""
-    return finalize_dataset(find_place(str(out)), num_threads=2, max_rejected=max_rejected)
+    return finalize_dataset(find_workspace(str(out)), num_threads=2, max_rejected=max_rejected)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from shardprep.cli.app import app
+from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import Manifest
-from shardprep.dataset.remote import find
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.storage import objects
 from shardprep.verifier.dataset import verify_dataset
@@ -71,7 +71,7 @@ def swap(there: Bucket) -> None:
 
 def repaired(source: Path, there: Bucket) -> Quiet:
     found = verify_dataset(
-        find(f"{there.url}/{WHERE}", damaged=True), decode=False, num_workers=1, watcher=Untold()
+        locate(f"{there.url}/{WHERE}", damaged=True), decode=False, num_workers=1, watcher=Untold()
     )
     assert found.problems
     watcher = Quiet()
@@ -103,7 +103,7 @@ def test_what_is_damaged_is_built_again_and_no_whole_shard_is_read(
     make, num_shards = DAMAGES[damage]
     make(there)
     found = verify_dataset(
-        find(f"{there.url}/{WHERE}", damaged=True), decode=False, num_workers=1, watcher=Untold()
+        locate(f"{there.url}/{WHERE}", damaged=True), decode=False, num_workers=1, watcher=Untold()
     )
     proxy.reset()
     watcher = Quiet()

@@ -20,7 +20,7 @@ from shardprep.writer.build import build_part
 from shardprep.writer.engine.job import by_chunks
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.part import Part
-from shardprep.writer.workspace.find import find_place
+from shardprep.writer.workspace.find import find_workspace
 from tests.support.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
 from tests.support.builders import build_part as one_part
 from tests.support.object_store import Fault, nth, process_environment, wait_until
@@ -98,7 +98,7 @@ def test_parts_make_one_of_any_order(source: Path, bucket: Bucket, local: dict[s
         if number == 2:
             assert not bucket.tree(WHERE).keys() & {"manifest.json"}
     for where in (bucket.url + f"/{WHERE}", bucket.url + f"/{WHERE}.incomplete/"):
-        place = find_place(where)
+        place = find_workspace(where)
         assert (
             finalize_dataset(place, num_threads=2).manifest.dumps().encode()
             == (local["manifest.json"])
@@ -416,11 +416,11 @@ def test_finalize_finds_parts_at_any_address_above_them(
     out = f"{bucket.url}/{'2.0.0' if where == '2.0.0' else 'tp'}"
     for part in ("1/2", "2/2"):
         one_part(source, out, part, **KEYS)  # type: ignore[arg-type]
-    found = finalize_dataset(find_place(f"{bucket.url}/{where}"), num_threads=2)
+    found = finalize_dataset(find_workspace(f"{bucket.url}/{where}"), num_threads=2)
     assert found.location == f"{out}/pets/1.0.0"
     below = f"{out}/pets/1.0.0".removeprefix(f"{bucket.url}/")
     assert bucket.tree() == {f"{below}/{name}": data for name, data in local.items()}
-    assert finalize_dataset(find_place(f"{bucket.url}/{where}"), num_threads=2).was_there
+    assert finalize_dataset(find_workspace(f"{bucket.url}/{where}"), num_threads=2).was_there
 
 
 def test_finalize_at_an_address_means_the_one_that_is_unfinished(
@@ -428,12 +428,12 @@ def test_finalize_at_an_address_means_the_one_that_is_unfinished(
 ) -> None:
     build(source, f"{bucket.url}/tp", version="0.9.0", **KEYS)  # type: ignore[arg-type]
     parts_there(source, bucket)
-    assert find_place(f"{bucket.url}/tp").location == f"{bucket.url}/tp/pets/1.0.0"
+    assert find_workspace(f"{bucket.url}/tp").location == f"{bucket.url}/tp/pets/1.0.0"
     parts_there(source, bucket, name="cats")
     with pytest.raises(DatasetError, match=r"several unfinished builds: .*cats/1.0.0, .*pets/1.0"):
-        find_place(f"{bucket.url}/tp")
+        find_workspace(f"{bucket.url}/tp")
     with pytest.raises(DatasetError, match="holds no dataset, finished or not; give"):
-        find_place(f"{bucket.url}/nowhere")
+        find_workspace(f"{bucket.url}/nowhere")
 
 
 @pytest.mark.parametrize("is_there", [True, False])

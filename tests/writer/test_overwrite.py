@@ -14,14 +14,15 @@ from typer.testing import CliRunner
 
 from shardprep.cli.app import app
 from shardprep.dataset.fetch import fetch_dataset
-from shardprep.dataset.remote import RemoteDataset, find
+from shardprep.dataset.locate import locate
+from shardprep.dataset.remote import RemoteDataset
 from shardprep.errors import BuildError, ShardprepError, StorageError
 from shardprep.reader import Dataset, load
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.writer.finalize import finalize_dataset
-from shardprep.writer.workspace.find import find_place
+from shardprep.writer.workspace.find import find_workspace
 from tests.support.builders import (
     Quiet,
     animals,
@@ -85,7 +86,7 @@ class Untold:
 
 
 def find_there(bucket: Bucket) -> RemoteDataset:
-    found = find(f"{bucket.url}/{WHERE}")
+    found = locate(f"{bucket.url}/{WHERE}")
     assert isinstance(found, RemoteDataset)
     return found
 
@@ -289,7 +290,7 @@ def test_what_was_put_in_force_is_brought_home_by_whatever_comes_next(
     if how == "build":
         assert build(source, there.url, max_rejected=1, **NEW).was_there  # type: ignore[arg-type]
     elif how == "finalize":
-        finalize_dataset(find_place(address), num_threads=2)
+        finalize_dataset(find_workspace(address), num_threads=2)
     else:
         assert (
             CliRunner()
@@ -313,7 +314,7 @@ def test_a_draft_that_is_not_in_force_is_none_of_the_dataset(
             overwrite(source, there)
     assert is_whole(there, old)
     found = verify_dataset(
-        find(f"{there.url}/{WHERE}"), decode=False, num_workers=1, watcher=Untold()
+        locate(f"{there.url}/{WHERE}"), decode=False, num_workers=1, watcher=Untold()
     )
     drafts, beside = found.unknown
     assert drafts.startswith(".draft-")

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.dataset.folder import find_dataset
+from shardprep.dataset.locate import locate
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage import lock
@@ -28,7 +28,8 @@ from shardprep.writer.engine.limits import WorkerLimits
 from shardprep.writer.finalize import TooManyRejectedError
 from shardprep.writer.part import Part, numbers_of
 from shardprep.writer.plan import make_plan
-from shardprep.writer.shard import Folders, ShardTask
+from shardprep.writer.shard import ShardTask
+from shardprep.writer.workspace.layout import Folders
 from tests.support.builders import (
     Quiet,
     animals,
@@ -310,7 +311,7 @@ def test_a_finalize_that_was_killed_at_its_very_end_is_ended_by_the_next(
     """The manifest is there: whatever else comes, it says what the dataset is."""
     all_parts(source, out)
     with monkeypatch.context() as patch:
-        patch.setattr("shardprep.writer.workspace.local.LocalPlace.publish", _stop)
+        patch.setattr("shardprep.writer.workspace.local.LocalWorkspace.publish", _stop)
         with pytest.raises(StoppedError):
             finalize(out)
     if step != "PARTS_DIR":
@@ -368,7 +369,7 @@ def test_what_the_dead_left_is_swept_and_what_is_the_user_s_stays(
 def test_a_shard_of_another_build_is_not_published_along(source: Path, out: Path) -> None:
     all_parts(source, out)
     other = write(work_of(out) / "pets-train.tfrecord-00006-of-00007", b"old")
-    with pytest.raises(BuildError, match="no shard of this build; remove it") as error:
+    with pytest.raises(BuildError, match="does not belong to this build; remove it") as error:
         finalize(out)
     assert error.value.where == str(other)
 
@@ -632,12 +633,12 @@ def test_where_nothing_was_begun_nothing_is_made(source: Path, out: Path, tmp_pa
 def test_whoever_looks_for_the_dataset_is_sent_to_finalize(source: Path, out: Path) -> None:
     build_part(source, out, "1/2", **KEYS)
     with pytest.raises(DatasetError, match=r"not finished; .* run `shardprep finalize .*plete`$"):
-        find_dataset(out)
+        locate(out)
     shutil.rmtree(out)
     with pytest.raises(StoppedError):
         build(source, out, watcher=StopAfter(9), **KEYS)
     with pytest.raises(DatasetError, match="run the same `shardprep build` again"):
-        find_dataset(out)
+        locate(out)
 
 
 def test_the_outline_names_no_place_and_is_the_same_for_all_parts(

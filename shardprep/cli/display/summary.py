@@ -93,7 +93,7 @@ def print_result(
 def print_part(console: Console, result: PartResult) -> None:
     """Show what the build of a part has come to."""
     if result.was_there:
-        print_title(console, result.place.location, _IS_THERE)
+        print_title(console, result.workspace.location, _IS_THERE)
         return
     console.print(
         f"part {result.part} is done: {result.num_shards:,} of {result.num_all_shards:,} shards; "
@@ -101,7 +101,7 @@ def print_part(console: Console, result: PartResult) -> None:
         soft_wrap=True,
     )
     print_line(console, "next", "when all parts are done:")
-    print_line(console, "", f"shardprep finalize {result.place.location}")
+    print_line(console, "", f"shardprep finalize {result.workspace.location}")
 
 
 def print_facts(console: Console, facts: Facts) -> None:

@@ -10,7 +10,8 @@ import copy
 import operator
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from shardprep.dataset.remote import RemoteDataset, addressed, described, find
+from shardprep.dataset.locate import locate
+from shardprep.dataset.remote import RemoteDataset, addressed, described
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
@@ -73,7 +74,7 @@ class Dataset:
                 split, or a shard or an index is missing or not what the manifest says.
 
         """
-        found = find(path)
+        found = locate(path)
         manifest, schema = described(found)
         slices = select(manifest, split)
         if isinstance(found, RemoteDataset):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from shardprep.dataset.remote import described, find
+from shardprep.dataset.locate import locate
+from shardprep.dataset.remote import described
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
 from shardprep.reader.diagnose.conclude import Circumstances, Diagnosis, Measured, conclude
@@ -198,12 +199,12 @@ def _kept(model: Any, batch: Any) -> Iterator[None]:
 
 
 def _num_records(loaded: Loaded) -> int:
-    manifest, _ = described(find(loaded.path))
+    manifest, _ = described(locate(loaded.path))
     return sum(one.take for one in select(manifest, loaded.split))
 
 
 def _circumstances(loaded: Loaded) -> Circumstances:
-    manifest, schema = described(find(loaded.path))
+    manifest, schema = described(locate(loaded.path))
     splits = manifest.splits.values()
     size = schema.image_size
     config = loaded.options["read_config"]

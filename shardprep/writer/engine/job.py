@@ -1,6 +1,6 @@
 """The job of an engine: the shards to write, and the means. The engine yields its progress.
 
-An engine may run anywhere and in any order. It writes each shard and its part through a
+An engine may run anywhere and in any order. It writes each shard and its receipt through a
 `ShardWriter`, so that what it leaves behind counts as done, however it ends.
 """
 
@@ -10,15 +10,18 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep import profiling
 from shardprep.profiling import stage
 from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 from shardprep.writer.engine.commits import Commits
 from shardprep.writer.engine.limits import WorkerLimits
-from shardprep.writer.shard import Folders, ShardTask, ShardWriter
+from shardprep.writer.shard import ShardTask, ShardWriter
 from shardprep.writer.shard_plan import chunks
+
+if TYPE_CHECKING:
+    from shardprep.writer.workspace.layout import Folders
 
 
 @dataclass(frozen=True, slots=True)

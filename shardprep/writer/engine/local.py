@@ -14,7 +14,7 @@ from collections import deque
 from multiprocessing import connection
 from typing import TYPE_CHECKING
 
-from shardprep.errors import BuildError, ShardprepError
+from shardprep.errors import BuildError, InternalError, ShardprepError
 from shardprep.writer.chunk import EncodedChunk
 from shardprep.writer.engine.forkserver import start_server
 from shardprep.writer.engine.limits import (
@@ -50,7 +50,8 @@ def run_chunks(
     took longer than the limits allow, else as `crashed`. Closing the iterator ends the workers.
 
     Raises:
-        BuildError: a worker failed, cannot be started, or many die one after the other.
+        BuildError: a worker cannot be started, or many die one after the other.
+        InternalError: a worker failed.
 
     """
     workers: list[_Worker] = []
@@ -155,7 +156,7 @@ class _Worker:
         if isinstance(answer, ShardprepError):
             raise answer
         if isinstance(answer, str):
-            raise BuildError(
+            raise InternalError(
                 str(self._todo[0]), f"a worker failed: {answer}", "this is a fault of shardprep"
             )
         num_bytes, outcomes, seconds = answer

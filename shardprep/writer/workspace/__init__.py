@@ -1,1 +1,30 @@
-"""The states of a build, and every transition between them."""
+"""The states of a build and every transition between them, on a disk and in object storage.
+
+`<v>` is `<out>/<name>/<version>`, `<fp>` the first 16 digits of a hash of the build's fingerprint.
+
+| state      | on a disk                    | in object storage                 | leaves by     |
+|------------|------------------------------|-----------------------------------|---------------|
+| absent     | nothing                      | nothing                           | begin, join   |
+| begun      | `<v>.incomplete/.build.json` | the same, made only where none is | shards, begin |
+| writing    | + shards and receipts there  | shards in `<v>/`, or in           | all receipts  |
+|            |                              | `<v>/.draft-<fp>/` over a dataset |               |
+| documented | + tables and documents       | + those beside the shards         | seal          |
+| sealed     | + the manifest               | + the manifest, in `<v>/` only    | publish       |
+|            |                              | where none is, or in the draft    |               |
+| in force   | –                            | the draft's manifest in `<v>/`    | publish       |
+| published  | folder renamed to `<v>`      | draft moved to `<v>/`             | overwrite     |
+| taken over | – (a lock keeps others out)  | `.build.json` of another build    | error         |
+
+Rules that hold in every state:
+
+1. A finished dataset stays whole and readable until what replaces it is complete. Replacing it is
+   one step: the rename on a disk, the write over `manifest.json` in object storage.
+2. A run that is killed in any state is taken up by the same command, which checks what it finds.
+3. On a disk one process writes at a time, or several parts of one build: `held` has the lock. In
+   object storage are no locks: a build that takes over writes `.build.json` first; a build that
+   finds another fingerprint there commits nothing more and removes a manifest it has just written.
+
+`layout` names the files, `states` has the transitions that both storages share, `local` and
+`remote` those that differ, `find` tells which build a path means, and `damaged` takes the intact
+files of a damaged dataset into a build.
+"""

@@ -1,12 +1,8 @@
-"""Where a dataset is built in object storage, in which nothing can be renamed.
+"""A workspace in object storage, where nothing can be renamed and nothing locked.
 
-Where no finished dataset stands, shards and documents are written where they will be, and the
-manifest, which comes last and only where there is none, makes them a dataset. Where one stands,
-they are written as a draft beside it: `draft` says how it comes to be in force. What must be
-remembered until then lies below `<version>.incomplete/`. There are no locks either: the
-`BUILD_FILE` there says whose the place is. It is created only where there is none; who is to take
-the place of another build writes it before anything else, and who has lost it commits nothing
-more, and takes its manifest back.
+Where no finished dataset stands, shards and documents are written under their final names and the
+manifest, which comes last, makes them a dataset. Where one stands, they are written as a draft
+beside it, which `dataset.draft` puts in force.
 """
 
 from __future__ import annotations
@@ -27,7 +23,8 @@ from shardprep.errors import BuildError
 from shardprep.storage import objects
 from shardprep.storage.folder import LayeredFolder, ObjectFolder
 from shardprep.storage.shard_cache import stage_documents
-from shardprep.writer.shard import BUILD_FILE, parse_build, read_build
+from shardprep.writer.workspace.layout import BUILD_FILE, parse_build, read_build, taken_over
+from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,32 +35,26 @@ if TYPE_CHECKING:
     from shardprep.storage.url import ObjectUrl
 
 _NUM_THREADS = 16
-"""Threads that wait for the store."""
+"""Number of threads that wait for the store."""
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectPlace:
-    """A key in object storage."""
+class ObjectWorkspace(Workspace):
+    """A key in object storage, kept by the fingerprint in its `BUILD_FILE`."""
 
     url: ObjectUrl
 
+    is_exclusive = False
+
     @property
     def location(self) -> str:
-        """The address of the dataset."""
         return str(self.url)
 
     @property
-    def work(self) -> str:
-        """The address of what is remembered of an unfinished build."""
-        return str(self.parts.url)
-
-    @property
-    def parts(self) -> ObjectFolder:
-        """The folder of what is remembered of it."""
+    def state(self) -> ObjectFolder:
         return ObjectFolder(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX))
 
-    def shards(self, fingerprint: Fingerprint) -> Folder:
-        """Return the place itself, or a draft over the dataset that stands there."""
+    def output(self, fingerprint: Fingerprint) -> Folder:
         draft = ObjectFolder(self.url / draft_name(fingerprint))
         return LayeredFolder(draft, self._root) if self.stands() else self._root
 
@@ -71,30 +62,21 @@ class ObjectPlace:
     def _root(self) -> ObjectFolder:
         return ObjectFolder(self.url)
 
-    @property
-    def is_exclusive(self) -> bool:
-        """There are no locks."""
-        return False
-
     def stands(self) -> bool:
-        """Look for a manifest, which only a complete dataset has."""
         return objects.head(self.url / MANIFEST_FILE) is not None
 
     def finished(self) -> Manifest | None:
-        """Return the manifest."""
         data = self._root.read(MANIFEST_FILE)
         return None if data is None else parse_manifest(data, str(self.url / MANIFEST_FILE))
 
     def files(self) -> Mapping[str, ObjectFacts]:
-        """List what the dataset consists of, a draft in force included."""
         return in_force(self.url, self._found())
 
     def _found(self) -> dict[str, ObjectFacts]:
         return {facts.name: facts for facts in objects.listing(self.url)}
 
     def sealed(self) -> Manifest | None:
-        """Return the manifest of a draft that is complete, and may be in force already."""
-        begun = read_build(self.parts)
+        begun = read_build(self.state)
         if begun is None:
             return None
         name = f"{draft_name(begun)}/{MANIFEST_FILE}"
@@ -102,50 +84,41 @@ class ObjectPlace:
         return None if data is None else parse_manifest(data, str(self.url / name))
 
     def held(self, *, alone: bool) -> contextlib.AbstractContextManager[bool]:
-        """Do nothing: the manifest is written by one build alone."""
         del alone
         return contextlib.nullcontext(enter_result=False)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Give a temporary folder."""
         with tempfile.TemporaryDirectory(prefix="shardprep-") as folder:
             yield Path(folder)
 
     def start(self, build: bytes, *, over: bool, may_stand: bool) -> bool:
-        """Take the place first, then remove what was there before, but no finished dataset.
-
-        Raises:
-            BuildError: another build has published its dataset meanwhile.
-
-        """
-        parts = self.parts
-        if over:
-            parts.write(BUILD_FILE, build)
-        found, old_parts = self._found(), parts.names()
-        if not over and (BUILD_FILE in old_parts or not parts.create(BUILD_FILE, build)):
+        state = self.state
+        if over:  # before anything is removed, so that the other build stops
+            state.write(BUILD_FILE, build)
+        found, old_state = self._found(), state.names()
+        if not over and (BUILD_FILE in old_state or not state.create(BUILD_FILE, build)):
             return False
-        draft = draft_name(parse_build(parts, build))
+        draft = draft_name(parse_build(state, build))
         if self.stands():
             if not may_stand:
-                parts.remove([BUILD_FILE])
+                state.remove([BUILD_FILE])
                 raise BuildError(
                     self.location, "another build has just finished here", "run the command again"
                 )
             now = draft_in_force(self.url, found)
             if now is not None and now.prefix == draft:
-                self._bring_home(now.manifest, found)
+                self._move_draft(now.manifest, found)
             else:
                 self._remove_draft(draft, found)
         else:
             own = [name for name in found if is_own(name) or name.startswith(DRAFT_PREFIX)]
             self._root.remove([MANIFEST_FILE, *own])
-        parts.remove([name for name in old_parts if name != BUILD_FILE])
+        state.remove([name for name in old_state if name != BUILD_FILE])
         return True
 
     def discard(self) -> None:
-        """Remove what is remembered, and a draft that is not complete."""
-        begun = read_build(self.parts)
+        begun = read_build(self.state)
         if begun is not None:
             draft = draft_name(begun)
             found = self._found()
@@ -154,10 +127,9 @@ class ObjectPlace:
         self._forget()
 
     def adopt(self, file: str, name: str, mark: str) -> str:
-        """Leave what has its name already, let the store copy what has another's."""
         if file == name or not is_own(name):
             return mark
-        begun = read_build(self.parts)
+        begun = read_build(self.state)
         facts = objects.head(self.url / file)
         if begun is None or facts is None or facts.etag != mark:
             return mark
@@ -166,41 +138,25 @@ class ObjectPlace:
         copied = objects.head(to)
         return mark if copied is None else copied.etag
 
-    def seal(self, manifest: Manifest, shards: Folder) -> None:
-        """Create the manifest, in the draft where there is one.
-
-        Raises:
-            BuildError: another build was first, with other bytes.
-
-        """
+    def seal(self, manifest: Manifest, output: Folder) -> None:
         data = manifest.dumps().encode()
-        if shards != self._root:
-            shards.write(MANIFEST_FILE, data)
+        if output != self._root:
+            output.write(MANIFEST_FILE, data)
         elif not self._root.create(MANIFEST_FILE, data) and self._root.read(MANIFEST_FILE) != data:
             raise self._overtaken()
 
     def is_settled(self, manifest: Manifest) -> bool:
-        """See that nothing is left of the draft that the dataset was, nor of what was remembered.
-
-        What another build than that of the dataset remembers is its own matter, and so is what the
-        same one has begun anew.
-        """
-        begun = read_build(self.parts)
+        begun = read_build(self.state)
         if begun not in (None, manifest.fingerprint):
-            return True
+            return True  # another build is at work, which removes what it finds
         draft = draft_name(manifest.fingerprint)
         sealed = self._root.read(f"{draft}/{MANIFEST_FILE}")
         if sealed is not None and sealed == self._root.read(MANIFEST_FILE):
             return False
+        # A draft that is not the one in force: the same build has been begun anew.
         return begun is None or bool(objects.listing(self.url / draft))
 
     def publish(self, manifest: Manifest) -> None:
-        """Put a draft in force and bring it home, then remove what was remembered.
-
-        Raises:
-            BuildError: another build is at work here, or was published here meanwhile.
-
-        """
         self._check_own(manifest.fingerprint)
         data = manifest.dumps().encode()
         if self._root.read(f"{draft_name(manifest.fingerprint)}/{MANIFEST_FILE}") == data:
@@ -208,7 +164,7 @@ class ObjectPlace:
             is_done = objects.create(new, data) if old is None else objects.replace(new, old, data)
             if not is_done:
                 raise self._overtaken()
-            self._bring_home(manifest, self._found())
+            self._move_draft(manifest, self._found())
         self._forget()
 
     def _overtaken(self) -> BuildError:
@@ -219,21 +175,12 @@ class ObjectPlace:
         )
 
     def _check_own(self, fingerprint: Fingerprint) -> None:
-        """See that no other build has taken the place."""
-        if read_build(self.parts) not in (None, fingerprint):
-            raise BuildError(
-                self.work,
-                "another build has taken the place of this one",
-                "end one of them, or give another --name or --version",
-            )
+        """See that no other build has taken over."""
+        if read_build(self.state) not in (None, fingerprint):
+            raise taken_over(self.state)
 
-    def _bring_home(self, manifest: Manifest, found: Mapping[str, ObjectFacts]) -> None:
-        """Give the files of the draft in force their final names, and remove all others.
-
-        Raises:
-            BuildError: another build has taken the place.
-
-        """
+    def _move_draft(self, manifest: Manifest, found: Mapping[str, ObjectFacts]) -> None:
+        """Copy the files of the draft in force to their final names, and remove all others."""
         draft = draft_name(manifest.fingerprint)
         above = {
             name.removeprefix(f"{draft}/"): facts.num_bytes
@@ -241,13 +188,13 @@ class ObjectPlace:
             if name.startswith(f"{draft}/") and name != f"{draft}/{MANIFEST_FILE}"
         }
 
-        def bring(name: str) -> None:
+        def copy(name: str) -> None:
             self._check_own(manifest.fingerprint)
-            # One that is gone was brought home by another run of the same build.
+            # A file that is gone was copied by another run of the same build.
             objects.copy(self.url / draft / name, self.url / name, above[name])
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            list(pool.map(bring, [name for name in above if belongs(name, manifest)]))
+            list(pool.map(copy, [name for name in above if belongs(name, manifest)]))
         schema = parse_schema(
             (self._root.read(SCHEMA_FILE) or b"").decode(), str(self.url / SCHEMA_FILE)
         )
@@ -265,9 +212,10 @@ class ObjectPlace:
     def _remove_draft(
         self, draft: str, found: Mapping[str, ObjectFacts], *, is_in_force: bool = False
     ) -> None:
-        """Remove a draft so that what is left of it counts as what it was.
+        """Remove a draft so that it stays what it was if this is interrupted.
 
-        Its manifest goes last where it is in force, for whoever is to end this, and else first.
+        The manifest of one in force goes last, so that the next run goes on; else it goes first,
+        so that what is left is not taken for complete.
         """
         seal = f"{draft}/{MANIFEST_FILE}"
         others = [name for name in found if name.startswith(f"{draft}/") and name != seal]
@@ -276,20 +224,18 @@ class ObjectPlace:
             self._root.remove([name for name in names if name in found])
 
     def _forget(self) -> None:
-        """Remove what was remembered, by whose it is last."""
-        names = self.parts.names()
-        self.parts.remove([name for name in names if name != BUILD_FILE])
-        self.parts.remove([name for name in names if name == BUILD_FILE])
+        """Remove the state of the build, the `BUILD_FILE` last."""
+        names = self.state.names()
+        self.state.remove([name for name in names if name != BUILD_FILE])
+        self.state.remove([name for name in names if name == BUILD_FILE])
 
     def documents(self) -> Path:
-        """Return a copy."""
         return stage_documents(self.url, self.files())
 
-    def draft(self, shards: Folder) -> Path:
-        """Return a copy."""
-        if shards == self._root:
+    def draft(self, output: Folder) -> Path:
+        if output == self._root:
             return stage_documents(self.url, self._found())
-        below = f"{shards}/".removeprefix(f"{self.url}/")
+        below = f"{output}/".removeprefix(f"{self.url}/")
         return stage_documents(
             self.url,
             {n.removeprefix(below): f for n, f in self._found().items() if n.startswith(below)},

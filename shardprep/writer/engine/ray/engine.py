@@ -35,13 +35,14 @@ from shardprep.writer.engine.limits import keep_buffers, limited, start_clock
 from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.ray.cluster import nodes
 from shardprep.writer.engine.ray.preflight import Terms, difference, terms
-from shardprep.writer.shard import ShardTask, is_done, read_part
+from shardprep.writer.receipt import is_done, read_receipt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from shardprep.writer.chunk import EncodedChunk
     from shardprep.writer.engine.ray.cluster import Node
+    from shardprep.writer.shard import ShardTask
 
 _MOST_DEATHS = 4
 """Workers lost over one shard after which the cluster is at fault, and no image."""
@@ -88,7 +89,7 @@ def by_shards(job: ShardJob, shards: Sequence[ShardTask], num_workers: int) -> G
         OSError: a node cannot write.
 
     """
-    with terms(shards, job.folders.parts) as agreed:
+    with terms(shards, job.folders.state) as agreed:
         order = _Order(job, agreed, str(Path.cwd()))
         _compare(order, nodes())
         with contextlib.ExitStack() as ends:
@@ -266,9 +267,9 @@ def _write(order: _Order, shard: ShardTask, careful: bool) -> _Done | ShardprepE
 
 def _written(job: ShardJob, shard: ShardTask, *, careful: bool) -> _Done:
     if is_done(job.folders, shard.name):
-        part = read_part(job.folders.parts, shard.name)
+        receipt = read_receipt(job.folders.state, shard.name)
         num_items = len(shard.plan.items)
-        num_rejected = 0 if part is None else num_items - part.seal.num_records
+        num_rejected = 0 if receipt is None else num_items - receipt.num_records
         return _Done(Progress(num_items, num_rejected), {})
     profiling.taken()
     if careful:

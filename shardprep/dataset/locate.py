@@ -1,0 +1,169 @@
+"""Tell which dataset, or which unfinished build, a path or an address means.
+
+Commands, readers and `verify` all ask here: it is the folder itself, else the newest version in
+it, else the newest version of the one dataset in it.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+from shardprep.dataset.draft import in_force
+from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE, SCHEMA_FILE, has_manifest
+from shardprep.dataset.grammar import VERSION, version_key
+from shardprep.dataset.manifest import MANIFEST_FILE
+from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.tfds_metadata import DOCUMENTS
+from shardprep.errors import DatasetError, some_of
+from shardprep.storage import objects
+from shardprep.storage.url import ObjectUrl, parse_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+VERSION_FOLDER = re.compile(
+    rf"(?P<version>{VERSION.pattern})(?P<unfinished>{re.escape(INCOMPLETE_SUFFIX)})?"
+)
+"""The name of a finished dataset's folder, or of an unfinished build's."""
+_LEVELS = 2
+"""Depth of the folders that are searched: versions, or datasets with their versions."""
+_REMAINS = (ITEMS_FILE, SCHEMA_FILE, *DOCUMENTS[:1])
+"""Documents by which a dataset is told that has lost its manifest."""
+
+
+class Version(NamedTuple):
+    """A version of a dataset, at some depth below the folder that was searched."""
+
+    parts: tuple[str, ...]
+    """Names of the folders that lead to it, its own (the version) last."""
+    is_finished: bool
+    is_unfinished: bool
+    """Whether an unfinished build of it is there; both may be."""
+
+
+@overload
+def locate(place: ObjectUrl, *, damaged: bool = ...) -> RemoteDataset: ...
+@overload
+def locate(place: str | Path, *, damaged: bool = ...) -> Path | RemoteDataset: ...
+def locate(place: str | Path | ObjectUrl, *, damaged: bool = False) -> Path | RemoteDataset:
+    """Return the dataset that a path or an address means.
+
+    Args:
+        place: the dataset, or a folder of its versions, or of one dataset.
+        damaged: also take a dataset that has lost its manifest.
+
+    Raises:
+        RecipeError: `place` is neither a path nor an address.
+        DatasetError: there is no such dataset, or there are several.
+        StorageError: there is no such bucket, or it cannot be read.
+
+    """
+    root = place if isinstance(place, ObjectUrl) else parse_place(str(place))
+    if isinstance(root, ObjectUrl):
+        return _stored_dataset(root, damaged=damaged)
+    if has_manifest(root) or (damaged and _has_remains(root)):
+        return root
+    return root.joinpath(*_newest(root, versions_below(root)))
+
+
+def _has_remains(folder: Path) -> bool:
+    is_unfinished = folder.name.endswith(INCOMPLETE_SUFFIX)
+    files = any(True for name in ("*.tfrecord*", *_REMAINS) for _ in folder.glob(name))
+    return files and not is_unfinished
+
+
+def _stored_dataset(root: ObjectUrl, *, damaged: bool) -> RemoteDataset:
+    found = {facts.name: facts for facts in objects.listing(root)}
+    is_unfinished = root.key.endswith(INCOMPLETE_SUFFIX)
+    if MANIFEST_FILE in found or (damaged and not is_unfinished and found.keys() & {*_REMAINS}):
+        return RemoteDataset(root, in_force(root, found))
+    prefix = "/".join(_newest(root, _versions(_stored_folders(found)))) + "/"
+    names = [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
+    inside = {name: found[prefix + name]._replace(name=name) for name in names}
+    dataset = root / prefix.rstrip("/")
+    return RemoteDataset(dataset, in_force(dataset, inside))
+
+
+def _newest(root: Path | ObjectUrl, found: list[Version]) -> tuple[str, ...]:
+    """Return the newest finished version of the only dataset. Raises as `locate`."""
+    finished = [one.parts for one in found if one.is_finished]
+    newest = [[*versions][-1] for _, versions in groupby(finished, lambda parts: parts[:-1])]
+    if len(newest) == 1:
+        return newest[0]
+    if newest:
+        names = some_of([str(below(root, parts[:-1])) for parts in newest], 5)
+        raise DatasetError(str(root), f"holds several datasets: {names}", "name one of them")
+    if found or root.name.endswith(INCOMPLETE_SUFFIX):
+        parts = found[0].parts if found else ()
+        raise unfinished_error(f"{below(root, parts)}{INCOMPLETE_SUFFIX if parts else ''}")
+    hint = "write one with `shardprep build`, or give the folder or address that --out was"
+    raise DatasetError(str(root), "holds no dataset", hint)
+
+
+def unfinished_error(work: str | Path) -> DatasetError:
+    """Return the error of a folder in which a build is not finished."""
+    way = "run the same `shardprep build` again: it goes on where it stopped; when all parts of "
+    way += f"one in parts are done, run `shardprep finalize {work}`"
+    return DatasetError(str(work), "the build is not finished", way)
+
+
+def below(root: Path | ObjectUrl, parts: Sequence[str]) -> Path | ObjectUrl:
+    """Return the folder that some names lead to."""
+    if isinstance(root, ObjectUrl):
+        return root / "/".join(parts) if parts else root
+    return root.joinpath(*parts)
+
+
+def versions_below(root: Path | ObjectUrl) -> list[Version]:
+    """Return the versions in a folder, or else of the datasets in it, oldest first for each.
+
+    Raises:
+        DatasetError: there is no such folder.
+        StorageError: there is no such bucket, or it cannot be read.
+
+    """
+    if isinstance(root, ObjectUrl):
+        return _versions(_stored_folders(facts.name for facts in objects.listing(root)))
+    if not root.is_dir():
+        raise DatasetError(str(root), "no such folder", "give the folder or address that --out was")
+    return _versions(_folders(root))
+
+
+def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
+    """Return the versions among folders that have a manifest or not, of the upper level only."""
+    found: dict[tuple[str, ...], Version] = {}
+    for parts, is_complete in folders:
+        match = VERSION_FOLDER.fullmatch(parts[-1])
+        is_unfinished = match is not None and match["unfinished"] is not None
+        if match is not None and (is_unfinished or is_complete):
+            key = (*parts[:-1], match["version"])
+            known = found.get(key, Version(key, is_finished=False, is_unfinished=False))
+            found[key] = Version(
+                key, known.is_finished or not is_unfinished, known.is_unfinished or is_unfinished
+            )
+    level = min(map(len, found), default=0)
+    upper = [one for one in found.values() if len(one.parts) == level]
+    return sorted(upper, key=lambda one: (one.parts[:-1], version_key(one.parts[-1]), one.parts))
+
+
+def _folders(root: Path, level: int = 1) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Yield the folders that are called like versions, and whether each has a manifest."""
+    for folder in root.iterdir():
+        if VERSION_FOLDER.fullmatch(folder.name):
+            if folder.is_dir():
+                yield (folder.name,), has_manifest(folder)
+        elif level < _LEVELS and folder.is_dir():
+            for parts, is_complete in _folders(folder, level + 1):
+                yield (folder.name, *parts), is_complete
+
+
+def _stored_folders(names: Iterable[str]) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Yield the folders that objects lie in, once for each object, and whether it is a manifest."""
+    for name in names:
+        *folders, file = name.split("/")
+        for level in range(1, min(len(folders), _LEVELS) + 1):
+            is_complete = file == MANIFEST_FILE and level == len(folders)
+            yield tuple(folders[:level]), is_complete

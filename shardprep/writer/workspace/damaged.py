@@ -1,0 +1,122 @@
+"""A damaged dataset: its intact shards count as written when it is built once more."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, read_schema
+from shardprep.dataset.inventory import is_own, lacking
+from shardprep.dataset.item_table import COLUMNS, read_items, rows_by_shard
+from shardprep.errors import BuildError, ShardprepError, some_of
+from shardprep.storage.folder import Written
+from shardprep.storage.regular_file import sha256_of
+from shardprep.writer.fingerprint import differences
+from shardprep.writer.receipt import Receipt, write_receipt
+from shardprep.writer.workspace.layout import RECEIPTS_DIR, SCRATCH_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Fingerprint, Manifest
+    from shardprep.writer.workspace.states import Workspace
+
+_NUM_THREADS = 16
+"""Number of threads that wait for object storage."""
+
+
+class IntactShard(NamedTuple):
+    """The file that holds the bytes of a shard."""
+
+    file: str
+    """File name; another than the shard's where files were swapped."""
+    mark: str
+    """ETag in object storage; "" on a disk, where the bytes are hashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedDataset:
+    """A dataset that is to be built once more, with the same bytes."""
+
+    manifest: Manifest
+    """The manifest that the build must end with."""
+    intact: Mapping[str, IntactShard]
+    """Intact shards by name."""
+    items: Path | None
+    """`items.parquet`; None where it is damaged, and every shard must be written again."""
+    foreign: Sequence[str]
+    """Files that are no part of a dataset, and stay."""
+
+    def __str__(self) -> str:
+        num_all = len(self.manifest.shards)
+        num_gone = num_all - len(self.intact) if self.items else num_all
+        what = f"{num_gone:,} of {num_all:,} shards are" if num_gone else "documents are"
+        return f"the dataset is there, but not whole: {what} built again"
+
+    def take_into(self, workspace: Workspace) -> None:
+        """Make the intact shards, and the foreign files, part of the build begun there."""
+        for name in self.foreign:
+            workspace.adopt(name, name, "")
+        if self.items is None:
+            return
+        rows = rows_by_shard(read_items(self.items, COLUMNS.names))
+
+        def take(name: str) -> None:
+            shard = self.manifest.shards[name]
+            table = pa.Table.from_pydict(rows[name].to_pydict(), schema=COLUMNS)
+            file, mark = self.intact[name]
+            written = Written(shard.num_bytes, shard.sha256, workspace.adopt(file, name, mark))
+            write_receipt(workspace.state, name, Receipt(shard.num_records, written, table))
+
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            list(pool.map(take, self.intact))
+
+
+def find_damage(
+    workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
+) -> DamagedDataset | None:
+    """Return the finished dataset if files of it are missing or cut, None if it is whole.
+
+    Only names and lengths are compared: `verify` finds the rest.
+
+    Raises:
+        BuildError: files are missing, and the same bytes cannot be built.
+
+    """
+    files = workspace.files()
+    folder = workspace.documents()
+    try:
+        gone = lacking(finished, read_schema(folder), files)
+    except ShardprepError:
+        gone = [SCHEMA_FILE]
+    if not gone:
+        return None
+    if changes := differences(finished.fingerprint, fingerprint):
+        raise BuildError(
+            workspace.location,
+            f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built",
+            "build it where these are as they were, or add --overwrite to build all of it anew",
+        )
+    intact = {
+        name: IntactShard(name, files[name].etag)
+        for name, shard in finished.shards.items()
+        if name in files and files[name].num_bytes == shard.num_bytes
+    }
+    items = folder / ITEMS_FILE
+    is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)
+    return DamagedDataset(finished, intact, items if is_sound else None, foreign_files(files))
+
+
+def foreign_files(files: Iterable[str]) -> list[str]:
+    """Return the files that are no part of a dataset, nor left by a process that died."""
+    return [
+        name
+        for name in files
+        if not is_own(name)
+        and name.split("/")[0] not in ("..", RECEIPTS_DIR, SCRATCH_DIR)
+        and not name.endswith(".tmp")
+    ]
