@@ -12,7 +12,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.dataset.inventory import belongs, is_own
+from shardprep.dataset.folder import belongs, is_own
 from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.errors import DatasetError

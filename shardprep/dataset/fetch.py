@@ -1,8 +1,8 @@
-"""A whole dataset from object storage to a folder: complete or absent, taken up where it stopped.
+"""Copy a dataset from object storage to a folder: complete or absent, and resumable.
 
-It comes to be in `<version>.fetching/`. A shard has its name there only when every byte of it is
-what the manifest says; on a later run it is checked and not got again. What a copy has lost that
-was finished is got there too, and takes its place only when it is whole.
+The copy is made in `<version>.fetching/`. A shard has its name there only when every byte of it is
+what the manifest says; a later run checks it and does not fetch it again. Files that a finished
+copy has lost are fetched there too, and replace the damaged ones only when they are whole.
 """
 
 from __future__ import annotations
@@ -34,31 +34,32 @@ if TYPE_CHECKING:
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.storage.shard_cache import RemoteShard
 
-_KEEP_FREE_BYTES = 64 << 20
+_SPARE_BYTES = 64 << 20
+"""Bytes that a fetch leaves free on the disk."""
 
 
 class Watcher(Protocol):
-    """Whoever wants to know how far it is."""
+    """Receives the progress of a fetch."""
 
     def begin(self, what: str, num_bytes: int | None) -> None:
-        """So many bytes will be got, or checked."""
+        """Take the number of bytes that will be fetched, or checked."""
 
     def progress(self, num_bytes: int) -> None:
-        """So many bytes are here."""
+        """Take the number of bytes done so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What has come of it."""
+    """A copy of a dataset, and what this run did for it."""
 
     path: Path
     manifest: Manifest
     was_there: bool
     """Whether there was a copy before."""
     num_new_bytes: int
-    """Of shards that were got now."""
+    """Bytes of shards that were fetched now."""
     renewed: tuple[str, ...] = ()
-    """Files of the copy that was there which were got anew, sorted."""
+    """Files of the earlier copy that were fetched again, sorted."""
     left_out: tuple[DatasetError, ...] = ()
     """Errors of the files that the copy lacks."""
 
@@ -72,15 +73,15 @@ def fetch_dataset(
     check: bool = False,
     damaged: bool = False,
 ) -> Fetched:
-    """Make `<to>/<name>/<version>/` a copy of a dataset, or get anew what a copy has lost.
+    """Make `<to>/<name>/<version>/` a copy of a dataset, or fetch what a copy has lost.
 
     Args:
         remote: the dataset.
         to: a folder of datasets.
-        num_threads: shards that are got at a time.
-        watcher: told how far it is.
-        check: hash every file of a copy that is there; else they must be there, with their sizes.
-        damaged: leave out what is damaged or missing there; else that is an error.
+        num_threads: shards that are fetched at a time.
+        watcher: receives the progress.
+        check: hash every file of a copy that is there; else names and sizes are compared.
+        damaged: leave out files that are damaged or missing there; else they are an error.
 
     Raises:
         DatasetError: a file of the dataset is missing, or not what the manifest says.
@@ -99,12 +100,12 @@ def fetch_dataset(
         if not was_there and folder.final.exists():  # another fetch has been at it
             was_there, wanted = True, copy.lacking(hashed=check)
         if is_held:
-            _tidy(work, wanted)
-        num_new_bytes = copy.get_shards(wanted, num_threads)
+            _remove_others(work, wanted)
+        copy.get_shards(wanted, num_threads)
         copy.get_documents(wanted)
         copy.publish(was_there=was_there)
-    renewed = tuple(sorted(copy.got)) if was_there else ()
-    return Fetched(folder.final, manifest, was_there, num_new_bytes, renewed, tuple(copy.left_out))
+    renewed, left_out = tuple(sorted(copy.got)) if was_there else (), tuple(copy.left_out)
+    return Fetched(folder.final, manifest, was_there, copy.num_new_bytes, renewed, left_out)
 
 
 @dataclass
@@ -117,20 +118,25 @@ class _Copy:
     watcher: Watcher
     skips_damaged: bool
     got: list[str] = field(default_factory=list)
-    """Files that are whole in the folder of work."""
+    """Files that are whole in the working folder."""
     left_out: list[DatasetError] = field(default_factory=list)
+    num_bytes: int = 0
+    num_new_bytes: int = 0
+    """Bytes of shards that came from the store, of the `num_bytes` that are done."""
+    is_over: threading.Event = field(default_factory=threading.Event)
+    """Set by the first error, which ends the other threads at their next block."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lacking(self, *, hashed: bool) -> set[str]:
-        """Return the files that the finished copy has not, or not whole; all without one.
+        """Return the files that the finished copy lacks or has damaged; all if there is no copy.
 
         Raises:
-            BuildError: what is there is no copy of this dataset.
+            BuildError: another dataset is there.
 
         """
-        shards, documents = self.manifest.shards, self._documents()
-        final = self.folder.final
+        final, names = self.folder.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
-            return {*shards, *documents, MANIFEST_FILE}
+            return {*names, MANIFEST_FILE}
         if not self.folder.is_finished or load_manifest(final) != self.manifest:
             raise BuildError(
                 str(final),
@@ -138,65 +144,90 @@ class _Copy:
                 "choose another --to, or move it away",
             )
         if hashed:
-            self.watcher.begin("checking", self.manifest.totals.num_bytes)
-        found = set()
-        num_bytes = 0
-        for name, shard in shards.items():
-            if not _is_whole(final / name, shard, hashed=hashed):
-                found.add(name)
-            num_bytes += shard.num_bytes
-            if hashed:
-                self.watcher.progress(num_bytes)
-        return found | {name for name in documents if not self._has_document(name, hashed=hashed)}
+            self._begin("checking", self.manifest.totals.num_bytes)
+        return {name for name in names if not self._is_here(name, hashed=hashed)}
+
+    def _begin(self, what: str, num_bytes: int) -> None:
+        self.num_bytes = 0
+        self.watcher.begin(what, num_bytes)
+
+    def _count(self, num_bytes: int, num_new_bytes: int = 0) -> None:
+        with self.lock:
+            self.num_bytes += num_bytes
+            self.num_new_bytes += num_new_bytes
+            self.watcher.progress(self.num_bytes)
 
     def _documents(self) -> set[str]:
-        """Return the names of all documents: those that must be there, and those that are."""
+        """Return the names of all documents but the manifest: required ones and those there."""
         there = {name for name in self.remote.objects if is_document(name)}
         indexes = map(index_name, self.manifest.shards)
         return {SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, *indexes, *there} - {MANIFEST_FILE}
 
-    def _has_document(self, name: str, *, hashed: bool) -> bool:
+    def _is_here(self, name: str, *, hashed: bool) -> bool:
+        """Tell whether the finished copy has a file, as far as that is known without fetching."""
         path = self.folder.final / name
+        if name in self.manifest.shards:
+            shard = self.manifest.shards[name]
+            if hashed:
+                self._count(shard.num_bytes)
+            return _is_whole(path, shard, hashed=hashed)
+        there = self.remote.objects.get(name)
         if not path.is_file():
             return False
         if name in self.manifest.files:
             return sha256_of(path) == self.manifest.files[name]
-        there = self.remote.objects.get(name)
         if there is None or path.stat().st_size != there.num_bytes:
             return there is None
         return (
             not hashed or path.read_bytes() == (self.remote.documents((name,)) / name).read_bytes()
         )
 
-    def get_shards(self, wanted: set[str], num_threads: int) -> int:
-        """Get shards side by side; return how many bytes came from the store."""
-        shards = {}
+    def get_shards(self, wanted: set[str], num_threads: int) -> None:
+        """Fetch shards side by side."""
+        work, shards = self.folder.fetching, {}
         for name, shard in self.manifest.shards.items():
             if name in wanted:
-                with self._whole():
+                with self._leaving_out():
                     shards[name] = self.remote.shard(shard)
-        work = self.folder.fetching
         _check_room(work, shards)
-        gauge = _Gauge(self.watcher, sum(shard.num_bytes for shard in shards.values()))
+        self._begin("fetching", sum(shard.num_bytes for shard in shards.values()))
         with ThreadPoolExecutor(num_threads, "shardprep-fetch") as pool:
-            jobs = {pool.submit(_fetch, work / n, one, gauge): n for n, one in shards.items()}
+            jobs = {pool.submit(self._fetch, work / n, one): n for n, one in shards.items()}
             try:
                 for job in as_completed(jobs):
-                    with self._whole():
+                    with self._leaving_out():
                         job.result()
                         self.got.append(jobs[job])
-            except BaseException:  # the first error ends the others at their next block
-                gauge.is_over.set()
+            except BaseException:
+                self.is_over.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        return gauge.num_new
+
+    def _fetch(self, path: Path, shard: RemoteShard) -> None:
+        if _is_whole(path, shard, hashed=True):
+            self._count(shard.num_bytes)
+            return
+        file = DurableFile(path, os.urandom(4).hex())
+        digest, num_bytes = hashlib.sha256(), 0
+        try:
+            for block in objects.read_whole(shard.url, shard.etag, self.is_over.is_set):
+                if self.is_over.is_set():
+                    return
+                digest.update(block)
+                file.write(block)
+                num_bytes += len(block)
+                self._count(len(block), len(block))
+            check_content(shard, num_bytes, digest.hexdigest())
+            file.commit()
+        finally:
+            file.abandon()
 
     def get_documents(self, wanted: set[str]) -> None:
-        """Write the documents, those that are what the manifest says."""
+        """Write the documents that are what the manifest says."""
         names = sorted(wanted & self._documents())
         self.remote.documents([name for name in names if name in self.remote.objects])
         for name in names:
-            with self._whole():
+            with self._leaving_out():
                 data = (self.remote.checked(self.manifest, (name,)) / name).read_bytes()
                 path = self.folder.fetching / name
                 path.parent.mkdir(exist_ok=True)
@@ -204,8 +235,8 @@ class _Copy:
                 self.got.append(name)
 
     @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Leave out what is not what the manifest says, or name the ways on."""
+    def _leaving_out(self) -> Iterator[None]:
+        """Leave out a file that is not what the manifest says, or name the ways on."""
         try:
             yield
         except DatasetError as error:
@@ -219,14 +250,18 @@ class _Copy:
             raise DatasetError(error.where, error.what, way) from error
 
     def publish(self, *, was_there: bool) -> None:
-        """Give the files that are whole their places."""
+        """Move the files that are whole to the finished copy, or make it of them."""
         work, final = self.folder.fetching, self.folder.final
         if was_there:
             for name in self.got:
                 (final / name).parent.mkdir(exist_ok=True)
                 (work / name).replace(final / name)
                 sync_folder((final / name).parent)
-            shutil.rmtree(work)
+            _remove_others(work, set())
+            # The lock goes last: without it, files of the next fetch may come into the folder.
+            (work / LOCK_FILE).unlink()
+            with contextlib.suppress(OSError):
+                work.rmdir()
         else:
             write_durably(work / MANIFEST_FILE, self.manifest.dumps().encode())
             work.rename(final)
@@ -234,61 +269,26 @@ class _Copy:
         sync_folder(final.parent)
 
 
-def _tidy(work: Path, wanted: set[str]) -> None:
-    """Remove what a dead process has left half done, and what is of another dataset."""
+def _remove_others(work: Path, wanted: set[str]) -> None:
+    """Remove temporary files, and those of another dataset, but never the lock that is held."""
     for path in sorted(work.rglob("*"), reverse=True):
         name = path.relative_to(work).as_posix()
-        if path.is_file() and name not in wanted and name != LOCK_FILE:
+        if path.is_dir():
+            with contextlib.suppress(OSError):  # wanted files are in it
+                path.rmdir()
+        elif name not in wanted and name != LOCK_FILE:
             path.unlink()
 
 
 def _check_room(work: Path, shards: dict[str, RemoteShard]) -> None:
     missing = sum(shard.num_bytes for name, shard in shards.items() if not (work / name).exists())
     free = shutil.disk_usage(work).free
-    if free < missing + _KEEP_FREE_BYTES:
+    if free < missing + _SPARE_BYTES:
         raise BuildError(
             str(work),
             f"has {free / 1e6:,.0f} MB left, {missing / 1e6:,.0f} MB are still to come",
             "free some space, or choose another --to",
         )
-
-
-class _Gauge:
-    """Counts the bytes that are here, for all threads."""
-
-    def __init__(self, watcher: Watcher, num_bytes: int) -> None:
-        self.is_over = threading.Event()
-        self.num_new = 0
-        self._num_bytes = 0
-        self._watcher = watcher
-        self._lock = threading.Lock()
-        watcher.begin("fetching", num_bytes)
-
-    def add(self, num_bytes: int, num_new: int) -> None:
-        with self._lock:
-            self._num_bytes += num_bytes
-            self.num_new += num_new
-            self._watcher.progress(self._num_bytes)
-
-
-def _fetch(path: Path, shard: RemoteShard, gauge: _Gauge) -> None:
-    if _is_whole(path, shard, hashed=True):
-        gauge.add(shard.num_bytes, 0)
-        return
-    file = DurableFile(path, os.urandom(4).hex())
-    digest, num_bytes = hashlib.sha256(), 0
-    try:
-        for block in objects.read_whole(shard.url, shard.etag, gauge.is_over.is_set):
-            if gauge.is_over.is_set():
-                return
-            digest.update(block)
-            file.write(block)
-            num_bytes += len(block)
-            gauge.add(len(block), len(block))
-        check_content(shard, num_bytes, digest.hexdigest())
-        file.commit()
-    finally:
-        file.abandon()
 
 
 def _is_whole(path: Path, shard: Shard | RemoteShard, *, hashed: bool) -> bool:

@@ -1,36 +1,46 @@
-"""Where datasets lie: `<out>/<name>/<version>/`, an unfinished build in a folder beside it."""
+"""The folder of a dataset, `<out>/<name>/<version>/`: where it lies, and which files it has."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.schema import parse_schema
+from shardprep.dataset.tfds_metadata import DOCUMENTS, tfds_files
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
+    from shardprep.storage.objects import ObjectFacts
 
 ITEMS_FILE = "items.parquet"
 SCHEMA_FILE = "schema.json"
 INDEX_DIR = "index"
 INCOMPLETE_SUFFIX = ".incomplete"
+"""Suffix of the folder of an unfinished build, beside that of the dataset."""
 FETCHING_SUFFIX = ".fetching"
+OLD_SUFFIX = ".old"
 COPY_AGAIN = "copy it again, or build the set again"
-"""The way out where a file of a dataset is missing or damaged."""
+"""Hint of errors about a missing or damaged file."""
+_SHARD = r"[^./][^/]*\.tfrecord[^/]*"
+_LABELS = re.compile(r"[^./][^/]*\.labels\.txt")
+_OWN = re.compile(rf"{_SHARD}|{INDEX_DIR}/{_SHARD}\.idx|{_LABELS.pattern}")
+_DOCUMENTS = (SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, MANIFEST_FILE)
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetFolder:
-    """The two places of a dataset that is being built."""
+    """The folders of one version of a dataset, finished and not."""
 
     out: Path
     name: str
@@ -38,23 +48,23 @@ class DatasetFolder:
 
     @property
     def final(self) -> Path:
-        """Exists only when the dataset is complete."""
+        """The dataset's folder, which exists only when the dataset is complete."""
         return self.out / self.name / self.version
 
     @property
     def incomplete(self) -> Path:
-        """Where a build works; what is done here is not done again."""
+        """The folder that a build works in."""
         return self.out / self.name / f"{self.version}{INCOMPLETE_SUFFIX}"
 
     @property
     def fetching(self) -> Path:
-        """Where a copy of one that lies elsewhere comes to be."""
+        """The folder that `fetch` works in."""
         return self.out / self.name / f"{self.version}{FETCHING_SUFFIX}"
 
     @property
     def old(self) -> Path:
-        """Where a dataset that is being replaced stands for a moment."""
-        return self.out / self.name / f"{self.version}.old"
+        """The folder of a dataset for the moment in which another replaces it."""
+        return self.out / self.name / f"{self.version}{OLD_SUFFIX}"
 
     @property
     def is_finished(self) -> bool:
@@ -63,12 +73,12 @@ class DatasetFolder:
 
 
 def has_manifest(folder: Path) -> bool:
-    """Tell whether something has the name of a manifest; reading it says whether it is one."""
+    """Tell whether a folder has a file named as the manifest, which may be damaged."""
     return os.path.lexists(folder / MANIFEST_FILE)
 
 
 def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
-    """Return the schema of a dataset folder; with a manifest, only that which it has the hash of.
+    """Return the schema of a dataset folder, checked against the manifest if one is given.
 
     Raises:
         DatasetError: it is missing, or not what the manifest says.
@@ -92,3 +102,42 @@ def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
 def index_name(shard: str) -> str:
     """Return the path of a shard's index inside a dataset folder."""
     return f"{INDEX_DIR}/{shard}.idx"
+
+
+def inventory(manifest: Manifest, schema: Schema) -> set[str]:
+    """Return the names of all files of a dataset."""
+    return {
+        *manifest.shards,
+        *map(index_name, manifest.shards),
+        *_DOCUMENTS,
+        *tfds_files(manifest, schema),
+    }
+
+
+def is_own(name: str) -> bool:
+    """Tell whether a file of this name may belong to a dataset, this or another."""
+    return name in _DOCUMENTS or _OWN.fullmatch(name) is not None
+
+
+def belongs(name: str, manifest: Manifest) -> bool:
+    """Tell whether a file belongs to a dataset, by its manifest alone.
+
+    Which files of class names there are follows from the schema: any of them may belong.
+    """
+    shard = name.removeprefix(f"{INDEX_DIR}/").removesuffix(".idx")
+    known = name in _DOCUMENTS or _LABELS.fullmatch(name) is not None
+    return known or (shard in manifest.shards and name in (shard, index_name(shard)))
+
+
+def lacking(manifest: Manifest, schema: Schema, there: Mapping[str, ObjectFacts]) -> list[str]:
+    """Return the files of a dataset that are missing, and the shards of another length.
+
+    No file is read, and the manifest has no lengths of documents.
+    """
+    gone = [name for name in sorted(inventory(manifest, schema)) if name not in there]
+    cut = [
+        name
+        for name, shard in manifest.shards.items()
+        if name in there and there[name].num_bytes != shard.num_bytes
+    ]
+    return gone + cut

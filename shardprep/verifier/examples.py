@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import simplejpeg
+from PIL import Image
 
 from shardprep.catalog.catalog import UNLABELLED
 from shardprep.dataset import example
 from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, WIDTH
 from shardprep.errors import RecordError
 from shardprep.verifier.layout import read_plain
-from shardprep.verifier.pixels import fault_inside, fault_outside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardprep.dataset.schema import Feature, Schema
+    from shardprep.image.spec import Encoding
     from shardprep.verifier.layout import Features
     from shardprep.verifier.problem import Kind
     from shardprep.verifier.rows import Rows
 
+_JPEG = b"\xff\xd8\xff"
+_PNG, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
+_CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 _TYPES = {"bytes": bytes, "int64": int, "float32": float}
 
 
@@ -88,9 +95,9 @@ class ExampleCheck:
         size = (height, width) if isinstance(height, int) and isinstance(width, int) else None
         data = sound.get(IMAGE)
         if isinstance(data, bytes):
-            what = fault_outside(data, image, size)
+            what = _outer_fault(data, image, size)
             if not what and self._decode:
-                what = fault_inside(data, image, size)
+                what = _pixel_fault(data, image, size)
             if what:
                 found.append(Fault("image", f"the image {what}"))
         return found
@@ -152,3 +159,69 @@ def _row_faults(
 
 def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
+
+
+def _outer_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> str:
+    """Return the fault of an image's length, first or last bytes, "" for none.
+
+    `size` is the height and width, in pixels, that its record says.
+    """
+    if image.encoding == "raw":
+        height, width = size or (0, 0)
+        height, width = image.shape[0] or height, image.shape[1] or width
+        expected = height * width * (image.shape[2] or 3)
+        if len(data) == expected:
+            return ""
+        return f"has {len(data):,} bytes of pixels, {width}x{height} takes {expected:,}"
+    if not data:
+        return "is empty"
+    found = _codec(data)
+    if not found or image.encoding not in (found, "any"):
+        wanted = {"jpeg": "JPEG", "png": "PNG"}.get(image.encoding or "", "JPEG or PNG")
+        return f"is no {wanted} (it starts with {data[:8]!r})"
+    if found == "png" and not data.endswith(_PNG_END):
+        return "is a PNG without an end"
+    return ""
+
+
+def _pixel_fault(data: bytes, image: Feature, size: tuple[int, int] | None) -> str:
+    """Return the fault that decoding all of an image shows, "" for none."""
+    if image.encoding == "raw":
+        return ""  # its length is all that can be wrong
+    try:
+        shape = _jpeg_shape(data) if _codec(data) == "jpeg" else _png_shape(data)
+    except Exception as error:
+        return f"does not decode ({' '.join(str(error).split())[:200] or type(error).__name__})"
+    for side, wanted in zip(shape, image.shape, strict=True):
+        if wanted not in (None, side):
+            return f"is {_dimensions(shape)}, the schema says {_dimensions(image.shape)}"
+    if size is not None and shape[:2] != size:
+        return f"is {_dimensions(shape)}, its record says {_dimensions((*size, shape[2]))}"
+    return ""
+
+
+def _codec(data: bytes) -> Encoding | None:
+    if data.startswith(_JPEG):
+        return "jpeg"
+    return "png" if data.startswith(_PNG) else None
+
+
+def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
+    """Return height, width and channels of a JPEG that the strictest decoder takes."""
+    height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+    simplejpeg.decode_jpeg(data)
+    return height, width, {"Gray": 1, "CMYK": 4, "YCCK": 4}.get(space, 3)
+
+
+def _png_shape(data: bytes) -> tuple[int, int, int]:
+    """Return height, width and channels of a PNG of which every checksum and every line is good."""
+    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+        image.verify()
+    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+        image.load()
+        return image.height, image.width, _CHANNELS.get(image.mode, 0)
+
+
+def _dimensions(shape: tuple[int | None, ...]) -> str:
+    height, width, channels = (side or "any" for side in shape)
+    return f"{width}x{height} pixels of {channels} channels"

@@ -1,14 +1,13 @@
-"""Shards on all cores: a process takes one after the other, and all of them count the bytes.
+"""Processes that check shards, on all cores.
 
-Kept apart from what reads the folder, so that a new process has little to import.
+This module is apart from those that read the folder, so that a process has little to import.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,18 +20,19 @@ if TYPE_CHECKING:
     from shardprep.verifier.shard import ShardReport, ShardTask
 
 _WORKER_BYTES = 128 << 20
-"""For each process; of fewer, its start takes longer than their reading."""
+"""Bytes of shards per process: with fewer, its start takes longer than the reading."""
 _TICK_S = 0.2
+"""Seconds between two reports of progress."""
 
 
 class Watcher(Protocol):
-    """Whoever wants to know how far it is."""
+    """Receives the progress of a check."""
 
     def begin(self, what: str, num_bytes: int | None) -> None:
-        """So many bytes will be read."""
+        """Take the number of bytes that will be read."""
 
     def progress(self, num_bytes: int) -> None:
-        """So many bytes are read."""
+        """Take the number of bytes read so far."""
 
 
 def check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
@@ -58,21 +58,19 @@ def check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
 
 
 def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
-    """Do what `check_shards` does, in processes of their own."""
+    """Return the report of each task, from processes of their own; raises as `check_shards`."""
     context = multiprocessing.get_context("spawn")
     done = context.Value("Q", 0)
-    found: dict[int, ShardReport] = {}
-    waiting = deque(enumerate(tasks))
     with ProcessPoolExecutor(num_workers, context, _begin, (done,)) as pool:
-        running: dict[Future[ShardReport], int] = {}
         try:
-            while waiting or running:
-                while waiting and len(running) < 2 * num_workers:
-                    number, task = waiting.popleft()
-                    running[pool.submit(_work, task)] = number
-                for future in wait(running, _TICK_S, FIRST_COMPLETED).done:
-                    found[running.pop(future)] = future.result()
+            jobs = [pool.submit(_work, task) for task in tasks]
+            left = {*jobs}
+            while left:
+                found, left = wait(left, _TICK_S)
+                for job in found:
+                    job.result()
                 watcher.progress(done.value)
+            return [job.result() for job in jobs]
         except BrokenProcessPool as error:
             raise DatasetError(
                 tasks[0].folder,
@@ -81,14 +79,13 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
             ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    return [found[number] for number in range(len(tasks))]
 
 
 _done: Synchronized[int]
 
 
 def _begin(done: Synchronized[int]) -> None:
-    """Begin a worker process. Ctrl-C ends it at once and without a word."""
+    """Begin a worker process, which Ctrl-C ends at once and without a word."""
     global _done  # noqa: PLW0603 - what the pool hands to a process outlives each call
     _done = done
     signal.signal(signal.SIGINT, signal.SIG_DFL)

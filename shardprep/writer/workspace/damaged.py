@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, read_schema
-from shardprep.dataset.inventory import is_own, lacking
+from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, is_own, lacking, read_schema
 from shardprep.dataset.item_table import COLUMNS, read_items, rows_by_shard
 from shardprep.errors import BuildError, ShardprepError, some_of
 from shardprep.storage.folder import Written

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.draft import DRAFT_PREFIX, draft_in_force, draft_name, in_force
-from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE
-from shardprep.dataset.inventory import belongs, inventory, is_own
+from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, inventory, is_own
 from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.dataset.schema import parse_schema
 from shardprep.errors import BuildError
