@@ -1,4 +1,4 @@
-"""What the arguments of a command mean: a recipe, a source on this machine, a dataset."""
+"""Resolve the arguments of a command: a recipe, a source on this machine, a dataset."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def downloaded(slug: str, to: Path | None, console: Console, *, refresh: bool) -
 
 
 class Crew(NamedTuple):
-    """Who does the work of a build."""
+    """The workers of a build."""
 
     engine: Engine
     num_workers: int

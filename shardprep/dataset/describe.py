@@ -1,4 +1,4 @@
-"""What there is to say of a dataset, from its manifest and `items.parquet`. No shard is opened."""
+"""Facts on a dataset from its manifest and `items.parquet`; no shard is opened."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A dataset, described."""
+    """Facts on a dataset."""
 
     location: str
-    """Of the dataset: a path or an address."""
+    """Path or address of the dataset."""
     manifest: Manifest
     schema: Schema
     formats: dict[str, int]
-    """Written images by the format they came in, most frequent first."""
+    """Number of written images by original format, most frequent first."""
     original_width: Range | None
     original_height: Range | None
-    """Pixels, of the written images; None where there are none."""
+    """Width of the written originals in pixels; None where there are none."""
     target: Range | None
-    """Of the numbers to learn, in a regression set."""
+    """Range of the regression targets."""
     rejections: dict[str, tuple[Example, ...]]
     """A few examples for each kind of rejection."""
 
 
 def read_facts(folder: Path, location: str) -> Facts:
-    """Return the facts of a finished dataset, of which a folder has the documents.
+    """Return the facts on a finished dataset whose documents are in a folder.
 
     Raises:
         DatasetError: its manifest is missing or cannot be read.

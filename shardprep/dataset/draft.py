@@ -1,9 +1,9 @@
-"""The draft: where a build lies in object storage that is to take the place of a finished dataset.
+"""The draft: a dataset in object storage that is to replace a finished one.
 
-Nothing can be renamed there. So its files are written below a prefix that is named for what it is
-built from, the manifest last; then the same manifest is put over that of the old dataset, all at
-once, and the draft is in force: a file of the dataset is the one in the draft, where there is one,
-else the one under the final name. At leisure the files are brought to their final names.
+Nothing can be renamed there. So the files of a draft are written below a prefix that is named after
+its fingerprint, the manifest last; then the same manifest is written over that of the old dataset,
+and the draft is in force: a file of the dataset is the one in the draft, if there is one, else the
+one under the final name. Afterwards the files are copied to their final names.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _NUM_DIGITS = 16
 
 
 def draft_name(fingerprint: Fingerprint) -> str:
-    """Return the prefix, below the dataset, of the draft of a build."""
+    """Return the prefix of a build's draft, below the dataset."""
     text = json.dumps(fingerprint.model_dump(mode="json"), sort_keys=True)
     return DRAFT_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:_NUM_DIGITS]
 
 
 class InForce(NamedTuple):
-    """A draft that a dataset is read from, until all of it has its final names."""
+    """A draft that a dataset is read from until its files have their final names."""
 
     prefix: str
-    """Below the dataset."""
+    """Name of the draft below the dataset."""
     manifest: Manifest
 
 
 def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> InForce | None:
-    """Return the draft that the manifest of a dataset is of, None where there is none.
+    """Return the draft whose manifest a dataset has, None where there is none.
 
     Args:
         url: the dataset.
@@ -71,10 +71,9 @@ def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> InForce 
 
 
 def in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> Mapping[str, ObjectFacts]:
-    """Return what a dataset consists of, by the name that each file has in it.
+    """Return the files of a dataset by the names they have in it; a draft in force hides others.
 
-    What is left of the one before, for the draft to take its place, is no part of it. Arguments
-    and errors as of `draft_in_force`.
+    Arguments and errors are those of `draft_in_force`.
     """
     draft = draft_in_force(url, found)
     if draft is None:

@@ -1,4 +1,4 @@
-"""The names that a dataset's format allows: of datasets, versions, splits, shard files and hashes.
+"""The names that the format allows for datasets, versions, splits, shard files and hashes.
 
 Documents of strangers are checked against these when they are parsed, before any of the names
 becomes a path, a key or a line on a terminal. Digits are those of ASCII.
@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints
 _NAME = "[a-z][a-z0-9_]{0,99}"
 _VERSION = r"[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}"
 MAX_NAME = 100
-"""Characters of the name of a dataset or a split; a shard's file name has both."""
+"""Largest number of characters in the name of a dataset or split."""
 
 NAME = re.compile(_NAME)
 VERSION = re.compile(_VERSION)
@@ -27,7 +27,7 @@ Version = Annotated[str, StringConstraints(pattern=f"^{_VERSION}$")]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 """A SHA-256 in hex, as it may stand in a file name."""
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
-"""A number of things or of bytes: sums of some fit int64."""
+"""A count of things or bytes, small enough that sums fit int64."""
 
 
 def shard_name(dataset: str, split: str, index: int, count: int) -> str:

@@ -1,4 +1,4 @@
-"""Where each record lies in its shard, from the index beside it; and whether all are there."""
+"""The index of a shard: offset and length of each record, and checks that all are there."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read_index(folder: Path, shard: Shard) -> Frames:
 
 
 def _is_chain(frames: Frames, num_bytes: int) -> bool:
-    """Tell whether frames lie one behind the other from the first byte of a shard to its last."""
+    """Tell whether frames follow each other from the first byte of a shard to its last."""
     if not len(frames):
         return num_bytes == 0
     offsets, lengths = frames[:, 0], frames[:, 1]
@@ -66,7 +66,7 @@ def _is_chain(frames: Frames, num_bytes: int) -> bool:
 
 
 def check_shard(folder: Path, shard: Shard) -> None:
-    """See that a shard lies in a folder, a regular file as long as the manifest says.
+    """Check that a shard in a folder is a regular file of the manifest's size.
 
     Raises:
         DatasetError: it does not.
@@ -82,12 +82,12 @@ def check_shard(folder: Path, shard: Shard) -> None:
 
 
 def way_out(dataset: Path | str) -> str:
-    """Return what to do where a shard of a dataset, or its index, is missing or damaged."""
+    """Return the hint of an error on a missing or damaged shard or index."""
     return f"copy it again, or run `shardprep verify {dataset} --repair`"
 
 
 def check_size(path: str, actual: int | None, expected: int, dataset: Path) -> None:
-    """Compare sizes: a file cut exactly between two records passes every checksum.
+    """Compare sizes, because a file cut between two records passes every checksum.
 
     Raises:
         DatasetError: the shard has another size in bytes, or is not there (None).

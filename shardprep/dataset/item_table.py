@@ -1,4 +1,4 @@
-"""The table of items: a row for every input, whatever became of it."""
+"""The table of items, `items.parquet`: a row for every input, written or not."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ shard; they are null for others. Of `label` (an index into the class names), `la
 """
 
 _MAX_ROWS_A_BYTE = 4
-"""Rows in a byte of the file: a million skipped inputs with numbered names have 1.4."""
+"""Largest number of rows per byte of the file; a million numbered names take 1.4."""
 _MAX_UNPACKED_RATIO = 1000
-"""Bytes unpacked to a byte of the file; numbered names have 30."""
+"""Largest number of unpacked bytes per byte of the file; numbered names take 30."""
 _MIN_UNPACKED_BYTES = 64 << 20
-"""Bytes unpacked that any file may have."""
+"""Number of unpacked bytes that any file may have."""
 UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, MemoryError, ArithmeticError, pa.ArrowException,
 )  # fmt: skip
-"""Errors that pyarrow and the checks raise for a file that is no such table."""
+"""Errors that pyarrow and the checks raise for a damaged file."""
 
 
 def index_text(table: pa.Table) -> str:
@@ -106,7 +106,7 @@ def read_items(path: Path, columns: Sequence[str]) -> pa.Table:
 def bounded_table(
     file: pq.ParquetFile, num_bytes: int, columns: Sequence[str] = COLUMNS.names
 ) -> pa.Table:
-    """Return columns of a file of so many bytes that a stranger may have written."""
+    """Return columns of an untrusted file of `num_bytes` bytes, within bounds of memory."""
     facts = file.metadata
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
     unpacked = sum(group.total_byte_size for group in groups)

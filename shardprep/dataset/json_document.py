@@ -1,4 +1,4 @@
-"""JSON documents of a dataset, as strangers may have written them: bounded before they are parsed.
+"""Untrusted JSON documents of a dataset: bounded before they are parsed.
 
 The parser (pydantic's) bounds the depth of nesting, at 200, and refuses lone surrogates.
 """
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_DOCUMENT_BYTES = 64 << 20
-"""Size of a manifest or a schema in bytes: 100,000 shards take 25 MB."""
+"""Largest size of a manifest or a schema in bytes; 100,000 shards take 25 MB."""
 _MAX_VALUES = 2_000_000
-"""Values in one document; a parsed value takes up to 150 bytes of memory."""
+"""Largest number of values in a document; a parsed value takes up to 150 bytes of memory."""
 _MAX_SHOWN = 3
 _MAX_PROBLEM = 300
 
@@ -47,7 +47,7 @@ def parse_document(model: type[_Model], data: bytes | str) -> _Model:
 
 
 def check_size(data: bytes | str) -> None:
-    """See that a JSON text is small enough to be parsed.
+    """Check that a JSON text is small enough to be parsed.
 
     Raises:
         DocumentError: it is too large, or has too many values.

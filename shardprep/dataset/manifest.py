@@ -1,9 +1,8 @@
-"""The manifest: the one document that says what a dataset folder holds. Written last.
+"""The manifest: the document with the shards, splits, totals and fingerprint of a dataset.
 
-Nothing in it depends on time, machine, number of workers or where the folder stands, so that two
-builds of one recipe have equal manifests. One that is read may be a stranger's: every name is
-checked against the grammar of the format when it is parsed, and nobody uses one whose own hash or
-sums do not hold, but `verify`, which says so.
+It is written last. Nothing in it depends on time, machine, number of workers or the folder's path,
+so two builds of one recipe have equal manifests. A manifest that is read is not trusted: names are
+checked against the grammar of the format, and its own hash and its sums must hold.
 """
 
 from __future__ import annotations
@@ -53,35 +52,35 @@ class Split(_Model):
 
 
 class Totals(_Model):
-    """What became of all inputs: written + rejected + skipped = inputs."""
+    """Outcomes of all inputs: written + rejected + skipped = inputs."""
 
     num_inputs: Count
     num_written: Count
     num_rejected: Count
     num_skipped: Count
     rejected: dict[str, Count]
-    """By kind."""
+    """Number of rejected images by kind."""
     skipped: dict[str, Count]
-    """By reason."""
+    """Number of skipped inputs by reason."""
     num_copies: Count
-    """Written images with the very bytes of another one, not counting the first of each."""
+    """Written images with the same original bytes as an earlier one."""
     num_leaks: Count
-    """Of these, those that are in another split than an image they are equal to."""
+    """Copies that are in another split than an image with the same bytes."""
     num_damaged: Count
     """Written images that were damaged or cut; their `reason` in the item table says how."""
     num_enlarged: Count
     """Written images that had fewer pixels than they were scaled to."""
     original_bytes: Count
-    """Of the written images, as they were."""
+    """Bytes of the originals of the written images."""
     num_bytes: Count
-    """Of all shards."""
+    """Bytes of all shards."""
 
 
 class Labels(_Model):
-    """The classes."""
+    """The classes, and how they were found."""
 
     names: tuple[str, ...]
-    """A label is an index into them."""
+    """Class names; a label is an index into them."""
     found_by: str
     num_rows_without_image: Count
     """Rows of the label table for which the source has no image."""
@@ -90,18 +89,18 @@ class Labels(_Model):
 
 
 class Fingerprint(_Model):
-    """What the bytes of a dataset follow from."""
+    """Everything that the bytes of a dataset depend on."""
 
     inputs: dict[str, str]
     """Name of each input → its signature."""
     options: dict[str, Any]
     """The keys of the recipe that shape the bytes."""
     versions: dict[str, str]
-    """Of everything that shapes the bytes."""
+    """Versions of the packages and libraries that shape the bytes."""
 
 
 class Manifest(_Model):
-    """A whole dataset."""
+    """Contents and origin of a whole dataset."""
 
     format_version: Literal[1] = 1
     name: Name
@@ -111,11 +110,11 @@ class Manifest(_Model):
     labels: Labels
     totals: Totals
     splits: dict[Name, Split] = Field(min_length=1)
-    """Train, validation, test, then others by name."""
+    """Splits in the order train, validation, test, then others by name."""
     files: dict[str, Sha256] = {}
-    """SHA-256 of the files that follow from nothing else in the folder, hex."""
+    """SHA-256 of `items.parquet` and `schema.json`, hex."""
     sha256: str = ""
-    """Of this document's text with nothing between these quotes, hex."""
+    """SHA-256 of this document's text with nothing between these quotes, hex."""
 
     @property
     def shards(self) -> dict[str, Shard]:
@@ -154,7 +153,7 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
-    """Return the manifest that a document holds; its own hash and sums hold.
+    """Return the manifest in a document, whose own hash and sums are checked.
 
     Raises:
         DatasetError: it is not what a build wrote, or not one that this version reads.
@@ -167,7 +166,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Return the manifest that a document spells; whether its numbers hold is another question.
+    """Return the manifest in a document, without checking its hash and sums.
 
     Raises:
         DatasetError: it breaks a rule of the format, or is not one that this version reads.
@@ -188,9 +187,9 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
-    """Yield what a manifest says against itself, in words; `data` is the document it was read from.
+    """Yield the contradictions in a manifest, in words; the first is a wrong hash of its own.
 
-    The first is its own hash: a document that a build wrote has none.
+    `data` is the document that it was read from.
     """
     if data != manifest.dumps().encode():
         yield "is not what the build wrote: its own SHA-256 differs"

@@ -1,6 +1,6 @@
 """A dataset in object storage, and copies of the documents beside its shards.
 
-One listing says all that is there, how long it is, and by which ETag it is known from then on.
+One listing gives the names, sizes and ETags that all later reads rely on.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from shardprep.storage.url import ObjectUrl
 
 _SPARE_ITEM_BYTES = 4 << 30
-"""Size in bytes that an item table may have beyond that of the shards: of inputs left out."""
+"""Bytes that an item table may have more than the shards, for inputs that are left out."""
 _REPAIR = "`shardprep verify --repair` builds what is damaged again"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteDataset:
-    """A dataset as one listing has found it."""
+    """A dataset as one listing of its objects shows it."""
 
     url: ObjectUrl
     objects: Mapping[str, ObjectFacts]
-    """Everything below it, by the name it has in the dataset; its own name says where it lies."""
+    """All objects by the names they have in the dataset; their own names are their keys."""
 
     def __str__(self) -> str:
         return str(self.url)
 
     def documents(self, wanted: Sequence[str] | None = None) -> Path:
-        """Return a folder with copies of documents, of all or of those of some names.
+        """Return a folder with copies of all documents, or of those wanted, checked or not.
 
-        They are what lies there, right or wrong. Raises as `stage_documents`.
+        Raises as `stage_documents`.
 
         Raises:
             DatasetError: one is larger than any document of its kind beside such shards.
@@ -65,7 +65,7 @@ class RemoteDataset:
         return stage_documents(self.url, self.objects, wanted)
 
     def _most_bytes(self, name: str) -> int:
-        """Return the size in bytes that a document may have, by those of the shards."""
+        """Return the largest size in bytes that a document may have beside these shards."""
         if name == ITEMS_FILE:
             shards = sum(one.num_bytes for key, one in self.objects.items() if not is_document(key))
             return shards + _SPARE_ITEM_BYTES
@@ -124,7 +124,7 @@ class RemoteDataset:
         return RemoteShard(self.url / found.name, found.etag, shard.num_bytes, shard.sha256)
 
     def is_beside_unfinished(self) -> bool:
-        """Tell whether something of an unfinished build lies beside it; asks the store."""
+        """Tell whether an unfinished build of it is there; asks the store."""
         return bool(objects.listing(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX)))
 
     def _changed(self, name: str) -> DatasetError:
@@ -137,7 +137,7 @@ class RemoteDataset:
 
 @contextlib.contextmanager
 def addressed(folder: Path, where: object) -> Iterator[None]:
-    """Let errors about copies in a folder name what they are copies of."""
+    """Make errors on copies in a folder name the address of the originals."""
     try:
         yield
     except DatasetError as error:

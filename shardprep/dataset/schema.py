@@ -1,4 +1,4 @@
-"""One schema: the writer encodes by it, the dataset carries it, the reader parses by it.
+"""The schema: the features of every example, for writer, dataset and reader alike.
 
 A schema file (`schemas/*.json`) names the features of every example. The shipped ones are
 templates: a build fills in the shape and encoding of the image and the class names, and writes
@@ -27,7 +27,7 @@ MAX_SIDE = 65_500
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
 TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
-"""What a model learns to give for an image: one class, several, a number, a text, nothing."""
+"""Kind of target of an image: one class, several, a number, a text, or none."""
 TARGET_FEATURES = {"class": LABEL, "multilabel": LABELS, "regression": TARGET, "text": TEXT}
 """Kind of target → the feature that holds it."""
 PROVIDED = {
@@ -53,13 +53,13 @@ class Feature(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["image", "label", "labels", "text", "scalar"]
-    """What it means: encoded pixels, one or any number of class indices, UTF-8 text, a number."""
+    """Meaning: encoded pixels, one or any number of class indices, UTF-8 text, a number."""
     dtype: Literal["bytes", "int64", "float32"]
-    """How `tf.train.Example` stores it."""
+    """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
-    """Of an image: height, width (pixels), channels; None where images differ. Scalars: ()."""
+    """Shape of an image: height, width (pixels), channels; None where images differ; else ()."""
     encoding: Encoding | None = None
-    """Of an image only."""
+    """Encoding of an image; None for other kinds."""
     doc: str = ""
 
 
@@ -72,7 +72,7 @@ def _image_problems(features: Mapping[str, Feature]) -> Iterator[str]:
 
 
 def _kind_problems(features: Mapping[str, Feature]) -> Iterator[str]:
-    """Yield what readers could not take: names of ours mean one thing, others are plain values."""
+    """Yield the features whose kind or dtype readers could not take."""
     for name, feature in features.items():
         own = [PROVIDED[name]] if name in PROVIDED else _FURTHER
         if (feature.kind, feature.dtype) not in own:
@@ -100,7 +100,7 @@ class Schema(BaseModel):
 
     @property
     def image(self) -> Feature:
-        """The image feature."""
+        """The feature of the image."""
         return self.features[IMAGE]
 
     @property
@@ -111,7 +111,7 @@ class Schema(BaseModel):
 
     @property
     def target(self) -> str | None:
-        """The name of the feature that a model learns to give, None where there is none."""
+        """Name of the target feature, None where there is none."""
         return next((name for name in TARGET_FEATURES.values() if name in self.features), None)
 
     def filled(
@@ -190,7 +190,7 @@ def parse_schema(data: bytes | str, where: str) -> Schema:
 
 
 def _check_template(schema: Schema, where: str) -> None:
-    """See that a build has values for every feature; all that it lacks are named."""
+    """Check that a build has values for every feature; the error names all that it lacks."""
     problems = [
         f"features.{name!r}: a build has no values for it"
         for name in schema.features

@@ -35,7 +35,7 @@ class Record(NamedTuple):
     """One framed record of a file."""
 
     offset: int
-    """Where its frame starts, in bytes from the beginning of the file."""
+    """Start of its frame, in bytes from the beginning of the file."""
     length: int
     """Bytes of the whole frame: the payload and `FRAME_BYTES`."""
     payload: bytes

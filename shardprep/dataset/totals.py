@@ -1,6 +1,6 @@
-"""The tally: what the rows of `items.parquet` add up to. A build writes it, verify counts again.
+"""Totals of the rows of `items.parquet`, which a build writes and verify counts again.
 
-It takes the rows of one shard at a time, so memory does not grow with the data.
+A tally takes the rows of one shard at a time, so memory does not grow with the data.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class _SplitTally:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts that grow as the shards go by, in their order."""
+    """Counts of the shards added so far, in their order."""
 
     spec: ImageSpec
-    """What every image was to become."""
+    """Size and format of the written images."""
     _splits: dict[str, _SplitTally] = field(default_factory=dict)
     _rejected: Counter[str] = field(default_factory=Counter)
     _marks: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = field(default_factory=list)
-    """The first 8 bytes of the SHA-256 of each written original, for each shard."""
+    """First 8 bytes of the SHA-256 of each written original, an array per shard."""
     _places: list[int] = field(default_factory=list)
-    """The position of the split of each shard."""
+    """Position of each shard's split."""
     _num_damaged: int = 0
     _num_enlarged: int = 0
     _original_bytes: int = 0
@@ -103,7 +103,7 @@ class Tally:
         )
 
     def _copies(self) -> tuple[int, int]:
-        """Return how many originals are copies, and how many of these another split has too."""
+        """Return the number of originals that are copies, and of those in another split too."""
         marks = np.concatenate(self._marks)
         places = np.repeat(self._places, [len(marks) for marks in self._marks])
         order = np.lexsort((places, marks))

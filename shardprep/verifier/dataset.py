@@ -1,4 +1,4 @@
-"""A whole dataset, shard by shard on all cores. It never stops at the first problem."""
+"""Verify a dataset, shard by shard on all cores; all problems are reported, not the first."""
 
 from __future__ import annotations
 
@@ -29,13 +29,18 @@ _ROW_COLUMNS = ("key", "status", "offset", "length", "label", "labels", "target"
 def verify_dataset(
     found: Path | RemoteDataset, *, decode: bool, num_workers: int, watcher: Watcher
 ) -> Verification:
-    """Return every problem of a dataset. `decode`: of the pixels too.
+    """Return every problem of a dataset; nothing is changed.
 
-    Of one in object storage each worker has one shard on this machine's disk at a time, in the
-    folder for temporary files.
+    Args:
+        found: the dataset, as `locate` finds it. Of one in object storage each worker has one
+            shard at a time in the folder for temporary files.
+        decode: decode every image too.
+        num_workers: processes that read shards, at least 1; small datasets take fewer.
+        watcher: receives the progress.
 
     Raises:
         DatasetError: there is no such folder, its build is not finished, or a worker died.
+        StorageError: object storage does not answer, or a shard changed while it was read.
 
     """
     start = time.monotonic()
@@ -81,7 +86,7 @@ def _file(found: Path | RemoteDataset, name: str) -> Path | StoredObject:
 def _task(
     folder: Path, file: Path | StoredObject, shard: str, contents: Contents, check: ExampleCheck
 ) -> ShardTask:
-    """Return how to check a file as if it were a shard: as a rule, that of its name."""
+    """Return the task to check a file as a shard, which need not be that of its name."""
     expected = contents.manifest.shards.get(shard) if contents.manifest else None
     table = contents.rows.get(shard)
     if table is not None:
@@ -94,7 +99,7 @@ def _task(
 
 
 def _holdings(contents: Contents, reports: dict[str, ShardReport]) -> dict[str, str]:
-    """Return, of each file with all the bytes of a shard of the manifest, which shard that is."""
+    """Return the shards that files hold, whatever their names: file → shard of the manifest."""
     if contents.manifest is None:
         return {}
     shards = contents.manifest.shards
@@ -129,7 +134,7 @@ def _shard_problems(
 
 
 def _in_another(problem: Problem, intact: dict[str, str]) -> Problem:
-    """Return the problem of a missing shard with the file that holds its bytes, if one does."""
+    """Return the problem of a missing shard, naming the file that has its bytes, if any."""
     if problem.kind != "missing" or problem.file not in intact:
         return problem
     what = f"is not there; its bytes are in {intact[problem.file]}"

@@ -1,4 +1,4 @@
-"""The documents beside the shards, each against what it follows from."""
+"""Checks of the documents beside the shards, each against what it is derived from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def checked_manifest(folder: Path, problems: list[Problem]) -> Manifest | None:
-    """Return the manifest, None where there is none to read; what is wrong joins the problems."""
+    """Return the manifest, None where it cannot be read; faults are added to the problems."""
     data = read_document(folder, MANIFEST_FILE, None, problems)
     if data is None:
         return None
@@ -49,9 +49,9 @@ def read_document(
     problems: list[Problem],
     most_bytes: int = MAX_DOCUMENT_BYTES,
 ) -> bytes | None:
-    """Return the bytes of a file, None where there are none to read.
+    """Return the bytes of a file, None where it cannot be read.
 
-    That, and bytes other than those of which the manifest has the hash, join the problems.
+    That, or another hash than the manifest has, is added to the problems.
     """
     try:
         data = read_regular(folder / name, most_bytes)
@@ -91,7 +91,7 @@ def _hash_problems(name: str, manifest: Manifest | None, digest: str) -> Iterato
 def checked_schema(
     folder: Path, manifest: Manifest | None, problems: list[Problem]
 ) -> Schema | None:
-    """Return the schema, None where there is none to read; what is wrong joins the problems."""
+    """Return the schema, None where it cannot be read; faults are added to the problems."""
     if read_document(folder, SCHEMA_FILE, manifest, problems) is None:
         return None
     try:
@@ -108,7 +108,10 @@ def checked_schema(
 def check_tfds(
     folder: Path, manifest: Manifest | None, schema: Schema | None, problems: list[Problem]
 ) -> None:
-    """See that the files of TensorFlow Datasets are those of this dataset, or at least JSON."""
+    """Check the files of TensorFlow Datasets; faults are added to the problems.
+
+    Without manifest and schema they are only parsed.
+    """
     expected = dict.fromkeys(TFDS_FILES, "")
     if manifest is not None and schema is not None:
         expected = tfds_files(manifest, schema)
@@ -125,9 +128,9 @@ def check_tfds(
 def index_problem(
     folder: Path, shard: str, places: Sequence[tuple[int, int]] | None, rows: Rows | None
 ) -> Problem | None:
-    """Return where the index of a shard is wrong about the places of its records.
+    """Return the first fault of a shard's index, None where it is right.
 
-    Where nothing else says them it must be there, and may say what it likes.
+    With `places` None, its content is not checked.
     """
     name = index_name(shard)
     problems: list[Problem] = []
@@ -157,7 +160,7 @@ def index_problem(
 
 
 def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:
-    """Yield in words where two JSON values differ: "splits.train.num_records is 3, not 4"."""
+    """Yield the differences of two JSON values: "splits.train.num_records is 3, not 4"."""
     if isinstance(here, dict) and isinstance(expected, dict):
         for key in [*expected, *(key for key in here if key not in expected)]:
             where = f"{path}.{key}" if path else str(key)

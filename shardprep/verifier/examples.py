@@ -1,4 +1,4 @@
-"""One record against its schema and its row. Pure: bytes in, faults out, as (kind, what) pairs."""
+"""Checks of one record against its schema and its row, without any file."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _TYPES = {"bytes": bytes, "int64": int, "float32": float}
 
 
 class Fault(NamedTuple):
-    """What is wrong with a record."""
+    """One fault of a record."""
 
     kind: Kind
     what: str
 
 
 class ExampleCheck:
-    """How the records of a dataset are judged."""
+    """Checks records against the schema of a dataset."""
 
     def __init__(self, schema: Schema | None, *, decode: bool) -> None:
-        """Without a schema, each must be an Example, whatever it holds; `decode`: images too."""
+        """Without a schema, a record must be any Example; `decode`: decode images too."""
         self.target = schema.target if schema else None
         self._decode = decode
         self._features = dict(schema.features) if schema else {}
         self._num_classes = len(schema.labels) if schema else 0
 
     def read(self, payload: bytes) -> Features | Fault:
-        """Return the features of a record, or that it has none."""
+        """Return the features of a record, or the fault that it is no Example."""
         features = read_plain(payload)
         if features is not None:
             return features
@@ -58,7 +58,7 @@ class ExampleCheck:
             return Fault("example", error.what)
 
     def faults(self, features: Features, rows: Rows | None, record: int | None) -> list[Fault]:
-        """Return what is wrong with the features of the record of that number, all of it."""
+        """Return all faults of the features of a record with this number."""
         if not self._features:
             return []
         found: list[Fault] = []
@@ -104,7 +104,7 @@ class ExampleCheck:
 
 
 def key_of(features: Features) -> str:
-    """Return the key that a record carries, "" where it carries none."""
+    """Return the key in a record, "" where there is none."""
     for value in features.get(FILENAME, ()):
         if isinstance(value, bytes):
             return value.decode(errors="replace")
@@ -112,7 +112,7 @@ def key_of(features: Features) -> str:
 
 
 def _fault(values: Sequence[Any], feature: Feature, num_classes: int) -> Fault | None:
-    """Return what is wrong with the values of one feature."""
+    """Return the fault of the values of one feature, if any."""
     kind = _TYPES[feature.dtype]
     for value in values:
         if type(value) is not kind:
@@ -143,7 +143,7 @@ def _label_fault(labels: Sequence[int], lowest: int, num_classes: int) -> Fault 
 def _row_faults(
     sound: Mapping[str, object], target: str | None, rows: Rows, record: int
 ) -> list[Fault]:
-    """Return where a record and its row in `items.parquet` differ."""
+    """Return the differences between a record and its row in `items.parquet`."""
     found = []
     key = sound.get(FILENAME)
     if isinstance(key, bytes) and key.decode() != rows.keys[record]:
@@ -207,14 +207,14 @@ def _codec(data: bytes) -> Encoding | None:
 
 
 def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels of a JPEG that the strictest decoder takes."""
+    """Return height, width and channels of a JPEG; decoding fails on any damage."""
     height, width, space, _ = simplejpeg.decode_jpeg_header(data)
     simplejpeg.decode_jpeg(data)
     return height, width, {"Gray": 1, "CMYK": 4, "YCCK": 4}.get(space, 3)
 
 
 def _png_shape(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels of a PNG of which every checksum and every line is good."""
+    """Return height, width and channels of a PNG; all checksums and lines are checked."""
     with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
         image.verify()
     with Image.open(io.BytesIO(data), formats=("PNG",)) as image:

@@ -1,4 +1,4 @@
-"""What lies in a dataset folder: its documents, its shard files, and what does not belong."""
+"""The contents of a dataset folder: documents, shard files, and files that do not belong."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ _LABELS = re.compile(r"[^.].*\.labels\.txt")
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A folder as it is found."""
+    """Documents, files and problems of a folder, before any shard is read."""
 
     manifest: Manifest | None
     schema: Schema | None
     rows: dict[str, pa.Table]
-    """Of each shard, in order; empty where `items.parquet` cannot be read."""
+    """Rows of each shard, in order; empty where `items.parquet` cannot be read."""
     shards: tuple[str, ...]
-    """Shard files, and files that a reader's glob would take for such, by name."""
+    """Names of shard files, and of files that a reader's glob would take for shards."""
     unknown: tuple[str, ...]
-    """All other files that no build has left here."""
+    """Names of all other files that no build writes."""
     problems: tuple[Problem, ...]
 
     @property
     def most_shard_bytes(self) -> int | None:
-        """Size in bytes above which a file is none of the shards, however damaged; None for any."""
+        """Size in bytes above which a file is not read as a shard; None: no limit."""
         if self.manifest is None:
             return None
         largest = max(shard.num_bytes for shard in self.manifest.shards.values())
@@ -61,9 +61,9 @@ class Contents:
 
 
 def read_contents(folder: Path, remote: RemoteDataset | None) -> Contents:
-    """Return what a folder holds and what is wrong with it, shards not yet opened.
+    """Return the contents of a folder and their problems; shards are not opened.
 
-    Where the dataset is `remote` the folder has copies of its documents.
+    With a `remote` dataset, the folder has copies of its documents.
 
     Raises:
         DatasetError: there is no such folder, or it is that of an unfinished build.
@@ -97,13 +97,13 @@ def read_contents(folder: Path, remote: RemoteDataset | None) -> Contents:
 
 
 def _files(folder: Path) -> list[str]:
-    """Return the path of everything in a folder that is not itself a folder, sorted."""
+    """Return the relative paths of all files in a folder, sorted."""
     found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
 def _gone(shards: tuple[str, ...], manifest: Manifest | None) -> list[str]:
-    """Return the shards that should be there: by the manifest, else by the others' numbers."""
+    """Return the missing shards: by the manifest, else by the numbers of the others."""
     if manifest is not None:
         return sorted(manifest.shards.keys() - set(shards))
     matches = [match for name in shards if (match := SHARD.fullmatch(name))]
@@ -124,12 +124,12 @@ def _unknown(files: list[str], shards: set[str]) -> list[str]:
 
 
 def _shown(name: str) -> str:
-    """Return the name of a file, for all of a draft in object storage that of the draft."""
+    """Return the name of a file, or of the draft that it is in."""
     return name.partition("/")[0] + "/" if name.startswith(DRAFT_PREFIX) else name
 
 
 def _beside(folder: Path) -> list[str]:
-    """Return what an unfinished build, or copy, of this version has left."""
+    """Return the folders that an unfinished build or fetch of this version has left."""
     names = [folder.name + suffix for suffix in (".old", INCOMPLETE_SUFFIX, FETCHING_SUFFIX)]
     return [name for name in names if (folder.parent / name).exists()]
 

@@ -1,4 +1,4 @@
-"""What verify finds. A problem names its file and, where they exist, record, offset and key."""
+"""The problems that verify finds, each with its file and, if any, record, offset and key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Kind = Literal[
     "tfds",
     "manifest",
 ]
-"""What kind of problem it is; `MEANINGS` says it in words."""
+"""Kind of a problem; `MEANINGS` describes each."""
 
 MEANINGS: Mapping[Kind, str] = {
     "unreadable": "files that the system cannot read",
@@ -55,7 +55,7 @@ MEANINGS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding."""
+    """One problem of a dataset."""
 
     kind: Kind
     file: str
@@ -64,34 +64,34 @@ class Problem:
     record: int | None = None
     """Number in its shard, from 0, of the record as it was written."""
     offset: int | None = None
-    """Where the record starts in the file as it is, bytes; where it should, if it is gone."""
+    """Offset of the record in the file as it is, bytes; if it is gone, where it should be."""
     key: str = ""
-    """Of the record's image in the source, "" where nothing says it."""
+    """Key of the record's image in the source, "" if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What verify has found in a dataset."""
+    """The problems of a dataset, and what was read to find them."""
 
     path: Path
-    """The folder, or that with copies of the documents."""
+    """The dataset's folder, or one with copies of its documents."""
     problems: tuple[Problem, ...]
-    """By file, then record; those of the whole folder first."""
+    """Sorted by file, then record; those of the whole folder first."""
     unknown: tuple[str, ...]
-    """Files that are no part of a dataset and do it no harm."""
+    """Files that do not belong to a dataset and do it no harm."""
     num_shards: int
-    """Shard files read, and what they hold:"""
+    """Shard files read; they hold `num_records` and `num_bytes`."""
     num_records: int
     num_bytes: int
     intact: Mapping[str, str] = field(default_factory=dict)
-    """Name of each shard of which the bytes are there → the file that holds them."""
+    """Name of each intact shard → name of the file that has its bytes."""
     marks: Mapping[str, str] = field(default_factory=dict)
-    """Name of each shard file in object storage → the ETag of what was checked."""
+    """Name of each shard file in object storage → ETag of the bytes that were checked."""
     elapsed_s: float = 0.0
     address: ObjectUrl | None = None
-    """In object storage."""
+    """The address of a dataset in object storage."""
 
     @property
     def location(self) -> str:
-        """Where the dataset is, for people."""
+        """Path or address of the dataset."""
         return str(self.address or self.path)

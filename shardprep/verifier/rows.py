@@ -1,4 +1,4 @@
-"""The rows of one shard: what `items.parquet` says of each of its records, in their order."""
+"""The rows of one shard: facts on each of its records from `items.parquet`, in order."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What is known of the records of a shard; of an index alone, only their places."""
+    """Facts on the records of a shard; from an index only their offsets and lengths."""
 
     offsets: Sequence[int]
     lengths: Sequence[int]
     """Bytes, framing included."""
     keys: Sequence[str] = ()
     targets: Sequence[object] = ()
-    """As a record holds them: an index, a list of indices, a float32, UTF-8 bytes."""
+    """Targets as in the records: class index, list of indices, float32 or UTF-8 bytes."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def key(self, record: int) -> str:
-        """Return the key of a record, "" where it is not known."""
+        """Return the key of a record, "" if unknown."""
         return self.keys[record] if record < len(self.keys) else ""
 
 
 def written_rows(table: pa.Table, target: str | None) -> Rows:
-    """Return the written rows among those of a shard; `target` is the schema's feature, if any."""
+    """Return the written items among the rows of a shard; `target` names the target feature."""
     table = table.filter(pc.equal(table["status"].cast("string"), WRITTEN))
     return Rows(
         _whole(table["offset"]),
@@ -50,7 +50,7 @@ def written_rows(table: pa.Table, target: str | None) -> Rows:
 
 
 def index_rows(text: bytes) -> Rows | None:
-    """Return the places that an index says, None where it is no index."""
+    """Return the offsets and lengths in the text of an index, None if it is damaged."""
     try:
         places = [tuple(map(int, line.split(b" "))) for line in text.splitlines()]
         return Rows([offset for offset, _ in places], [length for _, length in places])
@@ -59,7 +59,7 @@ def index_rows(text: bytes) -> Rows | None:
 
 
 def _whole(column: pa.ChunkedArray) -> list[int]:
-    """Return numbers, -1 where there is none."""
+    """Return the integers of a column, null as -1."""
     return pc.fill_null(column, -1).to_numpy().tolist()  # type: ignore[no-any-return]
 
 

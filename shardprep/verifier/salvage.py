@@ -1,7 +1,7 @@
-"""The records of a damaged shard: every one that is whole is found, every one that is not is named.
+"""Search a damaged shard for all its intact records, and name those that are not.
 
-Where the chain of frames breaks, it is taken up again at the next place where a record should
-start: by the rows, or shifted as far as the file is longer or shorter than they say.
+After a damaged frame the search goes on at the next place where a record should start: by the
+rows, or shifted by the bytes that the file is longer or shorter than they say.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Found(NamedTuple):
     """A record with a sound frame."""
 
     number: int | None
-    """Its number as it was written, None where nothing says it."""
+    """Number of the record in the shard as it was written, None if unknown."""
     record: Record
 
 
@@ -47,12 +47,12 @@ class _Break(NamedTuple):
 
 
 class Search:
-    """Goes through one damaged file."""
+    """Searches one damaged file."""
 
     def __init__(
         self, file: BinaryIO, name: str, num_bytes: int, rows: Rows | None, check: ExampleCheck
     ) -> None:
-        """`rows` say where its records were, and which; `name` is what problems call it."""
+        """`rows` have the offsets and keys of its records, if known; `name` stands in problems."""
         self._file = file
         self._name = name
         self._num_bytes = num_bytes
@@ -72,7 +72,7 @@ class Search:
         self._count = 0
 
     def __iter__(self) -> Iterator[Found | Problem]:
-        """Yield what is found, in the order of the file, then what is not."""
+        """Yield the records found, in the order of the file, then the problems of all others."""
         breaks: list[_Break] = []
         at = 0
         while at < self._num_bytes:
@@ -93,13 +93,13 @@ class Search:
         yield from self._lost()
 
     def _announced(self, at: int) -> int | None:
-        """Return the size of the frame that starts here, None where no frame does."""
+        """Return the size in bytes of the frame at an offset, None where there is no frame."""
         self._file.seek(at)
         size = payload_bytes(self._file.read(HEADER_BYTES))
         return None if size is None else size + FRAME_BYTES
 
     def _read(self, at: int) -> Record | str:
-        """Return the record that starts here, or what is wrong with it."""
+        """Return the record at an offset, or its fault."""
         self._file.seek(at)
         try:
             record = next(read_records(self._file, ""))
@@ -108,7 +108,7 @@ class Search:
         return record._replace(offset=at)
 
     def _next(self, at: int, size: int | None) -> int:
-        """Return where to go on after a broken record."""
+        """Return the offset to go on at after a damaged record."""
         if size is not None:
             after = at + size
             if after == self._num_bytes or self._announced(after) is not None:
@@ -131,13 +131,13 @@ class Search:
         self._last = max(self._last, number)
 
     def _number(self, record: Record) -> int | None:
-        """Return which record this is: by its key, else by its place."""
+        """Return the number of a record: by its key, else by its offset."""
         features = self._check.read(record.payload)
         key = "" if isinstance(features, Fault) else key_of(features)
         return self._keys.get(key, self._at(record.offset))
 
     def _at(self, offset: int) -> int | None:
-        """Return the number of the record that should start here."""
+        """Return the number of the record that should start at an offset."""
         return self._starts.get(offset, self._starts.get(offset - self._shift))
 
     def _broken(self, one: _Break) -> Problem:

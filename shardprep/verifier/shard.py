@@ -1,7 +1,6 @@
-"""One shard file, read once: its hash, the frame of every record, and what the records hold.
+"""Checks of one shard file: its hash, the frame and the content of every record, in one pass.
 
-Where a record is not where its row says, or has no sound frame, the file is read once more, with
-care: every record that can be found is, whatever lies between.
+Where a frame is damaged, or not where its row says, `salvage` reads the file once more.
 """
 
 from __future__ import annotations
@@ -48,33 +47,33 @@ class StoredObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """A shard file, and all that is known of it."""
+    """A shard file to check, and the facts on it."""
 
     file: Path | StoredObject
     expected: Shard | None
-    """What the manifest says of the file of this name, None where it does not name it."""
+    """The file's entry in the manifest, None where there is none."""
     table: pa.Table | None
-    """The rows of its items, if they can be trusted to be there."""
+    """Rows of its items, None where `items.parquet` is unreadable."""
     index: Rows | None
-    """The places that its index says: the next best thing."""
+    """Offsets and lengths from its index, used where there is no table."""
     check: ExampleCheck
     most_bytes: int | None = None
-    """Size above which the file is not read: by far no shard of the manifest's; None for any."""
+    """Size above which the file is not read, being no shard of the manifest; None for any."""
 
     @property
     def name(self) -> str:
-        """The name of the file."""
+        """File name."""
         return self.file.url.name if isinstance(self.file, StoredObject) else self.file.name
 
     @property
     def folder(self) -> str:
-        """Where the file lies."""
+        """Folder or address of the file."""
         where = self.file.url if isinstance(self.file, StoredObject) else self.file
         return str(where).removesuffix(self.name).rstrip("/")
 
     @property
     def num_bytes(self) -> int:
-        """How long the file is, 0 where there is none."""
+        """Size of the file, 0 where there is none."""
         if isinstance(self.file, StoredObject):
             return self.file.num_bytes
         with contextlib.suppress(OSError):  # reading it will say what it is
@@ -82,7 +81,7 @@ class ShardTask:
         return 0
 
     def rows(self) -> Rows | None:
-        """Return what is known of its records."""
+        """Return the facts on its records, None where there are none."""
         if self.table is None:
             return self.index
         return written_rows(self.table, self.check.target)
@@ -90,7 +89,7 @@ class ShardTask:
 
 @dataclass(frozen=True, slots=True)
 class ShardReport:
-    """What a shard file holds and what is wrong with it."""
+    """The records and the problems of a shard file."""
 
     sha256: str
     """Hex; "" where it cannot be read."""
@@ -101,7 +100,7 @@ class ShardReport:
 
 
 def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
-    """Return the report of a shard file; `moved` is told of bytes as they are read."""
+    """Return the report of a shard file; `moved` is called with each number of bytes read."""
     if task.most_bytes is not None and task.num_bytes > task.most_bytes:
         what = f"has {task.num_bytes:,} bytes, far more than the manifest says: it is not read"
         return ShardReport("", 0, (), (Problem("size", task.name, what),))
@@ -115,7 +114,7 @@ def check_shard(task: ShardTask, moved: Callable[[int], None]) -> ShardReport:
 
 @contextlib.contextmanager
 def _opened(file: Path | StoredObject) -> Iterator[io.FileIO]:
-    """Open a file; one in object storage is copied first, to where it is gone in the end."""
+    """Open a file; one in object storage is copied to a temporary file first."""
     if not isinstance(file, StoredObject):
         with open_regular(file) as found:
             yield found
@@ -175,7 +174,7 @@ def _check(task: ShardTask, whole: io.FileIO, file: _Hashed) -> ShardReport:
 def _row_problems(
     shard: str, rows: Rows | None, places: list[tuple[int, int]]
 ) -> Iterator[Problem]:
-    """Yield where the rows are wrong about a shard that is as it was written."""
+    """Yield the faults of the rows of an intact shard."""
     said = list(zip(rows.offsets, rows.lengths, strict=True)) if rows else []
     for number, (row, place) in enumerate(zip_longest(said, places)):
         if row != place and rows is not None:
@@ -189,7 +188,7 @@ def _row_problems(
 def _search(
     task: ShardTask, whole: io.FileIO, rows: Rows | None, num_bytes: int
 ) -> tuple[list[tuple[int, int]], list[Problem]]:
-    """Return the places of all records that can be found, and every problem on the way."""
+    """Return the offset and length of all records that can be found, and all problems."""
     places: list[tuple[int, int]] = []
     problems: list[Problem] = []
     whole.seek(0)
@@ -222,9 +221,9 @@ def _record_problems(task: ShardTask, rows: Rows | None, found: Found) -> list[P
 def _measured(
     task: ShardTask, digest: str, num_bytes: int, num_records: int | None
 ) -> list[Problem]:
-    """Return where the whole file is not what the manifest says.
+    """Return the differences in size, hash and number of records from the manifest.
 
-    `num_records` is None where each record that is wanting is named already.
+    `num_records` is None where each missing record has its own problem already.
     """
     name, expected = task.name, task.expected
     if expected is None:

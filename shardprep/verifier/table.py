@@ -1,4 +1,4 @@
-"""`items.parquet` against the manifest: every number of the manifest is counted again."""
+"""Checks of `items.parquet` against the manifest, every number of which is counted again."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
 
 _UNCOUNTABLE = (ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException)
-"""Errors that counting raises where a value is not there, or is none that a build writes."""
+"""Errors that counting raises where values are missing or impossible."""
 
 
 def checked_table(
     folder: Path, manifest: Manifest | None, problems: list[Problem]
 ) -> pa.Table | None:
-    """Return all rows, None where they cannot be read; what is wrong joins the problems."""
+    """Return all rows, None where they cannot be read; faults are added to the problems."""
     if not is_readable(folder, ITEMS_FILE, manifest, problems):
         return None
     try:
@@ -44,7 +44,7 @@ def checked_table(
 def table_problems(
     manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]
 ) -> Iterator[Problem]:
-    """Yield where the rows and the manifest contradict each other."""
+    """Yield the contradictions between the rows and the manifest."""
     for shard in rows:
         if shard not in manifest.shards:
             what = f"has rows of {shard}, which the manifest does not name"
@@ -63,7 +63,7 @@ def table_problems(
 
 
 def _counted(manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]) -> dict[str, object]:
-    """Return the splits and totals that the rows make."""
+    """Return the splits and totals of the manifest, counted from the rows."""
     tally = Tally(image_spec(recorded_recipe(manifest, "-", "-")))
     statuses = Counter(table["status"].cast("string").to_pylist())
     if statuses.keys() - {WRITTEN, REJECTED, SKIPPED}:
@@ -94,7 +94,7 @@ def _counted(manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]) -> 
 
 
 def _reason(text: str, known: list[str]) -> str:
-    """Return the reason of a skipped input, which a detail of its own may follow."""
+    """Return the reason of a skipped input without the detail that may follow it."""
     for reason in known:
         if text == reason or text.startswith(f"{reason}: "):
             return reason

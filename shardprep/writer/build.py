@@ -306,7 +306,7 @@ class _Shards:
             )
 
     def _check_source(self, mine: Sequence[ShardTask]) -> None:
-        """See that the source is still what was planned; else forget the shards read from it."""
+        """Check that the source is still what was planned; else forget the shards read from it."""
         with contextlib.suppress(SourceError):
             if make_fingerprint(self.recipe).inputs == self.fingerprint.inputs:
                 return

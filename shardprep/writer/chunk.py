@@ -1,4 +1,4 @@
-"""What a worker does: items in, framed records and one outcome per item out.
+"""The work of a worker: items in, framed records and one outcome per item out.
 
 The same `encode_chunk` serves every engine. It reads the source and touches nothing else.
 """
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 
 class Outcome(NamedTuple):
-    """What became of one item."""
+    """The outcome of one item: a record, or a rejection."""
 
     kind: str
-    """Of the rejection; "" for a written item."""
+    """Kind of the rejection; "" for a written item."""
     reason: str
-    """Why it was rejected, or what was wrong with a written one; "" for nothing."""
+    """Reason of the rejection, or damage of a written image; "" for none."""
     length: int
-    """Bytes of its framed record, 0 for a rejected one."""
+    """Size of its framed record in bytes, 0 for a rejected item."""
     height: int
     width: int
-    """Pixels of the original, 0 where its header cannot be read."""
+    """Height and width of the original in pixels, 0 where its header cannot be read."""
     format: str
     num_bytes: int
-    """Of the original."""
+    """Size of the original in bytes."""
     sha256: str
-    """Of the original, hex; "" where it cannot be read."""
+    """SHA-256 of the original, hex; "" where it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,39 +68,39 @@ class ChunkTask:
 
 @dataclass(frozen=True, slots=True)
 class EncodedChunk:
-    """What a chunk has become."""
+    """The records and outcomes of a chunk."""
 
     data: bytes | bytearray
     """The framed records of the written items, in plan order, back to back."""
     outcomes: tuple[Outcome, ...]
-    """One for each item, in plan order."""
+    """Outcome of each item, in plan order."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """What each stage took, where that is counted."""
+    """Seconds of each stage, if they are counted."""
 
     @classmethod
-    def joined(cls, parts: Sequence[EncodedChunk]) -> EncodedChunk:
-        """Return the parts of one chunk, in plan order, as the whole."""
-        if len(parts) == 1:
-            return parts[0]
-        outcomes = tuple(outcome for part in parts for outcome in part.outcomes)
-        return cls(b"".join(part.data for part in parts), outcomes)
+    def joined(cls, pieces: Sequence[EncodedChunk]) -> EncodedChunk:
+        """Return the pieces of one chunk, in plan order, as one."""
+        if len(pieces) == 1:
+            return pieces[0]
+        outcomes = tuple(outcome for piece in pieces for outcome in piece.outcomes)
+        return cls(b"".join(piece.data for piece in pieces), outcomes)
 
     @classmethod
     def lost(cls, item: Item, kind: RejectionKind, reason: str) -> EncodedChunk:
-        """Return the chunk of an item alone that no worker could finish."""
+        """Return the chunk of one item that no worker could finish."""
         return cls(b"", (_unread(item, kind, reason),))
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkEncoder:
-    """How items become records: what every worker is given once."""
+    """Encodes items to records; every worker is given one."""
 
     spec: ImageSpec
     schema: Schema
     columns: tuple[str, ...] = ()
     """Names of the features that `Item.columns` holds."""
     is_timed: bool = False
-    """Whether to count what each stage takes."""
+    """Whether to count the seconds of each stage."""
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Return the records of the task's items; a bad image is an outcome, never an error.
@@ -175,12 +175,12 @@ def _framed(item: Item, image: ProcessedImage, encoder: ChunkEncoder) -> bytes:
 
 
 def _unread(item: Item, kind: RejectionKind, reason: str) -> Outcome:
-    """Return the rejection of an item whose bytes nobody has seen."""
+    """Return the rejection of an item that was not read."""
     return Outcome(kind, reason, 0, 0, 0, "", item.extent.num_bytes, "")
 
 
 def _target_values(item: Item) -> dict[str, bytes | float | tuple[int, ...]]:
-    """Return the target as each kind of schema wants it, nothing in that kind's own way."""
+    """Return the target as the feature of every kind of schema; a kind's empty value for none."""
     target = item.target
     return {
         names.LABEL: item.label,

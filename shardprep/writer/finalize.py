@@ -214,7 +214,7 @@ def _missing(folders: Folders, name: str) -> BuildError:
 
 
 def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
-    """See that all shards are there and no other; hashing releases the interpreter's lock."""
+    """Check that all shards are there and no other; hashing releases the interpreter's lock."""
     names = [shard.name for shard in outline.shards]
     there = folders.output.names()
     foreign = sorted(set(filter(_SHARD_FILE.fullmatch, there)).difference(names))
@@ -259,7 +259,7 @@ def _check_rejections(
 
 
 def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) -> None:
-    """See that the bytes are those of the damaged dataset's manifest."""
+    """Check that the bytes are those of the damaged dataset's manifest."""
     if manifest.dumps() == expected.dumps():
         return
     hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}

@@ -50,7 +50,7 @@ class Outline(_Model):
     labels_from: str
     num_rows_without_image: Count
     rows_without_image: tuple[str, ...]
-    """Some of them."""
+    """Ids of some of these rows."""
     shards: tuple[PlannedShard, ...]
     """In the order of the dataset."""
     skipped: dict[str, Count]

@@ -1,4 +1,4 @@
-"""Copies of rejected images, for people to look at. Names are ours: no key becomes a path."""
+"""Copies of rejected images for people to look at, under names that no key is a path in."""
 
 from __future__ import annotations
 
@@ -82,6 +82,6 @@ def save_rejected(
 
 
 def _file_name(key: str) -> str:
-    """Return a name for a copy: told apart by the hash of its key, told by the end of it."""
+    """Return a unique file name for a copy: the hash and the end of its key."""
     mark = hashlib.sha256(key.encode()).hexdigest()[:8]
     return f"{mark}-{_ODD.sub('_', key.rpartition('/')[2])[-_MOST_NAME:]}"

@@ -1,4 +1,4 @@
-"""The plan decides everything: split, order and shard of every item. Pure; same in, same out.
+"""Split, order and shard of every item, as a pure function.
 
 It follows from the keys, labels, options and the seed alone, never from the order in which a disk
 lists its files, from the number of workers, or from time.
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from shardprep.catalog.catalog import Item
 
 SHARD_BYTES = 128 << 20
-"""Size to aim at where no number of shards is asked for: large enough to stream, small enough
-to spread over readers."""
+"""Size of a shard in bytes where no number is asked for: large enough to stream, small enough to
+spread over readers."""
 MAX_CHUNK_ITEMS = 256
 _CHUNK_BYTES = 16 << 20
 _CHUNKS_A_BUILD = 64
@@ -33,15 +33,15 @@ class ShardPlan:
 
     split: str
     index: int
-    """0 to count - 1."""
+    """From 0 to `count` - 1."""
     count: int
-    """Shards of this split."""
+    """Number of shards of this split."""
     items: tuple[Item, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Items with their splits, and those for which the cut has no place."""
+    """Items with their new splits, and those that are left out."""
 
     items: list[Item]
     left_out: list[Item]
@@ -121,7 +121,7 @@ def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[tuple
 
 
 def _cut_apart(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item]:
-    """Cut items of one class each, that may go anywhere, class by class."""
+    """Cut items without groups and with one class at most, class by class."""
     by_stratum: dict[tuple[int, ...], list[Item]] = defaultdict(list)
     for item in pool:
         by_stratum[item.strata].append(item)
@@ -137,7 +137,7 @@ def _cut_apart(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item]:
 
 
 def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:
-    """Share out a class. What rounding leaves goes to the splits that are owed most so far."""
+    """Return the items of a class per split; rounding favours splits that it disfavoured before."""
     total = sum(ratios.values())  # 1 within a rounding error, which would cost items
     exact = {split: num_items * ratio / total for split, ratio in ratios.items()}
     counts = {split: int(share + 1e-9) for split, share in exact.items()}
@@ -152,7 +152,7 @@ def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]
 
 
 def _rank(key: str, seed: int, purpose: bytes) -> bytes:
-    """Return the place of a key in the shuffle: a keyed hash, so that no item moves another."""
+    """Return the sort key of an item in a shuffle, which no other item has an influence on."""
     digest = hashlib.blake2b(key.encode(), digest_size=16, key=b"%s %d" % (purpose, seed))
     return digest.digest()
 

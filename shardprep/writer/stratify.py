@@ -1,4 +1,4 @@
-"""Splits of items that belong together or have several classes. Pure; same in, same out.
+"""Splits of items with groups or several classes, as a pure function.
 
 Iterative stratification (Sechidis, Tsoumakas, Vlahavas: On the Stratification of Multi-label Data,
 ECML PKDD 2011), with groups in place of single examples: the rarest class is dealt out first, its
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.catalog import Item
 
 _ANY = -1
-"""The class of an item that has none, so that it is dealt out as well."""
+"""Class index that stands for no class."""
 
 
 def cut_together(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item]:

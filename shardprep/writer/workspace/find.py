@@ -58,7 +58,7 @@ def find_workspace(where: str) -> Workspace:
 
 
 def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
-    """See that the unfinished parts below the recipe's `out` are those that are asked for.
+    """Check that the unfinished parts below the recipe's `out` are those that are asked for.
 
     Raises:
         DatasetError: parts of other builds lie there.

@@ -53,7 +53,7 @@ class Folders:
     Checks nothing where it is ""."""
 
     def check_build(self) -> None:
-        """See that this build still owns the folder.
+        """Check that this build still owns the folder.
 
         Raises:
             BuildError: another build has taken the folder over, or published its dataset.

@@ -174,7 +174,7 @@ class ObjectWorkspace(Workspace):
         )
 
     def _check_own(self, fingerprint: Fingerprint) -> None:
-        """See that no other build has taken over."""
+        """Check that no other build has taken over."""
         if read_build(self.state) not in (None, fingerprint):
             raise taken_over(self.state)
 

@@ -201,7 +201,7 @@ class Workspace(ABC):
         self.refuse_other_build(fingerprint)
 
     def refuse_other_build(self, fingerprint: Fingerprint) -> None:
-        """See that no build of another fingerprint was begun here.
+        """Check that no build of another fingerprint was begun here.
 
         Raises:
             BuildError: one was.
@@ -219,7 +219,7 @@ class Workspace(ABC):
         return BuildError(str(self.state), what, hint)
 
     def refuse_other_dataset(self, finished: Manifest, fingerprint: Fingerprint) -> None:
-        """See that the finished dataset has this fingerprint, versions aside.
+        """Check that the finished dataset has this fingerprint, versions aside.
 
         Raises:
             BuildError: it was built from other inputs, or with other options.
