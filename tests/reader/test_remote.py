@@ -591,6 +591,27 @@ def test_a_second_fetch_to_a_folder_stops_with_one_line(
     assert not work.exists()
 
 
+def test_a_fetch_that_begins_while_another_ends_loses_nothing(
+    local: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock of a fetch that mends a copy is the last file that it removes."""
+    copy, work = tmp_path / "pets" / "1.0.0", tmp_path / "pets" / "1.0.0.fetching"
+    shutil.copytree(local, copy)
+    (copy / FIRST).unlink()
+    (copy / index_name(FIRST)).unlink()
+    remove = os.unlink
+
+    def unlink(path: Path, **options: Any) -> None:
+        remove(path, **options)
+        if Path(path).name == ".lock":
+            assert not list(work.iterdir())
+            write(work / "of-the-next", b"shard")
+
+    monkeypatch.setattr("os.unlink", unlink)
+    assert fetch(url, tmp_path).renewed == (index_name(FIRST), FIRST)
+    assert [path.name for path in work.iterdir()] == ["of-the-next"]
+
+
 @pytest.mark.parametrize("name", [FIRST, "items.parquet", index_name(FIRST), "features.json"])
 @pytest.mark.parametrize("change", [cut, flipped, None])
 def test_fetch_gets_anew_what_a_copy_has_lost(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import shutil
@@ -295,14 +294,6 @@ def test_a_source_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_build_hides_nothing_from_the_garbage_collector(source: Path, tmp_path: Path) -> None:
-    build(source, tmp_path / "out", **KEYS)
-    assert gc.get_freeze_count() == 0
-    with pytest.raises(SourceError):
-        build(source, tmp_path / "other", labels="csv:none.csv", **KEYS)
-    assert gc.get_freeze_count() == 0
-
-
 def test_a_build_that_came_to_nothing_leaves_nothing(source: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError):
         build(source, tmp_path / "out", labels="csv:none.csv", **KEYS)
@@ -344,7 +335,7 @@ def test_the_work_folder_is_gone_after_success_and_after_failure(tmp_path: Path)
     assert not list((tmp_path / "out").glob("**/.work"))
 
 
-def test_find_dataset_takes_the_newest_version(source: Path, tmp_path: Path) -> None:
+def test_the_newest_version_of_a_dataset_is_meant(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for version in ("1.9.0", "1.10.0"):
         build(source, out, version=version, **KEYS)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.catalog.catalog import Item
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, InternalError
 from shardprep.source.extent import PlainExtent
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.engine.limits import WorkerLimits
@@ -186,12 +186,12 @@ def test_a_worker_may_wait_for_work_longer_than_an_item_may_take() -> None:
 
 def test_memory_beyond_the_limit_cannot_be_had() -> None:
     limits = WorkerLimits(worker_bytes=1 << 30)
-    with pytest.raises(BuildError, match="MemoryError"):
+    with pytest.raises(InternalError, match="MemoryError"):
         encoded(Encode(at=3, fault="memory"), [task(0, 8)], limits=limits)
 
 
 def test_a_fault_of_ours_is_an_error_that_names_the_chunk() -> None:
-    with pytest.raises(BuildError, match="by construction") as error:
+    with pytest.raises(InternalError, match="by construction") as error:
         numbers(Encode(at=3, fault="raises"), 10, 2)
     assert "set-train.tfrecord-00000-of-00001, items 3-3 (from images/3.jpg)" in str(error.value)
 
@@ -242,7 +242,7 @@ def test_no_worker_outlives_the_run(how: str) -> None:
     if how == "closed early":
         chunks.close()
     elif how == "failed":
-        with pytest.raises(BuildError):
+        with pytest.raises(InternalError):
             list(chunks)
     else:
         chunks.close()

@@ -1,0 +1,99 @@
+"""One answer to "which dataset is meant", for folders and for object storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.dataset.locate import Version, locate, versions_below
+from shardprep.errors import DatasetError
+from shardprep.storage.url import parse_place
+from shardprep.writer.workspace.find import find_workspace
+from tests.support.builders import write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.object_store import Bucket
+
+FILES: dict[str, tuple[list[str], str]] = {
+    "itself": (["manifest.json"], ""),
+    "newest version": (
+        [f"{version}/manifest.json" for version in ("1.9.0", "1.10.0", "0.20.0")],
+        "1.10.0",
+    ),
+    "newest version of the one dataset": (
+        ["a/1.0.0/manifest.json", "a/2.0.0/manifest.json", "b/notes.txt"],
+        "a/2.0.0",
+    ),
+    "finished beside unfinished": (["1.0.0/manifest.json", "2.0.0.incomplete/.lock"], "1.0.0"),
+    "a version without a manifest": (["1.0.0/manifest.json", "2.0.0/schema.json"], "1.0.0"),
+    "no folder of a version": (["a/new/manifest.json", "a/1.0.0/manifest.json"], "a/1.0.0"),
+}
+ERRORS: dict[str, tuple[list[str], str]] = {
+    "several": (["a/1.0.0/manifest.json", "b/1.0.0/manifest.json"], "several datasets: .*a, .*b;"),
+    "unfinished": (["a/1.0.0.incomplete/.build.json"], r"a/1\.0\.0\.incomplete: the build is not"),
+    "nothing": (["a/1.0.0/notes.txt"], "holds no dataset"),
+    "too deep": (["a/b/1.0.0/manifest.json"], "holds no dataset"),
+}
+
+
+@pytest.fixture(name="roots")
+def _roots(bucket: Bucket, tmp_path: Path) -> tuple[str, str]:
+    return str(tmp_path / "sets"), f"{bucket.url}/sets"
+
+
+def lay(files: list[str], bucket: Bucket, tmp_path: Path) -> None:
+    for name in files:
+        write(tmp_path / "sets" / name, b"{}")
+        bucket.put(f"sets/{name}", b"{}")
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_folder_and_an_address_mean_the_same_dataset(
+    case: str, bucket: Bucket, tmp_path: Path, roots: tuple[str, str]
+) -> None:
+    files, expected = FILES[case]
+    lay(files, bucket, tmp_path)
+    for root in roots:
+        assert str(locate(root)) == f"{root}/{expected}".rstrip("/")
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_where_no_dataset_is_meant_both_say_the_same(
+    case: str, bucket: Bucket, tmp_path: Path, roots: tuple[str, str]
+) -> None:
+    files, said = ERRORS[case]
+    lay(files, bucket, tmp_path)
+    lines = []
+    for root in roots:
+        with pytest.raises(DatasetError, match=said) as error:
+            locate(root)
+        lines.append(str(error.value).replace(root, ""))
+    assert lines[0] == lines[1]
+
+
+def test_one_that_lost_its_manifest_is_found_only_where_it_is_asked_for(
+    bucket: Bucket, tmp_path: Path, roots: tuple[str, str]
+) -> None:
+    lay(["schema.json"], bucket, tmp_path)
+    for root in roots:
+        assert str(locate(root, damaged=True)) == root
+        with pytest.raises(DatasetError, match="holds no dataset"):
+            locate(root)
+
+
+def test_unfinished_builds_are_found_as_datasets_are(
+    bucket: Bucket, tmp_path: Path, roots: tuple[str, str]
+) -> None:
+    files = ["a/1.0.0/manifest.json", "a/1.0.0.incomplete/x", "a/2.0.0.incomplete/x"]
+    lay(files, bucket, tmp_path)
+    for root in roots:
+        assert versions_below(parse_place(root)) == [
+            Version(("a", "1.0.0"), is_finished=True, is_unfinished=True),
+            Version(("a", "2.0.0"), is_finished=False, is_unfinished=True),
+        ]
+        assert find_workspace(f"{root}/a/2.0.0.incomplete").location == f"{root}/a/2.0.0"
+        with pytest.raises(DatasetError, match=r"several unfinished builds: .*1\.0\.0, .*2\.0\.0;"):
+            find_workspace(root)
