@@ -78,16 +78,19 @@ def in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> Mapping[str, O
     draft = draft_in_force(url, found)
     if draft is None:
         return found
-    below = f"{draft.prefix}/"
-    above = {
-        name.removeprefix(below): facts for name, facts in found.items() if name.startswith(below)
-    }
     stay = {
         name: facts
         for name, facts in found.items()
-        if not name.startswith(below) and (belongs(name, draft.manifest) or not is_own(name))
+        if not name.startswith(f"{draft.prefix}/")
+        and (belongs(name, draft.manifest) or not is_own(name))
     }
-    return {**stay, **above, MANIFEST_FILE: found[MANIFEST_FILE]}
+    return {**stay, **under(draft.prefix, found), MANIFEST_FILE: found[MANIFEST_FILE]}
+
+
+def under(prefix: str, found: Mapping[str, ObjectFacts]) -> dict[str, ObjectFacts]:
+    """Return the objects below a prefix, by the rest of their names."""
+    start = f"{prefix}/"
+    return {name.removeprefix(start): f for name, f in found.items() if name.startswith(start)}
 
 
 def _read(url: ObjectUrl, facts: ObjectFacts) -> bytes:

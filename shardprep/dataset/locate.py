@@ -10,7 +10,7 @@ import re
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from shardprep.dataset.draft import in_force
+from shardprep.dataset.draft import in_force, under
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE, SCHEMA_FILE, has_manifest
 from shardprep.dataset.grammar import VERSION, version_key
 from shardprep.dataset.manifest import MANIFEST_FILE
@@ -80,11 +80,9 @@ def _stored_dataset(root: ObjectUrl, *, damaged: bool) -> RemoteDataset:
     is_unfinished = root.key.endswith(INCOMPLETE_SUFFIX)
     if MANIFEST_FILE in found or (damaged and not is_unfinished and found.keys() & {*_REMAINS}):
         return RemoteDataset(root, in_force(root, found))
-    prefix = "/".join(_newest(root, _versions(_stored_folders(found)))) + "/"
-    names = [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
-    inside = {name: found[prefix + name]._replace(name=name) for name in names}
-    dataset = root / prefix.rstrip("/")
-    return RemoteDataset(dataset, in_force(dataset, inside))
+    prefix = "/".join(_newest(root, _versions(_stored_folders(found))))
+    inside = {name: facts._replace(name=name) for name, facts in under(prefix, found).items()}
+    return RemoteDataset(root / prefix, in_force(root / prefix, inside))
 
 
 def _newest(root: Path | ObjectUrl, found: list[Version]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from itertools import zip_longest
@@ -53,32 +54,32 @@ def read_document(
 
     That, or another hash than the manifest has, is added to the problems.
     """
-    try:
+    with _noting(name, problems):
         data = read_regular(folder / name, most_bytes)
-    except FileNotFoundError:
-        problems.append(Problem("missing", name, "is not there"))
-        return None
-    except OSError as error:
-        problems.append(Problem("unreadable", name, f"cannot be read ({error.strerror})"))
-        return None
-    problems += _hash_problems(name, manifest, hashlib.sha256(data).hexdigest())
-    return data
+        problems += _hash_problems(name, manifest, hashlib.sha256(data).hexdigest())
+        return data
+    return None
 
 
 def is_readable(
     folder: Path, name: str, manifest: Manifest | None, problems: list[Problem]
 ) -> bool:
-    """Tell whether a file of any size is there to read; what is wrong joins the problems."""
+    """Tell whether a file of any size can be read; faults are added to the problems."""
+    with _noting(name, problems):
+        problems += _hash_problems(name, manifest, sha256_of(folder / name))
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _noting(name: str, problems: list[Problem]) -> Iterator[None]:
+    """Add a file that cannot be read to the problems, in place of an error."""
     try:
-        digest = sha256_of(folder / name)
+        yield
     except FileNotFoundError:
         problems.append(Problem("missing", name, "is not there"))
-        return False
     except OSError as error:
         problems.append(Problem("unreadable", name, f"cannot be read ({error.strerror})"))
-        return False
-    problems += _hash_problems(name, manifest, digest)
-    return True
 
 
 def _hash_problems(name: str, manifest: Manifest | None, digest: str) -> Iterator[Problem]:

@@ -12,11 +12,13 @@ from shardprep.dataset.folder import (
     INCOMPLETE_SUFFIX,
     INDEX_DIR,
     ITEMS_FILE,
+    OLD_SUFFIX,
     SCHEMA_FILE,
     index_name,
 )
 from shardprep.dataset.grammar import SHARD, shard_name
 from shardprep.dataset.item_table import rows_by_shard
+from shardprep.dataset.locate import unfinished_error
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import DatasetError
@@ -72,11 +74,7 @@ def read_contents(folder: Path, remote: RemoteDataset | None) -> Contents:
     if not folder.is_dir():
         raise DatasetError(str(folder), "no such folder", "give the folder of a dataset")
     if folder.name.endswith(INCOMPLETE_SUFFIX):
-        raise DatasetError(
-            str(folder),
-            "the build is not finished",
-            "run the same `shardprep build` again: it goes on where it stopped",
-        )
+        raise unfinished_error(folder)
     problems: list[Problem] = []
     manifest = checked_manifest(folder, problems)
     schema = checked_schema(folder, manifest, problems)
@@ -91,8 +89,8 @@ def read_contents(folder: Path, remote: RemoteDataset | None) -> Contents:
     )
     gone = _gone(shards, manifest)
     problems += [Problem("missing", name, "is not there") for name in gone]
-    beside = _beside_remote(remote) if remote else _beside(folder)
-    unknown = (*_unknown(files, {*shards, *gone}), *(f"../{name}" for name in beside))
+    beside = [f"../{name}" for name in _beside(folder, remote)]
+    unknown = (*_unknown(files, {*shards, *gone}), *beside)
     return Contents(manifest, schema, rows, shards, unknown, tuple(problems))
 
 
@@ -116,24 +114,20 @@ def _gone(shards: tuple[str, ...], manifest: Manifest | None) -> list[str]:
 
 
 def _unknown(files: list[str], shards: set[str]) -> list[str]:
+    """Return the files that do not belong, and a draft in object storage as one."""
     indexes = {index_name(shard) for shard in shards}
-    own = {MANIFEST_FILE, SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS}
-    known = {*own, *shards, *indexes, INDEX_DIR}
+    known = {MANIFEST_FILE, SCHEMA_FILE, ITEMS_FILE, INDEX_DIR, *DOCUMENTS, *shards, *indexes}
     found = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
-    return list(dict.fromkeys(map(_shown, found)))
+    drafts = [
+        f"{name.partition('/')[0]}/" if name.startswith(DRAFT_PREFIX) else name for name in found
+    ]
+    return list(dict.fromkeys(drafts))
 
 
-def _shown(name: str) -> str:
-    """Return the name of a file, or of the draft that it is in."""
-    return name.partition("/")[0] + "/" if name.startswith(DRAFT_PREFIX) else name
-
-
-def _beside(folder: Path) -> list[str]:
+def _beside(folder: Path, remote: RemoteDataset | None) -> list[str]:
     """Return the folders that an unfinished build or fetch of this version has left."""
-    names = [folder.name + suffix for suffix in (".old", INCOMPLETE_SUFFIX, FETCHING_SUFFIX)]
+    if remote is not None:
+        name = remote.url.name + INCOMPLETE_SUFFIX
+        return [name] if remote.is_beside_unfinished() else []
+    names = [folder.name + suffix for suffix in (OLD_SUFFIX, INCOMPLETE_SUFFIX, FETCHING_SUFFIX)]
     return [name for name in names if (folder.parent / name).exists()]
-
-
-def _beside_remote(remote: RemoteDataset) -> list[str]:
-    name = f"{remote.url.name}{INCOMPLETE_SUFFIX}"
-    return [name] if remote.is_beside_unfinished() else []

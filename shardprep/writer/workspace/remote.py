@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.draft import DRAFT_PREFIX, draft_in_force, draft_name, in_force
+from shardprep.dataset.draft import DRAFT_PREFIX, draft_in_force, draft_name, in_force, under
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, inventory, is_own
 from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.dataset.schema import parse_schema
@@ -181,16 +181,13 @@ class ObjectWorkspace(Workspace):
     def _move_draft(self, manifest: Manifest, found: Mapping[str, ObjectFacts]) -> None:
         """Copy the files of the draft in force to their final names, and remove all others."""
         draft = draft_name(manifest.fingerprint)
-        above = {
-            name.removeprefix(f"{draft}/"): facts.num_bytes
-            for name, facts in found.items()
-            if name.startswith(f"{draft}/") and name != f"{draft}/{MANIFEST_FILE}"
-        }
+        above = under(draft, found)
+        above.pop(MANIFEST_FILE, None)
 
         def copy(name: str) -> None:
             self._check_own(manifest.fingerprint)
             # A file that is gone was copied by another run of the same build.
-            objects.copy(self.url / draft / name, self.url / name, above[name])
+            objects.copy(self.url / draft / name, self.url / name, above[name].num_bytes)
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(copy, [name for name in above if belongs(name, manifest)]))
@@ -234,8 +231,5 @@ class ObjectWorkspace(Workspace):
     def draft(self, output: Folder) -> Path:
         if output == self._root:
             return stage_documents(self.url, self._found())
-        below = f"{output}/".removeprefix(f"{self.url}/")
-        return stage_documents(
-            self.url,
-            {n.removeprefix(below): f for n, f in self._found().items() if n.startswith(below)},
-        )
+        prefix = str(output).removeprefix(f"{self.url}/")
+        return stage_documents(self.url, under(prefix, self._found()))
