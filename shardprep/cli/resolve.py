@@ -19,6 +19,7 @@ from shardprep.storage.url import is_url
 from shardprep.writer.build import ON_THIS_MACHINE
 from shardprep.writer.engine.ray import cluster
 from shardprep.writer.part import Part
+from shardprep.writer.workspace import states
 from shardprep.writer.workspace.find import find_workspace, refuse_other_parts, workspace_of
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def unfinished(dataset: str | None) -> Workspace:
     if recipe is None:
         return find_workspace(dataset or _datasets())
     workspace = workspace_of(recipe)
-    if not workspace.is_begun():
+    if not states.is_begun(workspace):
         refuse_other_parts(recipe, workspace)
     return workspace
 

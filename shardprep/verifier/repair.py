@@ -13,6 +13,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.writer.build import build_dataset
 from shardprep.writer.fingerprint import differences, make_fingerprint, recorded_recipe
+from shardprep.writer.workspace import states
 from shardprep.writer.workspace.damaged import DamagedDataset, IntactShard, foreign_files
 from shardprep.writer.workspace.remote import ObjectWorkspace
 
@@ -68,7 +69,7 @@ def settle(found: RemoteDataset) -> None:
     with contextlib.suppress(DatasetError):  # a damaged manifest: `verify` tells of it
         manifest = workspace.finished()
         if manifest is not None:
-            workspace.end_publishing(manifest)
+            states.end_publishing(workspace, manifest)
 
 
 def _out(found: Verification, manifest: Manifest) -> str:

@@ -25,6 +25,7 @@ from shardprep.writer.part import WHOLE, Part
 from shardprep.writer.plan import frozen_plan
 from shardprep.writer.receipt import is_done, write_skipped
 from shardprep.writer.shard import ShardTask
+from shardprep.writer.workspace import states
 from shardprep.writer.workspace.damaged import find_damage
 from shardprep.writer.workspace.find import workspace_of
 
@@ -128,8 +129,8 @@ def build_dataset(
     stands = workspace.stands()
     finished = workspace.finished() if stands and not overwrite and damaged is None else None
     if finished is not None:
-        workspace.refuse_other_dataset(finished, fingerprint)
-        workspace.end_publishing(finished)
+        states.refuse_other_dataset(workspace, finished, fingerprint)
+        states.end_publishing(workspace, finished)
         damaged = find_damage(workspace, finished, fingerprint)
         if damaged is None:
             return BuildResult(workspace.location, workspace.documents(), finished, was_there=True)
@@ -137,7 +138,7 @@ def build_dataset(
     num_new = 0
     with workspace.held(alone=True):
         may_stand = overwrite or damaged is not None
-        is_new = workspace.begin(fingerprint, overwrite=overwrite, may_stand=may_stand)
+        is_new = states.begin(workspace, fingerprint, overwrite=overwrite, may_stand=may_stand)
         try:
             manifest = workspace.sealed()
             if manifest is None:
@@ -148,9 +149,9 @@ def build_dataset(
             if manifest is None:
                 # The user is told what went wrong first, not what goes wrong here.
                 with contextlib.suppress(ShardprepError, OSError):
-                    workspace.take_back(fingerprint, is_new=is_new)
+                    states.take_back(workspace, fingerprint, is_new=is_new)
                 raise
-        with workspace.writing():
+        with states.writing(workspace):
             workspace.publish(manifest)
     elapsed = time.monotonic() - start
     path = workspace.documents()
@@ -202,14 +203,14 @@ def build_part(
             with workspace.held(alone=False):
                 finished = workspace.finished()  # it may have been published meanwhile
                 if finished is None:
-                    workspace.refuse_other_build(fingerprint)
+                    states.refuse_other_build(workspace, fingerprint)
                     shards = _Shards(workspace, recipe, fingerprint, num_workers, engine)
                     num_shards, num_new = shards.write_part(part, watcher)
                     elapsed = time.monotonic() - start
                     return PartResult(workspace, part, num_shards, num_new, elapsed)
         finally:
-            workspace.take_back_unbegun()
-    workspace.refuse_other_dataset(finished, fingerprint)
+            states.take_back_unbegun(workspace)
+    states.refuse_other_dataset(workspace, finished, fingerprint)
     return PartResult(workspace, part, len(finished.shards), was_there=True)
 
 
@@ -246,7 +247,7 @@ class _Shards:
         if damaged is None:
             folders, outline, num_new = self._write(WHOLE, watcher)
             return complete(self.workspace, folders, outline), num_new
-        with self.workspace.writing():
+        with states.writing(self.workspace):
             damaged.take_into(self.workspace)
         folders, outline, num_new = self._write(WHOLE, watcher)
         # It was published with as many rejections before.
@@ -262,9 +263,9 @@ class _Shards:
         ):
             outline = make_outline(plan, self.recipe, self.fingerprint, part.count)
             mine = part.of([ShardTask(plan.shard_name(shard), shard) for shard in plan.shards])
-            workspace.join(self.fingerprint)
-            folders = workspace.folders(self.fingerprint)
-            with workspace.writing():
+            states.join(workspace, self.fingerprint)
+            folders = states.folders_of(workspace, self.fingerprint)
+            with states.writing(workspace):
                 write_outline(folders.state, outline)
                 write_skipped(folders.state, plan.skipped)
                 num_new = self._write_shards(folders, plan, mine, watcher)
@@ -310,7 +311,7 @@ class _Shards:
         with contextlib.suppress(SourceError):
             if make_fingerprint(self.recipe).inputs == self.fingerprint.inputs:
                 return
-        self.workspace.forget(shard.name for shard in mine)
+        states.forget(self.workspace, (shard.name for shard in mine))
         raise BuildError(
             self.recipe.source,
             "has changed or gone while it was read",

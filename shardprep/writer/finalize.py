@@ -18,6 +18,7 @@ from shardprep.profiling import stage
 from shardprep.writer.outline import read_outline
 from shardprep.writer.part import numbers_of
 from shardprep.writer.receipt import is_written, read_receipt, read_skipped
+from shardprep.writer.workspace import states
 from shardprep.writer.workspace.layout import SKIPPED_FILE, receipt_name, taken_over
 
 if TYPE_CHECKING:
@@ -89,13 +90,13 @@ def finalize_dataset(
 
     """
     start = time.monotonic()
-    if workspace.is_begun():
+    if states.is_begun(workspace):
         with workspace.held(alone=True):
-            if workspace.is_begun():
+            if states.is_begun(workspace):
                 manifest = workspace.sealed() or _complete_parts(
                     workspace, num_threads, max_rejected
                 )
-                with workspace.writing():
+                with states.writing(workspace):
                     workspace.publish(manifest)
                 path, elapsed = workspace.documents(), time.monotonic() - start
                 return BuildResult(workspace.location, path, manifest, elapsed_s=elapsed)
@@ -103,7 +104,7 @@ def finalize_dataset(
     finished = workspace.finished()
     if finished is None:
         raise _nothing_written(workspace)
-    workspace.end_publishing(finished)
+    states.end_publishing(workspace, finished)
     return BuildResult(workspace.location, workspace.documents(), finished, was_there=True)
 
 
@@ -111,7 +112,7 @@ def _complete_parts(workspace: Workspace, num_threads: int, max_rejected: float 
     outline = read_outline(workspace.state)
     if outline is None:
         raise _nothing_written(workspace)
-    folders = workspace.folders(outline.fingerprint)
+    folders = states.folders_of(workspace, outline.fingerprint)
     _check_shards(folders, outline, num_threads)
     if max_rejected is not None:
         outline = outline.model_copy(update={"max_rejected": max_rejected})
@@ -142,7 +143,7 @@ def complete(
         BuildError: another manifest came out than expected, or another build has taken over.
 
     """
-    with workspace.writing():
+    with states.writing(workspace):
         folders.check_build()
         manifest = _write_documents(folders, outline).signed()
         _check_rejections(workspace, folders, manifest, outline.max_rejected)
@@ -264,7 +265,7 @@ def _check_same(workspace: Workspace, manifest: Manifest, expected: Manifest) ->
         return
     hashes = {name: shard.sha256 for name, shard in manifest.shards.items()}
     other = [name for name, s in expected.shards.items() if hashes.get(name) != s.sha256]
-    workspace.forget(manifest.shards)  # nothing here is worth going on with
+    states.forget(workspace, manifest.shards)  # nothing here is worth going on with
     raise BuildError(
         str(workspace.state),
         f"came out other than the manifest says ({', '.join(other) or 'its documents'})",

@@ -16,7 +16,6 @@ from shardprep.storage.folder import LocalFolder
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.objects import ObjectFacts
 from shardprep.writer.workspace.layout import BUILD_FILE, RECEIPTS_DIR, SCRATCH_DIR
-from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,49 +26,67 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalWorkspace(Workspace):
-    """A folder on a disk, kept by locks."""
+class LocalWorkspace:
+    """A workspace on a disk, kept by locks.
+
+    Its methods are those of `ObjectWorkspace`; `states` uses either.
+    """
 
     folder: DatasetFolder
 
     is_exclusive = True
+    """Whether `held` keeps others out, so that a build found unfinished is no longer at work."""
 
     @property
     def location(self) -> str:
+        """Path or address of the finished dataset."""
         return str(self.folder.final)
 
     @property
     def state(self) -> LocalFolder:
+        """The folder of the files that `layout` names."""
         return LocalFolder(self.folder.incomplete)
 
     def output(self, fingerprint: Fingerprint) -> Folder:
+        """Return the folder that a build of this fingerprint writes the dataset's files to."""
         del fingerprint
         return self.state
 
     def stands(self) -> bool:
+        """Tell whether there is a finished dataset, damaged or not."""
         return self.folder.is_finished
 
     def finished(self) -> Manifest | None:
+        """Return the manifest of the finished dataset, None where there is none."""
         return load_manifest(self.folder.final) if self.folder.is_finished else None
 
     def sealed(self) -> Manifest | None:
+        """Return the manifest of a dataset that is complete but not published, else None."""
         work = self.folder.incomplete
         return load_manifest(work) if (work / MANIFEST_FILE).is_file() else None
 
     def files(self) -> Mapping[str, ObjectFacts]:
+        """Return all files of the finished dataset's folder, foreign ones too, by name."""
         folder = LocalFolder(self.folder.final)
         sizes = {name: (folder.path / name).stat().st_size for name in folder.names()}
         return {name: ObjectFacts(name, num_bytes, "") for name, num_bytes in sizes.items()}
 
     def documents(self) -> Path:
+        """Return a local folder with all files of the finished dataset but its shards."""
         return self.folder.final
 
     def draft(self, output: Folder) -> Path:
+        """Return a local folder with the documents of a build that has no manifest yet."""
         del output
         return self.folder.incomplete
 
     @contextlib.contextmanager
     def held(self, *, alone: bool) -> Iterator[bool]:
+        """Keep other builds out: all of them, or only those that must be `alone`.
+
+        Gives whether this storage has locks. A workspace held alone is cleared of temporary files
+        of dead processes.
+        """
         with locked(self.folder.incomplete, alone=alone) as is_held:
             if alone and is_held:
                 self._sweep()
@@ -84,12 +101,21 @@ class LocalWorkspace(Workspace):
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
+        """Give a local folder for unpacked archives, removed in the end."""
         below = self.folder.incomplete / SCRATCH_DIR  # the disk that has room for the dataset
         below.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
     def start(self, build: bytes, *, over: bool, may_stand: bool) -> bool:
+        """Make `build` the `BUILD_FILE` of an otherwise empty workspace.
+
+        Args:
+            build: content of the file.
+            over: take over the build that was begun here; else return False where one was.
+            may_stand: a finished dataset may be here, and stays as it is.
+
+        """
         del over, may_stand  # the lock is held, and the finished dataset lies elsewhere
         for path in self.folder.incomplete.iterdir():
             if path.name != LOCK_FILE:
@@ -98,6 +124,17 @@ class LocalWorkspace(Workspace):
         return True
 
     def adopt(self, file: str, name: str, mark: str) -> str:
+        """Make a file of the finished dataset a file of the build, without a copy if possible.
+
+        Args:
+            file: name in the finished dataset.
+            name: name in the build.
+            mark: ETag in the finished dataset, "" on a disk.
+
+        Returns:
+            The ETag in the build, "" on a disk.
+
+        """
         path, to = self.folder.final / file, self.folder.incomplete / name
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)
@@ -108,15 +145,23 @@ class LocalWorkspace(Workspace):
         return mark
 
     def discard(self) -> None:
+        """Remove a build that came to nothing."""
         shutil.rmtree(self.folder.incomplete, ignore_errors=True)
         with contextlib.suppress(OSError):  # other datasets are in there, or it is not ours
             self.folder.incomplete.parent.rmdir()
             self.folder.out.rmdir()
 
     def seal(self, manifest: Manifest, output: Folder) -> None:
+        """Write the manifest of the files in `output`: from then on the dataset is complete."""
         output.write(MANIFEST_FILE, manifest.dumps().encode())
 
+    def is_settled(self, manifest: Manifest) -> bool:
+        """Tell whether `publish` of the finished dataset, which has this manifest, has ended."""
+        del manifest
+        return True  # a rename does all at once
+
     def publish(self, manifest: Manifest) -> None:
+        """Give the sealed dataset its name and remove all else; an interrupted run goes on."""
         del manifest
         incomplete, final, old = self.folder.incomplete, self.folder.final, self.folder.old
         shutil.rmtree(incomplete / RECEIPTS_DIR, ignore_errors=True)

@@ -23,7 +23,6 @@ from shardprep.storage import objects
 from shardprep.storage.folder import LayeredFolder, ObjectFolder
 from shardprep.storage.shard_cache import stage_documents
 from shardprep.writer.workspace.layout import BUILD_FILE, parse_build, read_build, taken_over
-from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,8 +37,11 @@ _NUM_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectWorkspace(Workspace):
-    """A key in object storage, kept by the fingerprint in its `BUILD_FILE`."""
+class ObjectWorkspace:
+    """A workspace in object storage, kept by the fingerprint in its `BUILD_FILE`.
+
+    Its methods are documented in `LocalWorkspace`.
+    """
 
     url: ObjectUrl
 

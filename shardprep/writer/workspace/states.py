@@ -1,9 +1,8 @@
-"""The workspace of one build, whatever storage it lies in; the package's table lists its states."""
+"""The transitions between the states of a build that both storages share."""
 
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError
@@ -21,257 +20,178 @@ from shardprep.writer.workspace.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from shardprep.dataset.manifest import Fingerprint, Manifest
-    from shardprep.storage.folder import Folder
-    from shardprep.storage.objects import ObjectFacts
+    from shardprep.writer.workspace.local import LocalWorkspace
+    from shardprep.writer.workspace.remote import ObjectWorkspace
+
+    Workspace = LocalWorkspace | ObjectWorkspace
 
 
-class Workspace(ABC):
-    """The place where one version of a dataset is built, or stands finished."""
+@contextlib.contextmanager
+def writing(workspace: Workspace) -> Iterator[None]:
+    """Turn errors of the disk into errors of the build."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            str(error.filename or workspace.state),
+            f"cannot be written ({error.strerror or error})",
+            "what is done is kept: free some space and run the same command again",
+        ) from error
 
-    __slots__ = ()
 
-    is_exclusive: bool
-    """Whether `held` keeps others out, so that a build found unfinished is no longer at work."""
+def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
+    """Return the fingerprint of the build that was begun here, None where none was."""
+    begun = read_build(workspace.state)
+    if begun is not None:
+        return begun
+    sealed = workspace.sealed()
+    return None if sealed is None else sealed.fingerprint
 
-    @property
-    @abstractmethod
-    def location(self) -> str:
-        """Path or address of the finished dataset."""
 
-    @property
-    @abstractmethod
-    def state(self) -> Folder:
-        """The folder of the files that `layout` names."""
+def is_begun(workspace: Workspace) -> bool:
+    """Tell whether there is an unfinished build, whose `BUILD_FILE` may be damaged."""
+    return workspace.state.read(BUILD_FILE) is not None or workspace.sealed() is not None
 
-    @abstractmethod
-    def output(self, fingerprint: Fingerprint) -> Folder:
-        """Return the folder that a build of this fingerprint writes the dataset's files to."""
 
-    @abstractmethod
-    def stands(self) -> bool:
-        """Tell whether there is a finished dataset, damaged or not."""
+def has_work(workspace: Workspace) -> bool:
+    """Tell whether the unfinished build has written anything that it need not write again."""
+    return workspace.sealed() is not None or has_receipts(workspace.state.names())
 
-    @abstractmethod
-    def finished(self) -> Manifest | None:
-        """Return the manifest of the finished dataset, None where there is none."""
 
-    @abstractmethod
-    def sealed(self) -> Manifest | None:
-        """Return the manifest of a dataset that is complete but not published, else None."""
+def begin(
+    workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool, may_stand: bool
+) -> bool:
+    """Take up the unfinished build of this fingerprint, or start a new one.
 
-    @abstractmethod
-    def files(self) -> Mapping[str, ObjectFacts]:
-        """Return all files of the finished dataset's folder, foreign ones too, by name."""
+    Args:
+        workspace: the place of the build.
+        fingerprint: inputs and options of the build.
+        overwrite: an unfinished build of another fingerprint may be removed.
+        may_stand: a finished dataset may be here, which the build is to replace.
 
-    @abstractmethod
-    def documents(self) -> Path:
-        """Return a local folder with all files of the finished dataset but its shards."""
+    Returns:
+        Whether the build is new.
 
-    @abstractmethod
-    def draft(self, output: Folder) -> Path:
-        """Return a local folder with the documents of a build that has no manifest yet."""
+    Raises:
+        BuildError: another build has left work here that may not be removed.
 
-    @abstractmethod
-    def held(self, *, alone: bool) -> contextlib.AbstractContextManager[bool]:
-        """Keep other builds out: all of them, or only those that must be `alone`.
+    """
+    begun = fingerprint_of(workspace)
+    if begun is not None:
+        changes = differences(begun, fingerprint)
+        if not changes:
+            return False
+        if not overwrite and (not workspace.is_exclusive or has_work(workspace)):
+            is_dead = "" if workspace.is_exclusive else "if that is no more at work, "
+            way = "add --overwrite to start again, or give the former options"
+            raise _other_build(workspace, changes, is_dead + way)
+    with writing(workspace):
+        build = dump_build(fingerprint)
+        if workspace.start(build, over=begun is not None, may_stand=may_stand):
+            return True
+    # Another run has begun in between.
+    return begin(workspace, fingerprint, overwrite=overwrite, may_stand=may_stand)
 
-        Gives whether this storage has locks. A workspace held alone is cleared of temporary files
-        of dead processes.
-        """
 
-    @abstractmethod
-    def scratch(self) -> contextlib.AbstractContextManager[Path]:
-        """Give a local folder for unpacked archives, removed in the end."""
+def join(workspace: Workspace, fingerprint: Fingerprint) -> None:
+    """Take up a build that others may be writing parts of, or start it.
 
-    @abstractmethod
-    def start(self, build: bytes, *, over: bool, may_stand: bool) -> bool:
-        """Make `build` the `BUILD_FILE` of an otherwise empty workspace.
+    Raises:
+        BuildError: a build of another fingerprint was begun here.
 
-        Args:
-            build: content of the file.
-            over: take over the build that was begun here; else return False where one was.
-            may_stand: a finished dataset may be here, and stays as it is.
+    """
+    if fingerprint_of(workspace) is None:
+        with writing(workspace):
+            workspace.state.create(BUILD_FILE, dump_build(fingerprint))
+    refuse_other_build(workspace, fingerprint)
 
-        """
 
-    @abstractmethod
-    def adopt(self, file: str, name: str, mark: str) -> str:
-        """Make a file of the finished dataset, at no copy if possible, a file of the build.
+def refuse_other_build(workspace: Workspace, fingerprint: Fingerprint) -> None:
+    """Check that no build of another fingerprint was begun here.
 
-        Args:
-            file: name in the finished dataset.
-            name: name in the build.
-            mark: ETag in the finished dataset, "" on a disk.
+    Raises:
+        BuildError: one was.
 
-        Returns:
-            The ETag in the build, "" on a disk.
+    """
+    begun = fingerprint_of(workspace)
+    if begun is not None and (changes := differences(begun, fingerprint)):
+        raise _other_build(
+            workspace,
+            changes,
+            "give all parts the same source and options, or remove the folder to start again",
+        )
 
-        """
 
-    @abstractmethod
-    def discard(self) -> None:
-        """Remove a build that came to nothing."""
+def _other_build(workspace: Workspace, changes: list[str], hint: str) -> BuildError:
+    what = f"an unfinished build is here, begun with other {', '.join(changes)}"
+    return BuildError(str(workspace.state), what, hint)
 
-    @abstractmethod
-    def seal(self, manifest: Manifest, output: Folder) -> None:
-        """Write the manifest of the files in `output`: from then on the dataset is complete."""
 
-    @abstractmethod
-    def publish(self, manifest: Manifest) -> None:
-        """Give the sealed dataset its name and remove all else; an interrupted run goes on."""
+def refuse_other_dataset(
+    workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
+) -> None:
+    """Check that the finished dataset has this fingerprint, versions aside.
 
-    def is_settled(self, manifest: Manifest) -> bool:
-        """Tell whether `publish` of the finished dataset, which has this manifest, has ended."""
-        del manifest
-        return True
+    Raises:
+        BuildError: it was built from other inputs, or with other options.
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turn errors of the disk into errors of the build."""
-        try:
-            yield
-        except OSError as error:
-            raise BuildError(
-                str(error.filename or self.state),
-                f"cannot be written ({error.strerror or error})",
-                "what is done is kept: free some space and run the same command again",
-            ) from error
+    """
+    there = finished.fingerprint.model_copy(update={"versions": fingerprint.versions})
+    if changes := differences(there, fingerprint):
+        raise BuildError(
+            workspace.location,
+            f"is there already, and was built with other {', '.join(changes)}",
+            "add --overwrite to replace it, or give another --version or --name",
+        )
 
-    def begun(self) -> Fingerprint | None:
-        """Return the fingerprint of the build that was begun here, None where none was."""
-        begun = read_build(self.state)
-        if begun is not None:
-            return begun
-        sealed = self.sealed()
-        return None if sealed is None else sealed.fingerprint
 
-    def is_begun(self) -> bool:
-        """Tell whether there is an unfinished build, whose `BUILD_FILE` may be damaged."""
-        return self.state.read(BUILD_FILE) is not None or self.sealed() is not None
+def folders_of(workspace: Workspace, fingerprint: Fingerprint) -> Folders:
+    """Return the folders that the build of this fingerprint, begun here, writes to.
 
-    def has_work(self) -> bool:
-        """Tell whether the unfinished build has written anything that it need not write again."""
-        return self.sealed() is not None or has_receipts(self.state.names())
+    Raises:
+        BuildError: another build has taken over, or none is begun.
 
-    def begin(self, fingerprint: Fingerprint, *, overwrite: bool, may_stand: bool) -> bool:
-        """Take up the unfinished build of this fingerprint, or start a new one.
+    """
+    data = workspace.state.read(BUILD_FILE)
+    if data is None or differences(parse_build(workspace.state, data), fingerprint):
+        raise taken_over(workspace.state)
+    return Folders(workspace.output(fingerprint), workspace.state, build_hash(data))
 
-        Args:
-            fingerprint: inputs and options of the build.
-            overwrite: an unfinished build of another fingerprint may be removed.
-            may_stand: a finished dataset may be here, which the build is to replace.
 
-        Returns:
-            Whether the build is new.
+def forget(workspace: Workspace, shards: Iterable[str]) -> None:
+    """Remove the receipts of shards, so that these are written again."""
+    workspace.state.remove([receipt_name(shard) for shard in shards])
 
-        Raises:
-            BuildError: another build has left work here that may not be removed.
 
-        """
-        begun = self.begun()
-        if begun is not None:
-            changes = differences(begun, fingerprint)
-            if not changes:
-                return False
-            if not overwrite and (not self.is_exclusive or self.has_work()):
-                is_dead = "" if self.is_exclusive else "if that is no more at work, "
-                way = "add --overwrite to start again, or give the former options"
-                raise self._other_build(changes, is_dead + way)
-        with self.writing():
-            build = dump_build(fingerprint)
-            if self.start(build, over=begun is not None, may_stand=may_stand):
-                return True
-        # Another run has begun in between.
-        return self.begin(fingerprint, overwrite=overwrite, may_stand=may_stand)
+def take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) -> None:
+    """Remove a build that failed before any work was done, if no other run may be using it.
 
-    def join(self, fingerprint: Fingerprint) -> None:
-        """Take up a build that others may be writing parts of, or start it.
+    Args:
+        workspace: the place of the build.
+        fingerprint: the fingerprint of the build that failed.
+        is_new: it was begun by this run.
 
-        Raises:
-            BuildError: a build of another fingerprint was begun here.
+    """
+    begun = fingerprint_of(workspace)
+    is_ours = begun is None or not differences(begun, fingerprint)
+    if (is_new or workspace.is_exclusive) and is_ours and not has_work(workspace):
+        workspace.discard()
 
-        """
-        if self.begun() is None:
-            with self.writing():
-                self.state.create(BUILD_FILE, dump_build(fingerprint))
-        self.refuse_other_build(fingerprint)
 
-    def refuse_other_build(self, fingerprint: Fingerprint) -> None:
-        """Check that no build of another fingerprint was begun here.
+def take_back_unbegun(workspace: Workspace) -> None:
+    """Remove what a part has left that failed before the build was begun."""
+    if is_begun(workspace):
+        return
+    with contextlib.suppress(BuildError), workspace.held(alone=True) as is_held:
+        if is_held and not is_begun(workspace):
+            workspace.discard()
 
-        Raises:
-            BuildError: one was.
 
-        """
-        begun = self.begun()
-        if begun is not None and (changes := differences(begun, fingerprint)):
-            raise self._other_build(
-                changes,
-                "give all parts the same source and options, or remove the folder to start again",
-            )
-
-    def _other_build(self, changes: list[str], hint: str) -> BuildError:
-        what = f"an unfinished build is here, begun with other {', '.join(changes)}"
-        return BuildError(str(self.state), what, hint)
-
-    def refuse_other_dataset(self, finished: Manifest, fingerprint: Fingerprint) -> None:
-        """Check that the finished dataset has this fingerprint, versions aside.
-
-        Raises:
-            BuildError: it was built from other inputs, or with other options.
-
-        """
-        there = finished.fingerprint.model_copy(update={"versions": fingerprint.versions})
-        if changes := differences(there, fingerprint):
-            raise BuildError(
-                self.location,
-                f"is there already, and was built with other {', '.join(changes)}",
-                "add --overwrite to replace it, or give another --version or --name",
-            )
-
-    def folders(self, fingerprint: Fingerprint) -> Folders:
-        """Return the folders that the build of this fingerprint, begun here, writes to.
-
-        Raises:
-            BuildError: another build has taken over, or none is begun.
-
-        """
-        data = self.state.read(BUILD_FILE)
-        if data is None or differences(parse_build(self.state, data), fingerprint):
-            raise taken_over(self.state)
-        return Folders(self.output(fingerprint), self.state, build_hash(data))
-
-    def forget(self, shards: Iterable[str]) -> None:
-        """Remove the receipts of shards, so that these are written again."""
-        self.state.remove([receipt_name(shard) for shard in shards])
-
-    def take_back(self, fingerprint: Fingerprint, *, is_new: bool) -> None:
-        """Remove a build that failed before any work was done, if no other run may be using it.
-
-        Args:
-            fingerprint: the fingerprint of the build that failed.
-            is_new: it was begun by this run.
-
-        """
-        begun = self.begun()
-        is_ours = begun is None or not differences(begun, fingerprint)
-        if (is_new or self.is_exclusive) and is_ours and not self.has_work():
-            self.discard()
-
-    def take_back_unbegun(self) -> None:
-        """Remove what a part has left that failed before the build was begun."""
-        if self.is_begun():
-            return
-        with contextlib.suppress(BuildError), self.held(alone=True) as is_held:
-            if is_held and not self.is_begun():
-                self.discard()
-
-    def end_publishing(self, finished: Manifest) -> None:
-        """Publish to its end a finished dataset whose publishing was interrupted."""
-        if not self.is_settled(finished):
-            with self.held(alone=True), self.writing():
-                self.publish(finished)
+def end_publishing(workspace: Workspace, finished: Manifest) -> None:
+    """Publish to its end a finished dataset whose publishing was interrupted."""
+    if not workspace.is_settled(finished):
+        with workspace.held(alone=True), writing(workspace):
+            workspace.publish(finished)
