@@ -133,4 +133,4 @@ def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
         if shard is not None:
             found.setdefault(shard, []).append(table.slice(start, end - start))
         start = end
-    return {shard: pa.concat_tables(parts) for shard, parts in found.items()}
+    return {shard: pa.concat_tables(runs) for shard, runs in found.items()}

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _SPARE_ITEM_BYTES = 4 << 30
 """Bytes that an item table may have more than the shards, for inputs that are left out."""
-_REPAIR = "`shardprep verify --repair` builds what is damaged again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class RemoteDataset:
             is_wanted = is_document(name) and (wanted is None or name in wanted)
             if is_wanted and facts.num_bytes > self._most_bytes(name):
                 what = f"has {facts.num_bytes:,} bytes, more than the {self._most_bytes(name):,}"
-                raise DatasetError(str(self.url / name), f"{what} it may have", _REPAIR)
+                raise self._error(name, f"{what} it may have")
         return stage_documents(self.url, self.objects, wanted)
 
     def _most_bytes(self, name: str) -> int:
@@ -84,12 +83,6 @@ class RemoteDataset:
         with addressed(folder, self.url):
             return load_manifest(folder)
 
-    def schema(self, manifest: Manifest) -> Schema:
-        """Return the schema. Raises as `checked`."""
-        folder = self.checked(manifest, (SCHEMA_FILE,))
-        with addressed(folder, self.url):
-            return read_schema(folder)
-
     def checked(self, manifest: Manifest, wanted: Sequence[str]) -> Path:
         """Return a folder with copies of documents that are what the manifest says.
 
@@ -99,11 +92,11 @@ class RemoteDataset:
         """
         for name in wanted:
             if name not in self.objects:
-                raise DatasetError(str(self.url / name), "is not there", _REPAIR)
+                raise self._error(name, "is not there")
         folder = self.documents((MANIFEST_FILE, *wanted))
         for name in manifest.files.keys() & set(wanted):
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != manifest.files[name]:
-                raise self._changed(name)
+                raise self._error(name, "is not what the build wrote: its SHA-256 differs")
         return folder
 
     def shard(self, shard: Shard) -> RemoteShard:
@@ -116,23 +109,16 @@ class RemoteDataset:
         found = self.objects.get(shard.name)
         if found is None or found.num_bytes != shard.num_bytes:
             here = "is missing" if found is None else f"has {found.num_bytes:,} bytes"
-            raise DatasetError(
-                str(self.url / shard.name),
-                f"{here}, the manifest says {shard.num_bytes:,}",
-                _REPAIR,
-            )
+            raise self._error(shard.name, f"{here}, the manifest says {shard.num_bytes:,}")
         return RemoteShard(self.url / found.name, found.etag, shard.num_bytes, shard.sha256)
 
     def is_beside_unfinished(self) -> bool:
         """Tell whether an unfinished build of it is there; asks the store."""
         return bool(objects.listing(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX)))
 
-    def _changed(self, name: str) -> DatasetError:
-        return DatasetError(
-            str(self.url / name),
-            "is not what the build wrote: its SHA-256 differs",
-            _REPAIR,
-        )
+    def _error(self, name: str, what: str) -> DatasetError:
+        way = "`shardprep verify --repair` builds what is damaged again"
+        return DatasetError(str(self.url / name), what, way)
 
 
 @contextlib.contextmanager
@@ -161,7 +147,9 @@ def described(found: Path | RemoteDataset) -> tuple[Manifest, Schema]:
     """
     if isinstance(found, RemoteDataset):
         manifest = found.manifest()
-        return manifest, found.schema(manifest)
+        folder = found.checked(manifest, (SCHEMA_FILE,))
+        with addressed(folder, found.url):
+            return manifest, read_schema(folder)
     manifest = load_manifest(found)
     return manifest, read_schema(found, manifest)
 

@@ -71,11 +71,11 @@ def _counted(manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]) -> 
         raise ValueError(message)
     for name, split in manifest.splits.items():
         for shard in split.shards:
-            part = rows.get(shard.name, COLUMNS.empty_table())
-            if set(part["split"].cast("string").unique().to_pylist()) - {name}:
+            here = rows.get(shard.name, COLUMNS.empty_table())
+            if set(here["split"].cast("string").unique().to_pylist()) - {name}:
                 message = f"a row of {shard.name} is of another split than {name}"
                 raise ValueError(message)
-            written = part.filter(pc.equal(part["status"].cast("string"), WRITTEN))
+            written = here.filter(pc.equal(here["status"].cast("string"), WRITTEN))
             if written["record"].to_pylist() != list(range(len(written))):
                 message = f"the records of {shard.name} are not numbered 0, 1, 2 …"
                 raise ValueError(message)
@@ -86,7 +86,7 @@ def _counted(manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]) -> 
                 num_bytes=num_bytes,
                 sha256=shard.sha256,
             )
-            tally.add(measured, name, part)
+            tally.add(measured, name, here)
     skipped = table.filter(pc.equal(table["status"].cast("string"), SKIPPED))
     known = sorted(manifest.totals.skipped, key=len, reverse=True)
     reasons = Counter(_reason(text or "", known) for text in skipped["reason"].to_pylist())

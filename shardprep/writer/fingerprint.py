@@ -152,11 +152,11 @@ def versions() -> dict[str, str]:
 def differences(one: Fingerprint, two: Fingerprint) -> list[str]:
     """Return the differences in words: "quality (90, now 95)"."""
     found = []
-    for part in ("inputs", "options", "versions"):
-        before, now = getattr(one, part), getattr(two, part)
+    for section in ("inputs", "options", "versions"):
+        before, now = getattr(one, section), getattr(two, section)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key):
-                short = part != "inputs"
+                short = section != "inputs"
                 values = f" ({_shown(before.get(key))}, now {_shown(now.get(key))})"
                 found.append(key + (values if short else " (its content)"))
     return found
