@@ -37,7 +37,7 @@ _REMAINS = (ITEMS_FILE, SCHEMA_FILE, *DOCUMENTS[:1])
 class Version(NamedTuple):
     """A version of a dataset, at some depth below the folder that was searched."""
 
-    parts: tuple[str, ...]
+    names: tuple[str, ...]
     """Names of the folders that lead to it, its own (the version) last."""
     is_finished: bool
     is_unfinished: bool
@@ -87,16 +87,16 @@ def _stored_dataset(root: ObjectUrl, *, damaged: bool) -> RemoteDataset:
 
 def _newest(root: Path | ObjectUrl, found: list[Version]) -> tuple[str, ...]:
     """Return the newest finished version of the only dataset. Raises as `locate`."""
-    finished = [one.parts for one in found if one.is_finished]
-    newest = [[*versions][-1] for _, versions in groupby(finished, lambda parts: parts[:-1])]
+    finished = [one.names for one in found if one.is_finished]
+    newest = [[*versions][-1] for _, versions in groupby(finished, lambda names: names[:-1])]
     if len(newest) == 1:
         return newest[0]
     if newest:
-        names = some_of([str(below(root, parts[:-1])) for parts in newest], 5)
-        raise DatasetError(str(root), f"holds several datasets: {names}", "name one of them")
+        several = some_of([str(below(root, names[:-1])) for names in newest], 5)
+        raise DatasetError(str(root), f"holds several datasets: {several}", "name one of them")
     if found or root.name.endswith(INCOMPLETE_SUFFIX):
-        parts = found[0].parts if found else ()
-        raise unfinished_error(f"{below(root, parts)}{INCOMPLETE_SUFFIX if parts else ''}")
+        names = found[0].names if found else ()
+        raise unfinished_error(f"{below(root, names)}{INCOMPLETE_SUFFIX if names else ''}")
     hint = "write one with `shardprep build`, or give the folder or address that --out was"
     raise DatasetError(str(root), "holds no dataset", hint)
 
@@ -108,11 +108,11 @@ def unfinished_error(work: str | Path) -> DatasetError:
     return DatasetError(str(work), "the build is not finished", way)
 
 
-def below(root: Path | ObjectUrl, parts: Sequence[str]) -> Path | ObjectUrl:
+def below(root: Path | ObjectUrl, names: Sequence[str]) -> Path | ObjectUrl:
     """Return the folder that some names lead to."""
     if isinstance(root, ObjectUrl):
-        return root / "/".join(parts) if parts else root
-    return root.joinpath(*parts)
+        return root / "/".join(names) if names else root
+    return root.joinpath(*names)
 
 
 def versions_below(root: Path | ObjectUrl) -> list[Version]:
@@ -133,18 +133,18 @@ def versions_below(root: Path | ObjectUrl) -> list[Version]:
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
     """Return the versions among folders that have a manifest or not, of the upper level only."""
     found: dict[tuple[str, ...], Version] = {}
-    for parts, is_complete in folders:
-        match = VERSION_FOLDER.fullmatch(parts[-1])
+    for names, is_complete in folders:
+        match = VERSION_FOLDER.fullmatch(names[-1])
         is_unfinished = match is not None and match["unfinished"] is not None
         if match is not None and (is_unfinished or is_complete):
-            key = (*parts[:-1], match["version"])
+            key = (*names[:-1], match["version"])
             known = found.get(key, Version(key, is_finished=False, is_unfinished=False))
             found[key] = Version(
                 key, known.is_finished or not is_unfinished, known.is_unfinished or is_unfinished
             )
     level = min(map(len, found), default=0)
-    upper = [one for one in found.values() if len(one.parts) == level]
-    return sorted(upper, key=lambda one: (one.parts[:-1], version_key(one.parts[-1]), one.parts))
+    upper = [one for one in found.values() if len(one.names) == level]
+    return sorted(upper, key=lambda one: (one.names[:-1], version_key(one.names[-1]), one.names))
 
 
 def _folders(root: Path, level: int = 1) -> Iterator[tuple[tuple[str, ...], bool]]:
@@ -154,8 +154,8 @@ def _folders(root: Path, level: int = 1) -> Iterator[tuple[tuple[str, ...], bool
             if folder.is_dir():
                 yield (folder.name,), has_manifest(folder)
         elif level < _LEVELS and folder.is_dir():
-            for parts, is_complete in _folders(folder, level + 1):
-                yield (folder.name, *parts), is_complete
+            for names, is_complete in _folders(folder, level + 1):
+                yield (folder.name, *names), is_complete
 
 
 def _stored_folders(names: Iterable[str]) -> Iterator[tuple[tuple[str, ...], bool]]:

@@ -46,7 +46,7 @@ def find_workspace(where: str) -> Workspace:
             return own
     found = versions_below(root)
     unfinished = [one for one in found if one.is_unfinished]
-    meant = [_at(root, one.parts) for one in unfinished or found]
+    meant = [_at(root, one.names) for one in unfinished or found]
     if len(meant) == 1:
         return meant[0]
     if not meant:
@@ -67,7 +67,7 @@ def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
     root = parse_place(recipe.out)
     if isinstance(root, Path) and not root.is_dir():
         return
-    places = [_at(root, one.parts) for one in versions_below(root) if one.is_unfinished]
+    places = [_at(root, one.names) for one in versions_below(root) if one.is_unfinished]
     others = [one.location for one in places if one != asked and _is_in_parts(one)]
     if others:
         raise DatasetError(
@@ -85,9 +85,9 @@ def _is_in_parts(workspace: Workspace) -> bool:
     return outline is not None and outline.num_parts > 1
 
 
-def _at(root: Path | ObjectUrl, parts: Sequence[str] = ()) -> Workspace:
+def _at(root: Path | ObjectUrl, names: Sequence[str] = ()) -> Workspace:
     """Return the workspace of a version's folder, finished or not, below a root."""
-    folder = below(root, parts)
+    folder = below(root, names)
     if isinstance(folder, ObjectUrl):
         return ObjectWorkspace(folder._replace(key=folder.key.removesuffix(INCOMPLETE_SUFFIX)))
     version = folder.name.removesuffix(INCOMPLETE_SUFFIX)
