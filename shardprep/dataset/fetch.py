@@ -39,7 +39,7 @@ _SPARE_BYTES = 64 << 20
 
 
 class Watcher(Protocol):
-    """Receives the progress of a fetch."""
+    """Receives the progress of a fetch, or of a check."""
 
     def begin(self, what: str, num_bytes: int | None) -> None:
         """Take the number of bytes that will be fetched, or checked."""

@@ -19,9 +19,9 @@ from shardprep.verifier.workers import check_shards
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shardprep.dataset.fetch import Watcher
     from shardprep.verifier.folder import Contents
     from shardprep.verifier.shard import ShardReport
-    from shardprep.verifier.workers import Watcher
 
 _ROW_COLUMNS = ("key", "status", "offset", "length", "label", "labels", "target", "text")
 

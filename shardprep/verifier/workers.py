@@ -9,7 +9,7 @@ import multiprocessing
 import signal
 from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from shardprep.errors import DatasetError
 from shardprep.verifier.shard import check_shard
@@ -17,22 +17,13 @@ from shardprep.verifier.shard import check_shard
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
 
+    from shardprep.dataset.fetch import Watcher
     from shardprep.verifier.shard import ShardReport, ShardTask
 
 _WORKER_BYTES = 128 << 20
 """Bytes of shards per process: with fewer, its start takes longer than the reading."""
 _TICK_S = 0.2
 """Seconds between two reports of progress."""
-
-
-class Watcher(Protocol):
-    """Receives the progress of a check."""
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        """Take the number of bytes that will be read."""
-
-    def progress(self, num_bytes: int) -> None:
-        """Take the number of bytes read so far."""
 
 
 def check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:

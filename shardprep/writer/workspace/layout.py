@@ -15,8 +15,6 @@ from shardprep.dataset.manifest import Fingerprint
 from shardprep.errors import BuildError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from shardprep.storage.folder import Folder
 
 BUILD_FILE = ".build.json"
@@ -32,11 +30,6 @@ SCRATCH_DIR = ".work"
 def receipt_name(shard: str) -> str:
     """Return the name of the receipt of a shard."""
     return f"{RECEIPTS_DIR}/{shard}.parquet"
-
-
-def has_receipts(names: Sequence[str]) -> bool:
-    """Tell whether a receipt of a shard is among the names of an unfinished build's files."""
-    return any(name.startswith(f"{RECEIPTS_DIR}/") and ".tfrecord-" in name for name in names)
 
 
 @dataclass(frozen=True, slots=True)

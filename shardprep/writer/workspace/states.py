@@ -9,10 +9,10 @@ from shardprep.errors import BuildError
 from shardprep.writer.fingerprint import differences
 from shardprep.writer.workspace.layout import (
     BUILD_FILE,
+    RECEIPTS_DIR,
     Folders,
     build_hash,
     dump_build,
-    has_receipts,
     parse_build,
     read_build,
     receipt_name,
@@ -58,7 +58,10 @@ def is_begun(workspace: Workspace) -> bool:
 
 def has_work(workspace: Workspace) -> bool:
     """Tell whether the unfinished build has written anything that it need not write again."""
-    return workspace.sealed() is not None or has_receipts(workspace.state.names())
+    start = f"{RECEIPTS_DIR}/"
+    return workspace.sealed() is not None or any(
+        name.startswith(start) and ".tfrecord-" in name for name in workspace.state.names()
+    )
 
 
 def begin(
