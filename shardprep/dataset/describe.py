@@ -50,7 +50,7 @@ class Facts:
     """Number of written images by original format, most frequent first."""
     original_width: Range | None
     original_height: Range | None
-    """Width of the written originals in pixels; None where there are none."""
+    """Size of the written originals in pixels; None where there are none."""
     target: Range | None
     """Range of the regression targets."""
     rejections: dict[str, tuple[Example, ...]]
@@ -68,7 +68,7 @@ def read_facts(folder: Path, location: str) -> Facts:
     schema = read_schema(folder, manifest)
     columns = ("status", "original_width", "original_height", "original_format", "target")
     table = item_table.read_items(folder / ITEMS_FILE, columns)
-    written = table.filter(pc.equal(table["status"].cast("string"), item_table.WRITTEN))
+    written = item_table.with_status(table, item_table.WRITTEN)
     return Facts(
         location=location,
         manifest=manifest,
@@ -84,7 +84,7 @@ def read_facts(folder: Path, location: str) -> Facts:
 def read_rejections(folder: Path, most: int = _EXAMPLES) -> dict[str, tuple[Example, ...]]:
     """Return up to `most` rejected inputs of each kind, in the order of the table."""
     table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
-    table = table.filter(pc.equal(table["status"].cast("string"), item_table.REJECTED))
+    table = item_table.with_status(table, item_table.REJECTED)
     found: dict[str, tuple[Example, ...]] = {}
     for kind in sorted(_counts(table["kind"])):
         rows = table.filter(pc.equal(table["kind"].cast("string"), kind)).slice(0, most)

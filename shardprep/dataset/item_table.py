@@ -123,6 +123,11 @@ def bounded_table(
     return table
 
 
+def with_status(table: pa.Table, status: str) -> pa.Table:
+    """Return the rows of one status, in their order."""
+    return table.filter(pc.equal(table["status"].cast("string"), status))
+
+
 def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
     """Return the rows of each shard, in their order; skipped inputs have none."""
     shards = table["shard"].cast("string").combine_chunks()

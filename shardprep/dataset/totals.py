@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from shardprep.dataset.item_table import WRITTEN
+from shardprep.dataset.item_table import WRITTEN, with_status
 from shardprep.dataset.manifest import Shard, Split, Totals
 from shardprep.image.spec import fitted_size
 
@@ -53,7 +53,7 @@ class Tally:
         tally = self._splits.setdefault(split, _SplitTally())
         tally.shards.append(shard)
         self._rejected.update(kind for kind in table["kind"].to_pylist() if kind is not None)
-        written = table.filter(pc.equal(table["status"].cast("string"), WRITTEN))
+        written = with_status(table, WRITTEN)
         tally.labels.update(written["label"].drop_null().to_pylist())
         tally.labels.update(pc.list_flatten(written["labels"]).to_pylist())
         tally.num_unlabelled += len(written) - sum(

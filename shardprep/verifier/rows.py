@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from shardprep.catalog.catalog import UNLABELLED
-from shardprep.dataset.item_table import WRITTEN
+from shardprep.dataset.item_table import WRITTEN, with_status
 from shardprep.dataset.schema import LABEL, LABELS, TARGET, TEXT
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Rows:
 
 def written_rows(table: pa.Table, target: str | None) -> Rows:
     """Return the written items among the rows of a shard; `target` names the target feature."""
-    table = table.filter(pc.equal(table["status"].cast("string"), WRITTEN))
+    table = with_status(table, WRITTEN)
     return Rows(
         _whole(table["offset"]),
         _whole(table["length"]),

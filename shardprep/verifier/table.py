@@ -9,7 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset.folder import ITEMS_FILE
-from shardprep.dataset.item_table import COLUMNS, REJECTED, SKIPPED, WRITTEN, read_items
+from shardprep.dataset.item_table import (
+    COLUMNS,
+    REJECTED,
+    SKIPPED,
+    WRITTEN,
+    read_items,
+    with_status,
+)
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.totals import Tally
 from shardprep.errors import DatasetError
@@ -75,7 +82,7 @@ def _counted(manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]) -> 
             if set(here["split"].cast("string").unique().to_pylist()) - {name}:
                 message = f"a row of {shard.name} is of another split than {name}"
                 raise ValueError(message)
-            written = here.filter(pc.equal(here["status"].cast("string"), WRITTEN))
+            written = with_status(here, WRITTEN)
             if written["record"].to_pylist() != list(range(len(written))):
                 message = f"the records of {shard.name} are not numbered 0, 1, 2 …"
                 raise ValueError(message)
@@ -87,7 +94,7 @@ def _counted(manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]) -> 
                 sha256=shard.sha256,
             )
             tally.add(measured, name, here)
-    skipped = table.filter(pc.equal(table["status"].cast("string"), SKIPPED))
+    skipped = with_status(table, SKIPPED)
     known = sorted(manifest.totals.skipped, key=len, reverse=True)
     reasons = Counter(_reason(text or "", known) for text in skipped["reason"].to_pylist())
     return {"splits": tally.splits(manifest.labels.names), "totals": tally.totals(reasons)}
@@ -102,7 +109,7 @@ def _reason(text: str, known: list[str]) -> str:
 
 
 def _twice(table: pa.Table) -> Iterator[Problem]:
-    written = table.filter(pc.equal(table["status"].cast("string"), WRITTEN))
+    written = with_status(table, WRITTEN)
     if pc.count_distinct(written["key"]).as_py() == len(written):
         return
     for key, count in Counter(written["key"].to_pylist()).items():

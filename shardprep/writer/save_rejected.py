@@ -10,8 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
-
 from shardprep.dataset import item_table
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.recipe.recipe import outputs
@@ -48,7 +46,7 @@ def save_rejected(
 
     """
     table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
-    table = table.filter(pc.equal(table["status"].cast("string"), item_table.REJECTED))
+    table = item_table.with_status(table, item_table.REJECTED)
     out = io.StringIO()
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(("key", "kind", "reason", "file"))
