@@ -117,8 +117,9 @@ def build_dataset(
     Raises:
         TooManyRejectedError: more images are rejected than the recipe accepts.
         BuildError: the dataset or an unfinished build is there with other inputs or options,
-            another process is at work there (`BusyError`), the disk is full, or workers die.
-        SourceError: the source cannot be read, has no images, or changed while it was read.
+            another process is at work there (`BusyError`), the disk is full, workers die, or the
+            source changed while it was read.
+        SourceError: the source cannot be read, or has no images.
         RecipeError: the options do not fit the source.
         SchemaError: the schema asks for what the source has not.
         StorageError: object storage does not answer, or refuses.
@@ -191,7 +192,7 @@ def build_part(
 
     Raises:
         BuildError: a dataset or a build with other inputs or options is there, `finalize` is at
-            work (`BusyError`), the disk is full, or workers die.
+            work (`BusyError`), the disk is full, workers die, or the source changed.
         SourceError, RecipeError, SchemaError, StorageError: as `build_dataset`.
 
     """

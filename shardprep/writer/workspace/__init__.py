@@ -17,8 +17,9 @@
 
 Rules that hold in every state:
 
-1. A finished dataset stays whole and readable until what replaces it is complete. Replacing it is
-   one step: the rename on a disk, the write over `manifest.json` in object storage.
+1. A finished dataset stays whole and readable until what replaces it is complete. In object storage
+   one write over `manifest.json` replaces it. On a disk two renames do; a run killed between
+   them leaves the old dataset as `<v>.old`, and the next run ends the second.
 2. A run that is killed in any state is taken up by the same command, which checks what it finds.
 3. On a disk one process writes at a time, or several parts of one build: `held` has the lock. In
    object storage are no locks: a build that takes over writes `.build.json` first; a build that
