@@ -5,21 +5,26 @@ Nothing of a source is dropped here without a `Skipped` that says why.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from shardprep.catalog.annotations import annotation_findings
+from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.columns import Column, Value, make_columns
 from shardprep.catalog.dedup import drop_duplicates
 from shardprep.catalog.documents import Documents
 from shardprep.catalog.groups import group_keys
-from shardprep.catalog.labels import label_keys, match_table, parse_label_rule
+from shardprep.catalog.labels import ENOUGH, label_keys
+from shardprep.catalog.lookup import KeyIndex, match_table
+from shardprep.catalog.rules import parse_label_rule
 from shardprep.catalog.select import leave_out, root_splits, select
 from shardprep.catalog.splits import (
     SplitRule,
     column_split,
-    given_split,
+    folder_splits,
     parse_split_rule,
     table_split,
 )
@@ -39,13 +44,16 @@ from shardprep.source.listing import Member, Skipped, list_source
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from shardprep.catalog.labels import Labelling, TableMatch
+    from shardprep.catalog.lookup import TableMatch
+    from shardprep.catalog.rules import Labelling
     from shardprep.dataset.schema import TargetKind
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.extent import Extent
     from shardprep.source.listing import Listing
 
 UNLABELLED = -1
+NO_LABEL = "no label"
+"""Reason for leaving out an image without a label in a split that has labels."""
 _MOST_SHOWN = 160
 """Characters of a key in an error."""
 
@@ -118,14 +126,23 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     documents = Documents(listing.others, recipe)
     members, skipped = _wanted(listing, recipe, documents)
     keys = [member.key for member in members]
-    labelling = label_keys(keys, parse_label_rule(recipe.labels), documents.label_tables())
-    match = _table_match(keys, labelling, documents)
+    index = KeyIndex(keys)
+    tables = documents.label_tables()
+    labelling = label_keys(index, parse_label_rule(recipe.labels), tables)
+    match = _table_match(index, labelling, documents)
     targets = _targets(keys, labelling, recipe, documents)
     rule = parse_split_rule(recipe.split) if recipe.split else None
-    splits = _given_splits(keys, rule, match, documents)
+    splits = _given_splits(index, rule, match, documents)
     groups = group_keys(keys, recipe.group, match) if recipe.group else [""] * len(keys)
     columns, values = make_columns(recipe.columns, match, len(keys))
     items, unlabelled = _join(members, targets, splits, groups, values)
+    findings = _link_findings(listing) + _findings(items, recipe, rule)
+    if recipe.labels == "auto":
+        _ask_about(unlabelled, labelling, len(members))
+        findings += labelling.findings
+        findings += annotation_findings(keys, [member.key for member in listing.others])
+        if labelling.rule == "none":
+            findings += label_findings(index, tables)
     others = [
         Skipped(member.key, "not an image", member.extent.num_bytes) for member in listing.others
     ]
@@ -137,7 +154,7 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
         labelling.rows_without_image,
         targets.kind,
         columns,
-        _link_findings(listing) + _findings(items, recipe, rule),
+        findings,
     )
 
 
@@ -191,14 +208,12 @@ def _link_findings(listing: Listing) -> list[str]:
     return [f"{links} outside skipped; --follow-links follows"] if num_links else []
 
 
-def _table_match(
-    keys: Sequence[str], labelling: Labelling, documents: Documents
-) -> TableMatch | None:
+def _table_match(index: KeyIndex, labelling: Labelling, documents: Documents) -> TableMatch | None:
     """Return the table that columns, groups and splits are read from: the labels' or a joined."""
     if labelling.match is not None:
         return labelling.match
     table = documents.joined_table()
-    return None if table is None else match_table(keys, table)
+    return None if table is None else match_table(index, table)
 
 
 def _targets(
@@ -226,21 +241,19 @@ def _targets(
 
 
 def _given_splits(
-    keys: Sequence[str],
+    index: KeyIndex,
     rule: SplitRule | None,
     match: TableMatch | None,
     documents: Documents,
 ) -> list[str | None]:
     """Return the split that folders give each key, or the rule; None: it is left out."""
-    folders = [key.rpartition("/")[0] for key in keys]
-    split_of = {folder: given_split(folder.split("/")) or "train" for folder in set(folders)}
-    by_folder = [split_of[folder] for folder in folders]
+    by_folder = [split or "train" for split in folder_splits(index.keys)]
     if rule is None or rule.kind == "ratio":
-        return list(by_folder)
+        return [*by_folder]
     if rule.kind == "roots":
-        return root_splits(keys, rule)
+        return root_splits(index.keys, rule)
     if rule.kind == "list":
-        return documents.listed_splits(keys, rule)
+        return documents.listed_splits(index, rule)
     if match is None:
         raise SourceError(
             f"--split {rule.kind}",
@@ -281,10 +294,23 @@ def _join(
         if split is None:
             skipped.append(Skipped(member.key, "in no split", member.extent.num_bytes))
         elif target is None and split in labelled:
-            skipped.append(Skipped(member.key, "no label", member.extent.num_bytes))
+            skipped.append(Skipped(member.key, NO_LABEL, member.extent.num_bytes))
         else:
             items.append(Item(member.key, member.extent, split, target, strata, group, cells))
     return items, skipped
+
+
+def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, num_images: int) -> None:
+    """Raise a SourceError if `auto` would leave out more than a tenth of all images."""
+    lost = [one.key for one in unlabelled if one.reason == NO_LABEL]
+    if num_images - len(lost) < ENOUGH * num_images:
+        rule = shlex.quote(labelling.rule)
+        raise SourceError(
+            "--labels auto",
+            f"finds no label for {len(lost):,} of {num_images:,} images, such as "
+            f"{shown(lost[0], _MOST_SHOWN)} (labels by {labelling.how})",
+            f"--labels {rule} leaves them out, --labels none takes all without labels",
+        )
 
 
 def _findings(items: Sequence[Item], recipe: Recipe, rule: SplitRule | None) -> list[str]:

@@ -11,7 +11,7 @@ from shardprep.errors import RecipeError, SourceError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.catalog.labels import TableMatch
+    from shardprep.catalog.lookup import TableMatch
 
 Value = int | float | str
 _INT64 = 1 << 63

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.catalog.labels import parse_csv_rule, parse_label_rule
-from shardprep.catalog.lookup import KeyIndex
+from shardprep.catalog.rules import parse_csv_rule, parse_label_rule
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.catalog.table import Table, joined, parse_table, stacked
 from shardprep.errors import SourceError
@@ -16,6 +15,7 @@ from shardprep.storage.regular_file import read_named
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shardprep.catalog.lookup import KeyIndex
     from shardprep.catalog.splits import SplitRule
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Member
@@ -74,15 +74,14 @@ class Documents:
         text = data.decode("utf-8-sig", errors="replace")
         return [line.split()[0] for line in text.splitlines() if line.split()]
 
-    def listed_splits(self, keys: Sequence[str], rule: SplitRule) -> list[str | None]:
+    def listed_splits(self, index: KeyIndex, rule: SplitRule) -> list[str | None]:
         """Return the split on whose list each key is, None where it is on none.
 
         Raises:
             SourceError: a key is on two lists.
 
         """
-        index = KeyIndex(keys)
-        splits: list[str | None] = [None] * len(keys)
+        splits: list[str | None] = [None] * len(index.keys)
         for split, file in rule.places.items():
             for text in self.ids(file):
                 found = index.find_one(text, file)
@@ -90,7 +89,7 @@ class Documents:
                     continue
                 if splits[found] not in (None, split):
                     raise SourceError(
-                        file, f"{keys[found]} is in two splits, {splits[found]} and {split}"
+                        file, f"{index.keys[found]} is in two splits, {splits[found]} and {split}"
                     )
                 splits[found] = split
         return splits

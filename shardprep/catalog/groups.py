@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from shardprep.catalog.labels import check_regex, folder_depth
 from shardprep.catalog.patterns import Pattern
+from shardprep.catalog.rules import check_regex, folder_depth
 from shardprep.errors import RecipeError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.catalog.labels import TableMatch
+    from shardprep.catalog.lookup import TableMatch
 
 
 def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> list[str]:

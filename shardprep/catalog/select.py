@@ -73,7 +73,7 @@ def root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
 def leave_out(members: Sequence[Member], ids: Iterable[str]) -> tuple[list[Member], list[Skipped]]:
     """Return the members without those that a list names, and these with the reason."""
     index = KeyIndex([member.key for member in members])
-    out = {position for text in ids for position in index.find(text)}
+    out = {position for text in set(ids) for position in index.find(text)}
     kept = [member for i, member in enumerate(members) if i not in out]
     skipped = [
         Skipped(members[i].key, "on the exclude list", members[i].extent.num_bytes)

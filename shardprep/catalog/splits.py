@@ -90,6 +90,13 @@ def given_split(folders: Iterable[str]) -> str | None:
     return None
 
 
+def folder_splits(keys: Iterable[str]) -> list[str | None]:
+    """Return the split that the folders of each key give, None where they give none."""
+    folders = [key.rpartition("/")[0] for key in keys]
+    split_of = {folder: given_split(folder.split("/")) for folder in set(folders)}
+    return [split_of[folder] for folder in folders]
+
+
 def table_split(name: str) -> str:
     """Return the split that the name of a label table gives: "train_labels.csv" → train."""
     stem = name.rpartition("/")[2].rpartition(".")[0]

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.annotations import annotation_findings
+from shardprep.catalog.candidates import (
+    Candidate,
+    candidate,
+    part_candidates,
+    table_candidates,
+)
 from shardprep.catalog.catalog import no_image
 from shardprep.catalog.documents import TABLE_SUFFIXES, Documents
-from shardprep.catalog.labels import (
-    auto_labels,
-    flag_columns,
-    label_keys,
-    match_table,
-    parse_label_rule,
-)
-from shardprep.catalog.splits import given_split
+from shardprep.catalog.labels import auto_labels, label_keys
+from shardprep.catalog.lookup import KeyIndex, match_table
+from shardprep.catalog.rules import parse_label_rule
+from shardprep.catalog.splits import folder_splits
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
 from shardprep.errors import SourceError, printable, printable_json
@@ -30,23 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shardprep.catalog.labels import Labelling
     from shardprep.catalog.table import Table
 
 _RULES = ("folder:1", "folder:2", "prefix")
 _MOST_COLUMNS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class RuleSurvey:
-    """What one way to find labels would give."""
-
-    rule: str
-    """As `--labels` takes it."""
-    num_labelled: int
-    num_classes: int
-    """Different cells: class names, numbers or texts."""
-    examples: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +66,12 @@ class Survey:
     splits: dict[str, int]
     """Images by the split that folders give."""
     tables: tuple[TableSurvey, ...]
-    rules: tuple[RuleSurvey, ...]
+    rules: tuple[Candidate, ...]
+    """The ways to label the source, or a part of it."""
     chosen: str
     """The rule that auto takes."""
+    findings: tuple[str, ...]
+    """Annotations that were recognised and are not read, and other remarks, a line each."""
     target: TargetKind
     classes: dict[str, int]
     """Images by class, in label order."""
@@ -109,9 +102,13 @@ def survey_source(
         raise no_image(str(source), listing)
     keys = [member.key for member in listing.images]
     tables = Documents(listing.others, make_recipe({"source": str(source)}, "init")).tables()
-    chosen = auto_labels(keys, tables)
-    labellings = [label_keys(keys, parse_label_rule(rule), ()) for rule in _RULES]
-    labellings += [found for table in tables if (found := _by_table(keys, table))]
+    index = KeyIndex(keys)
+    chosen = auto_labels(index, tables)
+    rules = [candidate(label_keys(index, parse_label_rule(rule), ())) for rule in _RULES]
+    rules += [one for table in tables for one in table_candidates(index, table)]
+    if chosen.rule == "none":
+        rules += part_candidates(keys, tables)
+    recognised = annotation_findings(keys, [member.key for member in listing.others])
     spec = TargetSpec(kind="auto" if chosen.match else "class")
     targets = make_targets(keys, chosen.names, spec, chosen.table_names)
     counts: Counter[int] = Counter()
@@ -122,10 +119,11 @@ def survey_source(
         num_images=len(keys),
         num_bytes=sum(member.extent.num_bytes for member in listing.images),
         suffixes=_suffixes(listing.images),
-        splits=dict(Counter(given_split(key.split("/")[:-1]) or "train" for key in keys)),
-        tables=tuple(_table(keys, table) for table in tables),
-        rules=tuple(_rule(one) for one in labellings if any(one.names)),
+        splits=dict(Counter(split or "train" for split in folder_splits(keys))),
+        tables=tuple(_table(index, table) for table in tables),
+        rules=tuple(one for one in rules if one.num_classes > 1),
         chosen=chosen.rule,
+        findings=(*chosen.findings, *recognised),
         target=targets.kind,
         classes={name: counts[i] for i, name in enumerate(targets.names)},
         others=_suffixes([m for m in listing.others if not m.key.lower().endswith(TABLE_SUFFIXES)]),
@@ -178,11 +176,14 @@ def _label_lines(survey: Survey) -> list[str]:
         names = list(survey.classes)
         shown = ", ".join(names[:6]) + (f", … {len(names):,} classes" if names[6:] else "")
         lines.append(f"# {' '.join(shown.split())}")
-    for rule in survey.rules:
-        if rule.rule != survey.chosen:
-            found = f"{rule.num_labelled:,} images, {rule.num_classes:,} different"
-            lines.append(f"# {rule.rule} would label {found}.")
     lines.append(f"labels = {_quoted(survey.chosen)}")
+    others = [rule for rule in survey.rules if rule.keys != {"labels": survey.chosen}]
+    if others:
+        lines.append("# Other ways to label them:")
+    for rule in others:
+        pairs = [f"# {key} = {_quoted(value)}" for key, value in rule.keys.items()]
+        lines += [*pairs[:-1], f"{pairs[-1]}  # {rule.counts}"]
+    lines += [f"# Note: {' '.join(line.split())}." for line in survey.findings]
     if survey.target not in ("class", "none"):
         lines.append(f"target = {_quoted(survey.target)}")
     return lines
@@ -196,42 +197,18 @@ def _split_lines(survey: Survey) -> list[str]:
     return lines
 
 
-def _quoted(text: str) -> str:
-    """Return a TOML string; its basic strings escape as JSON's do."""
-    return printable_json(json.dumps(text, ensure_ascii=False))
+def _quoted(value: str | tuple[str, ...]) -> str:
+    """Return a TOML string or list; its basic strings escape as those of JSON do."""
+    return printable_json(json.dumps(value, ensure_ascii=False))
 
 
-def _by_table(keys: Sequence[str], table: Table) -> Labelling | None:
-    """Return what a table gives: by its label column, or by columns that are set or not."""
+def _table(index: KeyIndex, table: Table) -> TableSurvey:
+    facts = table.name, len(table.rows), table.header[:_MOST_COLUMNS]
     try:
-        return label_keys(keys, parse_label_rule(f"csv:{table.name}"), (table,))
-    except SourceError:
-        pass
-    try:
-        id_column = match_table(keys, table).id_column
-        flags = flag_columns(table, id_column)
-        rule = f"csv:{table.name}:{id_column}:{','.join(flags)}"
-        return label_keys(keys, parse_label_rule(rule), (table,)) if len(flags) > 1 else None
-    except SourceError:
-        return None
-
-
-def _table(keys: Sequence[str], table: Table) -> TableSurvey:
-    try:
-        match = match_table(keys, table)
+        match = match_table(index, table)
     except SourceError as error:
-        columns = table.header[:_MOST_COLUMNS]
-        return TableSurvey(table.name, len(table.rows), columns, "", 0, error.what)
-    matched = sum(row is not None for row in match.row_of)
-    return TableSurvey(
-        table.name, len(table.rows), table.header[:_MOST_COLUMNS], match.id_column, matched
-    )
-
-
-def _rule(labelling: Labelling) -> RuleSurvey:
-    cells = Counter(cell for cell in labelling.names if cell is not None)
-    shown = tuple(str(cell) for cell, _ in cells.most_common(3))
-    return RuleSurvey(labelling.rule, cells.total(), len(cells), shown)
+        return TableSurvey(*facts, "", 0, error.what)
+    return TableSurvey(*facts, match.id_column, sum(row is not None for row in match.row_of))
 
 
 def _suffixes(members: Sequence[Member]) -> dict[str, int]:

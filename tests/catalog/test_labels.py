@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardprep.catalog.catalog import UNLABELLED, Catalog, make_catalog
-from shardprep.catalog.labels import Labelling, label_keys, parse_label_rule
+from shardprep.catalog.labels import label_keys
+from shardprep.catalog.lookup import KeyIndex
+from shardprep.catalog.rules import Labelling, parse_label_rule
 from shardprep.catalog.splits import given_split, natural_order, without_archive_suffix
 from shardprep.catalog.table import Table, parse_table
 from shardprep.errors import RecipeError, SourceError
@@ -31,7 +33,7 @@ def images(*keys: str) -> dict[str, bytes]:
 
 def labels_of(keys: Sequence[str], rule: str, *tables: Table) -> Labelling:
     """Label keys by a rule as the command line writes it."""
-    return label_keys(keys, parse_label_rule(rule), tables)
+    return label_keys(KeyIndex(keys), parse_label_rule(rule), tables)
 
 
 def table(text: str, name: str = "labels.csv") -> Table:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from shardprep.catalog import patterns
 from shardprep.catalog.groups import group_keys
-from shardprep.catalog.labels import label_keys, parse_label_rule
-from shardprep.catalog.lookup import row_ids
+from shardprep.catalog.labels import label_keys
+from shardprep.catalog.lookup import KeyIndex, row_ids
 from shardprep.catalog.patterns import Pattern
+from shardprep.catalog.rules import parse_label_rule
 from shardprep.catalog.splits import natural_order
 from shardprep.catalog.table import Table
 from shardprep.errors import RecipeError
@@ -114,7 +115,7 @@ def test_the_label_before_a_number_is_found_from_the_end(names: list[str]) -> No
     keys = [f"{name}.jpg" for name in names]
     matches = [_OLD_PREFIX.match(PurePosixPath(key).stem) for key in keys]
     expected = [match["label"] or None if match else None for match in matches]
-    assert label_keys(keys, parse_label_rule("prefix"), ()).names == expected
+    assert label_keys(KeyIndex(keys), parse_label_rule("prefix"), ()).names == expected
 
 
 @pytest.mark.parametrize("part", ["_", "1", " -_.", "1_", "(", "cat."])
@@ -123,7 +124,7 @@ def test_our_own_patterns_take_no_square_of_a_name_s_length(part: str) -> None:
     keys = [part * (4000 // len(part)) + f"x{i}y.jpg" for i in range(400)]
     start = time.process_time()
     for rule in ("prefix", "folder", "auto"):
-        label_keys(keys, parse_label_rule(rule), ())
+        label_keys(KeyIndex(keys), parse_label_rule(rule), ())
     assert time.process_time() - start < 5
 
 

@@ -89,7 +89,7 @@ def test_columns_that_are_set_or_not_are_shown_as_a_way(tmp_path: Path) -> None:
     seen = survey(tmp_path, numbered("id,scab,rust,patient\n" + rows))
     assert seen.chosen == "none"
     assert [rule.rule for rule in seen.rules] == ["csv:train.csv:id:scab,rust"]
-    assert "# csv:train.csv:id:scab,rust would label 12 images" in recipe_text(seen)
+    assert '# labels = "csv:train.csv:id:scab,rust"  # 12 of 12 images' in recipe_text(seen)
 
 
 def test_a_source_without_images_is_an_error(tmp_path: Path) -> None:

@@ -50,10 +50,11 @@ def print_survey(console: Console, survey: Survey) -> None:
     rules.columns[3].justify = "left"
     rules.columns[0].overflow = "fold"
     for rule in survey.rules[:_MOST_RULES]:
-        mark = " *" if rule.rule == survey.chosen else ""
+        mark = " *" if rule.keys == {"labels": survey.chosen} else ""
         examples = ", ".join(_short(text) for text in rule.examples)
         counts = f"{rule.num_labelled:,}", f"{rule.num_classes:,}"
-        rules.add_row(rule.rule + mark, *counts, examples)
+        name = rule.rule if len(rule.keys) == 1 else rule.flags
+        rules.add_row(name + mark, *counts, examples)
     if survey.rules:
         console.print(rules)
     if survey.classes:
@@ -62,3 +63,5 @@ def print_survey(console: Console, survey: Survey) -> None:
         print_line(console, "classes", ", ".join(shown) + more)
     elif survey.target == "none":
         print_line(console, "classes", "none found: say where labels are in shardprep.toml")
+    for line in survey.findings:
+        print_line(console, "note", line)

@@ -1,0 +1,110 @@
+"""Annotations beside the images (masks, boxes), recognised by their names. They are not read yet.
+
+Without this, the folders `images` and `masks` would be two classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep.catalog.splits import given_split
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+_IMAGES = re.compile(r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|rgb", re.IGNORECASE)
+"""Names of folders that hold images and say nothing of their class."""
+_MASKS = re.compile(
+    r"([a-z]+[-_ ]?)?(masks?|labels?|annot(ation)?s?|ground[-_ ]?truths?|gts?)([-_ ]?images?)?"
+    r"|segmentation(class|object|s)?(raw|aug|visualization)?|panoptic[a-z]*",
+    re.IGNORECASE,
+)
+"""Names of folders that hold masks, if a folder of images lies beside them."""
+_COCO = re.compile(
+    r"(^|/)(annotations/[^/]*|[^/]*coco[^/]*|(instances|panoptic)_[^/]*)\.json$", re.IGNORECASE
+)
+_BOXES = {".xml": "XML files, as of Pascal VOC", ".txt": "text files, as of YOLO"}
+_MATCHED = 0.5
+"""Share of the names of annotations that images must have, or the other way round."""
+
+
+class MaskFolders(NamedTuple):
+    """The folders of masks in a source, and those of their images."""
+
+    num_masks: dict[str, int]
+    """Images by the name of the folder that marks them as masks."""
+    no_classes: frozenset[str]
+    """Names of folders that are no classes: of masks, and of the images beside them."""
+
+
+def find_masks(keys: Sequence[str]) -> MaskFolders:
+    """Return the folders whose name and place say that they hold masks, not images of a class.
+
+    That is a folder such as `masks` beside one such as `images`, or `trainannot` beside `train`.
+    """
+    folders = Counter(key.rpartition("/")[0] for key in keys)
+    paths = [(folder.split("/"), number) for folder, number in folders.items()]
+    mask_names = {n for n in {name for path, _ in paths for name in path} if _MASKS.fullmatch(n)}
+    if not mask_names:
+        return MaskFolders({}, frozenset())
+    beside: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    for path, _ in paths:
+        for depth, name in enumerate(path):
+            beside[tuple(path[:depth])].add(name)
+    masks: Counter[str] = Counter()
+    no_classes: set[str] = set()
+    for path, number in paths:
+        for depth, name in enumerate(path):
+            if name in mask_names and (images := _images_of(name, beside[tuple(path[:depth])])):
+                masks[name] += number
+                no_classes |= {name, *images}
+                break
+    return MaskFolders(dict(masks), frozenset(no_classes))
+
+
+def _images_of(mask: str, siblings: Collection[str]) -> set[str]:
+    """Return the folders beside one of masks that hold their images: `images`, `train`."""
+    return {
+        name
+        for name in siblings
+        if name != mask
+        and (_IMAGES.fullmatch(name) or (given_split([name]) and mask.startswith(name)))
+    }
+
+
+def annotation_findings(keys: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Return what was recognised beside the images, a line each for the user.
+
+    Args:
+        keys: of all images.
+        others: keys of what is no image.
+
+    """
+    found = []
+    if masks := find_masks(keys).num_masks:
+        globs = " ".join(f"--exclude '{name}/*'" for name in masks)
+        found.append(
+            f"{sum(masks.values()):,} images in folders {', '.join(masks)} look like masks, which "
+            f"are not read yet; {globs} leaves them out"
+        )
+    stems = {_stem(key) for key in keys}
+    by_suffix: defaultdict[str, set[str]] = defaultdict(set)
+    for key in others:
+        by_suffix[key[key.rfind(".") :].lower()].add(_stem(key))
+    for suffix, what in _BOXES.items():
+        named = by_suffix[suffix] & stems
+        if named and len(named) >= _MATCHED * min(len(by_suffix[suffix]), len(stems)):
+            found.append(
+                f"{len(named):,} {what}, are named as images: annotations, which are not read yet"
+            )
+    coco = [key for key in others if _COCO.search(key)]
+    if coco:
+        more = f" and {len(coco) - 1:,} more" if coco[1:] else ""
+        found.append(f"{coco[0]}{more}: annotations as of COCO, which are not read yet")
+    return found
+
+
+def _stem(key: str) -> str:
+    return key.rpartition("/")[2].rpartition(".")[0]

@@ -1,0 +1,294 @@
+"""Labels that are found unasked: what `auto` must not take for classes, and what it says of it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.catalog import lookup
+from shardprep.catalog.annotations import annotation_findings, find_masks
+from shardprep.catalog.candidates import label_findings, part_candidates, table_candidates
+from shardprep.catalog.labels import auto_labels
+from shardprep.catalog.lookup import AmbiguousIdError, KeyIndex, match_table
+from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.errors import SourceError
+from tests.catalog.test_labels import Found, catalog, found, images, reasons, table, table_of
+from tests.support.builders import SHARED_DATA, write, zip_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def hexadecimal(number: int, folder: str = "test") -> list[str]:
+    """Return images with hexadecimal names of eight digits, as in a test set of Kaggle."""
+    return [f"{folder}/{i * 2654435761 % (1 << 32):08x}.jpg" for i in range(number)]
+
+
+PETS = [f"train/{name}.{i}.jpg" for name in ("cat", "humpback") for i in range(20)]
+
+
+# Test splits
+
+
+def test_hexadecimal_names_of_a_test_set_are_no_classes(tmp_path: Path) -> None:
+    test = hexadecimal(300)
+    made = catalog(tmp_path, images(*PETS, *test))
+    assert made.label_names == ("cat", "humpback")
+    assert {key: label for key, (split, label) in found(made).items() if split == "test"} == (
+        dict.fromkeys(test)
+    )
+    assert not made.skipped
+    (note,) = made.findings
+    assert "300 images of test are unlabelled: their classes by prefix (a" in note
+    assert note.endswith("--labels prefix takes them")
+
+
+@pytest.mark.parametrize("folder", ["test/images", "test/unknown", "test1.zip/x"])
+def test_a_folder_of_test_images_is_no_class(tmp_path: Path, folder: str) -> None:
+    train = [f"train/{name}/{i}.jpg" for name in ("cat", "dog") for i in range(4)]
+    made = catalog(tmp_path, images(*train, f"{folder}/1.jpg", f"{folder}/2.jpg"))
+    assert made.label_names == ("cat", "dog")
+    assert Counter(found(made).values())[Found("test", None)] == 2
+
+
+def test_a_test_split_with_the_classes_of_training_keeps_its_labels(tmp_path: Path) -> None:
+    keys = [f"{s}/{c}.{i}.jpg" for s in ("train", "test") for c in ("cat", "dog") for i in range(9)]
+    made = catalog(tmp_path, images(*keys))
+    assert Counter(found(made).values())[Found("test", "dog")] == 9
+    assert not made.findings
+
+
+def test_a_rule_that_is_asked_for_labels_the_test_split_too(tmp_path: Path) -> None:
+    keys = [f"{split}/{c}/{i}.jpg" for split, c in (("train", "a"), ("test", "b")) for i in "12"]
+    assert catalog(tmp_path, images(*keys), "folder").label_names == ("a", "b")
+
+
+# Images lost
+
+
+def test_auto_asks_before_it_leaves_out_more_than_a_tenth(tmp_path: Path) -> None:
+    keys = [f"train/{i}.jpg" for i in range(10)] + [f"test/{i}.jpg" for i in range(10, 20)]
+    members = images(*keys)
+    rows = "".join(f"{i},{'xy'[i % 2]}\n" for i in range(15))
+    members["labels.csv"] = f"id,label\n{rows}".encode()
+    with pytest.raises(
+        SourceError,
+        match=r"--labels auto: finds no label for 5 of 20 images, such as test/15\.jpg .*; "
+        r"--labels csv:labels\.csv:id:label leaves them out, --labels none takes all",
+    ):
+        catalog(tmp_path, members)
+    assert len(catalog(tmp_path, members, "csv:labels.csv:id:label").items) == 15
+    assert len(catalog(tmp_path, members, "none").items) == 20
+
+
+def test_auto_leaves_a_tenth_out_and_counts_it(tmp_path: Path) -> None:
+    keys = [f"{c}/{i}.jpg" for c in "ab" for i in range(9)] + ["x.jpg", "y.jpg"]
+    made = catalog(tmp_path, images(*keys))
+    assert reasons(made) == {"x.jpg": "no label", "y.jpg": "no label"}
+
+
+# Annotations
+
+
+@pytest.mark.parametrize(
+    ("folders", "masks"),
+    [
+        (("images", "masks"), {"masks": 4}),
+        (("train/images", "train/masks"), {"masks": 4}),
+        (("images/train", "labels/train"), {"labels": 4}),
+        (("train", "trainannot"), {"trainannot": 4}),
+        (("VOC/JPEGImages", "VOC/SegmentationClass"), {"SegmentationClass": 4}),
+        (("PNGImages", "PedMasks"), {"PedMasks": 4}),
+        (("imgs", "GT"), {"GT": 4}),
+        (("train", "train_masks"), {"train_masks": 4}),
+    ],
+)
+def test_masks_are_no_class_and_are_told(
+    tmp_path: Path, folders: Sequence[str], masks: dict[str, int]
+) -> None:
+    keys = [f"{folder}/x{i}y.png" for folder in folders for i in range(4)]
+    assert find_masks(keys).num_masks == masks
+    made = catalog(tmp_path, images(*keys))
+    assert made.label_names == ()
+    assert len(made.items) == 8
+    (name,) = masks
+    (line,) = made.findings
+    assert line.startswith(f"4 images in folders {name} look like masks, which are not read yet")
+    assert line.endswith(f"; --exclude '{name}/*' leaves them out")
+
+
+def test_masks_in_a_folder_of_each_image_are_told() -> None:
+    keys = [f"train/{i:03x}/{name}/{i:03x}.png" for name in ("images", "masks") for i in range(9)]
+    assert find_masks(keys).num_masks == {"masks": 9}
+    assert auto_labels(KeyIndex(keys), ()).rule == "none"
+
+
+@pytest.mark.parametrize(
+    "names", [("Mask", "Non Mask"), ("with_mask", "without_mask"), ("labels", "logos"), ("gt", "x")]
+)
+def test_classes_that_are_called_so_stay_classes(names: tuple[str, str]) -> None:
+    keys = [f"{name}/{i}.jpg" for name in names for i in range(4)]
+    assert not find_masks(keys).num_masks
+    assert set(auto_labels(KeyIndex(keys), ()).names) == set(names)
+
+
+def test_classes_are_found_where_masks_are_left_out() -> None:
+    keys = [f"images/{c}_{i}.jpg" for c in ("ox", "yak") for i in range(4)]
+    keys += [f"masks/{i}.png" for i in range(8)]
+    (one,) = part_candidates(sorted(keys), ())[:1]
+    assert (one.rule, one.exclude, one.num_classes) == ("prefix", ("masks/*",), 2)
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        ([f"Annotations/{i}.xml" for i in range(4)], "4 XML files, as of Pascal VOC, are named"),
+        ([f"labels/{i}.txt" for i in range(4)], "4 text files, as of YOLO, are named as images"),
+        (["annotations/instances_train.json"], "instances_train.json: annotations as of COCO"),
+        (["train/_annotations.coco.json"], "_annotations.coco.json: annotations as of COCO"),
+        (["readme.txt", "notes.xml", "a.json"], ""),
+    ],
+)
+def test_boxes_are_told(others: list[str], told: str) -> None:
+    lines = annotation_findings([f"images/{i}.jpg" for i in range(4)], others)
+    assert told in "".join(lines)
+    assert len(lines) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("archive", "told"),
+    [("camvid.zip", "60 images in folders"), ("bccd.zip", "364 XML files, as of Pascal VOC")],
+)
+def test_annotations_of_real_sets_are_told(tmp_path: Path, archive: str, told: str) -> None:
+    if not (SHARED_DATA / archive).exists():
+        pytest.skip("needs the shared data")
+    seen = survey_source(SHARED_DATA / archive, tmp_path, lambda _: None)
+    assert told in "\n".join(seen.findings)
+    assert "masks" not in seen.classes
+
+
+# Candidates
+
+
+FINDINGS = [("pneumonia", "pa"), ("healthy", "ap"), ("", "pa"), ("covid", "pa"), ("healthy", "ap")]
+METADATA = "patientid,finding,view,note\n" + "".join(
+    f"{i:02d},{FINDINGS[i % 5][0]},{FINDINGS[i % 5][1]},text {i}\n" for i in range(55)
+)
+CHESTS = {**images(*(f"images/{i:02d}.jpg" for i in range(55))), "metadata.csv": METADATA.encode()}
+READY = 'labels = "csv:metadata.csv:patientid:finding"  # 44 of 55 images, 3 classes'
+
+
+def test_init_lists_each_column_that_could_be_the_label_as_a_ready_line(tmp_path: Path) -> None:
+    source = write(tmp_path / "chests.zip", zip_bytes(CHESTS))
+    seen = survey_source(source, tmp_path / "work", lambda _: None)
+    assert [rule.rule for rule in seen.rules] == [
+        "csv:metadata.csv:patientid:view",
+        "csv:metadata.csv:patientid:finding",
+    ]
+    text = recipe_text(seen)
+    assert f"\n# {READY}\n" in text
+    ready = text.replace('\nlabels = "none"', "").replace(f"# {READY}", READY)
+    assert tomllib.loads(ready)["labels"] == "csv:metadata.csv:patientid:finding"
+
+
+def test_build_names_the_columns_that_could_be_the_label(tmp_path: Path) -> None:
+    made = catalog(tmp_path, CHESTS)
+    assert made.labels_from.startswith("none found")
+    wanted = "--labels csv:metadata.csv:patientid:finding (44 of 55 images, 3 classes)"
+    assert any(wanted in line for line in made.findings)
+
+
+def test_a_clear_label_column_is_the_only_candidate_of_a_table() -> None:
+    index = KeyIndex([f"{i}.jpg" for i in range(4)])
+    rows = "".join(f"{i},{'ab'[i % 2]},{'cd'[i % 2]}\n" for i in range(4))
+    assert [one.rule for one in table_candidates(index, table(f"id,label,x\n{rows}"))] == [
+        "csv:labels.csv:id:label"
+    ]
+
+
+def test_of_many_candidates_a_build_shows_three() -> None:
+    index = KeyIndex([f"{i}.jpg" for i in range(8)])
+    rows = "".join(f"{i}," + ",".join("pq"[i % 2] for _ in range(9)) + "\n" for i in range(8))
+    lines = label_findings(index, [table(f"id,{','.join('abcdefghj')}\n{rows}")])
+    assert len(lines) == 4
+    assert lines[-1] == "6 more ways to label the source: shardprep init lists them"
+
+
+# Parts
+
+
+def sets_side_by_side() -> dict[str, bytes]:
+    """Return a set of two splits with classes in the file names, and one in class folders."""
+    keys = [
+        f"data/{split}_set/{name}.{i}.jpg"
+        for split in ("training", "test")
+        for name in ("cat", "dog")
+        for i in range(6)
+    ]
+    breeds = [f"data/breed_dataset/{c}/{i}.jpg" for c in ("pug", "collie") for i in range(30)]
+    return images(*keys, *breeds)
+
+
+def test_the_part_that_a_rule_labels_is_named_with_its_flag(tmp_path: Path) -> None:
+    made = catalog(tmp_path, sets_side_by_side())
+    assert made.label_names == ()
+    splits, breeds = made.findings
+    assert "--include 'data/test_set/*' --include 'data/training_set/*' --labels prefix" in splits
+    assert splits.endswith("(24 of 24 images, 2 classes)")
+    assert "--root data/breed_dataset --labels folder (60 of 60 images, 2 classes)" in breeds
+
+
+def test_init_writes_the_part_as_ready_lines(tmp_path: Path) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(sets_side_by_side()))
+    seen = survey_source(source, tmp_path / "work", lambda _: None)
+    text = recipe_text(seen)
+    assert '# include = ["data/test_set/*", "data/training_set/*"]\n# labels = "prefix"  #' in text
+
+
+def test_one_folder_is_named_by_its_root() -> None:
+    keys = [f"a[1]/{c}/{i}.jpg" for c in "xy" for i in range(4)]
+    keys += [f"b/{i}.jpg" for i in range(20)]
+    (one,) = part_candidates(keys, ())
+    assert one.flags == "--root 'a[[]1]' --labels folder"
+
+
+# Look-ups
+
+
+class Counted(list[str]):
+    """Keys that count how often one is read."""
+
+    num_reads = 0
+
+    def __getitem__(self, place: object) -> str:  # type: ignore[override]
+        """Return a key, and count it."""
+        self.num_reads += 1
+        return super().__getitem__(place)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize("id_", ["{:05d}/image", "{:05d}/image.png", "data/{:05d}/image.png"])
+def test_a_path_among_many_images_of_one_name_is_found_in_few_steps(id_: str) -> None:
+    keys = Counted(f"data/{i:05d}/image.png" for i in range(2000))
+    match = match_table(KeyIndex(keys), table_of(id_.format(i) for i in range(2000)), "id")
+    assert match.row_of == list(range(2000))
+    assert keys.num_reads < 10 * len(keys)
+
+
+def test_a_name_of_many_images_is_refused_in_few_steps() -> None:
+    keys = Counted(f"{i:05d}/image.png" for i in range(2000))
+    index = KeyIndex(keys)
+    for _ in range(100):
+        with pytest.raises(AmbiguousIdError):
+            index.find_one("image", "t.csv")
+    assert keys.num_reads < 3 * len(keys)
+
+
+def test_a_file_called_as_a_split_is_in_no_split() -> None:
+    """The base name of a key is none of its folders."""
+    index = KeyIndex(["a/test", "b/test"])
+    assert list(index.find("test")) == [0, 1]
+    assert [lookup.KeyIndex(["test/1", "a/1"]).find("1")] == [[1]]
