@@ -10,8 +10,9 @@ from shardprep.catalog.label_tables import label_by_table
 from shardprep.catalog.lookup import AmbiguousIdError
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.rules import CsvRule, Labelling, folder_depth, parse_csv_rule
-from shardprep.catalog.splits import folder_splits, given_split, without_archive_suffix
+from shardprep.catalog.splits import folder_splits, given_split
 from shardprep.errors import SourceError
+from shardprep.source.names import without_archive_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

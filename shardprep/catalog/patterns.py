@@ -6,15 +6,14 @@ universe has been there, and Python's `re` stops for nobody: it runs in a proces
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.catalog import searcher
-from shardprep.catalog.splits import without_archive_suffix
 from shardprep.errors import RecipeError, shown
+from shardprep.source.names import without_archive_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -102,18 +101,10 @@ def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:
     others = {
         i: plain
         for i, key in enumerate(keys)
-        if not fits[i] and _MAYBE_ARCHIVE.search(key) and (plain := _plain(key)) != key
+        if not fits[i] and (plain := without_archive_suffix(key)) != key
     }
     if others:
         found = pattern.search(list(others.values()))
         for i, match in zip(others, found, strict=True):
             fits[i] = match is not None
     return fits
-
-
-_MAYBE_ARCHIVE = re.compile(r"\.(zip|7z|t|gz|bz2|xz)", re.IGNORECASE)
-"""In all that `without_archive_suffix` would change, and little else."""
-
-
-def _plain(key: str) -> str:
-    return "/".join(without_archive_suffix(part) for part in key.split("/"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from shardprep.dataset.grammar import NAME
 from shardprep.errors import RecipeError
+from shardprep.source.names import without_archive_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,9 +20,6 @@ _SPLITS = {
     "validation": re.compile(rf"(val(id(ation)?)?|dev){_OF}", re.IGNORECASE),
     "test": re.compile(rf"(test(ing)?|public_?test){_OF}", re.IGNORECASE),
 }
-_ARCHIVE_SUFFIX = re.compile(
-    r"\.(zip|7z|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|7z)|gz|bz2|xz)$", re.IGNORECASE
-)
 _TABLE_NAME = re.compile(
     r"(^|[_\-. ])(train|val|valid|validation|test)([_\-. ]|\d|$)", re.IGNORECASE
 )
@@ -70,11 +68,6 @@ def parse_split_rule(text: str) -> SplitRule:
         f"{text!r} is not one of the ways to split",
         "use train=0.8,test=0.2, column:NAME, list:train=FILE,…, roots:train=GLOB,… or tables",
     )
-
-
-def without_archive_suffix(name: str) -> str:
-    """Return "train" for "train.zip" and "train.tar.gz", other names unchanged."""
-    return _ARCHIVE_SUFFIX.sub("", name)
 
 
 def given_split(folders: Iterable[str]) -> str | None:

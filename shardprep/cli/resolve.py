@@ -15,6 +15,7 @@ from shardprep.recipe.document import RECIPE_FILE, read_recipe
 from shardprep.recipe.recipe import Recipe, make_recipe, share
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
+from shardprep.source.names import is_archive_name
 from shardprep.storage.url import is_url
 from shardprep.writer.build import ON_THIS_MACHINE
 from shardprep.writer.engine.ray import cluster
@@ -35,7 +36,6 @@ _DATASETS = Path("tfrecords")
 _BEGUN_A_CPU = 2
 """Shards given to a cluster, so that no processor waits for the next."""
 _OPTION = re.compile("--([a-z-]+)")
-_ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".7z")
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
@@ -208,7 +208,7 @@ def only_archive() -> str:
 
     """
     files = sorted(path.name for path in Path().iterdir() if path.is_file())
-    found = [name for name in files if name.lower().endswith(_ARCHIVE_SUFFIXES)]
+    found = [name for name in files if is_archive_name(name)]
     if len(found) == 1:
         return found[0]
     what = f"several archives are here: {', '.join(found[:4])}" if found else "no archive is here"

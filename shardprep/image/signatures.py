@@ -1,26 +1,36 @@
-"""Types of files by their first bytes."""
+"""The kinds of files: images and archives by their first bytes, images by their suffix as well."""
 
 from __future__ import annotations
 
 import re
 
 HEAD_BYTES = 512
-"""How many bytes `image_type` and `archive_type` want to see."""
+"""Number of first bytes that `is_image` and `archive_type` look at."""
 
-_IMAGE_STARTS = (
-    b"\xff\xd8\xff",
-    b"\x89PNG\r\n\x1a\n",
-    b"GIF87a",
-    b"GIF89a",
-    b"II*\0",
-    b"MM\0*",
-    b"\0\0\0\x0cjP  \r\n\x87\n",
-    b"\xff\x4f\xff\x51",
-    b"qoif",
-    b"8BPS",
-)
-_ISO_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"mif1")
-_BITMAP_HEADERS = frozenset((12, 16, 40, 52, 56, 64, 108, 124))
+_IMAGES = {
+    ".jpg .jpeg .jpe .jfif": rb"\xff\xd8\xff",
+    ".png": rb"\x89PNG\r\n\x1a\n",
+    ".gif": rb"GIF8[79]a",
+    ".bmp": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0",  # bytes of its second header
+    ".webp": rb"RIFF.{4}WEBP",
+    ".tif .tiff": rb"II\*\0|MM\0\*",
+    ".avif .heic": rb".{4}ftyp(avif|avis|heic|heix|mif1)",
+    ".jp2 .j2k": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
+    ".qoi": rb"qoif",
+    ".psd": rb"8BPS",
+    ".dds": rb"DDS ",
+    ".sgi": rb"\x01\xda[\0\1][\1\2]\0[\1-\3]",  # storage, bytes a value, dimensions
+    ".pcx": rb"\x0a[\0\2\3\5]\x01[\1\2\4\x08]",  # version, run lengths, bits a value
+    ".ppm .pgm .pbm .pnm .pfm": rb"P[1-6f]\s+(#[^\n]*\n\s*)*\d+\s+\d+\s",
+    ".xbm": rb"\s*#define[ \t]+\S+_width[ \t]+\d+\s+#define[ \t]+\S+_height[ \t]+\d+",
+    ".xpm": rb"/\* XPM \*/",
+    ".ico .tga": rb"(?!)",  # an icon is never read, and nothing marks a TGA
+}
+"""Suffixes of each image format, and a pattern of its first bytes."""
+_IMAGE_START = re.compile(b"|".join(b"(?:%s)" % start for start in _IMAGES.values()), re.DOTALL)
+IMAGE_SUFFIXES = frozenset(" ".join(_IMAGES).split())
+"""A member named so is meant to be an image: it becomes an item, and is rejected if it is none."""
+
 _BZIP2 = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
 _ARCHIVE_STARTS = {
     b"PK\3\4": "zip",
@@ -34,24 +44,10 @@ _ARCHIVE_STARTS = {
 _TAR_MAGIC = slice(257, 262)
 _TAR_CHECKSUM = slice(148, 156)
 
-IMAGE_SUFFIXES = frozenset(
-    (
-        ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff",
-        ".avif", ".heic", ".jp2", ".j2k", ".ppm", ".pgm", ".pbm", ".ico", ".tga", ".pcx", ".psd",
-    ),
-)  # fmt: skip
-"""A member named so is meant to be an image: it becomes an item, and is rejected if it is none."""
-
 
 def is_image(head: bytes) -> bool:
     """Tell whether the bytes start as an image does."""
-    if head.startswith(_IMAGE_STARTS):
-        return True
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return True
-    if head[:2] == b"BM":
-        return int.from_bytes(head[14:18], "little") in _BITMAP_HEADERS
-    return head[4:8] == b"ftyp" and head[8:12] in _ISO_BRANDS
+    return _IMAGE_START.match(head) is not None
 
 
 def archive_type(head: bytes) -> str | None:

@@ -28,6 +28,7 @@ from shardprep.errors import RecipeError
 from shardprep.recipe.problems import flag_of, unusable, value_shown, wrong_kind
 from shardprep.source.kaggle.ref import is_ref
 from shardprep.source.limits import DEFAULT_LIMITS, SourceLimits
+from shardprep.source.names import without_archive_suffix
 from shardprep.storage.url import is_url, parse_place, shown_url
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ _NUM_BYTES = re.compile(r"(\d{1,19}(?:\.\d{1,19})?)\s*(?:([kKmMgGtT])(i?))?[bB]?
 _COLOUR = re.compile(r"\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*")
 _MOST_BYTES = 2**63 - 1
 _COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128)}
-_SUFFIXES = re.compile(r"\.(zip|tar|tgz|tbz2?|txz|gz|bz2|xz)$", re.IGNORECASE)
 _SCHEME = re.compile(r"(^|[:,=])[A-Za-z][A-Za-z0-9+.-]+://")
 """Scheme of an address, where a rule names a file."""
 
@@ -308,8 +308,8 @@ class Recipe(BaseModel):
         stem = source.rpartition("/")[2].rpartition(":")[2]
         if stem in ("", ".", ".."):
             stem = Path(self.source).resolve().name
-        while _SUFFIXES.search(stem):
-            stem = _SUFFIXES.sub("", stem)
+        while (shorter := without_archive_suffix(stem)) != stem:
+            stem = shorter
         name = re.sub(r"[^a-z0-9]+", "_", stem.lower()).strip("_")
         name = name if name[:1].isalpha() else f"dataset_{name}"
         return name[:MAX_NAME].rstrip("_")

@@ -182,7 +182,7 @@ def sevenzip_entries(
         raise SourceError(
             name, "is a 7z archive, which needs py7zr", "pip install 'shardprep[7z]'"
         ) from error
-    from shardprep.source.sevenzip import AppendFactory  # noqa: PLC0415 - needs py7zr
+    from shardprep.source.sevenzip import EntryWriters  # noqa: PLC0415 - needs py7zr
 
     try:
         with out, py7zr.SevenZipFile(buffered(place)) as archive:
@@ -191,8 +191,8 @@ def sevenzip_entries(
             stated = archive.list()
             budget.check_members(len(stated), name)
             budget.check_ratio(place.num_bytes, sum(one.uncompressed for one in stated), name)
-            factory = AppendFactory(out)
-            archive.extractall(factory=factory)  # noqa: S202 - the factory ignores paths
+            writers = EntryWriters(out)
+            archive.extractall(factory=writers)  # noqa: S202 - the factory ignores paths
     except SourceError:
         raise
     except py7zr.PasswordRequired as error:
@@ -200,7 +200,7 @@ def sevenzip_entries(
     except Exception as error:  # py7zr lets whatever its decoders meet through
         why = shown(str(error), _SHOWN_ERROR)
         raise SourceError(name, f"cannot be unpacked ({why})", "download it again") from error
-    for part in factory.parts:
-        problem = unsafe_name(part.name)
-        extent = PlainExtent(out.place.file, part.offset, part.num_bytes)
-        yield Entry(part.name, part.num_bytes, None if problem else extent, problem)
+    for one in writers.entries:
+        problem = unsafe_name(one.name)
+        extent = PlainExtent(out.place.file, one.offset, one.num_bytes)
+        yield Entry(one.name, one.num_bytes, None if problem else extent, problem)

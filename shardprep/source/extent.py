@@ -240,35 +240,43 @@ def _lzma_unpacker(head: bytes) -> Unpacker:
 
 
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
-    """Read through a descriptor of its own: a cached one would show a file that was replaced."""
-    if is_url(file):
-        return _read_object(file, offset, num_bytes)
+    """Return bytes of a file or an object.
+
+    Raises:
+        MemberError: it cannot be read, or ends before.
+        StorageError: the store does not answer, or refuses.
+
+    """
     try:
-        descriptor = regular_descriptor(file)
-        try:
-            left = max(0, os.fstat(descriptor).st_size - offset)
-            if left < num_bytes:
-                message = f"is cut: {left:,} of {num_bytes:,} bytes are there"
-                raise MemberError(message)
-            data = os.pread(descriptor, num_bytes, offset)
-        finally:
-            os.close(descriptor)
+        read = range_reads.read_at if is_url(file) else _read_file
+        data = read(file, offset, num_bytes)
     except (OSError, OverflowError) as error:
-        message = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-        raise MemberError(message) from error
+        if is_url(file) and not isinstance(error, FileNotFoundError):
+            raise
+        reason = "no such object" if is_url(file) else getattr(error, "strerror", None) or error
+        raise MemberError(f"cannot be read ({reason})") from error
     if len(data) < num_bytes:
-        message = f"is cut: {len(data):,} of {num_bytes:,} bytes are there"
-        raise MemberError(message)
+        raise MemberError(f"is cut: {len(data):,} of {num_bytes:,} bytes are there")
     return data
 
 
-def _read_object(address: str, offset: int, num_bytes: int) -> bytes:
+def _read_file(file: str, offset: int, num_bytes: int) -> bytes:
+    """Return bytes of a file, fewer where it ends before.
+
+    The descriptor is opened anew: a cached one would show a file that was replaced.
+    """
+    descriptor = regular_descriptor(file)
     try:
-        data = range_reads.read_at(address, offset, num_bytes)
-    except FileNotFoundError as error:
-        message = "cannot be read (no such object)"
-        raise MemberError(message) from error
-    if len(data) < num_bytes:
-        message = f"is cut: {len(data):,} of {num_bytes:,} bytes are there"
-        raise MemberError(message)
+        # Before any memory is asked for: what an archive states may be far more than there is.
+        left = max(0, os.fstat(descriptor).st_size - offset)
+        if left < num_bytes:
+            raise MemberError(f"is cut: {left:,} of {num_bytes:,} bytes are there")
+        data = os.pread(descriptor, num_bytes, offset)
+        while len(data) < num_bytes:  # Linux reads 2.1 GB at a time, some file systems less
+            more = os.pread(descriptor, num_bytes - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+    finally:
+        os.close(descriptor)
     return data

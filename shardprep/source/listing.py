@@ -7,6 +7,7 @@ unpacked, once, in the work folder; no member's name ever becomes a path.
 
 from __future__ import annotations
 
+import glob
 import lzma
 import re
 import struct
@@ -44,7 +45,7 @@ _DAMAGE = (
 )  # fmt: skip
 """What the libraries raise for archives that are not whole."""
 _SHOWN_ERROR = 100
-_PART = re.compile(r"(?P<whole>.+)\.(?P<number>\d{3})")
+_VOLUME = re.compile(r"(?P<whole>.+)\.(?P<number>\d{3})")
 
 
 class Member(NamedTuple):
@@ -88,7 +89,7 @@ def list_source(
     """Return all members of the source in the order of their keys.
 
     Args:
-        source: a folder or an archive, told by content, or the first part of a split one; or the
+        source: a folder or an archive, told by content, or the first volume of a split one; or the
             address of an archive, or of what objects lie below.
         work_dir: where what must be unpacked is put; the caller removes it.
         notice: told, in one line, of work that takes long.
@@ -107,21 +108,21 @@ def list_source(
     place = parse_place(str(source))
     if isinstance(place, ObjectUrl):
         walk.address(str(source), leave_out)
-        walk.join_parts()
+        walk.join_volumes()
         return walk.listing()
     source = place
     if source.is_dir():
         walk.folder(source, leave_out)
     elif not source.is_file():
         raise SourceError(str(source), "no such file or folder", "give a folder, a zip or a tar")
-    elif (part := _PART.fullmatch(source.name)) is not None:
-        for path in sorted(source.parent.glob(f"{part['whole']}.[0-9][0-9][0-9]")):
+    elif (volume := _VOLUME.fullmatch(source.name)) is not None:
+        for path in sorted(source.parent.glob(f"{glob.escape(volume['whole'])}.[0-9][0-9][0-9]")):
             extent = PlainExtent.named(str(path), path.stat().st_size)
             budget.add_source(extent.num_bytes)
-            walk.part("", path.name, extent, depth=0)
+            walk.volume(path.name, extent, depth=0)
     else:
         walk.file(str(source), source.stat().st_size)
-    walk.join_parts()
+    walk.join_volumes()
     return walk.listing()
 
 
@@ -132,7 +133,7 @@ class _Walk:
         self.workshop = workshop
         self.budget = budget
         self.zip_encoding = zip_encoding
-        self.parts: dict[tuple[str, int], dict[int, StoredExtent]] = defaultdict(dict)
+        self.volumes: dict[tuple[str, int], dict[int, StoredExtent]] = defaultdict(dict)
         self.images: list[Member] = []
         self.others: list[Member] = []
         self.skipped: list[Skipped] = []
@@ -171,11 +172,11 @@ class _Walk:
                 self.budget.add_source(one.num_bytes)
                 extent = PlainExtent(str(found.url / one.relative), 0, one.num_bytes)
                 self.member(clean_key(one.relative), extent, depth=1)
-        elif _PART.fullmatch(found.url.name):
+        elif _VOLUME.fullmatch(found.url.name):
             raise SourceError(
                 address,
-                "is one part of a split archive",
-                "give the address that all of its parts lie below",
+                "is one volume of a split archive",
+                "give the address that all its volumes lie below",
             )
         else:
             self.file(str(found.url), found.archive_bytes)
@@ -208,8 +209,8 @@ class _Walk:
             self.skip(key, "junk", extent.num_bytes)
         elif name[name.rfind(".") :].lower() in IMAGE_SUFFIXES:
             self.image(key, extent)
-        elif _PART.fullmatch(name):
-            self.part("", key, extent, depth)
+        elif _VOLUME.fullmatch(name):
+            self.volume(key, extent, depth)
         else:
             self.unnamed(key, extent, depth)
 
@@ -283,32 +284,33 @@ class _Walk:
             inner = self.workshop.unpack(decompressed(packed, kind), extent.num_bytes, name)
         return self.archive(inner, name, prefix, depth + (within in _COMPRESSED))
 
-    def part(self, folder: str, name: str, extent: StoredExtent, depth: int) -> None:
-        """Keep one part of a split archive until all are known."""
-        match = _PART.fullmatch(name)
+    def volume(self, name: str, extent: StoredExtent, depth: int) -> None:
+        """Keep one volume of a split archive until all are known."""
+        match = _VOLUME.fullmatch(name)
         if match is not None:
-            whole = self.parts[folder + match["whole"], depth]
-            whole[int(match["number"])] = extent
+            self.volumes[match["whole"], depth][int(match["number"])] = extent
 
-    def join_parts(self) -> None:
-        """Join the parts of every split archive and add its members; what is none stays apart."""
-        while self.parts:
-            name, depth = min(self.parts)
-            parts = self.parts.pop((name, depth))
+    def join_volumes(self) -> None:
+        """Add the members of every split archive; numbered files that are none are sorted alone."""
+        while self.volumes:
+            name, depth = min(self.volumes)
+            volumes = self.volumes.pop((name, depth))
+            first = min(volumes)
             try:
-                kind = archive_type(parts[min(parts)].read_head(HEAD_BYTES))
+                kind = archive_type(volumes[first].read_head(HEAD_BYTES))
             except MemberError as error:
-                raise SourceError(f"{name}.{min(parts):03d}", str(error)) from error
+                raise SourceError(f"{name}.{first:03d}", str(error)) from error
             if kind is None:
-                for number, extent in parts.items():
+                for number, extent in volumes.items():
                     self.unnamed(f"{name}.{number:03d}", extent, depth)
                 continue
-            missing = sorted(set(range(1, max(parts) + 1)) - parts.keys())
+            missing = sorted(set(range(1, max(volumes) + 1)) - volumes.keys())
             if missing:
-                raise SourceError(f"{name}.{missing[0]:03d}", "is missing", "download all parts")
+                raise SourceError(
+                    f"{name}.{missing[0]:03d}", "is missing", "download all volumes of the archive"
+                )
             try:
-                place = self.workshop.join([parts[number] for number in sorted(parts)], name)
+                place = self.workshop.join([volumes[number] for number in sorted(volumes)], name)
             except MemberError as error:
-                raise SourceError(name, f"a part of it {error}") from error
-            prefix = f"{name}/" if depth else ""
-            self.archive(place, name, prefix=prefix, depth=depth + 1)
+                raise SourceError(name, f"a volume of it {error}") from error
+            self.archive(place, name, prefix=f"{name}/" if depth else "", depth=depth + 1)

@@ -1,4 +1,4 @@
-"""What members may be called. A key is a short POSIX path in one line of valid Unicode."""
+"""Names of members and archives. A key is a short POSIX path in one line of valid Unicode."""
 
 from __future__ import annotations
 
@@ -10,9 +10,24 @@ MAX_KEY_LENGTH = 4096
 _JUNK_NAMES = frozenset((".DS_Store", "Thumbs.db", "desktop.ini"))
 _PLAIN_PATH = re.compile(r"(?!\.?/|.*//|.*/\.(/|$)).*[^/]", re.DOTALL)
 """A path that is written as short as it can be; others are rare and may be slow."""
+_ARCHIVES = r"zip|7z|tar|tgz|tbz2?|txz|tar\.(gz|bz2|xz|7z)"
+_ARCHIVE_NAME = re.compile(rf".+\.({_ARCHIVES})(\.001)?", re.IGNORECASE)
+_ARCHIVE_SUFFIX = re.compile(
+    rf"\.({_ARCHIVES}|gz|bz2|xz)(\.\d{{3}})?(?=/|$)", re.IGNORECASE | re.ASCII
+)
 _DRIVE = re.compile("[A-Za-z]:")
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
 """What could end a line or steer a terminal."""
+
+
+def without_archive_suffix(path: str) -> str:
+    """Return "a/train" for "a/train.zip", and "train/a" for "train.tar.gz/a"."""
+    return _ARCHIVE_SUFFIX.sub("", path)
+
+
+def is_archive_name(name: str) -> bool:
+    """Tell whether a name is that of an archive, or of the first volume of a split one."""
+    return _ARCHIVE_NAME.fullmatch(name) is not None
 
 
 def unsafe_name(name: str) -> str:

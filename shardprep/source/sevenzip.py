@@ -1,8 +1,7 @@
-"""Where py7zr writes members: all into one file, whatever they are called."""
+"""Members of a 7z for py7zr: all are written into one file, whatever they are called."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from py7zr.io import Py7zIO, WriterFactory
@@ -11,27 +10,21 @@ if TYPE_CHECKING:
     from shardprep.source.unpack import UnpackedFile
 
 
-@dataclass(slots=True)
-class Part:
-    """One member in the common file."""
+class _EntryWriter(Py7zIO):
+    """Appends one member to the common file, and keeps its offset and size there in bytes."""
 
-    name: str
-    offset: int = 0
-    num_bytes: int = 0
-
-
-class _Appender(Py7zIO):
-    """Writes one member behind those before it."""
-
-    def __init__(self, out: UnpackedFile, part: Part) -> None:
-        self.out = out
-        self.part = part
+    def __init__(self, name: str, out: UnpackedFile) -> None:
+        """Begin a member without bytes."""
+        self.name = name
+        self.offset = 0
+        self.num_bytes = 0
+        self._out = out
 
     def write(self, s: bytes | bytearray) -> int:
-        if self.part.num_bytes == 0:
-            self.part.offset = self.out.place.num_bytes
-        self.part.num_bytes += len(s)
-        return self.out.write(s)
+        if self.num_bytes == 0:
+            self.offset = self._out.place.num_bytes
+        self.num_bytes += len(s)
+        return self._out.write(s)
 
     def read(self, size: int | None = None) -> bytes:
         del size
@@ -45,19 +38,18 @@ class _Appender(Py7zIO):
         """Leave that to the end."""
 
     def size(self) -> int:
-        return self.part.num_bytes
+        return self.num_bytes
 
 
-class AppendFactory(WriterFactory):
-    """Hands py7zr a writer for each member; `parts` says where they went, in their order."""
+class EntryWriters(WriterFactory):
+    """The writers of all members, in the order of the archive."""
 
     def __init__(self, out: UnpackedFile) -> None:
         """Append to `out`, which the caller closes."""
-        self.out = out
-        self.parts: list[Part] = []
+        self.entries: list[_EntryWriter] = []
+        self._out = out
 
     def create(self, filename: str) -> Py7zIO:
         """Return the writer of the next member."""
-        part = Part(filename)
-        self.parts.append(part)
-        return _Appender(self.out, part)
+        self.entries.append(_EntryWriter(filename, self._out))
+        return self.entries[-1]

@@ -75,12 +75,12 @@ class Workshop:
             _copy(stream, None, out)
             return out.place
 
-    def join(self, parts: Sequence[StoredExtent], name: str) -> PlainExtent:
-        """Write the parts one behind the other into a file."""
-        self._notice(f"joining {len(parts)} parts of {name}")
-        with self.new_file(name, sum(part.num_bytes for part in parts)) as out:
-            for part in parts:
-                with buffered(self.in_place(part, name, check=True)) as stream:
+    def join(self, volumes: Sequence[StoredExtent], name: str) -> PlainExtent:
+        """Write the volumes of a split archive into one file."""
+        self._notice(f"joining {len(volumes)} volumes of {name}")
+        with self.new_file(name, sum(volume.num_bytes for volume in volumes)) as out:
+            for volume in volumes:
+                with buffered(self.in_place(volume, name, check=True)) as stream:
                     _copy(stream, None, out)
             return out.place
 

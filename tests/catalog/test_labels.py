@@ -13,10 +13,11 @@ from shardprep.catalog.catalog import UNLABELLED, Catalog, make_catalog
 from shardprep.catalog.labels import label_keys
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.rules import Labelling, parse_label_rule
-from shardprep.catalog.splits import given_split, natural_order, without_archive_suffix
+from shardprep.catalog.splits import given_split, natural_order
 from shardprep.catalog.table import Table, parse_table
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
+from shardprep.source.names import without_archive_suffix
 from tests.support.builders import animals, jpeg, tar_bytes, write, write_folder, zip_bytes
 
 if TYPE_CHECKING:

@@ -25,7 +25,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from shardprep.catalog.splits import given_split
+from shardprep.cli.resolve import only_archive
 from shardprep.errors import SourceError
+from shardprep.recipe.recipe import make_recipe
 from shardprep.source.extent import MemberError, PlainExtent, ZipExtent
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.source.listing import Listing, Member, list_source
@@ -745,7 +748,9 @@ def test_a_part_that_is_missing_is_an_error_that_names_it(tmp_path: Path, missin
     if missing == "001":  # without its start nothing tells that it is an archive
         parts["in.zip.002"] = parts["in.zip.001"]
     del parts[f"in.zip.{missing}"]
-    with pytest.raises(SourceError, match=rf"^in\.zip\.{missing}: is missing; download all parts"):
+    with pytest.raises(
+        SourceError, match=rf"^in\.zip\.{missing}: is missing; download all volumes"
+    ):
         listed(write_folder(tmp_path / "source", parts))
 
 
@@ -1208,3 +1213,54 @@ def test_any_tree_in_any_containers_comes_back(container: Container) -> None:
         assert found.listing.skipped == []
         assert found.image_keys == sorted(found.image_keys)
         assert all(PurePosixPath(key).as_posix() == key for key in found.keys)
+
+
+# Names of archives
+
+
+def test_a_split_archive_may_have_brackets_in_its_name(tmp_path: Path) -> None:
+    """A glob of the unescaped name would look for photos1.zip."""
+    data = zip_bytes({"a.jpg": JPEG, "b.jpg": JPEG})
+    write(tmp_path / "photos[1].zip.001", data[:100])
+    write(tmp_path / "photos[1].zip.002", data[100:])
+    found = list_source(tmp_path / "photos[1].zip.001", tmp_path / "work", lambda _: None)
+    assert [member.key for member in found.images] == ["a.jpg", "b.jpg"]
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        *(".zip", ".7z", ".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz"),
+        *(".tar.7z", ".zip.001", ".7z.001", ".ZIP"),
+    ],
+)
+def test_every_suffix_of_archives_is_one_everywhere(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the name of the dataset, for the split of a folder, and for `init` without a source."""
+    name = f"train{suffix}"
+    assert make_recipe({"source": name}, "test").dataset_name == "train"
+    assert given_split([name]) == "train"
+    write_folder(tmp_path, {name: b"", "labels.csv.gz": b"", "train.zip.002": b""})
+    monkeypatch.chdir(tmp_path)
+    assert only_archive() == name
+
+
+def test_a_member_is_read_however_little_a_call_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux reads 2.1 GB in one call, and no more."""
+    path = write(tmp_path / "a", bytes(range(100)))
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, at: real(file, min(size, 7), at))
+    assert PlainExtent(str(path), 10, 80).read() == bytes(range(10, 90))
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a", bytes(100))
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, at: real(file, min(size, 60 - at), at))
+    with pytest.raises(MemberError, match="is cut: 60 of 100 bytes are there"):
+        PlainExtent(str(path), 0, 100).read()

@@ -103,7 +103,7 @@ def test_the_parts_of_a_split_archive_may_lie_below(bucket: Bucket, tmp_path: Pa
     assert [member.key for member in listing.images] == [
         f"pets.zip/{name}" for name in sorted(animals(24))
     ]
-    with pytest.raises(SourceError, match="is one part of a split archive; give the address"):
+    with pytest.raises(SourceError, match="is one volume of a split archive; give the address"):
         list_source(f"{bucket.url}/raw/pets.zip.001", tmp_path / "work", lambda _: None)
 
 
