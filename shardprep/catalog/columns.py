@@ -1,25 +1,33 @@
-"""Columns of a label table that are carried into the examples as features of their own."""
+"""Columns of a label table that become features of the examples."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from shardprep.dataset.example import is_beyond_float32
 from shardprep.errors import RecipeError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from shardprep.catalog.lookup import TableMatch
 
 Value = int | float | str
-_INT64 = 1 << 63
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
+"""A whole number that is written in the one way in which int64 gives it back."""
+_FLOAT = re.compile(
+    r"(?![-+]?\d+$)([-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?inf(inity)?|nan)",
+    re.ASCII | re.IGNORECASE,
+)
+"""A number with a point or an exponent; whole numbers written in other ways are texts (ids)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column and what its cells are; an empty cell is −1, NaN or ""."""
+    """A column and the type of its cells; an empty cell is −1, NaN or ""."""
 
     name: str
     dtype: Literal["int64", "float32", "bytes"]
@@ -30,10 +38,12 @@ def make_columns(
 ) -> tuple[tuple[Column, ...], list[tuple[Value, ...]]]:
     """Return the columns and, for each key, its values in their order.
 
-    A column is int64 if all of its cells are whole numbers, float32 if all are numbers, else text.
+    A column is int64 if all of its cells are whole numbers of at most 18 digits, float32 if all
+    are numbers, else text. Whole numbers that are written otherwise (007, 1_000, +1) are texts:
+    an id must come out as it went in.
 
     Raises:
-        SourceError: there is no table, or no such column in it.
+        SourceError: there is no table or no such column in it, or a number is beyond float32.
         RecipeError: a column would hide a feature of every example.
 
     """
@@ -50,22 +60,26 @@ def make_columns(
         dtype = _dtype(cells)
         columns.append(Column(name, dtype))
         values.append([_value(cell, dtype) for cell in cells])
+        if dtype == "float32":
+            _check_range(values[-1], name, match.table.name)
     return tuple(columns), list(zip(*values, strict=True))
 
 
 def _dtype(cells: Sequence[str]) -> Literal["int64", "float32", "bytes"]:
-    filled = [cell for cell in cells if cell]
-    try:
-        if all(-_INT64 <= int(cell) < _INT64 for cell in filled):
-            return "int64"
-    except ValueError:
-        pass
-    try:
-        for cell in filled:
-            float(cell)
-    except ValueError:
-        return "bytes"
-    return "float32"
+    others = [cell for cell in set(cells) if cell and not _INTEGER.fullmatch(cell)]
+    if not others:
+        return "int64"
+    return "float32" if all(_FLOAT.fullmatch(cell) for cell in others) else "bytes"
+
+
+def _check_range(numbers: Iterable[Value], column: str, table: str) -> None:
+    for number in numbers:
+        if isinstance(number, float) and is_beyond_float32(number):
+            raise SourceError(
+                table,
+                f"column {column!r} has {number:g}, which float32 cannot hold",
+                "leave it out of --columns, or name the cell with --null",
+            )
 
 
 def _value(cell: str, dtype: str) -> Value:

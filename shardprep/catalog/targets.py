@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from shardprep.catalog.splits import natural_order, parse_pairs
+from shardprep.dataset.example import is_beyond_float32
 from shardprep.errors import SourceError
 
 if TYPE_CHECKING:
@@ -202,6 +203,12 @@ def _number(key: str, cell: Cell) -> float:
             key,
             f"its target {_text(cell)!r} is not a number",
             "name what stands for nothing with --null, or use --target class",
+        )
+    if is_beyond_float32(number):
+        raise SourceError(
+            key,
+            f"its target {_text(cell)!r} is a number that float32 cannot hold",
+            "name it with --null, or use --target text",
         )
     return number
 

@@ -9,6 +9,7 @@ examples are equal bytes: protobuf itself promises no order for a map.
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -28,10 +29,17 @@ _ONE_BYTE = 128
 _BYTES_OF = [bytes((value,)) for value in range(_ONE_BYTE)]
 """What most lengths, tags and labels are."""
 _MAX_VARINT_BYTES = 10
+_BEYOND_FLOAT32 = 3.4028235677973366e38
+"""The least number that rounds to infinity as a float32."""
 
 
 def encode(features: Mapping[str, Values]) -> bytes:
-    """Return the serialized Example; a feature without values is written as an empty Feature."""
+    """Return the serialized Example; a feature without values is written as an empty Feature.
+
+    Raises:
+        OverflowError: a float `is_beyond_float32`; whoever reads values from outside checks that.
+
+    """
     entries: list[bytes] = []
     for name in sorted(features):
         value = _feature(features[name])
@@ -39,6 +47,11 @@ def encode(features: Mapping[str, Values]) -> bytes:
         entries += (b"\n", _varint(len(head) + len(value)), head, value)
     body = b"".join(entries)
     return b"".join((b"\n", _varint(len(body)), body))
+
+
+def is_beyond_float32(value: float) -> bool:
+    """Tell whether a finite number is too large for a float feature."""
+    return math.isfinite(value) and abs(value) >= _BEYOND_FLOAT32
 
 
 def decode(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:

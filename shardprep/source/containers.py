@@ -145,7 +145,7 @@ def tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
 def _check_end(place: PlainExtent, at: int, name: str) -> None:
     """See that the tar ends as tars do, and all of it: tarfile takes any damage for the end."""
     is_end = False
-    while data := place.part(at, _BLOCK_BYTES):
+    while data := place.read_range(at, _BLOCK_BYTES):
         blank = len(data) - len(data.lstrip(b"\0"))
         is_end = is_end or blank >= tarfile.BLOCKSIZE
         if blank < len(data):
@@ -157,7 +157,7 @@ def _check_end(place: PlainExtent, at: int, name: str) -> None:
         if at >= place.num_bytes:
             what = f"is cut: it stops at offset {at:,} without the blank block that ends a tar"
         raise SourceError(name, f"{what}, so members may be missing", "download or pack it again")
-    if archive_type(place.part(at, HEAD_BYTES)) == "tar":
+    if archive_type(place.read_range(at, HEAD_BYTES)) == "tar":
         raise SourceError(
             name,
             f"another tar follows at offset {at:,}, behind its end",

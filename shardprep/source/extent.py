@@ -85,9 +85,9 @@ class PlainExtent(NamedTuple):
 
     def read_head(self, num_bytes: int) -> bytes:
         """Return the first `num_bytes`, fewer where there are not so many."""
-        return self.part(0, num_bytes)
+        return self.read_range(0, num_bytes)
 
-    def part(self, at: int, num_bytes: int) -> bytes:
+    def read_range(self, at: int, num_bytes: int) -> bytes:
         """Return `num_bytes` from offset `at` on, fewer where it ends before."""
         left = max(0, self.num_bytes - at)
         return _read_at(self.file, self.offset + at, min(num_bytes, left))

@@ -61,7 +61,7 @@ class Window(io.RawIOBase):
     def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer)[: max(0, self._size - self._at)]
         if self._file is None:
-            data = self._place.part(self._at, len(view))
+            data = self._place.read_range(self._at, len(view))
             num_bytes = len(data)
             view[:num_bytes] = data
         else:

@@ -60,7 +60,7 @@ def read_end(place: PlainExtent) -> End | None:
     """Return the end of a zip as zipfile finds it, None where there is none."""
     tail_bytes = min(place.num_bytes, _MAX_COMMENT_BYTES + _END.size + 100)
     start = place.num_bytes - tail_bytes
-    tail = place.part(start, tail_bytes)
+    tail = place.read_range(start, tail_bytes)
     at = len(tail) - _END.size
     if tail[at : at + 4] != b"PK\5\6" or tail[-2:] != b"\0\0":
         at = tail.rfind(b"PK\5\6")
@@ -81,7 +81,7 @@ def _measure(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
     """Return the number of entries in a directory, and the length of the longest extra field."""
     num_entries = longest = 0
     while at < stop:
-        block = place.part(at, min(_SCAN_BYTES, stop - at))
+        block = place.read_range(at, min(_SCAN_BYTES, stop - at))
         reached = 0
         while block.startswith(b"PK\1\2", reached) and reached + _ENTRY_BYTES <= len(block):
             name_bytes, extra_bytes, comment_bytes = _ENTRY_LENGTHS.unpack_from(block, reached + 28)
@@ -188,7 +188,7 @@ def _gaps(
 
 
 def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:
-    header = place.part(at, _LOCAL.size)
+    header = place.read_range(at, _LOCAL.size)
     if len(header) < _LOCAL.size or not header.startswith(b"PK\3\4"):
         return 0
     fields = _LOCAL.unpack(header)
@@ -198,7 +198,7 @@ def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:
 def _find_member(place: PlainExtent, start: int, stop: int) -> int | None:
     """Return where the first member between two offsets starts, None where there is none."""
     while start + _LOCAL.size < stop:
-        block = place.part(start, min(_SCAN_BYTES, stop - start))
+        block = place.read_range(start, min(_SCAN_BYTES, stop - start))
         at = block.find(b"PK\3\4")
         while at >= 0:
             if _is_member(place, start + at, stop):
@@ -209,7 +209,7 @@ def _find_member(place: PlainExtent, start: int, stop: int) -> int | None:
 
 
 def _is_member(place: PlainExtent, at: int, stop: int) -> bool:
-    header = place.part(at, _LOCAL.size)
+    header = place.read_range(at, _LOCAL.size)
     if len(header) < _LOCAL.size:
         return False
     _, version, flags, method, _, _, _, packed, _, name_bytes, extra_bytes = _LOCAL.unpack(header)
@@ -221,5 +221,5 @@ def _is_member(place: PlainExtent, at: int, stop: int) -> bool:
         and method in _METHODS
         and 0 < name_bytes <= _MAX_NAME_BYTES
         and after <= stop
-        and b"\0" not in place.part(at + _LOCAL.size, name_bytes)
+        and b"\0" not in place.read_range(at + _LOCAL.size, name_bytes)
     )

@@ -137,7 +137,7 @@ def _file_signature(whole: PlainExtent, mark: str) -> str:
         return _sha256(f"{whole.num_bytes} {mark}".encode())
     digest = hashlib.sha256(b"%d " % whole.num_bytes)
     for at in range(end.directory, whole.num_bytes, _BLOCK_BYTES):
-        digest.update(whole.part(at, _BLOCK_BYTES))
+        digest.update(whole.read_range(at, _BLOCK_BYTES))
     return digest.hexdigest()
 
 

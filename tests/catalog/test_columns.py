@@ -1,0 +1,81 @@
+"""Columns and targets of a table: types, and numbers that cannot be kept as they are."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.catalog.columns import make_columns
+from shardprep.catalog.lookup import KeyIndex, match_table
+from shardprep.catalog.targets import TargetSpec, make_targets
+from shardprep.dataset.example import encode, is_beyond_float32
+from shardprep.errors import SourceError
+from tests.catalog.test_labels import table
+from tests.support.builders import animals, build, write_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+
+
+def column(*cells: str) -> tuple[str, list[object]]:
+    """Return the type and the values of a column with these cells."""
+    index = KeyIndex([f"{i}.jpg" for i in range(len(cells))])
+    rows = "".join(f"{i}.jpg,{cell}\n" for i, cell in enumerate(cells))
+    match = match_table(index, table(f"id,x\n{rows}"), "id")
+    (made,), values = make_columns(["x"], match, len(cells))
+    return made.dtype, [value for (value,) in values]
+
+
+@pytest.mark.parametrize(
+    ("cells", "dtype", "values"),
+    [
+        (["1", "-20", "0", ""], "int64", [1, -20, 0, -1]),
+        (["9" * 18, "-" + "9" * 18], "int64", [10**18 - 1, 1 - 10**18]),
+        (["1", "2.5", "1e3", "-.5"], "float32", [1.0, 2.5, 1000.0, -0.5]),
+        (["45.0", "inf"], "float32", [45.0, float("inf")]),
+        (["00123", "123"], "bytes", ["00123", "123"]),
+        (["007", "1.5"], "bytes", ["007", "1.5"]),
+        (["1_0", "2"], "bytes", ["1_0", "2"]),
+        (["1_0.5"], "bytes", ["1_0.5"]),
+        (["+1", "2"], "bytes", ["+1", "2"]),
+        (["-0"], "bytes", ["-0"]),
+        (["٣", "4"], "bytes", ["٣", "4"]),
+        (["1" * 19, "2"], "bytes", ["1" * 19, "2"]),
+        (["a", ""], "bytes", ["a", ""]),
+    ],
+)
+def test_the_cells_of_a_column_say_its_type(
+    cells: list[str], dtype: str, values: list[object]
+) -> None:
+    assert column(*cells) == (dtype, values)
+
+
+@pytest.mark.parametrize("cell", ["1e39", "-3.5e38", "1e300"])
+def test_a_number_beyond_float32_is_an_error_before_the_build(cell: str) -> None:
+    with pytest.raises(SourceError, match=r"^labels\.csv: column 'x' has .* cannot hold; leave"):
+        column("1.5", cell)
+    with pytest.raises(SourceError, match=r"^b: its target .* float32 cannot hold; name it"):
+        make_targets(["a", "b"], ["1.5", cell], TargetSpec(kind="regression"))
+
+
+def test_a_build_with_such_a_target_ends_with_one_line(tmp_path: Path) -> None:
+    rows = "".join(f"{key},1e{36 + i}\n" for i, key in enumerate(animals(6)))
+    source = write_folder(tmp_path / "in", animals(6) | {"t.csv": f"id,x\n{rows}".encode()})
+    with pytest.raises(SourceError, match=r"its target '1e40' is a number that float32"):
+        build(source, tmp_path / "out", labels="csv:t.csv:id:x", target="regression")
+
+
+@pytest.mark.parametrize("number", [LARGEST, 3.4028235677973362e38, -LARGEST, 0.0])
+def test_whatever_is_not_beyond_float32_is_encoded(number: float) -> None:
+    assert not is_beyond_float32(number)
+    assert encode({"x": [number, float("inf"), float("nan")]})
+
+
+def test_the_least_number_beyond_float32_is_not() -> None:
+    assert is_beyond_float32(3.4028235677973366e38)
+    with pytest.raises(OverflowError):
+        encode({"x": [3.4028235677973366e38]})
