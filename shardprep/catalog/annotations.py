@@ -25,7 +25,8 @@ _MASKS = re.compile(
 _COCO = re.compile(
     r"(^|/)(annotations/[^/]*|[^/]*coco[^/]*|(instances|panoptic)_[^/]*)\.json$", re.IGNORECASE
 )
-_BOXES = {".xml": "XML files, as of Pascal VOC", ".txt": "text files, as of YOLO"}
+_BOXES = {".xml": "Pascal VOC", ".txt": "YOLO"}
+"""Formats with a document for each image, by suffix."""
 _MATCHED = 0.5
 """Share of the names of annotations that images must have, or the other way round."""
 
@@ -42,29 +43,40 @@ class MaskFolders(NamedTuple):
 def find_masks(keys: Sequence[str]) -> MaskFolders:
     """Return the folders whose name and place say that they hold masks, not images of a class.
 
-    That is a folder such as `masks` beside one such as `images`, or `trainannot` beside `train`.
+    That is a folder such as `masks` beside one such as `images`, or `trainannot` beside `train`;
+    or one far from `images`, half of whose files or more are named as those are.
     """
-    folders = Counter(key.rpartition("/")[0] for key in keys)
-    paths = [(folder.split("/"), number) for folder, number in folders.items()]
-    mask_names = {n for n in {name for path, _ in paths for name in path} if _MASKS.fullmatch(n)}
+    folders: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for key in keys:
+        folders[tuple(key.split("/")[:-1])].append(key)
+    mask_names = {n for n in {name for path in folders for name in path} if _MASKS.fullmatch(n)}
     if not mask_names:
         return MaskFolders({}, frozenset())
     beside: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
-    for path, _ in paths:
+    stems: set[str] = set()
+    for path, images in folders.items():
         for depth, name in enumerate(path):
-            beside[tuple(path[:depth])].add(name)
+            beside[path[:depth]].add(name)
+        if mask_names.isdisjoint(path) and any(map(_IMAGES.fullmatch, path)):
+            stems.update(map(_stem, images))
     masks: Counter[str] = Counter()
     no_classes: set[str] = set()
-    for path, number in paths:
+    for path, images in folders.items():
         for depth, name in enumerate(path):
-            if name in mask_names and (images := _images_of(name, beside[tuple(path[:depth])])):
-                masks[name] += number
-                no_classes |= {name, *images}
+            if name not in mask_names:
+                continue
+            others = _image_folders(name, beside[path[:depth]])
+            is_far = not any(map(_IMAGES.fullmatch, path)) and _MATCHED * len(images) <= len(
+                stems.intersection(map(_stem, images))
+            )
+            if others or is_far:
+                masks[name] += len(images)
+                no_classes |= {name, *others}
                 break
     return MaskFolders(dict(masks), frozenset(no_classes))
 
 
-def _images_of(mask: str, siblings: Collection[str]) -> set[str]:
+def _image_folders(mask: str, siblings: Collection[str]) -> set[str]:
     """Return the folders beside one of masks that hold their images: `images`, `train`."""
     return {
         name
@@ -86,23 +98,23 @@ def annotation_findings(keys: Sequence[str], others: Sequence[str]) -> list[str]
     if masks := find_masks(keys).num_masks:
         globs = " ".join(f"--exclude '{name}/*'" for name in masks)
         found.append(
-            f"{sum(masks.values()):,} images in folders {', '.join(masks)} look like masks, which "
-            f"are not read yet; {globs} leaves them out"
+            f"masks are not read yet: {sum(masks.values()):,} images in folders {', '.join(masks)} "
+            f"look like masks; {globs} leaves them out"
         )
-    stems = {_stem(key) for key in keys}
+    stems = set(map(_stem, keys))
     by_suffix: defaultdict[str, set[str]] = defaultdict(set)
     for key in others:
         by_suffix[key[key.rfind(".") :].lower()].add(_stem(key))
-    for suffix, what in _BOXES.items():
-        named = by_suffix[suffix] & stems
-        if named and len(named) >= _MATCHED * min(len(by_suffix[suffix]), len(stems)):
+    for suffix, form in _BOXES.items():
+        named = len(by_suffix[suffix] & stems)
+        if named and named >= _MATCHED * min(len(by_suffix[suffix]), len(stems)):
             found.append(
-                f"{len(named):,} {what}, are named as images: annotations, which are not read yet"
+                f"annotations of {form} are not read yet: {suffix} files for {named:,} images"
             )
     coco = [key for key in others if _COCO.search(key)]
     if coco:
         more = f" and {len(coco) - 1:,} more" if coco[1:] else ""
-        found.append(f"{coco[0]}{more}: annotations as of COCO, which are not read yet")
+        found.append(f"annotations of COCO are not read yet: {coco[0]}{more}")
     return found
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from shardprep.catalog.annotations import find_masks
 from shardprep.catalog.label_tables import candidate_columns, label_by_columns, label_by_table
-from shardprep.catalog.labels import auto_labels
+from shardprep.catalog.labels import auto_labels, label_keys
 from shardprep.catalog.lookup import KeyIndex, match_table
-from shardprep.catalog.rules import CsvRule
+from shardprep.catalog.rules import CsvRule, LabelRule
 from shardprep.catalog.splits import given_split
 from shardprep.errors import SourceError
 
@@ -60,6 +60,11 @@ class Candidate:
         return {key: value for key, value in keys.items() if value}
 
     @property
+    def is_likely(self) -> bool:
+        """Whether there are two classes or more, each with two images on average."""
+        return 2 <= self.num_classes <= max(2, self.num_labelled // 2)
+
+    @property
     def counts(self) -> str:
         """The result in words: images labelled, and classes."""
         return f"{self.num_labelled:,} of {self.num_images:,} images, {self.num_classes:,} classes"
@@ -83,6 +88,14 @@ def candidate(labelling: Labelling, **part: str | tuple[str, ...]) -> Candidate:
     return Candidate(labelling.rule, *counts, shown, **part)  # type: ignore[arg-type]
 
 
+def path_candidates(index: KeyIndex) -> list[Candidate]:
+    """Return what the rules of folders and file names give: two classes or more, and no masks."""
+    masks = find_masks(index.keys).no_classes
+    rules = (LabelRule("folder"), LabelRule("folder", "2"), LabelRule("prefix"))
+    found = [candidate(label_keys(index, rule, ())) for rule in rules]
+    return [one for one in found if one.is_likely and masks.isdisjoint(one.examples)]
+
+
 def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
     """Return what a table gives: by its label column or, if that is not clear, by each column.
 
@@ -103,7 +116,7 @@ def table_candidates(index: KeyIndex, table: Table) -> list[Candidate]:
             one = candidate(label_by_columns(index.keys, match, rule))
         except SourceError:
             continue  # two rows of an image disagree
-        if len(columns) > 1 or 2 <= one.num_classes <= one.num_labelled // 2:
+        if len(columns) > 1 or one.is_likely:
             found.append(one)
     return sorted(found, key=lambda one: -one.num_labelled)
 

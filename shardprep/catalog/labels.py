@@ -43,7 +43,8 @@ def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Lab
         case "folder":
             depth = folder_depth(rule.argument, "--labels")
             how = f"name of folder {depth} above the image"
-            return Labelling(_folder_names(keys, depth), how, rule=f"folder:{depth}")
+            name = "folder" if depth == 1 else f"folder:{depth}"
+            return Labelling(_folder_names(keys, depth), how, rule=name)
         case "prefix":
             how = "start of the file name, before the number"
             return Labelling([_prefix(key) for key in keys], how, rule="prefix")
@@ -85,7 +86,10 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
     rule = "folder"
     if not _fits(names, considered):
         prefixes = (_prefix(key) for key in keys)
-        names = [name if name and _WORDS.match(name) else None for name in prefixes]
+        names = [
+            name if name and _WORDS.match(name) and not given_split([name]) else None
+            for name in prefixes
+        ]
         example = keys[considered[0]].rpartition("/")[2]
         how = f"start of the file name, before the number ({example} → {names[considered[0]]})"
         rule = "prefix"

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from shardprep.catalog.annotations import annotation_findings
 from shardprep.catalog.candidates import (
     Candidate,
-    candidate,
     part_candidates,
+    path_candidates,
     table_candidates,
 )
 from shardprep.catalog.catalog import no_image
 from shardprep.catalog.documents import TABLE_SUFFIXES, Documents
-from shardprep.catalog.labels import auto_labels, label_keys
+from shardprep.catalog.labels import auto_labels
 from shardprep.catalog.lookup import KeyIndex, match_table
-from shardprep.catalog.rules import parse_label_rule
 from shardprep.catalog.splits import folder_splits
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.table import Table
 
-_RULES = ("folder:1", "folder:2", "prefix")
 _MOST_COLUMNS = 12
 
 
@@ -104,8 +102,9 @@ def survey_source(
     tables = Documents(listing.others, make_recipe({"source": str(source)}, "init")).tables()
     index = KeyIndex(keys)
     chosen = auto_labels(index, tables)
-    rules = [candidate(label_keys(index, parse_label_rule(rule), ())) for rule in _RULES]
-    rules += [one for table in tables for one in table_candidates(index, table)]
+    rules = path_candidates(index) + [
+        one for table in tables for one in table_candidates(index, table)
+    ]
     if chosen.rule == "none":
         rules += part_candidates(keys, tables)
     recognised = annotation_findings(keys, [member.key for member in listing.others])
@@ -121,7 +120,7 @@ def survey_source(
         suffixes=_suffixes(listing.images),
         splits=dict(Counter(split or "train" for split in folder_splits(keys))),
         tables=tuple(_table(index, table) for table in tables),
-        rules=tuple(one for one in rules if one.num_classes > 1),
+        rules=tuple(rules),
         chosen=chosen.rule,
         findings=(*chosen.findings, *recognised),
         target=targets.kind,

@@ -117,8 +117,23 @@ def test_masks_are_no_class_and_are_told(
     assert len(made.items) == 8
     (name,) = masks
     (line,) = made.findings
-    assert line.startswith(f"4 images in folders {name} look like masks, which are not read yet")
-    assert line.endswith(f"; --exclude '{name}/*' leaves them out")
+    assert line == (
+        f"masks are not read yet: 4 images in folders {name} look like masks; "
+        f"--exclude '{name}/*' leaves them out"
+    )
+
+
+def test_masks_far_from_their_images_are_told_by_their_names() -> None:
+    keys = [f"images/train/{i}.jpg" for i in range(4)]
+    keys += [f"semantic/masks/train/{i}.png" for i in range(4)]
+    assert find_masks(keys).num_masks == {"masks": 4}
+    assert not find_masks([key.replace("images", "pictures") for key in keys]).num_masks
+
+
+def test_splits_in_file_names_are_no_classes() -> None:
+    """As a set that was made for boxes has them: train_001.jpg, val_001.jpg."""
+    keys = [f"{split}_{i:03d}.jpg" for split in ("train", "val") for i in range(4)]
+    assert auto_labels(KeyIndex(keys), ()).rule == "none"
 
 
 def test_masks_in_a_folder_of_each_image_are_told() -> None:
@@ -128,12 +143,19 @@ def test_masks_in_a_folder_of_each_image_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [("Mask", "Non Mask"), ("with_mask", "without_mask"), ("labels", "logos"), ("gt", "x")]
+    "names",
+    [
+        ("Mask", "Non Mask"),
+        ("with_mask", "without_mask"),
+        ("labels", "logos"),
+        ("gt", "x"),
+        ("images/mask", "images/no mask"),
+    ],
 )
 def test_classes_that_are_called_so_stay_classes(names: tuple[str, str]) -> None:
     keys = [f"{name}/{i}.jpg" for name in names for i in range(4)]
     assert not find_masks(keys).num_masks
-    assert set(auto_labels(KeyIndex(keys), ()).names) == set(names)
+    assert set(auto_labels(KeyIndex(keys), ()).names) == {n.rpartition("/")[2] for n in names}
 
 
 def test_classes_are_found_where_masks_are_left_out() -> None:
@@ -146,10 +168,22 @@ def test_classes_are_found_where_masks_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("others", "told"),
     [
-        ([f"Annotations/{i}.xml" for i in range(4)], "4 XML files, as of Pascal VOC, are named"),
-        ([f"labels/{i}.txt" for i in range(4)], "4 text files, as of YOLO, are named as images"),
-        (["annotations/instances_train.json"], "instances_train.json: annotations as of COCO"),
-        (["train/_annotations.coco.json"], "_annotations.coco.json: annotations as of COCO"),
+        (
+            [f"Annotations/{i}.xml" for i in range(4)],
+            "of Pascal VOC are not read yet: .xml files for 4 images",
+        ),
+        (
+            [f"labels/{i}.txt" for i in range(4)],
+            "of YOLO are not read yet: .txt files for 4 images",
+        ),
+        (
+            ["annotations/instances_train.json"],
+            "of COCO are not read yet: annotations/instances_train.json",
+        ),
+        (
+            ["train/_annotations.coco.json"],
+            "of COCO are not read yet: train/_annotations.coco.json",
+        ),
         (["readme.txt", "notes.xml", "a.json"], ""),
     ],
 )
@@ -161,7 +195,7 @@ def test_boxes_are_told(others: list[str], told: str) -> None:
 
 @pytest.mark.parametrize(
     ("archive", "told"),
-    [("camvid.zip", "60 images in folders"), ("bccd.zip", "364 XML files, as of Pascal VOC")],
+    [("camvid.zip", "60 images in folders"), ("bccd.zip", ".xml files for 364 images")],
 )
 def test_annotations_of_real_sets_are_told(tmp_path: Path, archive: str, told: str) -> None:
     if not (SHARED_DATA / archive).exists():

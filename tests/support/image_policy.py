@@ -847,7 +847,7 @@ POLICY: dict[str, tuple[Line, ...]] = {
         Line(
             what="BMP, DDS, JPEG 2000, Netpbm, PCX, PNG, QOI, SGI, TGA, TIFF, WebP; also GIF, PSD, "
             "XBM, XPM",
-            result="read, whatever the name says",
+            result="read, whatever the name says; a TGA must be called .tga: nothing else marks it",
             why="many a WebP is called .jpg",
             within=0,
             cases=_formats,
