@@ -68,7 +68,7 @@ class Item(NamedTuple):
     target: Target = None
     """Class index, several of them, a number or a text; None where the source says nothing."""
     strata: tuple[int, ...] = ()
-    """What a split must spread evenly: its classes."""
+    """The classes of the image, which a split spreads evenly."""
     group: str = ""
     """Images of one group belong in one split; "" for an image on its own."""
     columns: tuple[Value, ...] = ()
@@ -94,22 +94,22 @@ class Catalog:
     skipped: list[Skipped]
     label_names: tuple[str, ...]
     labels_from: str
-    """Where the labels come from, in one line for the user."""
+    """The source of the labels, in one line for the user."""
     rows_without_image: tuple[str, ...]
     """Ids in the label table for which the source has no image."""
     target_kind: TargetKind = "none"
     columns: tuple[Column, ...] = ()
     findings: list[str] = field(default_factory=list)
-    """What else is worth knowing, a line each."""
+    """Remarks for the user, a line each."""
 
 
 def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> Catalog:
     """Return the catalog of the recipe's source.
 
     Args:
-        recipe: names the source, the rules for labels and splits, and what is wanted of it.
-        work_dir: where what must be unpacked is put; must live as long as the items.
-        notice: told, in one line, of work that takes long.
+        recipe: the source, the rules for labels and splits, and the selection of images.
+        work_dir: folder for unpacked archives; it must exist as long as the items are used.
+        notice: called with one line about work that takes long.
 
     Raises:
         SourceError: the source cannot be read, holds no image, or contradicts the rules.
@@ -184,7 +184,7 @@ def _wanted(
 
 
 def no_image(source: str, listing: Listing) -> SourceError:
-    """Return what to say of a source without an image."""
+    """Return the error for a source without an image."""
     if num_links := _num_links_outside(listing):
         return SourceError(
             source,

@@ -24,7 +24,7 @@ TABLE_SUFFIXES = (".csv", ".tsv")
 
 
 class Documents:
-    """Finds and reads what is not an image."""
+    """Finds and reads the files beside the images."""
 
     def __init__(self, others: Sequence[Member], recipe: Recipe) -> None:
         """`others` are the members of the source that are no images."""

@@ -1,4 +1,4 @@
-"""Which images belong together: of one patient, one scene, one burst. A split never parts them."""
+"""Groups of images (one patient, one scene, one burst). A group never spans two splits."""
 
 from __future__ import annotations
 

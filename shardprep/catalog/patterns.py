@@ -1,7 +1,7 @@
-"""Patterns that the user gives, searched in names that a stranger gives, in bounded time.
+"""Patterns of the user, searched in the names of a source in bounded time.
 
-One pattern that can match in many ways (`([a-z]+)*$`) and one long name take longer than the
-universe has been there, and Python's `re` stops for nobody: it runs in a process with a clock.
+A pattern that can match in many ways (`([a-z]+)*$`) takes exponential time for a long name, and
+`re` has no time limit: the search runs in a process of its own, which is ended when time is up.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 FREE_S = 10.0
-"""Seconds of the processor for each pattern, however few names there are."""
+"""CPU seconds for each pattern, however few names there are."""
 S_PER_NAME = 20e-6
-"""Seconds more for each name; an ordinary pattern takes a twentieth of it."""
+"""Further CPU seconds for each name; an ordinary pattern takes a twentieth of them."""
 _BATCH = 4096
-"""Names sent at a time."""
+"""Number of names sent at a time."""
 _MOST_SHOWN = 80
 """Characters of a pattern or a name in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression, and whose it is."""
+    """A regular expression, and the option that gave it."""
 
     text: str
     option: str
     """The flag that it was given with."""
     given: str
-    """As the user wrote it, for errors."""
+    """The text that the user wrote, for errors."""
     group: str | int | None = None
     """Group of a match that is wanted; None: whether there is a match."""
     is_whole: bool = False
-    """Whether it must match a name from beginning to end."""
+    """True if it must match a name from beginning to end."""
 
     def search(self, names: Sequence[str]) -> list[str | None]:
         """Return the group in each name, None where there is no match, "" where it is not in it.

@@ -1,6 +1,6 @@
-"""A process that searches names by one pattern: `patterns` starts it, as a file.
+"""The process that searches names by one pattern; `patterns` starts it as a file.
 
-It imports nothing but the standard library, so that it is there in a fiftieth of a second.
+It imports the standard library alone, and so starts in 20 ms.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 _NUM_BYTES = struct.Struct("<Q")
 _SPARE_S = 2
-"""Seconds of the processor until the system ends what has not heard its own clock."""
+"""CPU seconds after the time limit at which the system ends a search that missed its signal."""
 
 
 class _OutOfTimeError(Exception):
-    """The time of the pattern is over."""
+    """The time limit of the pattern is reached."""
 
 
 def main() -> None:
-    """Answer each list of names with a list of what was found, or with the place it is stuck at."""
+    """Answer each list of names with the groups found, or with the index of the slow name."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pattern, group, is_whole, limit_s = receive(sys.stdin.buffer)
-    # Of the processor, not of the wall: nobody is to blame for a machine that has more to do.
-    # A search in the main thread looks for signals; the system's limit needs no such favour.
+    # CPU time, not wall time: other work on the machine must not count. `re` checks for signals
+    # now and then only; the limit of the system holds in any case.
     most_s = math.ceil(limit_s) + _SPARE_S
     resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
     signal.signal(signal.SIGVTALRM, _out_of_time)

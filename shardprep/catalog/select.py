@@ -1,4 +1,4 @@
-"""Which images are wanted: below a root, matched by globs, not on a list of those to leave out."""
+"""Selection of images: below a root, matched by globs, not on an exclude list."""
 
 from __future__ import annotations
 

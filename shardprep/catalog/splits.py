@@ -1,4 +1,4 @@
-"""Which split an image belongs to, as far as the source says: by folder, column, list or table."""
+"""Splits that the source gives: by folder, column, list or table."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _TABLE_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """Where splits come from, if not from folders."""
+    """One `--split` value; without it, folders give the splits."""
 
     kind: Literal["ratio", "column", "list", "roots", "tables"]
     ratios: Mapping[str, float]
-    """Of kind "ratio": split → share, adding up to 1."""
+    """For kind "ratio": split → share; the shares add up to 1."""
     column: str = ""
-    """Of kind "column": its name."""
+    """For kind "column": the name of the column."""
     places: Mapping[str, str] = field(default_factory=dict)
     """Cell → split of a column; split → file of a list; split → glob of roots."""
 

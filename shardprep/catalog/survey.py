@@ -1,4 +1,4 @@
-"""What `shardprep init` sees in a source, and the recipe that follows from it."""
+"""The survey of a source for `shardprep init`, and the recipe that follows from it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MOST_COLUMNS = 12
 
 @dataclass(frozen=True, slots=True)
 class TableSurvey:
-    """What one CSV has to do with the images."""
+    """One CSV, and the images that it names."""
 
     name: str
     num_rows: int
@@ -49,17 +49,17 @@ class TableSurvey:
     num_matched: int
     """Images that have a row."""
     problem: str = ""
-    """Why its rows cannot be told to images."""
+    """The reason why its rows cannot be matched to images, "" if they can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What lies in a source."""
+    """The content of a source."""
 
     source: str
     num_images: int
     num_bytes: int
-    """Of the images, as they are."""
+    """Size of all images, in bytes."""
     suffixes: dict[str, int]
     splits: dict[str, int]
     """Images by the split that folders give."""
@@ -67,7 +67,7 @@ class Survey:
     rules: tuple[Candidate, ...]
     """The ways to label the source, or a part of it."""
     chosen: str
-    """The rule that auto takes."""
+    """The rule that `auto` takes."""
     findings: tuple[str, ...]
     """Annotations that were recognised and are not read, and other remarks, a line each."""
     target: TargetKind
@@ -78,9 +78,9 @@ class Survey:
     skipped: dict[str, int]
     """Members left out, by reason."""
     follow_links: bool
-    """Whether links that lead outside were followed."""
+    """True if links that lead outside were followed."""
     num_doubles: int
-    """Images that, by size and CRC-32, are there already."""
+    """Number of images whose size and CRC-32 equal those of another."""
 
 
 def survey_source(
@@ -90,7 +90,7 @@ def survey_source(
     *,
     follow_links: bool = False,
 ) -> Survey:
-    """Return what lies in a source.
+    """Return the content of a source.
 
     Arguments and errors are those of `list_source`; `follow_links` is one of its limits.
     """

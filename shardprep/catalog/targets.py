@@ -1,6 +1,6 @@
-"""From cells to targets: class indices, several of them, numbers or texts. Pure.
+"""Targets from cells: a class index, several class indices, a number or a text. Pure.
 
-A target is what a model learns to give for an image; None where the source says nothing.
+A target is the value that a model learns to predict; None for an unlabelled image.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.schema import TargetKind
 
 Cell = str | tuple[str, ...]
-"""What a label rule finds for an image: one name, or the columns that are set."""
+"""The label of an image: one name, or the names of the columns that are set."""
 Target = int | tuple[int, ...] | float | str | None
 
 _SEPARATORS = ("|", ",", ";", " ")
@@ -34,7 +34,7 @@ _MANY_VALUES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """What targets are asked for."""
+    """The kind of targets that is asked for."""
 
     kind: TargetKind | Literal["auto"] = "auto"
     """"auto" tells it from the cells."""
@@ -48,7 +48,7 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The target of each image, and what it means."""
+    """The target of each image, and the kind of all."""
 
     kind: TargetKind
     values: list[Target]
@@ -56,7 +56,7 @@ class Targets:
     """Class names; targets of classes are indices into them."""
 
     def strata(self) -> list[tuple[int, ...]]:
-        """Return what a split must spread evenly: classes, or tenths of the range of numbers."""
+        """Return the strata that a split spreads evenly: classes, or ten bins of a number."""
         if self.kind == "class":
             return [(value,) if isinstance(value, int) else () for value in self.values]
         if self.kind == "multilabel":
@@ -80,10 +80,10 @@ def make_targets(
     """Return the targets that the cells mean.
 
     Args:
-        keys: of the images, for messages.
-        cells: what was found for each of them.
-        spec: what targets are asked for.
-        all_cells: whatever else the table says: its classes count though no image has them.
+        keys: keys of the images, for messages.
+        cells: the cell of each image.
+        spec: the kind of targets asked for.
+        all_cells: further cells of the table, whose classes count though no image has them.
 
     Raises:
         SourceError: a cell does not fit the kind, or a name is not among the classes.
@@ -171,7 +171,7 @@ def _guess(found: Sequence[Cell], separator: str) -> tuple[TargetKind, str]:
 
 
 def _separator(found: Sequence[Cell]) -> str:
-    """Return what stands between several names: then every name of a cell is in other cells too."""
+    """Return the separator of class names: each name of a cell is in other cells too."""
     texts = {cell for cell in found if isinstance(cell, str)}
     for separator in _SEPARATORS:
         split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
@@ -185,7 +185,7 @@ def _separator(found: Sequence[Cell]) -> str:
 
 
 def _commonest_separator(found: Sequence[Cell]) -> str:
-    """Return what stands in most cells; a space if nothing does."""
+    """Return the separator that most cells contain; a space if none does."""
     texts = [cell for cell in found if isinstance(cell, str)]
     counts = {separator: sum(separator in text for text in texts) for separator in _SEPARATORS}
     best = max(_SEPARATORS, key=lambda separator: counts[separator])

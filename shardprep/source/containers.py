@@ -1,4 +1,4 @@
-"""What lies in one zip, tar or 7z: an `Entry` for every member, in the archive's own order.
+"""The entries of one zip, tar or 7z, in the order of the archive.
 
 No entry's name is used as a path here or anywhere.
 """
@@ -37,12 +37,12 @@ class Entry(NamedTuple):
     """One member that is not a folder."""
 
     name: str
-    """As the archive has it."""
+    """The name in the archive."""
     num_bytes: int
     extent: StoredExtent | None
     """None where there is a problem."""
     problem: str
-    """Why it must not be used, "" for an ordinary member."""
+    """The reason why it must not be used, "" for an ordinary member."""
 
 
 def zip_entries(

@@ -1,6 +1,6 @@
-"""Where the bytes of one member lie, and how to get them. Small, picklable, and read in a worker.
+"""Extents: where the bytes of one member lie, and how to read them. Small and picklable.
 
-A member is never extracted under its own name: it is read in place, by file and offset.
+A member is never extracted under its own name: a worker reads it in place, by file and offset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardprep.storage.url import is_url
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature … name length, extra length (APPNOTE 4.3.7)
 _MOST_HEADER_BYTES = 512
-"""Of most local headers, name and extra fields included."""
+"""Bytes of most local headers, name and extra fields included."""
 _ENCRYPTED = 0x1
 _METHODS = {
     9: "Deflate64 (as Windows packs large zips; pack it again with 7-Zip)",
@@ -36,27 +36,27 @@ UNPACK_ERRORS = (
     zlib.error, lzma.LZMAError, struct.error, OSError, EOFError, ValueError, OverflowError,
     MemoryError,
 )  # fmt: skip
-"""What decompressors raise for bytes that are not theirs."""
+"""Errors that decompressors raise for damaged bytes."""
 _BZIP2, _LZMA = 12, 14
 _BLOCK_BYTES = 1 << 20
-"""More than a block of bzip2, which gives nothing before it is whole."""
+"""Bytes read for a head; more than a block of bzip2, which must be whole to be decompressed."""
 
 
 MOST_BYTES = 2**63 - 1
-"""What a table of items can hold; archives may state more."""
+"""The largest size in a table of items; archives may state more."""
 
 
 class MemberError(Exception):
-    """The bytes of one member cannot be had; the message says why, without naming it."""
+    """The bytes of one member cannot be read; the message says why, without its name."""
 
 
 def damaged(error: BaseException) -> MemberError:
-    """Return what to say where a decompressor cannot go on."""
+    """Return the error for bytes that a decompressor refuses."""
     return MemberError(f"is damaged ({error})")
 
 
 class PlainExtent(NamedTuple):
-    """Bytes that lie as they are: a file, or a member of an uncompressed tar."""
+    """Uncompressed bytes: a file, or a member of an uncompressed tar."""
 
     file: str
     """A path, or an address in object storage."""
@@ -71,7 +71,7 @@ class PlainExtent(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """Where `read` will read."""
+        """The span that `read` reads."""
         return Span(self.file, self.offset, self.num_bytes)
 
     def read(self) -> bytes:
@@ -98,7 +98,7 @@ class ZipExtent(NamedTuple):
 
     file: str
     header_offset: int
-    """Of the local header, in the file that holds the zip."""
+    """Offset of the local header in the file that holds the zip."""
     stored_bytes: int
     num_bytes: int
     """Uncompressed."""
@@ -108,7 +108,7 @@ class ZipExtent(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """Where `read` will read, with room for what stands before the bytes."""
+        """The span that `read` reads, with room for the header."""
         return Span(self.file, self.header_offset, self.stored_bytes + _MOST_HEADER_BYTES)
 
     def read(self) -> bytes:
@@ -135,7 +135,7 @@ class ZipExtent(NamedTuple):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether a password is needed, which we have no way to ask for."""
+        """True if a password is needed; such a member cannot be read."""
         return bool(self.flags & _ENCRYPTED)
 
     def data_offset(self) -> int:
@@ -155,19 +155,19 @@ class ZipExtent(NamedTuple):
 
 
 class RefusedExtent(NamedTuple):
-    """Bytes that are not read, for a reason that is known before."""
+    """A member that is refused before it is read, with the reason."""
 
     num_bytes: int
-    """As stated, at most `MOST_BYTES`."""
+    """The size that the archive states, at most `MOST_BYTES`."""
     reason: str
 
     @property
     def span(self) -> Span:
-        """Return nothing that is anywhere."""
+        """An empty span."""
         return Span("", 0, 0)
 
     def read(self) -> bytes:
-        """Say why there are none.
+        """Raise the reason.
 
         Raises:
             MemberError: always.
@@ -176,7 +176,7 @@ class RefusedExtent(NamedTuple):
         raise MemberError(self.reason)
 
     def read_head(self, num_bytes: int) -> bytes:
-        """Say why there are none."""
+        """Raise the reason."""
         del num_bytes
         return self.read()
 
@@ -199,19 +199,19 @@ def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
 
 
 class Unpacker(NamedTuple):
-    """What decompresses a member."""
+    """A decompressor and the start of the data for it."""
 
     unpacker: Any
     """A decompressor of zlib, bz2 or lzma."""
     header_bytes: int
-    """To leave out in front."""
+    """Number of header bytes before the packed data."""
 
 
 def new_unpacker(method: int, head: bytes) -> Unpacker:
-    """Return what decompresses a member of this method, which starts with `head`.
+    """Return the decompressor of a method, for a member that starts with `head`.
 
     Raises:
-        MemberError: nothing here does.
+        MemberError: there is none.
         struct.error, lzma.LZMAError, ValueError: its header is damaged.
 
     """

@@ -1,4 +1,4 @@
-"""The files below a folder, for whoever lists a source or tells whether it has changed."""
+"""The files below a folder, to list a source or to tell whether it has changed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class FoundFile(NamedTuple):
     """One name below a folder."""
 
     path: str
-    """Where its bytes lie; never a link, but for the folders on the way."""
+    """The path of its bytes: no link itself, though folders above it may be."""
     relative: str
-    """To the folder, POSIX."""
+    """The path relative to the folder, POSIX."""
     status: os.stat_result | None
     """None where it is not to be read."""
     problem: str = ""
-    """Why it is not to be read: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a link to nothing)."""
+    """The reason not to read it: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a broken link)."""
 
 
 def walk_files(

@@ -1,7 +1,7 @@
-"""What a source may ask of this machine: past a limit it is refused, by the flag that lifts it.
+"""Limits of a source: members, sizes, depth. Past one, the error names the flag that raises it.
 
-Bombs differ from honest archives by their figures alone. So what an archive states is added up
-before anything is unpacked, and what it says nothing of (the inside of a .gz) as it comes.
+A zip bomb differs from an honest archive by its figures alone. The sizes that an archive states
+are added up before anything is unpacked; a .gz states none and is counted while it is unpacked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shardprep.source.extent import Extent, StoredExtent
 
 _SMALL_BYTES = 64_000_000
-"""What is no larger has any ratio: a black image of 20 megapixels packs a thousand to one."""
+"""Unpacked bytes up to which any ratio is allowed: a black image of 20 megapixels has 1000."""
 _FREE_BYTES = 10_000_000_000
 _FREE_RATIO = 100
 
@@ -26,35 +26,34 @@ class SourceLimits:
     """The limits of one source; the defaults let every set on Kaggle pass."""
 
     max_members: int = 10_000_000
-    """Of all archives together, with those that are skipped."""
+    """Number of members of all archives together, skipped ones included."""
     max_member_size: int = 2_000_000_000
-    """Bytes of one image or table, which is read into memory whole."""
+    """Bytes of one image or table; it is read into memory whole."""
     max_unpacked: int | None = None
-    """Bytes, of all together; None: 10 GB and 100 times the size of the source."""
+    """Bytes of all members together; None: 10 GB and 100 times the size of the source."""
     max_ratio: int = 1000
-    """Unpacked bytes to a packed one, in what unpacks to more than 64 MB. A deflated byte holds
-    1,032 at the very most, and that is a bomb."""
+    """Unpacked bytes for one packed byte, in members of more than 64 MB; deflate reaches 1,032."""
     max_depth: int = 8
-    """Archives inside archives; real data has two or three."""
+    """Depth of archives in archives; real data has two or three."""
     follow_links: bool = False
-    """Whether links in a folder may lead outside of it."""
+    """True if links in a folder may lead outside of it."""
 
 
 DEFAULT_LIMITS = SourceLimits()
 
 
 class Budget:
-    """Adds up what one source asks for."""
+    """The sums of one source, checked against its limits."""
 
     def __init__(self, limits: SourceLimits) -> None:
-        """Start with nothing spent, and a source of no size."""
+        """Begin with nothing counted."""
         self.limits = limits
         self._num_members = 0
         self._num_unpacked = 0
         self._source_bytes = 0
 
     def add_source(self, num_bytes: int) -> None:
-        """Take note of a file of the source: a larger one may unpack to more."""
+        """Add the size of a file of the source: a larger source may unpack to more."""
         self._source_bytes += num_bytes
 
     def check_depth(self, depth: int, name: str) -> None:

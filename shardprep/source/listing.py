@@ -43,7 +43,7 @@ _DAMAGE = (
     NotImplementedError, ValueError, OverflowError, OSError, RecursionError, MemoryError,
     MemberError,
 )  # fmt: skip
-"""What the libraries raise for archives that are not whole."""
+"""Errors that the libraries raise for damaged archives."""
 _SHOWN_ERROR = 100
 _VOLUME = re.compile(r"(?P<whole>.+)\.(?P<number>\d{3})")
 
@@ -62,15 +62,15 @@ class Skipped:
 
     key: str
     reason: str
-    """One of few; they are counted by it."""
+    """One of a few reasons, by which skipped members are counted."""
     num_bytes: int
     detail: str = ""
-    """What there is to say of this one alone."""
+    """Further words on this member alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What lies in a source."""
+    """The members of a source."""
 
     images: list[Member]
     others: list[Member]

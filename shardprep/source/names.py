@@ -17,7 +17,7 @@ _ARCHIVE_SUFFIX = re.compile(
 )
 _DRIVE = re.compile("[A-Za-z]:")
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
-"""What could end a line or steer a terminal."""
+"""Characters that end a line or control a terminal."""
 
 
 def without_archive_suffix(path: str) -> str:

@@ -1,4 +1,4 @@
-"""What an address means as a source: an object, or all that lie below it, as if in a folder."""
+"""The objects of an address: the one that lies there, or all below it, as in a folder."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Below(NamedTuple):
 
 
 class FoundObjects(NamedTuple):
-    """What lies at an address."""
+    """The object at an address, or the objects below it."""
 
     url: ObjectUrl
     archive_bytes: int | None
-    """Of the object that lies there itself; None: there is none."""
+    """Bytes of the object at the address itself; None: there is none."""
     etag: str
-    """Of that object."""
+    """ETag of that object."""
     below: list[Below]
-    """Otherwise, sorted."""
+    """All objects below the address, sorted, if there is none at it."""
 
 
 def find_objects(address: str, leave_out: Iterable[str]) -> FoundObjects:
-    """Return what lies at an address, but not what lies below one of those that are left out.
+    """Return the objects of an address, without those below the addresses to leave out.
 
     Raises:
         RecipeError: it is no address.

@@ -1,7 +1,7 @@
-"""Bytes of objects by range: few requests for small reads in a row, and many side by side.
+"""Range reads of objects: few requests for small reads in a row, and many requests at once.
 
-What is read again or next lies in a few blocks of memory. A worker says before a chunk what it
-will read; that comes while it decodes what came before. No bytes of an object lie on the disk.
+A few blocks are kept in memory for reads nearby. A worker announces the spans of a chunk; they are
+fetched while it decodes the images before them. Nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
-"""Of one request: it doubles for as long as each read begins near the end of the last block."""
+"""Bytes of one request: they double while each read begins near the end of the last block."""
 _KEPT_BYTES = 24 << 20
 _WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 8 << 20, 8, 64
-"""What is got ahead at a time. The first is waited for: it is small, and each may be twice as large
-as the one before."""
+"""Bytes and spans fetched ahead at a time. The first window is small because it is waited for; each
+may have twice the spans of the one before."""
 _WINDOWS_AHEAD = 4
-"""Under way while one is used: small photos are decoded sooner than a far store answers."""
+"""Number of windows under way while one is used: a store may answer slower than photos decode."""
 _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
-"""One call asks for ten ranges at once; a thread for each range would cost more than it waits."""
+"""Number of ranges in a call, and of calls at once; a thread for each range would cost more."""
 _NEAR_BYTES = 128 << 10
-"""Spans no further apart are got as one: what lies between costs less than a request."""
+"""Bytes between two spans up to which they are fetched as one; more would cost a request."""
 
 
 class Span(NamedTuple):
-    """Where bytes lie."""
+    """A range of bytes in a file or an object."""
 
     file: str
     """A path or an address."""
     offset: int
     num_bytes: int
-    """At least what is needed; a little more does no harm."""
+    """Number of bytes that will be read, or a little more."""
 
 
 class _Blocks:
-    """The blocks that this process holds; the oldest go."""
+    """The blocks that this process keeps in memory; the oldest are dropped."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
@@ -79,7 +79,7 @@ class _Blocks:
 
 _blocks = _Blocks()
 _at_hand: dict[str, list[tuple[int, bytes]]] = {}
-"""What was got ahead, by file: where it starts, and the bytes."""
+"""The bytes fetched ahead, by file: offset and bytes of each range."""
 
 
 def read_at(file: str, offset: int, num_bytes: int) -> bytes:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 1 << 20
 _HEADER_BYTES = 64
-"""More than stands before packed bytes."""
+"""Bytes read for the header of a packed member; headers are shorter."""
 
 
 class Window(io.RawIOBase):
-    """A part of a file or an object, as a read-only file of its own."""
+    """A range of a file or an object, as a read-only file."""
 
     def __init__(self, place: PlainExtent) -> None:
         """Open the file; closing the window closes it."""
@@ -76,7 +76,7 @@ class Window(io.RawIOBase):
 
 
 class _Unpacked(io.RawIOBase):
-    """What a packed zip member holds, block by block."""
+    """The uncompressed bytes of a zip member, block by block."""
 
     def __init__(self, stored: BinaryIO, unpacker: Any) -> None:
         """Read from `stored`, which closing this closes."""
@@ -137,7 +137,7 @@ def unpacked_member(extent: ZipExtent) -> BinaryIO:
 
 
 def decompressed(packed: BinaryIO, kind: str) -> BinaryIO:
-    """Return what a "gz", "bz2" or "xz" stream holds."""
+    """Return the uncompressed bytes of a "gz", "bz2" or "xz" stream."""
     if kind == "gz":
         return gzip.GzipFile(fileobj=packed, mode="rb")  # type: ignore[return-value]
     if kind == "bz2":

@@ -1,4 +1,4 @@
-"""The work folder: what must be unpacked before it can be read lies here, under names of ours."""
+"""The work folder for archives that must be unpacked to be read; its file names are ours."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _KEEP_FREE_BYTES = 256 << 20
 
 
 class Workshop:
-    """Unpacks whole archives into a folder that its owner removes."""
+    """Unpacks whole archives into a folder, which the caller removes."""
 
     def __init__(self, folder: Path, notice: Callable[[str], None], budget: Budget) -> None:
-        """`folder` is made when it is first needed; `notice` hears of work that takes long."""
+        """`folder` is made when first needed; `notice` is called with lines about long work."""
         self._folder = folder
         self._notice = notice
         self._budget = budget
@@ -118,7 +118,7 @@ class UnpackedFile:
 
     @property
     def place(self) -> PlainExtent:
-        """Where its bytes lie once it is closed."""
+        """The extent of its bytes, once it is closed."""
         return PlainExtent(str(self._path), 0, self._num_bytes)
 
     def write(self, block: bytes | bytearray) -> int:

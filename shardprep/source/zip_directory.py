@@ -1,8 +1,8 @@
-"""A zip's directory against its bytes: no byte belongs to two members, no member is left untold.
+"""Checks of a zip's directory: no byte belongs to two members, and no member is missing from it.
 
-Libraries read a zip from its end. What the directory there does not name (the first of two zips
-in one file, all of a zip whose directory was lost) would be left out without a word, and one that
-names the same bytes again and again unpacks to any size.
+Libraries read a zip by the directory at its end. Members that it does not name (the first of two
+zips in one file) would be left out silently, and a directory that names the same bytes many times
+unpacks to any size.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _END64_LOCATOR_BYTES = 20
 _MAX_COMMENT_BYTES = 0xFFFF
 _ENTRY_BYTES = 46
 _ENTRY_LENGTHS = struct.Struct("<3H")
-"""Of name, extra field and comment, at 28 in an entry (APPNOTE 4.3.12)."""
+"""Lengths of name, extra field and comment, at byte 28 of an entry (APPNOTE 4.3.12)."""
 _MAX_EXTRA_BYTES = 1 << 14
 _SPARE_BYTES = 100
-"""What may follow a member's data and header for good reasons; an image is larger."""
+"""Bytes that may follow a member for good reasons; an image is larger."""
 _SCAN_BYTES = 1 << 20
 _PACK_IT_AGAIN = "download or pack it again"
 
 
 class End(NamedTuple):
-    """What stands at the end of a zip."""
+    """The record at the end of a zip."""
 
     directory: int
-    """Where the directory starts."""
+    """Offset of the directory, in bytes."""
     stop: int
-    """Where the zip ends, its comment included."""
+    """Offset of the end of the zip, after its comment."""
     num_stated: int
     """Members, as it says itself."""
     num_listed: int
@@ -95,7 +95,7 @@ def _measure(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
 
 
 def check_end(end: End | None, name: str) -> End:
-    """See that a zip has a directory, and one that can be read in time that its size bears.
+    """Check that a zip has a directory, and one that can be read in time linear in its size.
 
     Raises:
         SourceError: it has not.
@@ -115,7 +115,7 @@ def check_end(end: End | None, name: str) -> End:
 
 
 def check_directory(archive: zipfile.ZipFile, place: PlainExtent, end: End, name: str) -> None:
-    """See that the members of an opened zip lie side by side, and that nothing lies between.
+    """Check that the members of an opened zip do not overlap, and that no member lies between.
 
     Raises:
         SourceError: members overlap, or there are some that the directory does not name.

@@ -1,7 +1,7 @@
-"""Where an archive lies: under its name only when checked, and a note says which file that was.
+"""The cache of archives: one gets its name when it is checked, and a note says which file it is.
 
-Work is done in a hidden folder beside it, by one process at a time. The note is why later runs
-ask nobody.
+Downloads go to a hidden folder beside it, one process at a time. With the note, later runs send no
+request.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _STATE = ".shardprep"
 
 
 def cache_folder(ref: KaggleRef) -> Path:
-    """Return where the archive of a ref is kept."""
+    """Return the folder in the cache for the archive of a ref."""
     return cache_root() / ref.cache_path
 
 
 def cached_archive(ref: KaggleRef) -> Path | None:
-    """Return the checked archive in the cache, None where there is none; asks nobody."""
+    """Return the checked archive in the cache, None where there is none; sends no request."""
     return Shelf(cache_folder(ref), ref).checked()
 
 

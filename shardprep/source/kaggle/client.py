@@ -1,4 +1,4 @@
-"""What runs in the child process, as `python -P -m`: the unmodified kaggle client, for one order.
+"""The child process, run as `python -P -m`: the unmodified kaggle client, for one order.
 
 One rule: `kaggle` is imported here alone, below `main`, and the parent learns of it one line of
 JSON at a time: {"alive": …}, {"size": …}, then {"done": …} or {"fault": …}.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardprep.source.kaggle.credentials import Credential
 
 _PARTIAL_SUFFIX = ".kaggle-partial"
-"""Of the note that the client keeps beside a file until it is complete."""
+"""Suffix of the note that the client keeps beside a file until it is complete."""
 _POLL_S = 0.1
 _MIN_SECRET = 8
 _MAX_MESSAGE = 200
@@ -34,7 +34,7 @@ _MAX_MESSAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the client is to fetch, and where to."""
+    """One download: the archive, and the folder for it."""
 
     kind: str
     """"competition" or "dataset"."""
@@ -47,7 +47,7 @@ class Listener(Protocol):
     """Told how a download goes; may raise, which ends it."""
 
     def size(self, num_bytes: int | None) -> None:
-        """The file is about to be written and will have so many bytes; None: nobody knows."""
+        """The file is about to be written and will have so many bytes; None: unknown."""
 
     def progress(self, num_bytes: int) -> None:
         """The file has so many bytes now."""
@@ -57,10 +57,10 @@ def run_client(order: Order, listener: Listener, *, lock: int, silence_s: float)
     """Let the client fetch the order; it goes on with a partial file that still fits.
 
     Args:
-        order: what and where to.
+        order: the archive and the folder for it.
         listener: told the size and every change of the file.
-        lock: a locked file's descriptor, held by the child too: as long as one of us writes.
-        silence_s: how long it may be that nothing happens.
+        lock: descriptor of a locked file; the child holds it too, as long as it writes.
+        silence_s: seconds without a sign of life after which the child is ended.
 
     Raises:
         ClientError: it failed, died or was silent.

@@ -20,7 +20,7 @@ class Credential:
     """One way in which Kaggle credentials are given on this machine."""
 
     source: str
-    """What a person would change: a variable or a file."""
+    """The variable or the file that holds them."""
     secrets: tuple[str, ...] = field(repr=False)
 
 

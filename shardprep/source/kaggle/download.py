@@ -1,4 +1,4 @@
-"""Attempt after attempt, until an archive is whole and on its shelf, or an error says why not."""
+"""Downloads of archives, tried again until one is whole and in the cache, or an error ends it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KEEP_FREE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long and how often a download is tried."""
+    """Limits of a download: seconds to wait and number of attempts."""
 
     silence_s: float = 60.0
     """Without a byte or a sign of life, after which the client is ended."""

@@ -1,4 +1,4 @@
-"""How an attempt failed, and what a person is told: one line that says what to do next."""
+"""Failures of a download, and the one-line errors for them, each with the next step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ClientError(Exception):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the same request may well succeed a little later."""
+        """True if the same request may succeed a little later."""
         if self.kind in ("connection", "silent"):
             return True
         if self.kind == "http" and not self.in_body:
@@ -52,7 +52,7 @@ class ClientError(Exception):
 
     @property
     def spoils_file(self) -> bool:
-        """Whether what lies on the disk may be no longer what the server sent.
+        """True if the file on disk may no longer be what the server sent.
 
         kaggle 2.2.4 writes the body of an error over the partial file, and keeps its note that the
         file is good to go on with.
@@ -61,7 +61,7 @@ class ClientError(Exception):
 
 
 def explained(ref: KaggleRef, fault: ClientError) -> SourceError:
-    """Say what a failed attempt means, and what a person can do."""
+    """Return the error of a failed attempt, with the next step."""
     known = credentials()
     if fault.kind == "credentials" or fault.status == 401:
         return _not_accepted(ref, known) if known else no_credentials(ref)

@@ -1,4 +1,4 @@
-"""Whether an archive is whole: every checksum in it is read.
+"""The check of a downloaded archive: every checksum in it is read.
 
 Its size proves nothing, since kaggle 2.2.4 can leave a file of the right size with wrong bytes.
 """

@@ -1,4 +1,4 @@
-"""What a person calls an archive of Kaggle, and how it is read. Nothing is asked or opened here."""
+"""References to archives of Kaggle, parsed from text. No request is sent here."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class KaggleRef:
 
     kind: Literal["competition", "dataset"]
     owner: str
-    """Of a dataset; "" for a competition."""
+    """Owner of a dataset; "" for a competition."""
     name: str
     version: int | None = None
-    """Of a dataset; None: the newest when it is downloaded."""
+    """Version of a dataset; None: the newest when it is downloaded."""
 
     def __str__(self) -> str:
         return SCHEME + self.slug
 
     @property
     def slug(self) -> str:
-        """What the client calls it: `name`, `owner/name` or `owner/name/3`."""
+        """The name for the client: `name`, `owner/name` or `owner/name/3`."""
         parts = (self.owner, self.name, str(self.version or ""))
         return "/".join(part for part in parts if part)
 
@@ -54,7 +54,7 @@ class KaggleRef:
 
     @property
     def rules_page(self) -> str:
-        """Where the rules of a competition are accepted; nothing but a browser can do it."""
+        """The web page on which the rules of a competition are accepted, in a browser."""
         return f"{self.page}/rules"
 
 

@@ -1,4 +1,4 @@
-"""Who is told how a download goes: a protocol, so that nothing here knows how it is shown."""
+"""The watcher of a download: a protocol, which the command line implements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class DownloadWatcher(Protocol):
-    """Told how a download goes."""
+    """Receives the progress of a download."""
 
     def notice(self, line: str) -> None:
         """Something that a person may want to know, in one line."""
