@@ -46,12 +46,13 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
     That is a folder such as `masks` beside one such as `images`, or `trainannot` beside `train`;
     or one far from `images`, half of whose files or more are named as those are.
     """
+    paths = {key.rpartition("/")[0] for key in keys}
+    mask_names = {n for n in {name for p in paths for name in p.split("/")} if _MASKS.fullmatch(n)}
+    if not mask_names:
+        return MaskFolders({}, frozenset())
     folders: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for key in keys:
         folders[tuple(key.split("/")[:-1])].append(key)
-    mask_names = {n for n in {name for path in folders for name in path} if _MASKS.fullmatch(n)}
-    if not mask_names:
-        return MaskFolders({}, frozenset())
     beside: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
     stems: set[str] = set()
     for path, images in folders.items():
@@ -101,13 +102,11 @@ def annotation_findings(keys: Sequence[str], others: Sequence[str]) -> list[str]
             f"masks are not read yet: {sum(masks.values()):,} images in folders {', '.join(masks)} "
             f"look like masks; {globs} leaves them out"
         )
-    stems = set(map(_stem, keys))
-    by_suffix: defaultdict[str, set[str]] = defaultdict(set)
-    for key in others:
-        by_suffix[key[key.rfind(".") :].lower()].add(_stem(key))
     for suffix, form in _BOXES.items():
-        named = len(by_suffix[suffix] & stems)
-        if named and named >= _MATCHED * min(len(by_suffix[suffix]), len(stems)):
+        documents = {_stem(key) for key in others if key.lower().endswith(suffix)}
+        images = set(map(_stem, keys)) if documents else set()
+        named = len(documents & images)
+        if named and named >= _MATCHED * min(len(documents), len(images)):
             found.append(
                 f"annotations of {form} are not read yet: {suffix} files for {named:,} images"
             )

@@ -16,7 +16,7 @@ from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.columns import Column, Value, make_columns
 from shardprep.catalog.dedup import drop_duplicates
 from shardprep.catalog.documents import Documents
-from shardprep.catalog.groups import group_keys
+from shardprep.catalog.groups import group_findings, group_keys
 from shardprep.catalog.labels import ENOUGH, label_keys
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.rules import parse_label_rule
@@ -136,7 +136,10 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     groups = group_keys(keys, recipe.group, match) if recipe.group else [""] * len(keys)
     columns, values = make_columns(recipe.columns, match, len(keys))
     items, unlabelled = _join(members, targets, splits, groups, values)
-    findings = _link_findings(listing) + _findings(items, recipe, rule)
+    findings = _link_findings(listing)
+    if recipe.group:
+        is_cut = rule is not None and rule.kind == "ratio"
+        findings += group_findings(items, recipe.group, is_cut=is_cut)
     if recipe.labels == "auto":
         _ask_about(unlabelled, labelling, len(members))
         findings += labelling.findings
@@ -311,25 +314,3 @@ def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, num_images: 
             f"{shown(lost[0], _MOST_SHOWN)} (labels by {labelling.how})",
             f"--labels {rule} leaves them out, --labels none takes all without labels",
         )
-
-
-def _findings(items: Sequence[Item], recipe: Recipe, rule: SplitRule | None) -> list[str]:
-    if not recipe.group:
-        return []
-    groups: dict[str, set[str]] = {}
-    alone = 0
-    for item in items:
-        if item.group:
-            groups.setdefault(item.group, set()).add(item.split)
-        else:
-            alone += 1
-    found = [f"{len(groups):,} groups by {recipe.group}"]
-    if alone:
-        found.append(f"{alone:,} images belong to no group: each stands for itself")
-    if rule is None or rule.kind != "ratio":
-        mixed = sum(len(splits) > 1 for splits in groups.values())
-        if mixed:
-            found.append(
-                f"{mixed:,} groups are in several of the given splits: --split RATIOS cuts anew"
-            )
-    return found

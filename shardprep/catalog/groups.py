@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.patterns import Pattern
@@ -10,8 +11,9 @@ from shardprep.catalog.rules import check_regex, folder_depth
 from shardprep.errors import RecipeError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from shardprep.catalog.catalog import Item
     from shardprep.catalog.lookup import TableMatch
 
 
@@ -43,6 +45,24 @@ def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> list
     if not any(groups):
         raise SourceError(f"--group {rule}", f"finds no group for any image, such as {keys[0]}")
     return groups
+
+
+def group_findings(items: Iterable[Item], rule: str, *, is_cut: bool) -> list[str]:
+    """Return remarks on the groups, a line each; `is_cut`: ratios cut the given splits anew."""
+    splits: defaultdict[str, set[str]] = defaultdict(set)
+    alone = 0
+    for item in items:
+        if item.group:
+            splits[item.group].add(item.split)
+        else:
+            alone += 1
+    mixed = 0 if is_cut else sum(len(found) > 1 for found in splits.values())
+    lines = {
+        f"{len(splits):,} groups by {rule}": True,
+        f"{alone:,} images belong to no group: each stands for itself": alone,
+        f"{mixed:,} groups are in several of the given splits: --split RATIOS cuts anew": mixed,
+    }
+    return [line for line, is_worth in lines.items() if is_worth]
 
 
 def _by_regex(keys: Sequence[str], pattern: str) -> list[str]:
