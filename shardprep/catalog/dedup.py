@@ -1,4 +1,4 @@
-"""Images that are there twice, byte for byte."""
+"""Duplicate images: those that are equal byte for byte."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ def drop_duplicates(members: Sequence[Member]) -> tuple[list[Member], list[Skipp
     evaluation stay whole and training does not see them; among the others, the first by key. Only
     images of equal size (and CRC-32, in a zip) are read.
     """
-    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+    crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]
+    if -1 in crcs:  # a folder has no CRCs: sizes alone tell which files to read
+        crcs = [-1] * len(crcs)
+    alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for i, member in enumerate(members):
-        extent = member.extent
-        crc = extent.crc32 if isinstance(extent, ZipExtent) else -1
-        alike[extent.num_bytes, crc].append(i)
-    # A zip tells CRCs and a folder does not: where both are about, sizes alone must do.
-    if len({crc == -1 for _, crc in alike}) > 1:
-        alike = _by_size(alike)
+        alike[member.extent.num_bytes, crcs[i]].append(i)
     copies: dict[int, int] = {}
     for group in alike.values():
         if len(group) > 1:
@@ -41,13 +39,6 @@ def drop_duplicates(members: Sequence[Member]) -> tuple[list[Member], list[Skipp
         for i, j in sorted(copies.items())
     ]
     return kept, dropped
-
-
-def _by_size(alike: dict[tuple[int, int], list[int]]) -> dict[tuple[int, int], list[int]]:
-    merged: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for (num_bytes, _), group in alike.items():
-        merged[num_bytes, -1].extend(group)
-    return merged
 
 
 def _copies(members: Sequence[Member], group: Sequence[int]) -> dict[int, int]:

@@ -178,7 +178,7 @@ def _label_lines(survey: Survey) -> list[str]:
     lines.append(f"labels = {_quoted(survey.chosen)}")
     others = [rule for rule in survey.rules if rule.keys != {"labels": survey.chosen}]
     if others:
-        lines.append("# Other ways to label them:")
+        lines.append("# Other ways to label them, in place of that line:")
     for rule in others:
         pairs = [f"# {key} = {_quoted(value)}" for key, value in rule.keys.items()]
         lines += [*pairs[:-1], f"{pairs[-1]}  # {rule.counts}"]

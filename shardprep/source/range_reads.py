@@ -73,8 +73,10 @@ class _Blocks:
         return block[:num_bytes]
 
     def forget(self) -> None:
-        """Hold nothing."""
-        self.__init__()  # type: ignore[misc] # as new
+        """Drop all blocks."""
+        self._blocks.clear()
+        self._num_bytes = 0
+        self._last = ("", 0, 0)
 
 
 _blocks = _Blocks()
