@@ -97,7 +97,8 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
         how = f"none found{passed_over}; say where they are with --labels"
         return Labelling([None] * len(keys), how)
     names, findings = _without_test_names(names, considered, rule)
-    return Labelling(names, how + passed_over, rule=rule, findings=findings)
+    # The rule alone would label the test split as well.
+    return Labelling(names, how + passed_over, rule="auto" if findings else rule, findings=findings)
 
 
 def _without_test_names(

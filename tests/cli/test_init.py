@@ -46,6 +46,11 @@ SETS: dict[str, tuple[dict[str, bytes], str, str]] = {
         "csv:train.csv:image:labels",
         "multilabel",
     ),
+    "a test set with strange names": (
+        animals(24) | {f"test/{'abcdef'[i % 6]}{i:02}.jpg": jpeg(seed=i) for i in range(9)},
+        "auto",
+        "class",
+    ),
     "nothing": ({f"{i}.jpg": jpeg(seed=i) for i in range(4)}, "none", "none"),
 }
 
