@@ -22,7 +22,9 @@ _LABEL_COLUMNS = (
 )  # fmt: skip
 _NO_LABEL_COLUMNS = frozenset(("split", "partition", "usage", "set", "fold", "subset", "dataset"))
 _SET = frozenset(("1", "1.0", "true", "yes"))
-_NOT_SET = frozenset(("0", "0.0", "-1", "-1.0", "false", "no", ""))
+_SET_OR_NOT = _SET | {"0", "0.0", "-1", "-1.0", "false", "no", ""}
+_MOST_CANDIDATES = 40
+"""Number of columns of names that are tried as labels."""
 
 
 def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
@@ -75,15 +77,21 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
 def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
     """Return the label columns that a table may have, where its header does not tell which one.
 
-    The columns that hold nothing but 1 and 0 (or −1), as one-hot labels do, are one candidate.
+    The columns that hold nothing but 1 and 0 (or −1), as one-hot labels do, are one candidate; of
+    the others, the first of the table with two different cells or more, two rows each on average.
     """
     flags: list[str] = []
     others: list[str] = []
+    rows = match.table.rows
     for place, title in enumerate(match.table.header):
-        cells = {row[place].lower() for row in match.table.rows}
-        is_flag = cells & _SET and cells <= _SET | _NOT_SET
-        if title != match.id_column and title.lower() not in _NO_LABEL_COLUMNS:
-            (flags if is_flag else others).append(title)
+        if title == match.id_column or title.lower() in _NO_LABEL_COLUMNS:
+            continue
+        if all(row[place].lower() in _SET_OR_NOT for row in rows):
+            if any(row[place].lower() in _SET for row in rows):
+                flags.append(title)
+        elif len(others) < _MOST_CANDIDATES:
+            num_cells = len({row[place] for row in rows} - {""})
+            others += [title] * (2 <= num_cells <= max(2, len(rows) // 2))
     one_hot = [tuple(flags)] if len(flags) > 1 else []
     return [*one_hot, *((title,) for title in (others if one_hot else flags + others))]
 
@@ -105,7 +113,7 @@ def _label_cells(
         if not any(row[place] for place in places.values()):
             return None  # another table without these columns lists it
         for title, place in places.items():
-            if row[place].lower() not in _SET | _NOT_SET:
+            if row[place].lower() not in _SET_OR_NOT:
                 raise SourceError(
                     table.name,
                     f"column {title!r} has {row[place]!r}, which is neither 1 nor 0 nor -1",
