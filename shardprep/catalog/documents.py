@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from shardprep.source.listing import Member
 
 TABLE_SUFFIXES = (".csv", ".tsv")
+_NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
+"""Line of a list: a path, and labels as numbers, as in those of ImageNet."""
 
 
 class Documents:
@@ -67,12 +70,13 @@ class Documents:
         return self._find(file)[1]
 
     def ids(self, file: str) -> list[str]:
-        """Return the ids on a list: a line each, or the first column of a CSV."""
+        """Return the ids on a list: the first column of a CSV, else a line each."""
         data = self.read(file)
         if file.lower().endswith(TABLE_SUFFIXES):
             return [row[0] for row in self._parse(data, file).rows]
         text = data.decode("utf-8-sig", errors="replace")
-        return [line.split()[0] for line in text.splitlines() if line.split()]
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return [_NUMBERED.sub(r"\1", line) for line in lines]
 
     def listed_splits(self, index: KeyIndex, rule: SplitRule) -> list[str | None]:
         """Return the split on whose list each key is, None where it is on none.

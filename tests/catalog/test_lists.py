@@ -1,0 +1,37 @@
+"""Lists of images: names may hold spaces, and lists of ImageNet have labels behind them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.catalog.catalog import make_catalog
+from shardprep.recipe.recipe import make_recipe
+from tests.support.builders import jpeg, write, zip_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = ("a/my cat 1.jpg", "a/my.jpg", "b/dog.jpg", "b/dog (2).jpg")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "left"),
+    [
+        ("bad.txt", "my cat 1.jpg\n", {"a/my.jpg", "b/dog.jpg", "b/dog (2).jpg"}),
+        ("bad.txt", "  a/my cat 1\t\r\n\r\nb/dog (2).jpg", {"a/my.jpg", "b/dog.jpg"}),
+        ("bad.txt", "my lost cat.jpg\n", set(NAMES)),
+        ("bad.txt", "b/dog 17\nmy.jpg 3 4\n", {"a/my cat 1.jpg", "b/dog (2).jpg"}),
+        ("bad.csv", "image,why\nmy cat 1.jpg,dark\n", {"a/my.jpg", "b/dog.jpg", "b/dog (2).jpg"}),
+    ],
+)
+def test_a_list_has_a_name_a_line_and_a_table_has_a_column(
+    tmp_path: Path, file: str, text: str, left: set[str]
+) -> None:
+    source = write(tmp_path / "x.zip", zip_bytes({name: jpeg() for name in NAMES}))
+    path = write(tmp_path / file, text.encode())
+    recipe = make_recipe({"source": str(source), "exclude_list": str(path)}, "test")
+    catalog = make_catalog(recipe, tmp_path / "work", print)
+    assert {item.key for item in catalog.items} == left
+    assert len(catalog.skipped) == len(NAMES) - len(left)
