@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "image": "profiling",
     "dataset": "image storage errors",
     "source": "image storage profiling errors",
-    "recipe": "source dataset storage errors",
+    "recipe": "source dataset image storage errors",
     "catalog": "recipe source dataset storage errors",
     "reader": "dataset storage machine errors",
     "writer": "catalog recipe source dataset image storage profiling errors",

@@ -5,8 +5,6 @@ Heavy modules are imported by the command that needs them: `shardprep --help` an
 
 from __future__ import annotations
 
-import functools
-import inspect as signatures
 import logging
 import os
 import signal
@@ -23,7 +21,7 @@ from shardprep.cli.streams import outlive_readers, print_json, start_logging
 from shardprep.errors import RecipeError, ShardprepError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -32,7 +30,6 @@ app = typer.Typer(
     help="Raw Kaggle images in, training-ready TFRecord shards and a matching reader out.",
     epilog="Try it: shardprep sample, then shardprep build --shards 20, then shardprep inspect.\n\n"
     "With data of your own: shardprep init photos.zip, then shardprep build.",
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -40,6 +37,8 @@ app = typer.Typer(
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Typer's error of arguments that it cannot take; it has no public name."""
+_COMPLETION = "_SHARDPREP_COMPLETE"
+"""Environment variable by which a shell asks for completions."""
 _log = logging.getLogger("shardprep")
 
 
@@ -86,6 +85,8 @@ def _end_at_once(code: int) -> None:
 def _run(arguments: Sequence[str]) -> int:
     """Run a command line; return its exit code."""
     command = typer.main.get_command(app)
+    if _COMPLETION in os.environ:
+        command.main(prog_name="shardprep")  # answers the shell, and exits
     try:
         with command.make_context("shardprep", list(arguments)) as context:
             command.invoke(context)
@@ -156,28 +157,6 @@ def _options(
         raise typer.Exit(EXIT_USAGE)
 
 
-def _with_output(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that takes `--quiet` and `--log-level`, as the program does before it."""
-
-    @functools.wraps(command)
-    def run(*, quiet: bool, log_level: str | None, **options: Any) -> None:
-        if quiet or log_level is not None:
-            start_logging("error" if quiet else log_level or "info")
-        command(**options)
-
-    own = signatures.signature(command, eval_str=True)
-    further = [
-        signatures.Parameter(
-            "quiet", signatures.Parameter.KEYWORD_ONLY, default=False, annotation=o.Quiet
-        ),
-        signatures.Parameter(
-            "log_level", signatures.Parameter.KEYWORD_ONLY, default=None, annotation=o.LogLevel
-        ),
-    ]
-    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *further])  # type: ignore[attr-defined]
-    return run
-
-
 _COMMANDS = {
     "build": build,
     "finalize": finalize,
@@ -192,4 +171,4 @@ _COMMANDS = {
 """In the order of `--help`."""
 
 for _name, _module in _COMMANDS.items():
-    app.command(_name, epilog=_module.EPILOG)(_with_output(getattr(_module, _name)))
+    app.command(_name, epilog=_module.EPILOG)(o.with_options(getattr(_module, _name)))

@@ -5,34 +5,50 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from shardprep.cli import options as o
 from shardprep.cli.streams import console, notice, print_json
+from shardprep.recipe.options import Option
+from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
     from shardprep.benchmark.result import Benchmark
     from shardprep.cli.results import BenchJson
-from shardprep.storage.url import local_path
 
 EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats --plot bench.png"
 
 
 def bench(
     dataset: o.Dataset = None,
-    split: Annotated[str, typer.Option(help="Which split to read.")] = "train",
-    batch_size: Annotated[int, typer.Option(min=1, help="Images a batch.")] = 64,
+    split: Annotated[
+        str, o.flag(Option("Split to read.", metavar="SPLIT", shown="train"))
+    ] = "train",
+    batch_size: Annotated[
+        int, o.number(Option("Images in a batch.", metavar="N", shown="64", least=1), int)
+    ] = 64,
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="Measured for each way in each round.")
+        float,
+        o.number(
+            Option(
+                "Seconds that each pipeline is measured in each round.",
+                metavar="SECONDS",
+                shown="2",
+                least=0.1,
+            ),
+            float,
+        ),
     ] = 2.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each way; the median counts.")] = 3,
+    rounds: Annotated[
+        int,
+        o.number(
+            Option("Rounds for each pipeline; the median counts.", metavar="N", shown="3", least=1),
+            int,
+        ),
+    ] = 3,
     plot: Annotated[
         Path | None,
-        typer.Option(
+        o.flag(
+            Option("Draw bars, and a timeline of read, decode and train.", metavar="FILE.png"),
             parser=local_path,
-            metavar="FILE.png",
-            help="Draw bars, and a timeline of read, decode and train.",
-            show_default=False,
         ),
     ] = None,
     as_json: o.Json = False,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -29,56 +30,8 @@ EPILOG = (
 
 
 def build(
-    context: typer.Context,
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            help="A folder, an archive (zip, tar, tar.gz/bz2/xz, 7z, nested as they come), "
-            "kaggle:COMPETITION or kaggle:OWNER/DATASET. "
-            "By default what ./shardprep.toml says.",
-            show_default=False,
-        ),
-    ] = None,
-    out: o.Out = None,
-    name: o.Name = None,
-    version: o.Version = None,
-    shards: o.Shards = None,
-    schema: o.SchemaFile = None,
-    size: o.Size = None,
-    fit: o.Fit = None,
-    format_: o.Format = None,
-    quality: o.Quality = None,
-    background: o.Background = None,
-    max_pixels: o.MaxPixels = None,
-    min_side: o.MinSide = None,
-    max_aspect: o.MaxAspect = None,
-    truncated: o.Truncated = None,
-    labels: o.Labels = None,
-    target: o.Target = None,
-    separator: o.Separator = None,
-    classes: o.Classes = None,
-    class_map: o.ClassMap = None,
-    join: o.Join = None,
-    columns: o.Columns = None,
-    header: o.Header = None,
-    null: o.Null = None,
-    split: o.Split = None,
-    group: o.Group = None,
-    dedup: o.Dedup = None,
-    seed: o.Seed = None,
-    root: o.Root = None,
-    include: o.Include = None,
-    exclude: o.Exclude = None,
-    exclude_list: o.ExcludeList = None,
-    follow_links: o.FollowLinks = None,
-    zip_encoding: o.ZipEncoding = None,
-    max_members: o.MaxMembers = None,
-    max_member_size: o.MaxMemberSize = None,
-    max_unpacked: o.MaxUnpacked = None,
-    max_ratio: o.MaxRatio = None,
-    max_depth: o.MaxDepth = None,
-    max_rejected: o.MaxRejected = None,
-    timeout: o.Timeout = None,
+    source: o.Source = None,
+    *,
     save_rejected: o.SaveRejected = None,
     workers: o.Workers = None,
     engine: o.Engine = "local",
@@ -90,6 +43,7 @@ def build(
     dry_run: o.DryRun = False,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
+    **flags: Any,
 ) -> None:
     """Turn raw images into TFRecord shards.
 
@@ -109,20 +63,19 @@ def build(
         recipe_of,
     )
     from shardprep.recipe.document import RECIPE_FILE
-    from shardprep.recipe.problems import OF_ONE_RUN
 
     piece = None if part is None else part_of(part)
     if piece is not None and (overwrite or save_rejected is not None):
         flag = "--overwrite" if overwrite else "--save-rejected"
         raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
-    given = {k.rstrip("_"): v for k, v in context.params.items() if v not in (None, [])}
-    flags = {k: v for k, v in given.items() if k not in OF_ONE_RUN and k != "as_json"}
+    if source is not None:
+        flags = {"source": source, **flags}
     recipe = recipe_of(flags)
     crew = engine_of(engine, ray_address, workers)
     if source is not None and recipe_applies(source):
         notice(console(stderr=True), f"the options of {RECIPE_FILE} apply: it is for this source")
     local = local_source(recipe.source, console(stderr=True), refresh=refresh)
-    recipe = recipe.model_copy(update={"source": local})
+    recipe = replace(recipe, source=local)
     if profile:
         from shardprep import profiling
 

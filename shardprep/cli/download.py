@@ -9,6 +9,7 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import console, notice, print_json
+from shardprep.recipe.options import Option
 from shardprep.storage.url import local_path
 
 EPILOG = (
@@ -21,17 +22,12 @@ def download(
     slug: Annotated[
         str,
         typer.Argument(
-            help="COMPETITION, OWNER/DATASET or OWNER/DATASET/VERSION, or its page's address."
+            help="COMPETITION, OWNER/DATASET, OWNER/DATASET/VERSION, or the address of its page."
         ),
     ],
     to: Annotated[
         Path | None,
-        typer.Option(
-            parser=local_path,
-            help="Folder for the archive.",
-            show_default="the cache",
-            metavar="DIR",
-        ),
+        o.flag(Option("Folder for the archive.", metavar="DIR", shown="cache"), parser=local_path),
     ] = None,
     refresh: o.Refresh = False,
     as_json: o.Json = False,

@@ -9,6 +9,7 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import EXIT_PROBLEMS, console, notice, print_json
+from shardprep.recipe.options import Option
 from shardprep.storage.url import ObjectUrl, local_path
 
 if TYPE_CHECKING:
@@ -21,24 +22,26 @@ def fetch(
     url: Annotated[
         str,
         typer.Argument(
-            help="The dataset's address, s3://, gs:// or az://, or one above it.",
+            help="Address of the dataset or one above it: s3://, gs:// or az://.",
             show_default=False,
         ),
     ],
     to: Annotated[
         Path,
-        typer.Option(
-            parser=local_path, help="Folder of datasets.", metavar="DIR", show_default="tfrecords"
-        ),
+        o.flag(Option("Folder of datasets.", metavar="DIR", shown="tfrecords"), parser=local_path),
     ] = Path("tfrecords"),
     check: Annotated[
-        bool, typer.Option("--check", help="Hash every file of a copy that is there already.")
+        bool, o.switch("--check", "Hash every file of a copy that is there already.")
     ] = False,
     damaged: Annotated[
-        bool,
-        typer.Option("--damaged", help="Leave out what is damaged or missing there, and name it."),
+        bool, o.switch("--damaged", "Leave out files that are damaged or missing, and name them.")
     ] = False,
-    threads: Annotated[int, typer.Option(min=1, help="Shards that are got at a time.")] = 8,
+    threads: Annotated[
+        int,
+        o.number(
+            Option("Number of shards fetched at a time.", metavar="N", shown="8", least=1), int
+        ),
+    ] = 8,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:

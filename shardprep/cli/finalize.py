@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import console, show_result
+from shardprep.recipe.options import BUILD_OPTIONS
 
 EPILOG = "Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_vs_cats"
 
@@ -16,23 +18,16 @@ def finalize(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            help="The dataset's folder, or one above it. By default what ./shardprep.toml "
-            "builds, else the one unfinished build under ./tfrecords.",
+            help="Folder of the dataset or one above it. By default what ./shardprep.toml builds, "
+            "else the one unfinished build under ./tfrecords.",
             show_default=False,
         ),
     ] = None,
     max_rejected: Annotated[
         str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Fail if more images than this are bad.",
-            show_default="what the parts were given",
-        ),
+        o.flag(replace(BUILD_OPTIONS["max_rejected"], panel="", shown="share of the parts")),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Threads that check shards.", show_default="usable cores"),
-    ] = None,
+    workers: Annotated[int | None, o.workers("Number of threads that check shards.")] = None,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:

@@ -18,11 +18,11 @@ def init(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="A folder, an archive or kaggle:…. By default the one archive in this folder.",
+            help="Folder, archive or kaggle:…. By default the one archive in this folder.",
             show_default=False,
         ),
     ] = None,
-    follow_links: o.FollowLinks = None,
+    follow_links: o.FollowLinks = False,
     overwrite: o.Overwrite = False,
     refresh: o.Refresh = False,
     store_timeout: o.StoreTimeout = None,
@@ -48,7 +48,7 @@ def init(
             local,
             Path(work),
             lambda line: notice(notices, line),
-            follow_links=bool(follow_links),
+            follow_links=follow_links,
         )
     survey = replace(survey, source=archive)
     write_durably(place, recipe_text(survey).encode())

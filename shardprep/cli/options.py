@@ -1,491 +1,156 @@
-"""The options that commands take, a type each. The defaults shown are those of `Recipe`."""
+"""The options of the commands, made from where each is declared: `shardprep.recipe.options`."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
+import re
+from dataclasses import fields
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardprep.storage.patience import DEFAULT_TIMEOUT_S, TIMEOUT_VARIABLE
+from shardprep.cli.streams import start_logging
+from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS, BuildOptions, Option
+from shardprep.recipe.values import read_number
+from shardprep.storage.patience import TIMEOUT_VARIABLE
 from shardprep.storage.url import local_path
 
-_OUTPUT, _IMAGES, _LABELS = "Output", "Images", "Labels"
-_SPLITS, _CHOICE, _LIMITS, _RUN = "Splits", "Which images", "Limits", "This run"
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-Out = Annotated[
-    str | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder of datasets.",
-        show_default="tfrecords",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Name = Annotated[
-    str | None,
-    typer.Option(
-        help="Of the dataset.",
-        show_default="from the source's name",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Version = Annotated[
-    str | None,
-    typer.Option(
-        metavar="X.Y.Z",
-        help="Of the dataset.",
-        show_default="1.0.0",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Shards = Annotated[
-    int | None,
-    typer.Option(
-        help="Of the largest split; the others get as many as keep shards equal.",
-        show_default="by size, about 128 MiB each",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-SchemaFile = Annotated[
-    str | None,
-    typer.Option(
-        "--schema",
-        metavar="NAME|FILE",
-        help="Features of each example: a shipped schema or a JSON file.",
-        show_default="the one that fits the labels",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Size = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WxH",
-        help="Of stored images in pixels, or none.",
-        show_default="224x224",
-        rich_help_panel=_IMAGES,
-    ),
-]
-Fit = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOW",
-        help="crop, pad, stretch, within (only shrinks) or none.",
-        show_default="crop",
-        rich_help_panel=_IMAGES,
-    ),
-]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        metavar="FORMAT",
-        help="jpeg, png, raw (uint8) or keep, which stores the original bytes where they "
-        "are a plain RGB JPEG or PNG of that size already.",
-        show_default="jpeg",
-        rich_help_panel=_IMAGES,
-    ),
-]
-Quality = Annotated[
-    int | None,
-    typer.Option(
-        help="Of JPEG, 1 to 100.",
-        show_default="90",
-        rich_help_panel=_IMAGES,
-    ),
-]
-Background = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLOUR",
-        help="Behind transparency and beside padded images: white, black, grey, #RRGGBB or R,G,B.",
-        show_default="white",
-        rich_help_panel=_IMAGES,
-    ),
-]
-MaxPixels = Annotated[
-    int | None,
-    typer.Option(
-        help="Reject images with more, before decoding.",
-        show_default="100000000",
-        rich_help_panel=_IMAGES,
-    ),
-]
-MinSide = Annotated[
-    int | None,
-    typer.Option(
-        metavar="PIXELS",
-        help="Reject images with a shorter side.",
-        show_default="1",
-        rich_help_panel=_IMAGES,
-    ),
-]
-MaxAspect = Annotated[
-    float | None,
-    typer.Option(
-        metavar="RATIO",
-        help="Reject images with a side more than this many times the other; 0 for any.",
-        show_default="0",
-        rich_help_panel=_IMAGES,
-    ),
-]
-Truncated = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOW",
-        help="Files that end before their image does: reject, or recover what is there.",
-        show_default="reject",
-        rich_help_panel=_IMAGES,
-    ),
-]
-Labels = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RULE",
-        help="auto, folder, folder:N (Nth above the image), prefix (cat.12.jpg), "
-        "regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none. FILE "
-        "may be several, with commas; ID may be a path such as {folder}/{id}.jpg; "
-        "LABEL may be several columns, or *.",
-        show_default="auto",
-        rich_help_panel=_LABELS,
-    ),
-]
-Target = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KIND",
-        help="class, multilabel, regression, text or none.",
-        show_default="told from the labels",
-        rich_help_panel=_LABELS,
-    ),
-]
-Separator = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT",
-        help="Between several classes in one cell.",
-        show_default="found",
-        rich_help_panel=_LABELS,
-    ),
-]
-Classes = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B,…",
-        help="Class names in label order.",
-        show_default="those found, in natural order",
-        rich_help_panel=_LABELS,
-    ),
-]
-ClassMap = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MAP",
-        help="Other names for classes: a JSON or CSV file, or OLD=NEW,…",
+_MARKUP = re.compile(r"\[(?=[a-z#/@])")
+"""Bracket that rich would read as the begin of a tag."""
+
+
+def help_of(option: Option, default: object = None) -> str:
+    """Return the help of an option, with its default in words or as a flag is given it."""
+    shown = option.shown
+    if not shown and default not in (None, "", (), False):
+        shown = ",".join(default) if isinstance(default, tuple) else str(default)
+    text = _MARKUP.sub(r"\\[", option.help)
+    return text + (r" [dim]\[default: " + _MARKUP.sub(r"\\[", shown) + "][/dim]" if shown else "")
+
+
+def flag(option: str | Option, *names: str, default: object = None, **settings: Any) -> Any:
+    """Return typer's form of an option: one of a run by its name, or as it is declared."""
+    declared = RUN_OPTIONS[option] if isinstance(option, str) else option
+    return typer.Option(
+        *names,
+        metavar=declared.metavar,
+        help=help_of(declared, default),
         show_default=False,
-        rich_help_panel=_LABELS,
-    ),
-]
-Join = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FILE[:KEY]",
-        help="Add the columns of another table, by a column that both have. May be repeated.",
-        show_default=False,
-        rich_help_panel=_LABELS,
-    ),
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B,…",
-        help="Columns to keep as features of each example.",
-        show_default=False,
-        rich_help_panel=_LABELS,
-    ),
-]
-Header = Annotated[
-    bool | None,
-    typer.Option(
-        "--header/--no-header",
-        help="Whether tables have a first line of names; without, columns are called 1, 2, 3 …",
-        show_default="header",
-        rich_help_panel=_LABELS,
-    ),
-]
-Null = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B,…",
-        help="Cells that mean nothing, beside empty ones.",
-        show_default="nan,NaN,<NA>",
-        rich_help_panel=_LABELS,
-    ),
-]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RULE",
-        help="train=0.8,validation=0.1,test=0.1 cuts, the same share of every class in "
-        "each; column:NAME[:CELL=SPLIT,…]; list:SPLIT=FILE,…; roots:SPLIT=FOLDER,…; "
-        "or tables, by the CSV that lists the image.",
-        show_default="by folders named train, val, test, else train",
-        rich_help_panel=_SPLITS,
-    ),
-]
-Group = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RULE",
-        help="Never part images of one group: a column, folder:N, or regex:PATTERN whose "
-        "first group it is.",
-        show_default=False,
-        rich_help_panel=_SPLITS,
-    ),
-]
-Dedup = Annotated[
-    bool | None,
-    typer.Option(
-        "--dedup",
-        help="Leave out images that are there already, byte for byte.",
-        show_default=False,
-        rich_help_panel=_SPLITS,
-    ),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        help="Of the shuffle and the cut.",
-        show_default="0",
-        rich_help_panel=_SPLITS,
-    ),
-]
-Root = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Only what lies below this folder of the source.",
-        show_default=False,
-        rich_help_panel=_CHOICE,
-    ),
-]
-Include = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="GLOB",
-        help="Only what matches, such as *.png. May be repeated.",
-        show_default=False,
-        rich_help_panel=_CHOICE,
-    ),
-]
-Exclude = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="GLOB",
-        help="Not what matches, such as masks/*. May be repeated.",
-        show_default=False,
-        rich_help_panel=_CHOICE,
-    ),
-]
-ExcludeList = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Not what this file names: a line each, or the first column of a CSV.",
-        show_default=False,
-        rich_help_panel=_CHOICE,
-    ),
-]
-FollowLinks = Annotated[
-    bool | None,
-    typer.Option(
-        "--follow-links",
-        help="Follow links in a folder that lead outside of it; else they are skipped.",
-        show_default=False,
-        rich_help_panel=_CHOICE,
-    ),
-]
-ZipEncoding = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Of names in zips that are not UTF-8, such as cp932.",
-        show_default="UTF-8 where that fits, else cp437",
-        rich_help_panel=_CHOICE,
-    ),
-]
-MaxMembers = Annotated[
-    int | None,
-    typer.Option(
-        help="Of all archives of the source together.",
-        show_default="10000000",
-        rich_help_panel=_LIMITS,
-    ),
-]
-MaxMemberSize = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Reject larger images, before reading them.",
-        show_default="2GB",
-        rich_help_panel=_LIMITS,
-    ),
-]
-MaxUnpacked = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Of all that is packed in the source together.",
-        show_default="10GB and 100 times the source",
-        rich_help_panel=_LIMITS,
-    ),
-]
-MaxRatio = Annotated[
-    int | None,
-    typer.Option(
-        help="Unpacked bytes to a packed one, in what unpacks to more than 64 MB.",
-        show_default="1000",
-        rich_help_panel=_LIMITS,
-    ),
-]
-MaxDepth = Annotated[
-    int | None,
-    typer.Option(
-        help="Of archives in archives.",
-        show_default="8",
-        rich_help_panel=_LIMITS,
-    ),
-]
-MaxRejected = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SHARE",
-        help="Fail if more images than this are bad.",
-        show_default="5%",
-        rich_help_panel=_RUN,
-    ),
-]
-Timeout = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS",
-        help="Reject an image that takes longer; 0 waits for ever.",
-        show_default="60",
-        rich_help_panel=_RUN,
-    ),
-]
-SaveRejected = Annotated[
-    Path | None,
-    typer.Option(
-        parser=local_path,
-        metavar="DIR",
-        help="Copy rejected images there, with a list of the reasons.",
-        show_default=False,
-        rich_help_panel=_RUN,
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Processes that encode; on a cluster, shards at a time.",
-        show_default="usable cores",
-        rich_help_panel=_RUN,
-    ),
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="What runs the work: local, the cores of this machine, or ray, a cluster that runs "
-        "already (pip install 'shardprep\\[ray]').",
-        rich_help_panel=_RUN,
-    ),
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT",
-        help="Of the cluster's head, or auto for the cluster that this machine is in.",
-        show_default="$RAY_ADDRESS",
-        rich_help_panel=_RUN,
-    ),
-]
-Part = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N",
-        help="Write only the I-th of N equal shares of the shards, apart from the others "
-        "(array jobs); then: shardprep finalize.",
-        show_default=False,
-        rich_help_panel=_RUN,
-    ),
-]
-Refresh = Annotated[
-    bool,
-    typer.Option("--refresh", help="Download again what is in the cache.", rich_help_panel=_RUN),
-]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what is there.", rich_help_panel=_RUN)
-]
-Profile = Annotated[
-    bool,
-    typer.Option("--profile", help="Show where the time goes.", rich_help_panel=_RUN),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show the plan, write nothing.", rich_help_panel=_RUN)
+        rich_help_panel=declared.panel or None,
+        **settings,
+    )
+
+
+def number(option: Option, kind: type[int | float], **settings: Any) -> Any:
+    """Return typer's form of an option that takes a number within the bounds declared."""
+
+    def parsed(text: str) -> float:
+        try:
+            return read_number(text, kind, option.least, option.most)
+        except ValueError:
+            what = "a whole number" if kind is int else "a number"
+            bounds = f"{option.least:,} to {option.most:,}"
+            raise typer.BadParameter(f"{text!r} is not {what} from {bounds}") from None
+
+    return flag(option, parser=parsed, **settings)
+
+
+def switch(name: str, text: str) -> Any:
+    """Return typer's form of an option of one command that is given or not."""
+    return flag(Option(text), name)
+
+
+def workers(text: str) -> Any:
+    """Return the option `--workers` of a command whose workers do what `text` says."""
+    return number(Option(text, metavar="N", shown="usable cores", least=1), int)
+
+
+Source = Annotated[
+    str | None, typer.Argument(help=help_of(BUILD_OPTIONS["source"]), show_default=False)
 ]
 Dataset = Annotated[
     str | None,
     typer.Argument(
-        help="The dataset's folder, or one above it; or such an address, s3://, gs:// or az://. By "
-        "default what ./shardprep.toml builds, else the one dataset under ./tfrecords.",
+        help="Folder of the dataset or one above it, here or in object storage (s3://, gs://, "
+        "az://). By default what ./shardprep.toml builds, else the one dataset under ./tfrecords.",
         show_default=False,
     ),
 ]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="Print one JSON object, of an error as well.", rich_help_panel=_RUN
-    ),
-]
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        "--quiet", help="No progress and no notices: only errors on stderr.", rich_help_panel=_RUN
-    ),
-]
-LogLevel = Annotated[
-    str | None,
-    typer.Option(
-        "--log-level",
-        metavar="LEVEL",
-        help="Least that stderr tells: debug, info, warning or error. Progress is info; debug "
-        "shows where an error was raised.",
-        show_default="info",
-        rich_help_panel=_RUN,
-    ),
-]
+FollowLinks = Annotated[bool, flag(BUILD_OPTIONS["follow_links"], "--follow-links")]
+MaxRejected = Annotated[str | None, flag(BUILD_OPTIONS["max_rejected"])]
+SaveRejected = Annotated[Path | None, flag("save_rejected", parser=local_path)]
+Workers = Annotated[int | None, number(RUN_OPTIONS["workers"], int)]
+Engine = Annotated[str, flag("engine")]
+RayAddress = Annotated[str | None, flag("ray_address")]
+Part = Annotated[str | None, flag("part")]
+Refresh = Annotated[bool, flag("refresh", "--refresh")]
+Overwrite = Annotated[bool, flag("overwrite", "--overwrite")]
+Profile = Annotated[bool, flag("profile", "--profile")]
+DryRun = Annotated[bool, flag("dry_run", "--dry-run")]
+Json = Annotated[bool, flag("json", "--json")]
+Quiet = Annotated[bool, flag("quiet", "--quiet")]
+LogLevel = Annotated[str | None, flag("log_level")]
 
 
-def _bound(seconds: float | None) -> float | None:
-    """Let the time-out hold in this process and in all that it starts."""
+def _hold(seconds: float | None) -> None:
+    """Set the time-out of object storage for this process and all that it starts."""
     if seconds is not None:
         os.environ[TIMEOUT_VARIABLE] = f"{seconds:g}"
-    return seconds
 
 
 StoreTimeout = Annotated[
     float | None,
-    typer.Option(
-        min=1,
-        max=86_400,
-        metavar="SECONDS",
-        callback=_bound,
-        expose_value=False,
-        help="Give up when object storage has not answered for so long.",
-        show_default=f"${TIMEOUT_VARIABLE}, else {DEFAULT_TIMEOUT_S:g}",
-        rich_help_panel=_RUN,
-    ),
+    number(RUN_OPTIONS["store_timeout"], float, callback=_hold, expose_value=False),
 ]
+
+
+def _build_flags() -> list[Parameter]:
+    """Return a parameter for each option of a build but its source; None where it is not given."""
+    found = []
+    for one in fields(BuildOptions)[1:]:
+        option, name = BUILD_OPTIONS[one.name], f"--{one.name.replace('_', '-')}"
+        kind: Any = list[str] if option.is_repeated else str
+        if isinstance(one.default, bool):
+            kind, name = bool, f"{name}/--no-{name[2:]}"
+        hint = Annotated[kind | None, flag(option, name, default=one.default)]
+        found.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=None, annotation=hint))
+    return found
+
+
+_OUTPUT_FLAGS = [
+    Parameter("quiet", Parameter.KEYWORD_ONLY, default=False, annotation=Quiet),
+    Parameter("log_level", Parameter.KEYWORD_ONLY, default=None, annotation=LogLevel),
+]
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that takes `--quiet` and `--log-level`, as the program does before it.
+
+    One with keyword arguments of any name (`**flags`) gets those options of a build that are
+    given.
+    """
+
+    @functools.wraps(command)
+    def run(*, quiet: bool, log_level: str | None, **options: Any) -> None:
+        if quiet or log_level is not None:
+            start_logging("error" if quiet else log_level or "info")
+        not_given = {name for name in flags if options[name] in (None, [])}
+        command(**{name: one for name, one in options.items() if name not in not_given})
+
+    own = inspect.signature(command, eval_str=True)
+    named = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+    flags: dict[str, Parameter] = {}
+    if len(named) < len(own.parameters):
+        flags = {one.name: one for one in _build_flags()}
+    first = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in named]
+    run.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[*first[:1], *flags.values(), *first[1:], *_OUTPUT_FLAGS]
+    )
+    return run

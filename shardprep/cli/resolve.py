@@ -12,7 +12,7 @@ from shardprep.dataset.locate import locate
 from shardprep.errors import DatasetError, RecipeError, ShardprepError
 from shardprep.machine import usable_cores
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
-from shardprep.recipe.recipe import Recipe, make_recipe, share
+from shardprep.recipe.recipe import Recipe, make_recipe, read_option
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
 from shardprep.source.names import is_archive_name
@@ -46,10 +46,10 @@ def recipe_of(flags: dict[str, Any]) -> Recipe:
 
     """
     keys = _keys_here()
-    if "source" in flags and not recipe_applies(flags["source"]):
-        return make_recipe(flags, "shardprep build", flags)
+    if "source" in flags and flags["source"] != keys.get("source"):
+        return make_recipe({}, "shardprep build", flags)
     if "source" in keys:
-        return make_recipe({**keys, **flags}, RECIPE_FILE, flags)
+        return make_recipe(keys, RECIPE_FILE, flags)
     raise RecipeError(
         "shardprep build",
         "no source is given",
@@ -149,12 +149,9 @@ def rejected_share(text: str) -> float:
 
     """
     try:
-        found = float(str(share(text)))
+        return float(read_option("max_rejected", text))
     except ValueError as error:
         raise RecipeError("--max-rejected", str(error)) from error
-    if not 0 <= found <= 1:
-        raise RecipeError("--max-rejected", f"{text} is not between 0% and 100%")
-    return found
 
 
 def unfinished(dataset: str | None) -> Workspace:

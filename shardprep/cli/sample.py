@@ -20,7 +20,7 @@ def sample(
         typer.Argument(
             parser=local_path,
             metavar="DIRECTORY",
-            help="Where to write shapes.zip and shardprep.toml.",
+            help="Folder for shapes.zip and shardprep.toml.",
         ),
     ] = Path(),
     as_json: o.Json = False,

@@ -8,6 +8,7 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import EXIT_PROBLEMS, console, print_json
+from shardprep.recipe.options import Option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,24 +26,22 @@ EPILOG = (
 
 def verify(
     dataset: o.Dataset = None,
-    decode: Annotated[bool, typer.Option("--decode", help="Decode every image as well.")] = False,
+    decode: Annotated[bool, o.switch("--decode", "Decode every image as well.")] = False,
     repair: Annotated[
         bool,
-        typer.Option(
-            "--repair", help="Build what is damaged again from the source, with the same bytes."
-        ),
+        o.switch("--repair", "Build what is damaged again from the source, with the same bytes."),
     ] = False,
     source: Annotated[
         str | None,
-        typer.Option(
-            help="What the dataset was built from, for --repair.",
-            show_default="what ./shardprep.toml says",
+        o.flag(
+            Option(
+                "Source that the dataset was built from, for --repair.",
+                metavar="SOURCE",
+                shown="source of ./shardprep.toml",
+            )
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Processes that read.", show_default="usable cores"),
-    ] = None,
+    workers: Annotated[int | None, o.workers("Number of processes that read.")] = None,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:

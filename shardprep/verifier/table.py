@@ -23,7 +23,6 @@ from shardprep.errors import DatasetError
 from shardprep.verifier.documents import differences, is_readable
 from shardprep.verifier.problem import Problem
 from shardprep.writer.fingerprint import recorded_recipe
-from shardprep.writer.plan import image_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +70,7 @@ def table_problems(
 
 def _counted(manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]) -> dict[str, object]:
     """Return the splits and totals of the manifest, counted from the rows."""
-    tally = Tally(image_spec(recorded_recipe(manifest, "-", "-")))
+    tally = Tally(recorded_recipe(manifest, "-", "-").image_spec)
     statuses = Counter(table["status"].cast("string").to_pylist())
     if statuses.keys() - {WRITTEN, REJECTED, SKIPPED}:
         message = f"a status is none of {WRITTEN}, {REJECTED}, {SKIPPED}"

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import features
-from pydantic import ValidationError
 
 from shardprep.catalog.documents import named_files, read_table
 from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import shipped_schemas
-from shardprep.errors import DatasetError, SourceError
+from shardprep.errors import DatasetError, RecipeError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
-from shardprep.recipe.recipe import Recipe, outputs
+from shardprep.recipe.recipe import outputs, stored_recipe
 from shardprep.source import range_reads
 from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.folder import walk_files
@@ -32,11 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardprep.dataset.manifest import Manifest
+    from shardprep.recipe.recipe import Recipe
 
-_NOT_IN_THE_BYTES = {
-    "source", "out", "name", "version", "timeout", "max_rejected", "max_members", "max_unpacked",
-    "max_depth",
-}  # fmt: skip
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _BLOCK_BYTES = 1 << 20
 
@@ -54,14 +50,14 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     for file in named_files(recipe):
         if Path(file).is_file():
             inputs[file] = _sha256(read_table(file, recipe.max_member_size))
-    if recipe.schema_ != "auto" and recipe.schema_ not in shipped_schemas():
-        schema = Path(recipe.schema_)
+    if recipe.schema != "auto" and recipe.schema not in shipped_schemas():
+        schema = Path(recipe.schema)
         inputs["schema"] = (
             _sha256(read_named(schema, MAX_DOCUMENT_BYTES)) if schema.is_file() else "missing"
         )
     return Fingerprint(
         inputs=inputs,
-        options=recipe.model_dump(mode="json", by_alias=True, exclude=_NOT_IN_THE_BYTES),
+        options=recipe.fingerprint_options(),
         versions=versions(),
     )
 
@@ -75,8 +71,8 @@ def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
     """
     keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
     try:
-        return Recipe.model_validate({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})
-    except ValidationError as error:
+        return stored_recipe({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})
+    except RecipeError as error:
         raise DatasetError(
             manifest.name, "was built by another version, with other options", "build it again"
         ) from error

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.dataset.grammar import shard_name
 from shardprep.dataset.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.errors import RecipeError, SchemaError
-from shardprep.image.spec import Fit, Format, ImageSpec, Truncated, estimated_bytes
+from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
 from shardprep.source.extent import RefusedExtent
 from shardprep.source.listing import Skipped
@@ -62,21 +62,6 @@ class BuildPlan:
     def shard_name(self, shard: ShardPlan) -> str:
         """Return the file name of one of the shards."""
         return shard_name(self.name, shard.split, shard.index, shard.count)
-
-
-def image_spec(recipe: Recipe) -> ImageSpec:
-    """Return size, format and limits of the images that a recipe asks for."""
-    return ImageSpec(
-        size=recipe.size,
-        fit=cast("Fit", recipe.fit),
-        format=cast("Format", recipe.format),
-        quality=recipe.quality,
-        background=recipe.background,
-        max_pixels=recipe.max_pixels,
-        min_side=recipe.min_side,
-        max_aspect=recipe.max_aspect,
-        truncated=cast("Truncated", recipe.truncated),
-    )
 
 
 @stage("plan")
@@ -131,7 +116,7 @@ def _paused_collection() -> Iterator[None]:
 
 
 def _make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> BuildPlan:
-    spec = image_spec(recipe)
+    spec = recipe.image_spec
     catalog = make_catalog(recipe, work_dir, notice)
     items, skipped = _final_splits(catalog, recipe)
     estimate = sum(_record_bytes(item, spec) for item in items)
@@ -173,7 +158,7 @@ def _final_splits(catalog: Catalog, recipe: Recipe) -> tuple[list[Item], list[Sk
 
 
 def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
-    name = recipe.schema_
+    name = recipe.schema
     kind = catalog.target_kind
     if name == "auto":
         name = {"class": "classification", "none": "unlabelled"}.get(kind, kind)

@@ -94,16 +94,12 @@ def test_the_recipe_in_this_folder_is_used_and_a_flag_wins(here: Path) -> None:
 
 
 def test_every_key_of_the_recipe_is_a_flag_and_the_other_way_round(here: Path) -> None:
-    from shardprep.recipe.recipe import Recipe
+    from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
 
-    keys = {name.rstrip("_") for name in Recipe.model_fields}
     text = run("build", "--help", cwd=here).stdout
     flags = {word.strip("│ ,")[2:] for word in text.split() if word.startswith("--")}
-    only_for_a_run = {
-        "workers", "engine", "ray-address", "part", "save-rejected", "refresh", "overwrite",
-        "profile", "dry-run", "json", "quiet", "log-level", "help", "no-header", "store-timeout",
-    }  # fmt: skip
-    assert {flag.replace("-", "_") for flag in flags - only_for_a_run} == keys - {"source"}
+    names = {flag.replace("-", "_") for flag in flags if not flag.startswith("no-")}
+    assert names - {"help"} == (BUILD_OPTIONS.keys() | RUN_OPTIONS.keys()) - {"source"}
 
 
 def test_dry_run_writes_nothing(here: Path) -> None:
@@ -229,7 +225,10 @@ USAGE: dict[str, tuple[tuple[Any, ...], str]] = {
         "--save-rejected: is for a whole build",
     ),
     "a bad part of a plan": (("build", "pets.zip", "--part", "4/3", "--dry-run"), "is not I/N"),
-    "a bad share for finalize": (("finalize", "--max-rejected", "2"), "not between 0% and 100%"),
+    "a bad share for finalize": (
+        ("finalize", "--max-rejected", "2"),
+        "'2' is not a share such as 5%",
+    ),
     "a quality for png": (("build", "pets.zip", "--format", "png", "--quality", "5"), "nothing"),
 }
 

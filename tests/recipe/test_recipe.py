@@ -7,7 +7,7 @@ import re
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,13 +15,18 @@ from hypothesis import strategies as st
 
 from shardprep.errors import RecipeError, ShardprepError, printable
 from shardprep.recipe.document import read_recipe
-from shardprep.recipe.problems import OF_ONE_RUN
-from shardprep.recipe.recipe import Recipe, make_recipe
+from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
+from shardprep.recipe.recipe import make_recipe
 from tests.cli.test_cli import error_of, run
 from tests.documents.test_docs import README
 from tests.support.builders import animals, write, zip_bytes
 
-KEYS = sorted(name.rstrip("_") for name in Recipe.model_fields)
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from shardprep.recipe.recipe import Recipe
+
+KEYS = sorted(BUILD_OPTIONS)
 MOST = 400
 NUM_RANDOM = 200, 200
 """Recipes of random values, and files of random content."""
@@ -33,10 +38,17 @@ def _here(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def made(keys: dict[str, Any], flags: Collection[str] = ()) -> Recipe:
+    """Return the recipe of these keys; `flags` are those of the command line."""
+    file = {key: value for key, value in keys.items() if key not in flags}
+    given = {key: value for key, value in keys.items() if key in flags}
+    return make_recipe({"source": "x.zip", **file}, "shardprep.toml", given)
+
+
 def said_of(keys: dict[str, Any], flags: tuple[str, ...] = ()) -> str:
     """Return the error of a recipe of these keys; `flags` are those of the command line."""
     with pytest.raises(RecipeError) as error:
-        make_recipe({"source": "x.zip", **keys}, "shardprep.toml", flags)
+        made(keys, flags)
     return str(error.value)
 
 
@@ -44,7 +56,7 @@ WRONG = {
     "version": ("abc", "'abc' must be three numbers, such as 1.0.0"),
     "name": ("Pets", "'Pets' must be lower-case letters, digits and _, a letter first"),
     "shards": (0, "0 is not a whole number from 1 to 99,999"),
-    "size": (64, "64 is not WIDTHxHEIGHT, such as 224x224, or none"),
+    "size": (6.4, "6.4 is not WIDTHxHEIGHT, such as 224x224, or none"),
     "fit": ("zoom", "'zoom' is not one of crop, pad, stretch, within, none"),
     "quality": ("best", "'best' is not a whole number from 1 to 100"),
     "background": ("²,1,1", "'²,1,1' is not white, black, grey, #RRGGBB or R,G,B"),
@@ -58,7 +70,7 @@ WRONG = {
     "timeout": (float("nan"), "nan is not a number from 0 to 100,000,000"),
     "max_aspect": (True, "true is not a number from 0 to"),
     "max_member_size": ("9" * 400, "'99999999999999999"),
-    "max_rejected": ("6", "6.0 is not a share such as 5% or 0.05"),
+    "max_rejected": ("6", "'6' is not a share such as 5% or 0.05"),
     "include": ("a\0b", "holds a null character"),
     "source": ("x" * 5000, "is longer than 4,096 characters"),
 }
@@ -94,7 +106,7 @@ def test_a_contradiction_names_where_it_came_from(
     keys: dict[str, Any], key: str, message: str
 ) -> None:
     assert said_of(keys).startswith(f"shardprep.toml: {key}: {message}")
-    assert said_of(keys, (key,)).startswith(f"--{key}: {message}")
+    assert said_of(keys, tuple(keys)).startswith(f"--{key}: {message}")
 
 
 def test_the_command_line_blames_what_was_given(here: Path) -> None:
@@ -109,8 +121,8 @@ def test_the_command_line_blames_what_was_given(here: Path) -> None:
 
 
 def test_options_of_one_run_are_no_keys_and_say_so() -> None:
-    assert not OF_ONE_RUN & set(KEYS)
-    for key in OF_ONE_RUN:
+    assert not RUN_OPTIONS.keys() & set(KEYS)
+    for key in RUN_OPTIONS:
         flag = f"--{key.replace('_', '-')}"
         assert said_of({key: 1}) == (
             f"shardprep.toml: {key}: unknown key; is for one run: give {flag} on the command line"
@@ -184,8 +196,7 @@ def test_no_value_is_a_traceback(keys: dict[str, Any]) -> None:
     for flags in ((), tuple(keys)):
         said = ""
         try:
-            recipe = make_recipe({"source": "x.zip", **keys}, "shardprep.toml", flags)
-            assert recipe.dataset_name
+            assert made(keys, flags).dataset_name
         except ShardprepError as error:
             said = str(error)
             assert len(said) < MOST, said

@@ -1,0 +1,136 @@
+"""Values of options as people write them: text in a flag, the types of TOML in a file.
+
+Each function returns the value as it is stored. It raises ValueError where it cannot: with a
+message of its own, or without one where the value is simply not what the option takes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from shardprep.errors import printable, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_MAX_BITS = 64
+_MAX_SHOWN = 60
+"""Characters of a value in an error."""
+_SIZE = re.compile(r"([0-9]{1,9})(?:\s*[xX\u00d7]\s*([0-9]{1,9}))?")
+_NUM_BYTES = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*(?:([kKmMgGtT])(i?))?[bB]?")
+_COLOUR = re.compile(r"\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*")
+_COLOURS = {"white": (255, 255, 255), "black": (0, 0, 0), "grey": (128, 128, 128)}
+
+
+def read_size(value: object) -> tuple[int, int] | None:
+    """Return "WIDTHxHEIGHT", the side of a square or [height, width] as (height, width).
+
+    "none" is None: every image keeps its own size.
+    """
+    if value in ("none", None):
+        return None
+    if isinstance(value, str | int) and (match := _SIZE.fullmatch(str(value)[:_MAX_SHOWN].strip())):
+        return int(match[2] or match[1]), int(match[1])
+    height, width = _whole_numbers(value, 2)
+    return height, width
+
+
+def read_colour(value: object) -> tuple[int, int, int]:
+    """Return a name, "#RRGGBB", "R,G,B" or [R, G, B] as levels of red, green and blue, 0..255."""
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text in _COLOURS:
+            return _COLOURS[text]
+        if re.fullmatch("#[0-9a-f]{6}", text):
+            value = tuple(bytes.fromhex(text[1:]))
+        elif match := _COLOUR.fullmatch(text):
+            value = tuple(map(int, match.groups()))
+    red, green, blue = levels = _whole_numbers(value, 3)
+    if not all(0 <= level <= 255 for level in levels):
+        raise ValueError
+    return red, green, blue
+
+
+def _whole_numbers(value: object, count: int) -> list[int]:
+    if not isinstance(value, list | tuple) or len(value) != count:
+        raise ValueError
+    if any(type(one) is not int for one in value):
+        raise ValueError
+    return list(value)
+
+
+def read_num_bytes(value: object) -> object:
+    """Return "500MB" as 500,000,000 and "2GiB" as 2,147,483,648; a bare number is bytes."""
+    if not isinstance(value, str):
+        return value
+    match = _NUM_BYTES.fullmatch(value.strip())
+    if not match:
+        raise ValueError
+    number, unit, binary = match.groups(default="")
+    return int(float(number) * (1024 if binary else 1000) ** (" kmgt".index(unit.lower() or " ")))
+
+
+def read_share(value: object) -> object:
+    """Return "5%" as 0.05."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise ValueError from None
+
+
+def read_ratios(value: object) -> object:
+    """Return a table of ratios as the text of the flag: "train=0.9,test=0.1"."""
+    if isinstance(value, dict):
+        return ",".join(f"{name}={ratio}" for name, ratio in value.items())
+    return value
+
+
+def read_names(value: object) -> object:
+    """Return "cat,dog" as ("cat", "dog")."""
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+def read_number(value: object, kind: type[int | float], least: float, most: float) -> float:
+    """Return a number within bounds; an int may be written as text or as a float without rest."""
+    try:
+        if isinstance(value, str) and len(value) <= _MAX_SHOWN and value.isascii():
+            value = kind(value)
+        if isinstance(value, int | float) and kind(value) == value and least <= value <= most:
+            return kind(value)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError
+
+
+def read_texts(value: object) -> tuple[str, ...]:
+    """Return a text or a list of texts as a tuple."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+        return tuple(value)
+    raise ValueError
+
+
+def texts_in(value: object) -> Collection[str]:
+    """Return the strings in a value."""
+    if isinstance(value, str):
+        return (value,)
+    parts = value if isinstance(value, list | tuple | dict) else ()
+    return [part for part in parts if isinstance(part, str)]
+
+
+def value_shown(value: object) -> str:
+    """Return a value for an error: itself where it is short, else its kind."""
+    if isinstance(value, str):
+        return shown(printable(repr(value)), _MAX_SHOWN)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        return "a number of twenty digits or more"
+    if isinstance(value, dict):
+        return "a table"
+    return "a list" if isinstance(value, list | tuple) else shown(str(value), _MAX_SHOWN)

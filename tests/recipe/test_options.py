@@ -1,0 +1,125 @@
+"""An option is declared once: flags, keys, help and fingerprint follow; a flag wins over a key."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+import pytest
+
+from shardprep.dataset.schema import TargetKind
+from shardprep.errors import RecipeError
+from shardprep.image.spec import Fit, Format, ImageSpec, Truncated
+from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
+from shardprep.recipe.recipe import make_recipe, stored_recipe
+from shardprep.source.limits import SourceLimits
+
+INIT = {"source": "x.zip", "size": "256x256", "fit": "crop"}
+"""Keys that `shardprep init` writes."""
+WINS: list[tuple[dict[str, Any], dict[str, Any], tuple[Any, str, str, int]]] = [
+    # keys of the file, flags, (height and width, fit, format, quality) of stored images
+    ({}, {"size": "none"}, (None, "none", "jpeg", 90)),
+    ({}, {"fit": "none"}, (None, "none", "jpeg", 90)),
+    ({}, {"fit": "pad"}, ((256, 256), "pad", "jpeg", 90)),
+    ({}, {"format": "keep"}, (None, "none", "keep", 90)),
+    ({}, {"format": "keep", "size": "32"}, ((32, 32), "crop", "keep", 90)),
+    ({"format": "keep"}, {"format": "keep"}, ((256, 256), "crop", "keep", 90)),
+    ({"format": "keep"}, {"seed": "3"}, ((256, 256), "crop", "keep", 90)),
+    ({"quality": 70}, {"format": "png"}, ((256, 256), "crop", "png", 90)),
+    ({"quality": 70}, {"format": "keep"}, (None, "none", "keep", 70)),
+    ({"format": "png"}, {"quality": "70"}, ((256, 256), "crop", "jpeg", 70)),
+    ({"format": "raw"}, {"size": "none"}, (None, "none", "jpeg", 90)),
+    ({"format": "raw"}, {"fit": "within"}, ((256, 256), "within", "jpeg", 90)),
+    ({"size": "none", "fit": "none"}, {"fit": "pad"}, ((224, 224), "pad", "jpeg", 90)),
+    ({"size": "none", "fit": "none"}, {"size": "9x8"}, ((8, 9), "crop", "jpeg", 90)),
+    ({"size": "none", "fit": "none"}, {"format": "raw"}, ((224, 224), "crop", "raw", 90)),
+    ({"fit": "within"}, {"format": "raw"}, ((256, 256), "crop", "raw", 90)),
+]
+
+
+@pytest.mark.parametrize(("keys", "flags", "wanted"), WINS)
+def test_what_contradicts_a_flag_in_the_file_gives_way(
+    keys: dict[str, Any], flags: dict[str, Any], wanted: tuple[Any, ...]
+) -> None:
+    spec = make_recipe({**INIT, **keys}, "shardprep.toml", flags).image_spec
+    assert (spec.size, spec.fit, spec.format, spec.quality) == wanted
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"size": "none", "fit": "pad"},
+        {"size": "8x8", "fit": "none"},
+        {"format": "raw", "size": "none"},
+        {"format": "raw", "fit": "within"},
+        {"format": "png", "quality": "70"},
+    ],
+)
+def test_two_flags_or_two_keys_contradict_each_other(flags: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match=r"^--"):
+        make_recipe(INIT, "shardprep.toml", flags)
+    with pytest.raises(RecipeError, match=r"^shardprep\.toml"):
+        make_recipe({"source": "x.zip", **flags}, "shardprep.toml")
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ("32x48", (48, 32)), ("32 × 48", (48, 32)), ("224", (224, 224)), (224, (224, 224)),
+        ([48, 32], (48, 32)), ("none", None), (None, None),
+    ],
+)  # fmt: skip
+def test_a_size_is_width_by_height_or_a_square_or_a_list_of_height_and_width(
+    given: object, size: tuple[int, int] | None
+) -> None:
+    assert make_recipe({"source": "x.zip", "size": given}, "t").size == size
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"size": 0}, {"size": "0"}, {"size": -224}, {"size": [0, 0]}, {"size": [-1, 8]},
+        {"size": [70_000, 8]}, {"size": "8x70000"}, {"size": [8]}, {"size": [8, 8, 3]},
+        {"size": [8.5, 8]}, {"size": [True, 8]}, {"size": "²"},
+        {"background": [0, 0, 256]}, {"background": [0, -1, 0]}, {"background": [0, 0]},
+        {"background": "0,0,256"}, {"background": ["a", 0, 0]}, {"background": 7},
+    ],
+)  # fmt: skip
+def test_sides_and_levels_are_within_bounds_however_they_are_written(keys: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError):
+        make_recipe({"source": "x.zip", **keys}, "t")
+
+
+def test_every_help_is_a_sentence() -> None:
+    for name, option in {**BUILD_OPTIONS, **RUN_OPTIONS}.items():
+        assert re.match(r"[A-Z](?!f )", option.help), name
+        assert option.help.endswith((".", "…")), name
+        assert not re.match("Of|That|Who|What|Which|Where|Whether", option.help), name
+
+
+def test_the_help_names_every_choice() -> None:
+    choices = {"fit": Fit, "format": Format, "truncated": Truncated, "target": TargetKind}
+    for name, kind in choices.items():
+        words = set(re.findall(r"\w+", BUILD_OPTIONS[name].help))
+        assert set(get_args(kind)) <= words
+
+
+def test_defaults_are_those_of_the_rooms_that_use_them() -> None:
+    recipe = make_recipe({"source": "x.zip"}, "t")
+    assert recipe.image_spec == ImageSpec()
+    assert recipe.source_limits == SourceLimits()
+
+
+def test_the_fingerprint_has_the_options_that_shape_bytes_and_gives_the_recipe_back() -> None:
+    keys = {"size": "8x9", "classes": "cat,dog", "format": "png", "max_aspect": 3, "timeout": 5}
+    options = make_recipe({"source": "x.zip", **keys}, "t").fingerprint_options()
+    assert options["size"] == [9, 8]
+    assert options["classes"] == ["cat", "dog"]
+    left_out = {
+        "source", "out", "name", "version", "timeout", "max_rejected", "max_members",
+        "max_unpacked", "max_depth",
+    }  # fmt: skip
+    assert [*options] == [name for name in BUILD_OPTIONS if name not in left_out]
+    assert stored_recipe({**options, "source": "y"}).fingerprint_options() == options
+    with pytest.raises(RecipeError):
+        stored_recipe({**options, "source": "y", "blur": 1})
