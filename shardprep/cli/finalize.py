@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import console, show_result
-from shardprep.recipe.options import BUILD_OPTIONS
 
 EPILOG = "Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_vs_cats"
 
@@ -23,10 +21,7 @@ def finalize(
             show_default=False,
         ),
     ] = None,
-    max_rejected: Annotated[
-        str | None,
-        o.flag(replace(BUILD_OPTIONS["max_rejected"], panel="", shown="share of the parts")),
-    ] = None,
+    max_rejected: Annotated[float | None, o.max_rejected(shown="share of the parts")] = None,
     workers: Annotated[int | None, o.workers("Number of threads that check shards.")] = None,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
@@ -36,16 +31,17 @@ def finalize(
     It needs neither source nor options, and names the parts to run again if shards are missing.
     """
     from shardprep.cli.display.summary import print_inputs
-    from shardprep.cli.resolve import rejected_share, unfinished
+    from shardprep.cli.resolve import unfinished
     from shardprep.dataset.describe import read_rejections
     from shardprep.machine import usable_cores
     from shardprep.writer.finalize import TooManyRejectedError, finalize_dataset
 
-    limit = None if max_rejected is None else rejected_share(max_rejected)
     try:
         with console(stderr=True).status("checking the shards"):
             result = finalize_dataset(
-                unfinished(dataset), num_threads=workers or usable_cores(), max_rejected=limit
+                unfinished(dataset),
+                num_threads=workers or usable_cores(),
+                max_rejected=max_rejected,
             )
     except TooManyRejectedError as error:
         rejections = read_rejections(error.draft)

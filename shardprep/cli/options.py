@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,11 +53,10 @@ def number(option: Option, kind: type[int | float], **settings: Any) -> Any:
 
     def parsed(text: str) -> float:
         try:
-            return read_number(text, kind, option.least, option.most)
+            found = option.read(text) if option.read else text
+            return read_number(found, kind, option.least, option.most)
         except ValueError:
-            what = "a whole number" if kind is int else "a number"
-            bounds = f"{option.least:,} to {option.most:,}"
-            raise typer.BadParameter(f"{text!r} is not {what} from {bounds}") from None
+            raise typer.BadParameter(f"{text!r} is not {option.numbers(kind)}") from None
 
     return flag(option, parser=parsed, **settings)
 
@@ -72,6 +71,11 @@ def workers(text: str) -> Any:
     return number(Option(text, metavar="N", shown="usable cores", least=1), int)
 
 
+def max_rejected(shown: str) -> Any:
+    """Return the option `--max-rejected` of a command with another default."""
+    return number(replace(BUILD_OPTIONS["max_rejected"], panel="", shown=shown), float)
+
+
 Source = Annotated[
     str | None, typer.Argument(help=help_of(BUILD_OPTIONS["source"]), show_default=False)
 ]
@@ -84,7 +88,6 @@ Dataset = Annotated[
     ),
 ]
 FollowLinks = Annotated[bool, flag(BUILD_OPTIONS["follow_links"], "--follow-links")]
-MaxRejected = Annotated[str | None, flag(BUILD_OPTIONS["max_rejected"])]
 SaveRejected = Annotated[Path | None, flag("save_rejected", parser=local_path)]
 Workers = Annotated[int | None, number(RUN_OPTIONS["workers"], int)]
 Engine = Annotated[str, flag("engine")]

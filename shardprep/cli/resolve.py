@@ -12,7 +12,7 @@ from shardprep.dataset.locate import locate
 from shardprep.errors import DatasetError, RecipeError, ShardprepError
 from shardprep.machine import usable_cores
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
-from shardprep.recipe.recipe import Recipe, make_recipe, read_option
+from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
 from shardprep.source.names import is_archive_name
@@ -139,19 +139,6 @@ def part_of(text: str) -> Part:
     if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise RecipeError("--part", f"{text!r} is not I/N, such as 3/16", "count from 1 to N")
     return Part(int(number), int(count))
-
-
-def rejected_share(text: str) -> float:
-    """Return the share that `--max-rejected` means.
-
-    Raises:
-        RecipeError: it means none.
-
-    """
-    try:
-        return float(read_option("max_rejected", text))
-    except ValueError as error:
-        raise RecipeError("--max-rejected", str(error)) from error
 
 
 def unfinished(dataset: str | None) -> Workspace:

@@ -77,89 +77,58 @@ def consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place) 
     return found
 
 
-def _check_length(text: str) -> None:
-    if len(text) > _MAX_TEXT:
-        message = f"is longer than {_MAX_TEXT:,} characters"
-        raise ValueError(message)
+def check(key: str, value: Any, given: object) -> None:
+    """Check the value of an option, which was read from what is given.
 
+    Raises:
+        ValueError: it cannot be used; the message says why.
 
-def _check_name(name: str) -> None:
-    _check_length(name)
-    if name and not NAME.fullmatch(name):
-        message = (
-            f"{value_shown(name)} must be lower-case letters, digits and _, a letter first, "
-            f"at most {MAX_NAME}"
-        )
-        raise ValueError(message)
-
-
-def _check_version(version: str) -> None:
-    _check_length(version)
-    if not VERSION.fullmatch(version):
-        message = f"{value_shown(version)} must be three numbers, such as 1.0.0"
-        raise ValueError(message)
-
-
-def _check_place(text: str) -> None:
-    _check_length(text)
-    try:
-        parse_place(text)
-    except RecipeError as error:
-        raise ValueError(str(error)) from None
-
-
-def _check_source(text: str) -> None:
-    if is_ref(text):
-        _check_length(text)
-    else:
-        _check_place(text)
-
-
-def _check_near(value: str | tuple[str, ...]) -> None:
-    """Refuse files in object storage."""
-    for text in texts_in(value):
+    """
+    if isinstance(value, str) and key in _NAMES and len(value) > _MAX_TEXT:
+        raise ValueError(f"is longer than {_MAX_TEXT:,} characters")
+    is_valid, what = _VALID.get(key, (None, ""))
+    if is_valid and not is_valid(value):
+        raise ValueError(f"{value_shown(given)} {what}")
+    if key == "out" or (key == "source" and not is_ref(value)):
+        try:
+            parse_place(value)
+        except RecipeError as error:
+            raise ValueError(str(error)) from None
+    for text in texts_in(value) if key in _FILES else ():
         if _SCHEME.search(text) and not text.startswith("regex:"):
-            message = f"{shown_url(text)}: a table is read from the source or from this machine"
-            raise ValueError(message)
+            where = shown_url(text)
+            raise ValueError(f"{where}: a table is read from the source or from this machine")
 
 
-def _check_size(size: tuple[int, int] | None) -> None:
-    if size and not all(1 <= side <= MAX_SIDE for side in size):
-        message = f"{size[1]}x{size[0]}: a side must be 1 to {MAX_SIDE:,} pixels"
-        raise ValueError(message)
-
-
-def _check_aspect(ratio: float) -> None:
-    if 0 < ratio < 1:
-        message = f"{ratio:g} is less than a square has; give 1 or more, or 0 for any"
-        raise ValueError(message)
-
-
-def _check_classes(classes: tuple[str, ...]) -> None:
-    if len(set(classes)) != len(classes) or "" in classes:
-        message = "names must be given, each once"
-        raise ValueError(message)
-
-
-def _check_encoding(name: str) -> None:
+def _is_encoding(name: str) -> bool:
     try:
         codecs.lookup(name or "utf-8")
-    except (LookupError, ValueError) as error:
-        message = f"{value_shown(name)} is no encoding that Python knows, such as cp932 or gbk"
-        raise ValueError(message) from error
+    except (LookupError, ValueError):
+        return False
+    return True
 
 
-CHECKS: dict[str, Callable[[Any], None]] = {
-    **dict.fromkeys(
-        ("labels", "join", "class_map", "exclude_list", "split", "schema"), _check_near
+_NAMES = ("source", "out", "name", "version")
+_FILES = ("labels", "join", "class_map", "exclude_list", "split", "schema")
+"""Options that may name a file, which is never one in object storage."""
+_VALID: dict[str, tuple[Callable[[Any], object], str]] = {
+    "name": (
+        lambda name: not name or NAME.fullmatch(name),
+        f"must be lower-case letters, digits and _, a letter first, at most {MAX_NAME}",
     ),
-    "source": _check_source,
-    "out": _check_place,
-    "name": _check_name,
-    "version": _check_version,
-    "size": _check_size,
-    "max_aspect": _check_aspect,
-    "classes": _check_classes,
-    "zip_encoding": _check_encoding,
+    "version": (VERSION.fullmatch, "must be three numbers, such as 1.0.0"),
+    "size": (
+        lambda size: size is None or all(1 <= side <= MAX_SIDE for side in size),
+        f"must have sides of 1 to {MAX_SIDE:,} pixels",
+    ),
+    "max_aspect": (
+        lambda ratio: not 0 < ratio < 1,
+        "is less than a square has; give 1 or more, or 0 for any",
+    ),
+    "classes": (
+        lambda names: "" not in names and len(set(names)) == len(names),
+        "must be names, each once",
+    ),
+    "zip_encoding": (_is_encoding, "is no encoding that Python knows, such as cp932 or gbk"),
 }
-"""Option → check of its value, beyond its type."""
+"""Option → test of its value, and what is wanted of it."""

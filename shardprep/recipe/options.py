@@ -58,6 +58,11 @@ class Option:
     shapes_bytes: bool = True
     """Another value may give other shards, so it belongs to the fingerprint."""
 
+    def numbers(self, kind: type) -> str:
+        """Return in words the numbers, of int or float, that the option takes."""
+        number = "a number" if kind is float else "a whole number"
+        return self.wanted or f"{number} from {self.least:,} to {self.most:,}"
+
 
 def _option(default: _T, text: str, panel: str, metavar: str = "", **settings: Any) -> _T:
     """Return a field of `BuildOptions`; `settings` are fields of `Option`."""
@@ -77,159 +82,123 @@ class BuildOptions:
     source: str = field(metadata={"option": Option(
         "Folder or archive (zip, tar, tar.gz/bz2/xz, 7z, nested as they come), here or in object "
         "storage (s3://, gs://, az://); or kaggle:COMPETITION, kaggle:OWNER/DATASET.",
-        "Arguments", shown="source of ./shardprep.toml", shapes_bytes=False
-    )})
+        "Arguments", shown="source of ./shardprep.toml", shapes_bytes=False)})
     out: str = _option("tfrecords",
         "Folder of datasets, here or in object storage (s3://, gs://, az://).", _OUTPUT, "DIR",
-        shapes_bytes=False
-    )
+        shapes_bytes=False)
     name: str = _option("",
         "Dataset name: lower-case letters, digits and _.", _OUTPUT, "NAME",
-        shown="made from the source's name", shapes_bytes=False
-    )
+        shown="made from the source's name", shapes_bytes=False)
     version: str = _option("1.0.0", "Dataset version.", _OUTPUT, "X.Y.Z", shapes_bytes=False)
     shards: int | None = _option(None,
         "Number of shards of the largest split; shards of the other splits are as large.", _OUTPUT,
-        "N", shown="by size, about 128 MiB each", least=1, most=99_999
-    )
+        "N", shown="by size, about 128 MiB each", least=1, most=99_999)
     size: tuple[int, int] | None = _option((224, 224),
         "Size of stored images in pixels: WIDTHxHEIGHT, N for a square, or none to keep the size "
         "of each image.", _IMAGES, "WxH", shown="224x224", read=read_size,
-        wanted="WIDTHxHEIGHT, such as 224x224, or none"
-    )
+        wanted="WIDTHxHEIGHT, such as 224x224, or none")
     """Height, width in pixels; None: every image keeps its own."""
     fit: Fit = _option("crop",
         "Fit images to that size by crop, pad, stretch or within (only shrinks); or none.",
-        _IMAGES, "HOW"
-    )
+        _IMAGES, "HOW")
     format: Format = _option("jpeg",
         "Encoding of stored images: jpeg, png, raw (uint8) or keep, which stores the original "
-        "bytes where they are a plain RGB JPEG or PNG of that size already.", _IMAGES, "FORMAT"
-    )
+        "bytes where they are a plain RGB JPEG or PNG of that size already.", _IMAGES, "FORMAT")
     quality: int = _option(90, "JPEG quality, 1 to 100.", _IMAGES, "N", least=1, most=100)
     background: tuple[int, int, int] = _option((255, 255, 255),
         "Colour behind transparent pixels and beside padded images: white, black, grey, #RRGGBB "
         "or R,G,B.", _IMAGES, "COLOUR", shown="white", read=read_colour,
-        wanted="white, black, grey, #RRGGBB or R,G,B"
-    )
+        wanted="white, black, grey, #RRGGBB or R,G,B")
     """Red, green and blue, 0..255."""
     labels: str = _option("auto",
         "Rule that finds labels: auto, folder, folder:N (Nth above the image), prefix "
         "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none. "
         "FILE may be several, with commas; ID may be a path such as {folder}/{id}.jpg; LABEL may "
-        "be several columns, or *.", _LABELS, "RULE"
-    )
+        "be several columns, or *.", _LABELS, "RULE")
     target: Literal["auto", TargetKind] = _option("auto",
         "Kind of target: class, multilabel, regression, text or none.", _LABELS, "KIND",
-        shown="told from the labels"
-    )
+        shown="told from the labels")
     separator: str = _option("",
-        "Separator of several classes in one cell.", _LABELS, "TEXT", shown="detected"
-    )
+        "Separator of several classes in one cell.", _LABELS, "TEXT", shown="detected")
     classes: tuple[str, ...] = _option((),
         "Class names in label order.", _LABELS, "A,B,…", shown="names found, in natural order",
-        read=read_names
-    )
+        read=read_names)
     class_map: str = _option("",
-        "New names for classes: a JSON or CSV file, or OLD=NEW,…", _LABELS, "MAP"
-    )
+        "New names for classes: a JSON or CSV file, or OLD=NEW,…", _LABELS, "MAP")
     join: tuple[str, ...] = _option((),
         "Table whose columns are added, by a column that both tables have. May be repeated.",
-        _LABELS, "FILE[:KEY]", is_repeated=True
-    )
+        _LABELS, "FILE[:KEY]", is_repeated=True)
     columns: tuple[str, ...] = _option((),
         "Columns of the tables that are stored as features of each example.", _LABELS, "A,B,…",
-        read=read_names
-    )
+        read=read_names)
     header: bool = _option(True,
         "Tables have a first line of column names; without it, columns are called 1, 2, 3 …",
-        _LABELS, shown="header"
-    )
+        _LABELS, shown="header")
     null: tuple[str, ...] = _option(("nan", "NaN", "<NA>"),
-        "Cells that count as empty.", _LABELS, "A,B,…", read=read_names
-    )
+        "Cells that count as empty.", _LABELS, "A,B,…", read=read_names)
     split: str = _option("",
         "Rule that splits: train=0.8,validation=0.1,test=0.1 cuts, the same share of every class "
         "in each; column:NAME[:CELL=SPLIT,…]; list:SPLIT=FILE,…; roots:SPLIT=FOLDER,…; or "
         "tables, by the CSV that lists the image.", _SPLITS, "RULE",
         shown="by folders named train, val, test, else train", read=read_ratios,
-        wanted="a text or a table of ratios"
-    )
+        wanted="a text or a table of ratios")
     group: str = _option("",
         "Keep images of one group in one split; the group is a column, folder:N, or the first "
-        "group of regex:PATTERN.", _SPLITS, "RULE"
-    )
+        "group of regex:PATTERN.", _SPLITS, "RULE")
     dedup: bool = _option(False, "Leave out images that are there already, byte for byte.", _SPLITS)
     root: str = _option("", "Use only images below this folder of the source.", _USED, "FOLDER")
     include: tuple[str, ...] = _option((),
         "Use only images that match, such as *.png. May be repeated.", _USED, "GLOB",
-        is_repeated=True
-    )
+        is_repeated=True)
     exclude: tuple[str, ...] = _option((),
         "Leave out images that match, such as masks/*. May be repeated.", _USED, "GLOB",
-        is_repeated=True
-    )
+        is_repeated=True)
     exclude_list: str = _option("",
         "Leave out images that a file names: the first column of a .csv or .tsv, else one name a "
-        "line.", _USED, "FILE"
-    )
+        "line.", _USED, "FILE")
     follow_links: bool = _option(False,
-        "Follow links in a folder that lead outside of it; otherwise they are skipped.", _USED
-    )
+        "Follow links in a folder that lead outside of it; otherwise they are skipped.", _USED)
     zip_encoding: str = _option("",
         "Encoding of names in zips that are not UTF-8, such as cp932.", _USED, "NAME",
-        shown="UTF-8 where that fits, else cp437"
-    )
+        shown="UTF-8 where that fits, else cp437")
     schema: str = _option("auto",
         "Features of each example: a shipped schema or a JSON file.", _OUTPUT, "NAME|FILE",
-        shown="the one that fits the labels"
-    )
+        shown="the one that fits the labels")
     seed: int = _option(0,
         "Random seed for shuffling and splitting.", _SPLITS, "N",
-        shown="0", most=2**63 - 1
-    )
+        shown="0", most=2**63 - 1)
     max_pixels: int = _option(100_000_000,
-        "Reject images with more pixels, before decoding.", _IMAGES, "N", least=1
-    )
+        "Reject images with more pixels, before decoding.", _IMAGES, "N", least=1)
     timeout: float = _option(60.0,
         "Reject an image that takes longer to process; 0 waits for ever.", _LIMITS, "SECONDS",
-        shown="60", most=10**8, shapes_bytes=False
-    )
+        shown="60", most=10**8, shapes_bytes=False)
     max_members: int = _option(10_000_000,
         "Most members in all archives of the source together.", _LIMITS, "N", least=1,
-        shapes_bytes=False
-    )
+        shapes_bytes=False)
     max_member_size: int = _option(2_000_000_000,
         "Reject larger images, before reading them.", _LIMITS, "SIZE", shown="2GB", least=1,
-        most=_MAX_BYTES, read=read_num_bytes, wanted=_BYTES
-    )
+        most=_MAX_BYTES, read=read_num_bytes, wanted=_BYTES)
     """Bytes."""
     max_unpacked: int | None = _option(None,
         "Most bytes that the archives of the source unpack to, together.", _LIMITS, "SIZE",
         shown="10GB and 100 times the source", least=1, most=_MAX_BYTES, read=read_num_bytes,
-        wanted=_BYTES, shapes_bytes=False
-    )
+        wanted=_BYTES, shapes_bytes=False)
     """Bytes; None: 10 GB and 100 times the source."""
     max_ratio: int = _option(1000,
         "Most unpacked bytes to a packed one, in what unpacks to more than 64 MB.", _LIMITS, "N",
-        least=1
-    )
+        least=1)
     max_depth: int = _option(8,
-        "Most levels of archives in archives.", _LIMITS, "N", least=1, most=64, shapes_bytes=False
-    )
+        "Most levels of archives in archives.", _LIMITS, "N", least=1, most=64, shapes_bytes=False)
     min_side: int = _option(1, "Reject images with a shorter side.", _IMAGES, "PIXELS", least=1)
     max_aspect: float = _option(0.0,
         "Reject images with a side more than this many times the other; 0 for any.", _IMAGES,
-        "RATIO", shown="0"
-    )
+        "RATIO", shown="0")
     truncated: Truncated = _option("reject",
         "Files that end before their image does: reject them, or recover what is there.",
-        _IMAGES, "HOW"
-    )
+        _IMAGES, "HOW")
     max_rejected: float = _option(0.05,
         "Fail if a larger share of the images is rejected.", _LIMITS, "SHARE", shown="5%", most=1,
-        read=read_share, wanted="a share such as 5% or 0.05", shapes_bytes=False
-    )
+        read=read_share, wanted="a share such as 5% or 0.05", shapes_bytes=False)
     # fmt: on
 
 
@@ -242,22 +211,18 @@ RUN_OPTIONS = {
     "save_rejected": Option("Copy rejected images there, with a list of the reasons.", RUN, "DIR"),
     "workers": Option(
         "Worker processes that encode; on a cluster, shards at a time.",
-        RUN, "N", shown="usable cores", least=1,
-    ),
+        RUN, "N", shown="usable cores", least=1),
     "engine": Option(
         "Engine of the work: local, the cores of this machine, or ray, a cluster that runs already "
         "(pip install 'shardprep[ray]').",
-        RUN, "NAME", shown="local",
-    ),
+        RUN, "NAME", shown="local"),
     "ray_address": Option(
         "Address of the cluster's head, or auto for the cluster that this machine is in.",
-        RUN, "HOST:PORT", shown="$RAY_ADDRESS",
-    ),
+        RUN, "HOST:PORT", shown="$RAY_ADDRESS"),
     "part": Option(
         "Write only the I-th of N equal shares of the shards, apart from the others (array jobs); "
         "then: shardprep finalize.",
-        RUN, "I/N",
-    ),
+        RUN, "I/N"),
     "refresh": Option("Download again what is in the cache.", RUN),
     "overwrite": Option("Replace what is there.", RUN),
     "profile": Option("Show where the time goes.", RUN),
@@ -265,15 +230,13 @@ RUN_OPTIONS = {
     "store_timeout": Option(
         "Give up when object storage has not answered for so long.",
         RUN, "SECONDS", shown=f"${TIMEOUT_VARIABLE}, else {DEFAULT_TIMEOUT_S:g}",
-        least=1, most=86_400,
-    ),
+        least=1, most=86_400),
     "json": Option("Print one JSON object, also for an error.", RUN),
     "quiet": Option("Print errors alone on stderr: no progress, no notices.", RUN),
     "log_level": Option(
         "Lowest level that stderr shows: debug, info, warning or error. Progress is info; debug "
         "shows where an error was raised.",
-        RUN, "LEVEL", shown="info",
-    ),
+        RUN, "LEVEL", shown="info"),
 }  # fmt: skip
 """Name → option of one run: where and how it works, not what it makes. None is a key of a recipe,
 so that no file from elsewhere names the cluster that code is sent to."""

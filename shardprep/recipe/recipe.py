@@ -7,16 +7,16 @@ names the one that it came from. The file may be a stranger's: no value of it is
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.grammar import MAX_NAME
 from shardprep.dataset.schema import TargetKind
 from shardprep.image.spec import Fit, Format, ImageSpec, Truncated
-from shardprep.recipe.checks import CHECKS, consistent
+from shardprep.recipe.checks import check, consistent
 from shardprep.recipe.options import BUILD_OPTIONS, BuildOptions
 from shardprep.recipe.problems import flag_of, unknown_key, unusable
 from shardprep.recipe.values import read_number, read_texts, texts_in, value_shown
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from shardprep.recipe.problems import Place
 
+_Part = TypeVar("_Part", ImageSpec, SourceLimits)
 _TYPES = get_type_hints(
     BuildOptions,
     localns={"Fit": Fit, "Format": Format, "Truncated": Truncated, "TargetKind": TargetKind},
@@ -42,29 +43,16 @@ class Recipe(BuildOptions):
     @property
     def source_limits(self) -> SourceLimits:
         """Limits of what the source may ask for."""
-        return SourceLimits(
-            self.max_members,
-            self.max_member_size,
-            self.max_unpacked,
-            self.max_ratio,
-            self.max_depth,
-            self.follow_links,
-        )
+        return self._part(SourceLimits)
 
     @property
     def image_spec(self) -> ImageSpec:
         """Specification of every stored image."""
-        return ImageSpec(
-            size=self.size,
-            fit=self.fit,
-            format=self.format,
-            quality=self.quality,
-            background=self.background,
-            max_pixels=self.max_pixels,
-            min_side=self.min_side,
-            max_aspect=self.max_aspect,
-            truncated=self.truncated,
-        )
+        return self._part(ImageSpec)
+
+    def _part(self, kind: type[_Part]) -> _Part:
+        """Return the options that are the fields of a dataclass."""
+        return kind(**{one.name: getattr(self, one.name) for one in fields(kind)})
 
     @property
     def dataset_name(self) -> str:
@@ -125,7 +113,7 @@ def stored_recipe(options: Mapping[str, Any]) -> Recipe:
     return _checked(options, lambda key: (key, ""))
 
 
-def read_option(key: str, value: object) -> Any:
+def _read(key: str, value: object) -> Any:
     """Return the value of an option as it is stored.
 
     Raises:
@@ -135,8 +123,7 @@ def read_option(key: str, value: object) -> Any:
     option, kind = BUILD_OPTIONS[key], _TYPES[key]
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     if any("\0" in text for text in texts_in(value)):
-        message = "holds a null character"
-        raise ValueError(message)
+        raise ValueError("holds a null character")
     try:
         if isinstance(value, bool) is not (kind is bool):
             raise ValueError
@@ -150,10 +137,8 @@ def read_option(key: str, value: object) -> Any:
         elif found not in _choices(kind, found):
             raise ValueError
     except ValueError as error:
-        message = f"{value_shown(value)} is not {_wanted(key)}"
-        raise ValueError(message) from error
-    if key in CHECKS:
-        CHECKS[key](found)
+        raise ValueError(f"{value_shown(value)} is not {_wanted(key)}") from error
+    check(key, found, value)
     return found
 
 
@@ -174,8 +159,7 @@ def _wanted(key: str) -> str:
     words = {bool: "true or false", str: "a text", tuple[str, ...]: "a text or a list of texts"}
     if kind in words:
         return words[kind]
-    number = "a number" if kind is float else "a whole number"
-    return f"{number} from {option.least:,} to {option.most:,}"
+    return option.numbers(kind)
 
 
 def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
@@ -189,7 +173,7 @@ def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
     problems: list[tuple[str, str]] = []
     for key in [key for key in BUILD_OPTIONS if key in keys]:
         try:
-            values[key] = read_option(key, keys[key])
+            values[key] = _read(key, keys[key])
         except ValueError as error:
             problems.append((key, str(error)))
     problems += [unknown_key(key) for key in keys if key not in BUILD_OPTIONS]

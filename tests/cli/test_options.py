@@ -1,0 +1,75 @@
+"""The options of the commands: their page, their help, and completion by the shell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+
+from shardprep.cli.app import app
+from tests.support.builders import animals, write, zip_bytes
+from tests.support.cli_page import PAGE, page_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMANDS: dict[str, Any] = {"": typer.main.get_command(app)}
+COMMANDS |= COMMANDS[""].commands
+
+
+def shardprep(*arguments: str, cwd: Path, **variables: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "shardprep", *arguments],
+        cwd=cwd, env={**os.environ, "HOME": str(cwd), **variables}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_the_page_is_made_of_the_commands() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page_text(), "run: python -m tests.support.cli_page"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_has_a_help_that_is_a_sentence(command: str) -> None:
+    for one in COMMANDS[command].params:
+        text = one.help.split(" [dim]")[0]
+        assert text[0].isupper(), text
+        assert text.endswith((".", "…")), text
+        assert text.split()[0] not in {"Of", "That", "Who", "What", "Which", "Where"}, text
+
+
+def test_the_shell_completes_commands_and_options(tmp_path: Path) -> None:
+    for words, wanted in (("shardprep bu", {"build"}), ("shardprep build --se", {"--seed"})):
+        position = str(len(words.split()) - 1)
+        found = shardprep(
+            cwd=tmp_path,
+            _SHARDPREP_COMPLETE="complete_bash",
+            COMP_WORDS=words,
+            COMP_CWORD=position,
+        )
+        assert wanted <= set(found.split()), words
+
+
+def test_completion_is_installed_by_an_option(tmp_path: Path) -> None:
+    said = shardprep(
+        "--install-completion",
+        "bash",
+        cwd=tmp_path,
+        _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1",
+    )
+    assert "bash completion installed" in said
+    assert "shardprep" in (tmp_path / ".bashrc").read_text()
+
+
+def test_a_flag_of_no_wins_over_a_switch_of_the_file(tmp_path: Path) -> None:
+    members = {**animals(4), "copy.jpg": animals(4).popitem()[1]}
+    write(tmp_path / "pets.zip", zip_bytes(members))
+    write(tmp_path / "shardprep.toml", b'source = "pets.zip"\nlabels = "none"\ndedup = true\n')
+    for flags, count in (((), 4), (("--no-dedup",), 5)):
+        plan = shardprep("build", "--dry-run", "--json", *flags, cwd=tmp_path)
+        assert f'"train": {count}' in plan
