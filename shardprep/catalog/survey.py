@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -22,7 +21,8 @@ from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.splits import folder_splits
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
-from shardprep.errors import SourceError, printable, printable_json
+from shardprep.errors import SourceError, printable
+from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.extent import ZipExtent
 from shardprep.source.limits import SourceLimits
@@ -140,25 +140,21 @@ def recipe_text(survey: Survey) -> str:
         "# `shardprep build --help` lists them; all that are not of one run alone are keys here.",
         "",
         f"# {size}.",
-        f"source = {_quoted(survey.source)}",
+        f"source = {toml_value(survey.source)}",
         "",
-        *(
-            ["# Links that lead outside of the folder.", "follow_links = true", ""]
-            * survey.follow_links
-        ),
-        "# Width x height of the stored images; how they come to it: crop, pad, stretch, within.",
-        'size = "224x224"',
-        'fit = "crop"',
+        *([*key_lines("follow_links", value=True), ""] if survey.follow_links else []),
+        *key_lines("size", "224x224"),
+        *key_lines("fit", "crop"),
         "",
         *_label_lines(survey),
         "",
         *_split_lines(survey),
         "",
-        "# Shards of the largest split; without this, about 128 MiB each.",
-        "# shards = 20",
+        *key_lines("shards", 20, is_set=False),
     ]
     if survey.num_doubles:
-        lines += ["", f"# {survey.num_doubles:,} images are there twice.", "# dedup = true"]
+        lines += ["", f"# {survey.num_doubles:,} images are there twice."]
+        lines += key_lines("dedup", value=True, is_set=False)
     # Comments may say what a file is called; in strings there is nothing more to escape.
     return "\n".join(map(printable, lines)) + "\n"
 
@@ -175,16 +171,16 @@ def _label_lines(survey: Survey) -> list[str]:
         names = list(survey.classes)
         shown = ", ".join(names[:6]) + (f", … {len(names):,} classes" if names[6:] else "")
         lines.append(f"# {' '.join(shown.split())}")
-    lines.append(f"labels = {_quoted(survey.chosen)}")
+    lines.append(f"labels = {toml_value(survey.chosen)}")
     others = [rule for rule in survey.rules if rule.keys != {"labels": survey.chosen}]
     if others:
         lines.append("# Other ways to label them, in place of that line:")
     for rule in others:
-        pairs = [f"# {key} = {_quoted(value)}" for key, value in rule.keys.items()]
+        pairs = [f"# {key} = {toml_value(value)}" for key, value in rule.keys.items()]
         lines += [*pairs[:-1], f"{pairs[-1]}  # {rule.counts}"]
     lines += [f"# Note: {' '.join(line.split())}." for line in survey.findings]
     if survey.target not in ("class", "none"):
-        lines.append(f"target = {_quoted(survey.target)}")
+        lines.append(f"target = {toml_value(survey.target)}")
     return lines
 
 
@@ -192,13 +188,8 @@ def _split_lines(survey: Survey) -> list[str]:
     given = ", ".join(f"{count:,} {split}" for split, count in survey.splits.items())
     lines = [f"# Folders give {given}; this would cut them anew:"]
     ratios = "train=0.9,validation=0.1" if "test" in survey.splits else ""
-    lines.append(f"# split = {_quoted(ratios or 'train=0.8,validation=0.1,test=0.1')}")
+    lines.append(f"# split = {toml_value(ratios or 'train=0.8,validation=0.1,test=0.1')}")
     return lines
-
-
-def _quoted(value: str | tuple[str, ...]) -> str:
-    """Return a TOML string or list; its basic strings escape as those of JSON do."""
-    return printable_json(json.dumps(value, ensure_ascii=False))
 
 
 def _table(index: KeyIndex, table: Table) -> TableSurvey:

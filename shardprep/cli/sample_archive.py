@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from PIL import ExifTags, Image, ImageDraw
 
 from shardprep.errors import SourceError
-from shardprep.recipe.document import RECIPE_FILE
+from shardprep.recipe.document import RECIPE_FILE, key_lines
 from shardprep.storage.atomic_file import write_durably
 
 if TYPE_CHECKING:
@@ -66,25 +66,13 @@ STROKE_LENGTH: Final = (0.06, 0.16)
 CLUTTER_WIDTH: Final = (0.010, 0.025)
 DOT_RADIUS: Final = (0.012, 0.028)
 
-RECIPE: Final = """\
-# What `shardprep build` makes. A flag on the command line wins over this file.
-
-# Where the images come from: a folder or an archive (zip, tar, tar.gz, tar.bz2, tar.xz).
-source = "shapes.zip"
-
-# Width x height of the images in pixels, such as "224x224"; "none" keeps each image's own.
-size = "64x64"
-
-# Where an image's label is found: "prefix" reads circle.0.jpg as circle. Others: "auto",
-# "folder", "regex:...", "csv:..." and "none".
-labels = "prefix"
-
-# The share of the labelled images in each split; "train=0.7,validation=0.2,test=0.1" has three.
-split = "train=0.8,validation=0.2"
-
-# Any whole number. It decides which split and which shard an image lands in.
-seed = 0
-"""
+RECIPE: Final = {
+    "source": ARCHIVE_NAME,
+    "size": "64x64",
+    "labels": "prefix",
+    "split": "train=0.8,validation=0.2",
+    "seed": 0,
+}
 
 
 def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Path:
@@ -97,7 +85,8 @@ def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Pa
         what = f"{num_images} images are too few"
         raise SourceError("sample", what, f"ask for at least {MIN_IMAGES}")
     archive = directory / ARCHIVE_NAME
-    files = {archive: _archive(num_images, seed), directory / RECIPE_FILE: RECIPE.encode()}
+    recipe = "\n\n".join("\n".join(key_lines(key, value)) for key, value in RECIPE.items()) + "\n"
+    files = {archive: _archive(num_images, seed), directory / RECIPE_FILE: recipe.encode()}
     try:
         for path, content in files.items():
             if path.exists() and path.read_bytes() != content:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import textwrap
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from shardprep.errors import RecipeError, shown
+from shardprep.errors import RecipeError, printable_json, shown
+from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.storage.regular_file import read_named
 
 if TYPE_CHECKING:
@@ -16,6 +19,8 @@ RECIPE_FILE = "shardprep.toml"
 _MOST_FILE_BYTES = 1 << 20
 _MOST_PARTS = 16
 """Parts of a dotted key, in a file: the time that Python's parser takes grows with their square."""
+_COMMENT = 97
+"""Characters of a line of comment."""
 _MOST_SHOWN = 200
 """Characters of what Python's parser says."""
 _STRINGS = re.compile(
@@ -26,6 +31,20 @@ _STRINGS = re.compile(
 )
 """Comments and strings of a TOML file."""
 _BETWEEN_KEYS = re.compile(r"[^\w.\"-]+")
+
+
+def key_lines(key: str, value: object, *, is_set: bool = True) -> list[str]:
+    """Return a key of a recipe file as lines: the help of the option as comments, then the key.
+
+    One that is not set is a comment too.
+    """
+    text = textwrap.wrap(BUILD_OPTIONS[key].help, _COMMENT, break_on_hyphens=False)
+    return [*(f"# {line}" for line in text), f"{'' if is_set else '# '}{key} = {toml_value(value)}"]
+
+
+def toml_value(value: object) -> str:
+    """Return a text, number, truth value or list as TOML, whose strings escape as JSON's do."""
+    return printable_json(json.dumps(value, ensure_ascii=False))
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
