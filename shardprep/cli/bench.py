@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, notice, print_json
+from shardprep.cli.streams import console, notice, picked, print_json
 from shardprep.recipe.options import Option
 from shardprep.storage.url import local_path
-
-if TYPE_CHECKING:
-    from shardprep.benchmark.result import Benchmark
-    from shardprep.cli.results import BenchJson
 
 EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats --plot bench.png"
 
@@ -71,40 +67,13 @@ def bench(
     if plot is not None:
         write_plot(found, plot)
     if as_json:
-        print_json(_as_json(found))
+        from shardprep.cli.results import BenchJson, WayJson
+
+        ways = [picked(WayJson, way, bytes_s=found.bytes_s(way)) for way in found.ways]
+        print_json(picked(BenchJson, found, path=str(found.path), ways=ways))
         return
     from shardprep.cli.display.benchmark import print_benchmark
 
     print_benchmark(console(), found)
     if plot is not None:
         notice(console(), f"wrote {plot}")
-
-
-def _as_json(found: Benchmark) -> BenchJson:
-    from shardprep.cli.results import BenchJson, WayJson
-
-    ways = [
-        WayJson(
-            name=way.name,
-            problem=way.problem,
-            yields=way.yields,
-            peak_bytes=way.peak_bytes,
-            rounds=way.rounds,
-            images_s=way.images_s,
-            images_s_core=way.images_s_core,
-            bytes_s=found.bytes_s(way),
-            first_batch_s=way.first_batch_s,
-        )
-        for way in found.ways
-    ]
-    return BenchJson(
-        path=str(found.path),
-        split=found.split,
-        num_records=found.num_records,
-        num_bytes=found.num_bytes,
-        settings=found.settings,
-        num_cores=found.num_cores,
-        ways=ways,
-        timelines=found.timelines,
-        step_s=found.step_s,
-    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, notice, print_json, show_result
+from shardprep.cli.streams import console, notice, picked, print_json, show_result
 from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -141,13 +141,11 @@ def _build_part(
         from shardprep.cli.results import PartJson
 
         print_json(
-            PartJson(
+            picked(
+                PartJson,
+                result,
                 path=result.workspace.location,
                 part=str(part),
-                was_there=result.was_there,
-                num_shards=result.num_shards,
-                num_all_shards=result.num_all_shards,
-                num_new_items=result.num_new_items,
                 elapsed_s=round(result.elapsed_s, 3),
             )
         )

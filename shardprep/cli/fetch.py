@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import EXIT_PROBLEMS, console, notice, print_json
+from shardprep.cli.streams import EXIT_PROBLEMS, console, notice, picked, print_json
 from shardprep.recipe.options import Option
 from shardprep.storage.url import ObjectUrl, local_path
 
@@ -59,18 +59,15 @@ def fetch(
             remote, to, num_threads=threads, watcher=progress, check=check, damaged=damaged
         )
     if as_json:
-        from shardprep.cli.results import FetchJson
+        from shardprep.cli.results import FetchJson, LeftOutJson
 
-        facts: FetchJson = {
-            "path": str(found.path),
+        more = {
             "from": str(remote),
-            "was_there": found.was_there,
+            "path": str(found.path),
             "num_bytes": found.manifest.totals.num_bytes,
-            "num_new_bytes": found.num_new_bytes,
-            "renewed": list(found.renewed),
-            "left_out": [{"where": one.where, "what": one.what} for one in found.left_out],
+            "left_out": [picked(LeftOutJson, one) for one in found.left_out],
         }
-        print_json(facts)
+        print_json(picked(FetchJson, found, **more))
     else:
         _show(found)
     if found.left_out:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, print_json
+from shardprep.cli.streams import console, picked, print_json
 
 EPILOG = "Examples:\n\nshardprep inspect\n\nshardprep inspect tfrecords/dogs_vs_cats --json"
 
@@ -24,18 +24,7 @@ def inspect(
     if as_json:
         from shardprep.cli.results import InspectJson
 
-        print_json(
-            InspectJson(
-                path=facts.location,
-                manifest=facts.manifest,
-                schema=facts.schema,
-                formats=facts.formats,
-                original_width=facts.original_width,
-                original_height=facts.original_height,
-                target=facts.target,
-                rejections=facts.rejections,
-            )
-        )
+        print_json(picked(InspectJson, facts, path=facts.location))
         return
     from shardprep.cli.display.summary import print_facts
 

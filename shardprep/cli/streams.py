@@ -68,6 +68,12 @@ def notice(terminal: Terminal, line: str) -> None:
     terminal.print(line, soft_wrap=True)
 
 
+def picked(kind: Any, found: object, **more: Any) -> dict[str, Any]:
+    """Return the keys of a type of `cli.results`, from `more` or else the attributes of `found`."""
+    keys = [key for key in kind.__annotations__ if key in more or hasattr(found, key)]
+    return {key: more[key] if key in more else getattr(found, key) for key in keys}
+
+
 def print_json(result: Any) -> None:
     """Print the result of a command: one object, in which nothing steers a terminal."""
     from pydantic_core import to_jsonable_python
@@ -122,16 +128,10 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
 
     seconds = profiling.taken()
     if as_json:
-        found = BuildJson(
-            path=result.location,
-            was_there=result.was_there,
-            num_new_items=result.num_new_items,
-            elapsed_s=round(result.elapsed_s, 3),
-            manifest=result.manifest,
-        )
+        more: dict[str, Any] = {"path": result.location, "elapsed_s": round(result.elapsed_s, 3)}
         if profiling.is_on():
-            found["profile"] = {name: round(value, 4) for name, value in seconds.items()}
-        print_json(found)
+            more["profile"] = {name: round(value, 4) for name, value in seconds.items()}
+        print_json(picked(BuildJson, result, **more))
         return
     schema = read_schema(result.path)
     print_result(console(), result, schema, read_rejections(result.path))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import EXIT_PROBLEMS, console, print_json
+from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
 from shardprep.recipe.options import Option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.cli.results import VerifyJson
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.verifier.problem import Verification
 
@@ -68,10 +67,12 @@ def verify(
         if not as_json:
             print_verification(console(), found, decode=decode, repair=repair)
     if as_json:
-        facts = _as_json(found)
+        from shardprep.cli.results import VerifyJson
+
+        more: dict[str, Any] = {"path": found.location, "elapsed_s": round(found.elapsed_s, 3)}
         if was_repaired:
-            facts["repaired"] = before.problems
-        print_json(facts)
+            more["repaired"] = before.problems
+        print_json(picked(VerifyJson, found, **more))
     if found.problems:
         raise typer.Exit(EXIT_PROBLEMS)
 
@@ -97,20 +98,6 @@ def _verify(place: Path | RemoteDataset, workers: int | None, *, decode: bool) -
         return verify_dataset(
             place, decode=decode, num_workers=workers or usable_cores(), watcher=progress
         )
-
-
-def _as_json(found: Verification) -> VerifyJson:
-    from shardprep.cli.results import VerifyJson
-
-    return VerifyJson(
-        path=found.location,
-        num_shards=found.num_shards,
-        num_records=found.num_records,
-        num_bytes=found.num_bytes,
-        elapsed_s=round(found.elapsed_s, 3),
-        problems=found.problems,
-        unknown=found.unknown,
-    )
 
 
 def _repair(found: Verification, source: str, workers: int | None) -> None:
