@@ -1,5 +1,5 @@
-"""The command line: a command a file, the options, and what becomes of errors.
+"""The command line: a module for each command, their options, and how errors are shown.
 
-It knows every other room and none knows it. Heavy modules are imported inside the commands:
+It imports every other room, and none imports it. Heavy modules are imported inside the commands:
 `shardprep --help` answers at once.
 """

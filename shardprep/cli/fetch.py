@@ -45,9 +45,9 @@ def fetch(
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
-    """Copy a dataset from object storage, and check every shard; nothing is got twice.
+    """Copy a dataset from object storage, and check every shard; a copy is only completed.
 
-    What a copy that is there has lost is got anew. Exits with 3 where files are left out.
+    Files that a copy has lost are fetched again. Exits with 3 where files are left out.
     """
     from shardprep.cli.display.transfer import ByteProgress
     from shardprep.dataset.fetch import fetch_dataset

@@ -38,9 +38,9 @@ class PartJson(TypedDict):
     """The result of the build of a part."""
 
     path: str
-    """Where the dataset will be: a folder, or an address in object storage."""
+    """Location of the dataset to be: a folder, or an address in object storage."""
     part: str
-    """As `--part` takes it: "3/16"."""
+    """Number of the part and of all parts: "3/16"."""
     was_there: bool
     """The whole dataset is finished, with the same inputs and options: nothing was done."""
     num_shards: int
@@ -69,7 +69,7 @@ class PlanJson(TypedDict):
     labels: list[str]
     """Class names; a label is an index into them."""
     labels_from: str
-    """How labels are found, in words."""
+    """Rule that found the labels, in words."""
     num_rows_without_image: int
     """Rows of the label table for which the source has no image."""
     skipped: dict[str, int]

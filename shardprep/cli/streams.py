@@ -27,7 +27,7 @@ _log = logging.getLogger("shardprep")
 
 
 EXIT_PROBLEMS = 3
-"""A dataset is not what its manifest says."""
+"""Exit code where a dataset is not what its manifest says."""
 
 
 class _Notices(logging.Handler):
@@ -119,7 +119,7 @@ def outlive_readers() -> None:
 
 
 def show_result(result: BuildResult, *, as_json: bool) -> None:
-    """Print what a build has come to."""
+    """Print the result of a build."""
     from shardprep import profiling
     from shardprep.cli.display.summary import print_result
     from shardprep.cli.results import BuildJson

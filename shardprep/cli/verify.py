@@ -46,7 +46,7 @@ def verify(
 ) -> None:
     """Check that a dataset is what was built: every byte, record, label and document.
 
-    Exits with 3 where problems are found, and remain.
+    Exits with 3 where problems are found, or remain after --repair.
     """
     from shardprep.cli.display.verification import print_verification
     from shardprep.cli.resolve import dataset_at, repair_source

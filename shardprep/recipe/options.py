@@ -73,7 +73,7 @@ def _option(default: _T, text: str, panel: str, metavar: str = "", **settings: A
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What to build. Each field is a key of `shardprep.toml` and a flag of `shardprep build`.
+    """The options of a build: each a key of `shardprep.toml` and a flag of `shardprep build`.
 
     The order of the fields is that of the manifest.
     """

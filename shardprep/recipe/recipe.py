@@ -38,7 +38,7 @@ _TYPES = get_type_hints(
 
 
 class Recipe(BuildOptions):
-    """What to build, checked; `make_recipe` returns one."""
+    """The options of a build, checked; `make_recipe` returns them."""
 
     @property
     def source_limits(self) -> SourceLimits:
