@@ -36,10 +36,9 @@ def find_workspace(where: str) -> Workspace:
 
     """
     root = parse_place(where)
-    if isinstance(root, Path) and not (_is_named(root) and _is_named(root.parent)):
-        root = root.resolve()
-    if VERSION_FOLDER.fullmatch(root.name):
-        own = _at(root)
+    named = root.resolve() if root.name in ("", "..") and isinstance(root, Path) else root
+    if VERSION_FOLDER.fullmatch(named.name):
+        own = _at(named)
         folder = ObjectFolder(root) if isinstance(root, ObjectUrl) else LocalFolder(root)
         # A folder of datasets may be called like a version.
         if own.stands() or own.state.names() or not folder.names():
@@ -90,9 +89,7 @@ def _at(root: Path | ObjectUrl, names: Sequence[str] = ()) -> Workspace:
     folder = below(root, names)
     if isinstance(folder, ObjectUrl):
         return ObjectWorkspace(folder._replace(key=folder.key.removesuffix(INCOMPLETE_SUFFIX)))
+    if folder.parent.name in ("", ".."):  # the path alone does not name the dataset
+        folder = folder.resolve()
     version = folder.name.removesuffix(INCOMPLETE_SUFFIX)
     return LocalWorkspace(DatasetFolder(folder.parent.parent, folder.parent.name, version))
-
-
-def _is_named(path: Path) -> bool:
-    return path.name not in ("", "..")
