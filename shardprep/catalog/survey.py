@@ -172,15 +172,15 @@ def _label_lines(survey: Survey) -> list[str]:
         shown = ", ".join(names[:6]) + (f", … {len(names):,} classes" if names[6:] else "")
         lines.append(f"# {' '.join(shown.split())}")
     lines.append(f"labels = {toml_value(survey.chosen)}")
+    if survey.target not in ("class", "none"):
+        lines.append(f"target = {toml_value(survey.target)}")
     others = [rule for rule in survey.rules if rule.keys != {"labels": survey.chosen}]
     if others:
-        lines.append("# Other ways to label them, in place of that line:")
+        lines.append("# Other ways to label them, in place of these lines:")
     for rule in others:
         pairs = [f"# {key} = {toml_value(value)}" for key, value in rule.keys.items()]
         lines += [*pairs[:-1], f"{pairs[-1]}  # {rule.counts}"]
     lines += [f"# Note: {' '.join(line.split())}." for line in survey.findings]
-    if survey.target not in ("class", "none"):
-        lines.append(f"target = {toml_value(survey.target)}")
     return lines
 
 
