@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,13 +18,17 @@ from rich.console import Console
 
 from shardprep.benchmark import run as bench_run
 from shardprep.benchmark.plot import check_plot, write_plot
-from shardprep.benchmark.result import TRACED, WAYS, Benchmark, Round, Settings, Timeline, Way
+from shardprep.benchmark.result import TRACED, WAYS, Benchmark, Round, Settings, Way
 from shardprep.benchmark.run import run_benchmark
 from shardprep.cli.display.benchmark import print_benchmark
 from shardprep.cli.results import BenchJson
 from shardprep.errors import DatasetError, RecipeError
+from tests.support.benchmark import example
 from tests.support.builders import build, png, write, zip_bytes
 from tests.support.json_page import printed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NUM_IMAGES, BATCH_SIZE = 40, 8
 SHORT = Settings(batch_size=BATCH_SIZE, seconds=0.05, rounds=2)
@@ -189,20 +192,6 @@ def test_bench_gives_json_and_a_picture(sets: dict[str, Path], tmp_path: Path) -
             assert flat == sorted(flat)
             assert 0 <= flat[0] <= flat[-1] <= last
     assert Image.open(picture).format == "PNG"
-
-
-def example(**ways: Way) -> Benchmark:
-    steps = tuple((i * 0.1, i * 0.1 + 0.08) for i in range(3))
-    found = (
-        ways.get(name, Way(name, "", "uint8", 214 << 20, (Round(0.2, 99_999, 2.0, 3.0),)))
-        for name in WAYS
-    )
-    return Benchmark(
-        path=Path("tfrecords/dogs_vs_cats/1.0.0"), split="train", num_records=1800,
-        num_bytes=28_000_000, settings=Settings(), num_cores=2, ways=tuple(found),
-        timelines=tuple(Timeline(name, 128, 0.2, (), steps, steps) for name in TRACED),
-        step_s=0.08,
-    )  # fmt: skip
 
 
 def test_the_table_fits_80_columns_and_says_what_did_not_run() -> None:

@@ -22,9 +22,9 @@ from shardprep.catalog.rules import parse_label_rule
 from shardprep.catalog.splits import natural_order
 from shardprep.catalog.table import Table
 from shardprep.errors import RecipeError
-from tests.cli.test_cli import run
-from tests.documents.test_docs import ROOT
 from tests.support.builders import build, jpeg, write, zip_bytes
+from tests.support.command import run
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shardprep import __version__
+from shardprep.cli import sample_archive
 from tests.support.builders import animals, jpeg, write, zip_bytes
+from tests.support.command import error_of, run
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-NARROW = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
-
-
-def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shardprep", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, env=NARROW, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(name="here")
 def _here(tmp_path: Path) -> Path:
     write(tmp_path / "pets.zip", zip_bytes({**animals(20), "notes.txt": b"hello"}))
     return tmp_path
-
-
-def error_of(done: subprocess.CompletedProcess[str], code: int) -> str:
-    """Return the one line of an error."""
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    return done.stderr.strip().splitlines()[-1]
 
 
 def test_build_then_inspect_need_no_options(here: Path) -> None:
@@ -306,7 +291,10 @@ def test_help_shows_an_example_and_fits_80_columns(here: Path, command: str) -> 
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
 
 
-def test_sample_then_build_needs_no_argument(tmp_path: Path) -> None:
+def test_sample_then_build_needs_no_argument(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_archive, "_archive", functools.cache(sample_archive._archive))
     sampled = run("sample", cwd=tmp_path)
     assert sampled.returncode == 0, sampled.stderr
     assert "next: shardprep build --shards 20" in sampled.stdout

@@ -11,9 +11,9 @@ from shardprep.catalog.survey import Survey, recipe_text, survey_source
 from shardprep.errors import SourceError
 from shardprep.recipe.document import read_recipe
 from shardprep.recipe.recipe import make_recipe
-from tests.cli.test_cli import error_of, run
 from tests.support.builders import animals, jpeg, write, write_folder, zip_bytes
 from tests.support.builders import build as build_dataset
+from tests.support.command import error_of, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

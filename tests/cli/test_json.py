@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 from shardprep.catalog.survey import Survey
-from shardprep.cli import app
+from shardprep.cli import app, resolve
 from shardprep.cli import sample_archive as drawn
 from shardprep.cli.results import (
     RESULTS,
@@ -22,8 +23,9 @@ from shardprep.cli.results import (
     SampleJson,
     VerifyJson,
 )
-from tests.cli.test_cli import NARROW
 from tests.support.builders import animals, jpeg, write, zip_bytes
+from tests.support.command import NARROW, Done
+from tests.support.command import run as command
 from tests.support.json_page import PAGE, page_text, printed
 
 if TYPE_CHECKING:
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FIRST = "tfrecords/pets/1.0.0/pets-train.tfrecord-00000-of-00002"
-
-
-Done = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(name="here")
@@ -44,21 +43,10 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(name="run")
-def _run(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Done]:
-    """Return what runs a command line in this process: a second for each is too long."""
-    del here
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
+def _run(here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """Return what runs a command line here."""
     monkeypatch.setattr(drawn, "_archive", lambda *_: b"seconds of drawing")
-
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["shardprep", *arguments])
-        with pytest.raises(SystemExit) as end:
-            app.main()
-        return Done(arguments, int(end.value.code or 0), *capsys.readouterr())
-
-    return run
+    return partial(command, cwd=here)
 
 
 def test_the_page_is_made_of_the_types() -> None:
@@ -160,33 +148,34 @@ def test_too_many_rejections_are_told_with_what_became_of_all_inputs(
     assert failed(run("finalize", "tfrecords/p", "--json"), 1)["totals"] == found["totals"]
 
 
-def happening(event: str, cwd: Path, *options: str) -> Done:
-    """Run `inspect`, to which something happens while it looks for the dataset."""
+def test_ctrl_c_is_one_object_too(here: Path) -> None:
+    """In a process of its own, for the signal is to be a real one."""
     program = (
-        "import os, signal, sys\n"
+        "import os, signal\n"
         "from shardprep.cli import app, resolve\n"
-        f"def at(*_, **__): {event}\n"
-        "resolve.dataset_at = at\n"
+        "resolve.dataset_at = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
         "app.main()\n"
     )
-    return subprocess.run(
-        [sys.executable, "-c", program, "inspect", *options],
-        cwd=cwd, env=NARROW, capture_output=True, text=True, check=False,
+    done = subprocess.run(
+        [sys.executable, "-c", program, "inspect", "--json"],
+        cwd=here, env=NARROW, capture_output=True, text=True, check=False,
     )  # fmt: skip
-
-
-def test_ctrl_c_is_one_object_too(here: Path) -> None:
-    done = happening("os.kill(os.getpid(), signal.SIGINT)", here, "--json")
     assert failed(done, 130)["error"]["what"] == "interrupted"
 
 
-def test_an_error_of_the_system_is_one_object_too(here: Path) -> None:
-    done = happening("raise OSError(5, 'Input/output error', 'a/b')", here, "--json")
-    assert failed(done, 1)["error"]["where"] == "a/b"
+def test_an_error_of_the_system_is_one_object_too(
+    run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OSError(5, "Input/output error", "a/b")
+    monkeypatch.setattr(resolve, "dataset_at", mock.Mock(side_effect=error))
+    assert failed(run("inspect", "--json"), 1)["error"]["where"] == "a/b"
 
 
-def test_a_fault_of_the_program_shows_where_and_is_one_object_too(here: Path) -> None:
-    done = happening("raise ValueError('x \\x1b')", here, "--json")
+def test_a_fault_of_the_program_shows_where_and_is_one_object_too(
+    run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "dataset_at", mock.Mock(side_effect=ValueError("x \x1b")))
+    done = run("inspect", "--json")
     assert "ValueError: x \\x1b\n" in done.stderr
     assert "Traceback" in done.stderr
     assert "ValueError" in printed(done.stdout, ErrorJson)["error"]["what"]

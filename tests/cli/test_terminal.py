@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import pty
 import re
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardprep.cli import resolve
 from shardprep.cli.display.console import Terminal
-from tests.cli.test_cli import NARROW, error_of, run
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
+from tests.support.command import NARROW, error_of, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,24 +148,19 @@ def test_a_level_that_does_not_exist_lists_those_that_do(here: Path) -> None:
     assert said == "--log-level: 'loud' is not one of debug, info, warning, error"
 
 
-def test_what_is_logged_is_heard_by_its_level(here: Path) -> None:
+def test_what_is_logged_is_heard_by_its_level(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By whatever part of the program: those are what its loggers are for."""
-    program = (
-        "import logging, sys\n"
-        "from shardprep.cli import app, resolve\n"
-        "def at(*_, **__):\n"
-        "    for say in ('debug', 'info', 'warning'):\n"
-        "        getattr(logging.getLogger('shardprep.reader'), say)('%s [red] \\x1b', say)\n"
-        "    sys.exit(0)\n"
-        "resolve.dataset_at = at\n"
-        "app.main()\n"
-    )
+
+    def at(*_: Any, **__: Any) -> None:
+        for say in ("debug", "info", "warning"):
+            getattr(logging.getLogger("shardprep.reader"), say)("%s [red] \x1b", say)
+        sys.exit(0)
+
+    monkeypatch.setattr(resolve, "dataset_at", at)
     levels = ("debug", "info", "warning", "error")
     for i, level in enumerate(levels):
-        done = subprocess.run(
-            [sys.executable, "-c", program, "inspect", "--log-level", level],
-            cwd=here, env=NARROW, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        done = run("inspect", "--log-level", level, cwd=here)
+        assert done.returncode == 0
         assert done.stderr.splitlines() == [f"{one} [red] \\x1b" for one in levels[i:3]]
 
 
@@ -224,9 +221,8 @@ def test_names_of_strangers_steer_nothing(strange: Path) -> None:
 
 def check(here: Path, arguments: tuple[str, ...], code: int) -> str:
     """Run a command; see that it prints plain lines. Return them."""
-    command = [sys.executable, "-m", "shardprep", *arguments]
-    done = subprocess.run(command, cwd=here, env=WIDE, capture_output=True, check=False)
-    out, err = done.stdout.decode(), done.stderr.decode()
+    done = run(*arguments, cwd=here, environment=WIDE)
+    out, err = done.stdout, done.stderr
     assert done.returncode == code, err
     assert "Traceback" not in err
     kinds = {one: unicodedata.category(one) for one in {*out, *err} - {"\n"}}
@@ -243,7 +239,7 @@ def test_a_benchmark_of_strange_names_is_shown_as_it_is(
 
     from shardprep.benchmark.result import Way
     from shardprep.cli.display.benchmark import print_benchmark
-    from tests.benchmark.test_bench import example
+    from tests.support.benchmark import example
 
     found: Any = example(tfds=Way("tfds", HOSTILE), load=Way("load", yields=HOSTILE))
     print_benchmark(Terminal(), replace(found, split=HOSTILE, path=HOSTILE))

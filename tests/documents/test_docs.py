@@ -7,8 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 
@@ -18,10 +17,13 @@ from shardprep.image.process import RejectionKind
 from shardprep.verifier.problem import MEANINGS, Kind
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.cli_page import page_text
+from tests.support.command import NARROW, run
 from tests.support.layouts import LAYOUTS
+from tests.support.paths import README, ROOT
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+if TYPE_CHECKING:
+    from pathlib import Path
+
 FORMAT = (ROOT / "docs" / "format.md").read_text()
 OF_OTHERS = {
     "--diagnose",  # of train_keras.py
@@ -32,7 +34,6 @@ OF_OTHERS = {
     "--job-name", "--array", "--cpus-per-task", "--mem", "--time", "--requeue", "--parsable",
     "--dependency", "--kill-on-invalid-dep", "--wrap", "--for",  # of sbatch and kubectl
 }  # fmt: skip
-NARROW = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
 
 
 def shell(command: str, cwd: Path) -> str:
@@ -72,10 +73,7 @@ def test_every_build_command_of_the_readme_is_understood(tmp_path: Path) -> None
     assert len(commands) >= 3
     alone = {"HOME": str(tmp_path), "SHARDPREP_CACHE": str(tmp_path), "PATH": os.environ["PATH"]}
     for command in commands:
-        done = subprocess.run(
-            [sys.executable, "-m", *command.split("#")[0].split()],
-            cwd=tmp_path, capture_output=True, text=True, check=False, env=alone,
-        )  # fmt: skip
+        done = run(*command.split("#")[0].split()[1:], cwd=tmp_path, environment=alone)
         expected = "no Kaggle credentials" if "kaggle:" in command else "no such file"
         assert (done.returncode, expected in done.stderr) == (1, True), done.stderr
 

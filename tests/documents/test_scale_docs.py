@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardprep.cli.sample_archive import write_sample
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.writer.shard_plan import MAX_CHUNK_ITEMS
 from tests.support import cluster
-from tests.support.builders import tree
+from tests.support.builders import sample, tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +44,7 @@ def commands(text: str) -> str:
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The sample, built in one run."""
     here = tmp_path_factory.mktemp("whole")
-    write_sample(here)
+    sample(here)
     environment = cluster.install(here / "bin")
     command = ["shardprep", "build", "shapes.zip", "--shards", "20"]
     subprocess.run(command, cwd=here, env=environment, check=True, capture_output=True)
@@ -56,7 +55,7 @@ def _whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def _data(tmp_path: Path) -> Path:
     """The folder that all machines share."""
     (tmp_path / "data").mkdir()
-    write_sample(tmp_path / "data")
+    sample(tmp_path / "data")
     return tmp_path / "data"
 
 

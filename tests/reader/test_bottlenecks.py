@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from shardprep.benchmark.result import WAYS
-from shardprep.cli.sample_archive import write_sample
-from tests.support.builders import build
+from tests.support.builders import build, sample
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "bottlenecks.md").read_text()
@@ -24,7 +23,7 @@ DOCUMENT = (DOCS / "bottlenecks.md").read_text()
 def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with `tfrecords/shapes`, the set that the document speaks of."""
     place = tmp_path_factory.mktemp("place")
-    archive = write_sample(place)
+    archive = sample(place)
     build(archive, place / "tfrecords", labels="prefix", shards=4, name="shapes", size="64x64")
     return place
 

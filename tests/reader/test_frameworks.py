@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from shardprep import reader
-from shardprep.cli.sample_archive import write_sample
 from shardprep.errors import DatasetError, RecordError
-from tests.support.builders import build
+from tests.support.builders import build, sample
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "without_tensorflow.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
@@ -24,7 +23,7 @@ NUM_TRAIN = 509
 def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with `tfrecords/shapes`, the set that the documents speak of."""
     place = tmp_path_factory.mktemp("place")
-    archive = write_sample(place)
+    archive = sample(place)
     build(archive, place / "tfrecords", labels="prefix", shards=4, name="shapes", size="64x64")
     return place
 

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardprep import reader
-from shardprep.cli.sample_archive import write_sample
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
-from tests.support.builders import build
+from tests.support.builders import build, sample
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +19,7 @@ def test_a_small_network_learns_the_sample(tmp_path: Path) -> None:
     import keras
     from keras import layers
 
-    archive = write_sample(tmp_path)
+    archive = sample(tmp_path)
     keys = {**read_recipe(tmp_path / RECIPE_FILE), "shards": 4}
     del keys["source"]  # relative to the folder of the recipe
     folder = build(archive, tmp_path / "out", **keys).path

@@ -17,9 +17,9 @@ from shardprep.errors import RecipeError, ShardprepError, printable
 from shardprep.recipe.document import read_recipe
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
 from shardprep.recipe.recipe import make_recipe
-from tests.cli.test_cli import error_of, run
-from tests.documents.test_docs import README
 from tests.support.builders import animals, write, zip_bytes
+from tests.support.command import error_of, run
+from tests.support.paths import README
 
 if TYPE_CHECKING:
     from collections.abc import Collection

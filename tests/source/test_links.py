@@ -17,8 +17,8 @@ from shardprep.source.folder import LEADS_OUTSIDE
 from shardprep.source.listing import list_source
 from shardprep.writer.fingerprint import make_fingerprint
 from shardprep.writer.save_rejected import save_rejected
-from tests.cli.test_cli import run
 from tests.support.builders import Quiet, animals, build, jpeg, write, write_folder, zip_bytes
+from tests.support.command import run
 
 if TYPE_CHECKING:
     from pathlib import Path

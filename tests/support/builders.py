@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from shardprep.cli.resolve import part_of
+from shardprep.cli.sample_archive import write_sample
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import build_dataset
@@ -100,6 +103,20 @@ def animals(number: int = 12, *, folder: str = "train/") -> dict[str, bytes]:
         f"{folder}{('cat', 'dog')[i % 2]}.{i // 2}.jpg": jpeg(seed=i, height=40 + i % 7)
         for i in range(number)
     }
+
+
+@functools.cache
+def _sample() -> dict[str, bytes]:
+    """Return the files of `shardprep sample`, drawn once: to draw them takes seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_sample(Path(folder))
+        return tree(Path(folder))
+
+
+def sample(folder: Path) -> Path:
+    """Write what `shardprep sample` writes; return the path of the archive."""
+    write_folder(folder, _sample())
+    return folder / "shapes.zip"
 
 
 class Quiet:

@@ -13,8 +13,8 @@ from shardprep.errors import BuildError, DatasetError, ShardprepError
 from shardprep.storage.lock import locked
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
-from tests.cli.test_cli import run
 from tests.support.builders import Quiet, animals, build, jpeg, tree, write, write_folder, zip_bytes
+from tests.support.command import run
 from tests.verifier.test_verify import Told, flipped
 
 if TYPE_CHECKING:

@@ -1,0 +1,87 @@
+"""`shardprep` as a person runs it: in this process, or in one of its own.
+
+A process of its own takes a second to start, most of it imports. Tests of what is printed and of
+exit codes run in this process; those of signals, streams and imports in one of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from shardprep import profiling
+from shardprep.cli import app, streams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+Done = subprocess.CompletedProcess[str]
+"""A command that has ended: its exit code, stdout and stderr."""
+_PLAIN = {"COLUMNS": "80", "NO_COLOR": "1"}
+NARROW = {**os.environ, **_PLAIN}
+"""An environment in which lines are of 80 columns, without colours."""
+
+
+def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> Done:
+    """Run a command line in this process, in a folder; return what it printed and its exit code.
+
+    `environment` is all of it; where none is given, this process's, with lines of 80 columns.
+    """
+    command = ["shardprep", *map(str, arguments)]
+    out, errors = io.StringIO(), io.StringIO()
+    code: object = None
+    variables = {**os.environ, **_PLAIN} if environment is None else environment
+    with (
+        contextlib.chdir(cwd),
+        mock.patch.dict(os.environ, variables, clear=True),
+        mock.patch.object(sys, "argv", command),
+        mock.patch.object(signal, "signal"),
+        mock.patch.object(app, "_end_at_once"),
+        _as_new(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(errors),
+    ):
+        try:
+            app.main()
+        except SystemExit as end:
+            code = end.code
+    assert isinstance(code, int)
+    return Done(command, code, out.getvalue(), errors.getvalue())
+
+
+@contextlib.contextmanager
+def _as_new() -> Iterator[None]:
+    """Let a command find the program's own state as a new process does, and put it back."""
+    log = streams._log
+    handlers, level = log.handlers[:], log.level
+    log.handlers.clear()
+    with (
+        mock.patch.dict(profiling._state, is_on=False),
+        mock.patch.dict(profiling._seconds, clear=True),
+    ):
+        try:
+            yield
+        finally:
+            log.handlers[:] = handlers
+            log.setLevel(level)
+
+
+def run_process(*arguments: object, cwd: Path) -> Done:
+    """Run a command line in a process of its own."""
+    command = [sys.executable, "-m", "shardprep", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=NARROW, capture_output=True, text=True, check=False)
+
+
+def error_of(done: Done, code: int) -> str:
+    """Return the one line of an error, the last of stderr, after a look at its exit code."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.stderr.strip().splitlines()[-1]
