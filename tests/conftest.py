@@ -3,15 +3,45 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.examples import load_profile
 from tests.support.object_store import Bucket, ObjectStore, Proxy, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick", action="store_true", help="each kind of proof, at a lower density (make check)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    load_profile(quick=config.getoption("--quick"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep what `--quick` asks for: nothing that is thorough, one of N cases where sampled."""
+    if not config.getoption("--quick"):
+        return
+    seen: Counter[str] = Counter()
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        name = item.nodeid.partition("[")[0]
+        is_kept = sampled is None or seen[name] % sampled.args[0] == 0
+        seen[name] += 1
+        is_kept &= item.get_closest_marker("thorough") is None
+        (kept if is_kept else dropped).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=dropped)
 
 
 @pytest.fixture(name="object_store", scope="session")

@@ -159,7 +159,7 @@ def test_of_a_large_split_only_the_first_shards_are_read(
     assert found.ways[0].rounds
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_bench_gives_json_and_a_picture(sets: dict[str, Path], tmp_path: Path) -> None:
     """The whole command: five processes to measure, two to trace."""
     picture = tmp_path / "bench.png"

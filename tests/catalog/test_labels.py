@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog.catalog import UNLABELLED, Catalog, make_catalog
@@ -19,6 +19,7 @@ from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.names import without_archive_suffix
 from tests.support.builders import animals, jpeg, tar_bytes, write, write_folder, zip_bytes
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -317,7 +318,7 @@ _CELLS = st.text('ab é0,;"\t\n', max_size=6)
     st.sampled_from(["utf-8", "utf-8-sig", "cp1252"]),
     st.sampled_from(["\n", "\r\n"]),
 )
-@settings(max_examples=100, deadline=None, database=None)
+@examples(100, database=None)
 def test_what_the_csv_module_writes_comes_back_stripped(
     rows: list[tuple[str, ...]], delimiter: str, encoding: str, newline: str
 ) -> None:
@@ -407,7 +408,7 @@ def test_classes_stand_in_natural_order(ordered: list[str]) -> None:
 
 
 @given(st.lists(st.text("aB1²①٣ é_", max_size=5), max_size=8))
-@settings(max_examples=100, deadline=None, database=None)
+@examples(100, database=None)
 def test_any_names_have_one_order(names: list[str]) -> None:
     assert sorted(names, key=natural_order) == sorted(sorted(names), key=natural_order)
 

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog import patterns
@@ -24,6 +24,7 @@ from shardprep.catalog.table import Table
 from shardprep.errors import RecipeError
 from tests.support.builders import build, jpeg, write, zip_bytes
 from tests.support.command import run
+from tests.support.examples import examples
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ _OLD_PREFIX = re.compile(r"(?P<label>.*?)[\s._-]*\(?\d+\)?$")
 
 
 @given(st.lists(st.text("ab1 2._-()٣", min_size=1, max_size=12), min_size=1))
-@settings(max_examples=300)
+@examples(300)
 def test_the_label_before_a_number_is_found_from_the_end(names: list[str]) -> None:
     keys = [f"{name}.jpg" for name in names]
     matches = [_OLD_PREFIX.match(PurePosixPath(key).stem) for key in keys]

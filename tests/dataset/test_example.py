@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.dataset.example import decode, encode
@@ -15,7 +15,6 @@ from shardprep.errors import RecordError
 if TYPE_CHECKING:
     from shardprep.dataset.example import Values
 
-patiently = settings(deadline=None)  # a busy machine is no fault
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False)
@@ -189,7 +188,6 @@ def test_what_tensorflow_encodes_is_read_here(tf: Any) -> None:
     assert decode(as_tensorflow_writes(tf, ONE_OF_EACH)) == as_float32(ONE_OF_EACH)
 
 
-@patiently
 @given(FEATURES)
 def test_tensorflow_and_this_module_understand_each_other(
     tf: Any, features: dict[str, Values]
@@ -215,7 +213,6 @@ def test_a_parsing_spec_reads_every_kind_of_feature(tf: Any) -> None:
     assert parsed["tags"].numpy().tolist() == []
 
 
-@patiently
 @given(FEATURES)
 def test_features_come_back_as_they_were(features: dict[str, Values]) -> None:
     assert decode(encode(features)) == features
@@ -230,14 +227,12 @@ def test_not_a_number_comes_back_as_such() -> None:
     assert value != value  # noqa: PLR0124 - only NaN differs from itself
 
 
-@patiently
 @given(FEATURES)
 def test_bytes_do_not_depend_on_the_order_of_the_features(features: dict[str, Values]) -> None:
     backwards = dict(reversed(features.items()))
     assert encode(backwards) == encode(features)
 
 
-@patiently
 @given(FEATURES)
 def test_names_are_written_in_sorted_order(features: dict[str, Values]) -> None:
     assert list(decode(encode(features))) == sorted(features)
@@ -281,7 +276,6 @@ def decodes_or_reports(data: bytes) -> None:
         assert all(isinstance(values, list) for values in features.values())
 
 
-@patiently
 @given(st.binary(max_size=100))
 def test_random_bytes_decode_or_are_an_error(data: bytes) -> None:
     decodes_or_reports(data)
@@ -289,7 +283,6 @@ def test_random_bytes_decode_or_are_an_error(data: bytes) -> None:
     decodes_or_reports(an_example(entry(b"x", data[:60])))
 
 
-@patiently
 @given(st.integers(0, 10_000), st.binary(min_size=1, max_size=4))
 def test_overwritten_examples_decode_or_are_an_error(at: int, patch: bytes) -> None:
     data = encode(ONE_OF_EACH)

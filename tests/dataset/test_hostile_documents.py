@@ -28,15 +28,16 @@ from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.workspace.find import find_workspace
-from tests.source.test_fuzz import _DAMAGES, _MANY, damaged, fuzzed, in_time
 from tests.support.builders import animals, build, build_part, tree, write, zip_bytes
+from tests.support.damage import DAMAGES, damaged
+from tests.support.examples import fuzzed, in_time
 from tests.support.hostile_documents import FIRST, MANIFESTS, changed, resigned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.source.test_fuzz import Damage
+    from tests.support.damage import Damage
     from tests.support.object_store import Bucket
 
 NUM_RANDOM = (80, 80, 40, 30, 15)
@@ -383,7 +384,7 @@ def with_other_values(document: dict[str, Any], data: st.DataObject) -> dict[str
 
 
 @in_time
-@fuzzed(max_examples=_MANY or NUM_RANDOM[0])
+@fuzzed(NUM_RANDOM[0])
 @given(data=st.data())
 def test_any_value_anywhere_in_a_document_is_right_or_one_line(
     whole: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -399,8 +400,8 @@ def test_any_value_anywhere_in_a_document_is_right_or_one_line(
 
 
 @in_time
-@fuzzed(max_examples=_MANY or NUM_RANDOM[1])
-@given(st.sampled_from([*DOCUMENTS, *TFDS]), _DAMAGES)
+@fuzzed(NUM_RANDOM[1])
+@given(st.sampled_from([*DOCUMENTS, *TFDS]), DAMAGES)
 def test_damage_at_random_is_right_or_one_line(
     whole: Path, tmp_path_factory: pytest.TempPathFactory, name: str, damages: list[Damage]
 ) -> None:
@@ -409,7 +410,7 @@ def test_damage_at_random_is_right_or_one_line(
 
 
 @in_time
-@fuzzed(max_examples=_MANY or NUM_RANDOM[2])
+@fuzzed(NUM_RANDOM[2])
 @given(st.data())
 def test_any_cell_of_the_table_is_right_or_one_line(
     whole: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -447,8 +448,8 @@ def _begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @in_time
-@fuzzed(max_examples=_MANY or NUM_RANDOM[3])
-@given(data=st.data(), damages=_DAMAGES)
+@fuzzed(NUM_RANDOM[3])
+@given(data=st.data(), damages=DAMAGES)
 def test_an_unfinished_build_with_any_values_is_finished_or_one_line(
     begun: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -477,10 +478,8 @@ def test_an_unfinished_build_with_any_values_is_finished_or_one_line(
 
 
 @in_time
-@fuzzed(
-    max_examples=_MANY or NUM_RANDOM[4], suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data(), damages=_DAMAGES)
+@fuzzed(NUM_RANDOM[4], suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), damages=DAMAGES)
 def test_a_fetch_of_any_documents_is_right_or_one_line(
     whole: Path, bucket: Bucket, tmp_path: Path, data: st.DataObject, damages: list[Damage]
 ) -> None:

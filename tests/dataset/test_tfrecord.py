@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.dataset.tfrecord import FRAME_BYTES, frame, read_records, unframe
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.tfrecord import Record
 
-patiently = settings(deadline=None)  # a busy machine is no fault
 
 FRAMED = {
     b"": "000000000000000029039807d8ea82a2",
@@ -81,14 +80,12 @@ def test_a_record_of_tensorflow_gives_back_its_payload(payload: bytes, framed: s
     assert records(data) == [(0, len(data), payload)]
 
 
-@patiently
 @given(st.binary(max_size=200))
 def test_both_checksums_are_masked_crc32c(payload: bytes) -> None:
     length = struct.pack("<Q", len(payload))
     assert frame(payload) == length + masked(length) + payload + masked(payload)
 
 
-@patiently
 @given(st.lists(st.binary(max_size=300), max_size=8))
 def test_payloads_come_back_in_order_with_their_places(payloads: list[bytes]) -> None:
     data = b"".join(map(frame, payloads))

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.documents.test_docs import ROOT
+from tests.support.paths import ROOT
 from tests.test_architecture import MAY_IMPORT, PACKAGE
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -145,7 +145,6 @@ def test_tensorflow_sees_what_keep_leaves_of_a_profile() -> None:
 # --- any damage ---------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.sampled_from(sorted(CUT)), st.floats(0, 1), st.sampled_from(["reject", "recover"]))
 def test_a_file_that_is_cut_anywhere_is_never_taken_for_garbage(
     name: str, share: float, how: str
@@ -159,7 +158,6 @@ def test_a_file_that_is_cut_anywhere_is_never_taken_for_garbage(
         assert result.kind in ("truncated", "not_an_image")
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from([rgb_profile(ADOBE_RGB, gamma(2.2))[:512], cmyk_profile(np.eye(16, 3) * 50)]),
     st.lists(st.tuples(st.integers(0, 511), st.binary(min_size=1, max_size=4)), max_size=5),

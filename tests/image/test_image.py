@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import simplejpeg
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, _imaging, features
 
@@ -45,8 +45,6 @@ from tests.support.odd_images import (
 ANY_SIZE: dict[str, Any] = {"size": None, "fit": "none"}
 GREEN = (10, 200, 30)
 UPRIGHT = pixels(40, 56, seed=3)
-
-patiently = settings(deadline=None)  # a busy machine is no fault
 
 
 # --- helpers ------------------------------------------------------------------------------------
@@ -474,7 +472,6 @@ def test_what_is_decoded_smaller_is_a_jpeg_and_measured_upright(orientation: int
     assert scalable_size(open_image(encoded(image, "PNG", exif=exif))) is None
 
 
-@patiently
 @given(
     st.tuples(st.integers(1, 300), st.integers(1, 300)),
     st.tuples(st.integers(1, 60), st.integers(1, 60)),
@@ -511,7 +508,6 @@ def test_a_scaled_decode_looks_like_a_full_one_by_pillow(fit: Fit) -> None:
 SIDES = st.tuples(st.integers(1, 300), st.integers(1, 300))
 
 
-@patiently
 @given(SIDES, SIDES, st.sampled_from(["crop", "pad", "stretch"]))
 def test_every_image_comes_to_the_size_asked_for(
     size: tuple[int, int], to_size: tuple[int, int], fit: Fit
@@ -522,7 +518,6 @@ def test_every_image_comes_to_the_size_asked_for(
     assert len(result.data) == to_size[0] * to_size[1] * 3
 
 
-@patiently
 @given(SIDES, SIDES)
 def test_within_keeps_the_aspect_and_never_enlarges(
     size: tuple[int, int], to_size: tuple[int, int]
@@ -535,7 +530,6 @@ def test_within_keeps_the_aspect_and_never_enlarges(
     assert ratio < 1 or result.shape[:2] == size
 
 
-@patiently
 @given(SIDES)
 def test_none_leaves_every_size_and_every_pixel(size: tuple[int, int]) -> None:
     picture = photo(300, 300)[: size[0], : size[1]]
@@ -892,13 +886,11 @@ def assert_has_an_outcome(data: bytes, spec: ImageSpec) -> None:
         assert Image.open(io.BytesIO(result.data)).size == (result.width, result.height)
 
 
-@patiently
 @given(st.binary(max_size=300), st.sampled_from(SPECS))
 def test_random_bytes_have_an_outcome(data: bytes, spec: ImageSpec) -> None:
     assert_has_an_outcome(data, spec)
 
 
-@patiently
 @given(
     st.sampled_from(VICTIMS),
     st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=4)), max_size=4),

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.image.resample import BACKEND, Box, Pixels, down_first, resize, resize_by_pillow
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +127,7 @@ def test_every_small_size_becomes_every_other(path: Path_, channels: int) -> Non
                 assert np.array_equal(path(one, size, box), pillows(one, size, box)), size
 
 
-@settings(deadline=None, max_examples=400)
+@examples(400)
 @given(cases())
 def test_any_box_of_any_image_becomes_any_size(
     case: tuple[Pixels, tuple[int, int], Box],

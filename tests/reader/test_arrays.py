@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -208,7 +208,6 @@ def test_items_are_in_the_order_of_the_shards(sets: Set) -> None:
     assert keys == stored(sets["png"])
 
 
-@settings(deadline=None)  # a busy machine is no fault
 @given(
     start=st.none() | st.integers(-40, 40),
     stop=st.none() | st.integers(-40, 40),

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 
 from shardprep import reader
 from shardprep.errors import DatasetError
 from tests.support.builders import build, jpeg, pixels, png, write, write_folder
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +129,7 @@ def test_a_half_known_shape_is_augmented_as_well() -> None:
 # Flips
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=5))
 def test_flips_mirror_exactly_those_images_that_are_drawn(flips: list[tuple[bool, bool]]) -> None:
     images = batch(len(flips), 5, 6)
@@ -188,7 +189,7 @@ def test_the_whole_image_in_its_own_size_is_itself() -> None:
     assert np.array_equal(crop(images, seed=SEED).numpy(), images)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     shape=st.tuples(st.integers(1, 300), st.integers(1, 300)),
     scale=st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)).map(sorted).map(tuple),
@@ -338,7 +339,7 @@ def test_mixup_blends_pixels_and_labels_by_the_same_share() -> None:
     assert len(set(white.tolist())) == NUM
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     shape=st.tuples(st.integers(1, 40), st.integers(1, 40)),
     seed=st.tuples(st.integers(0, 1000), st.integers(0, 1000)),

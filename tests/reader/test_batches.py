@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
 from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,7 +156,7 @@ def test_batches_of_a_slice_are_of_its_items(sets: Set) -> None:
 # In which order
 
 
-@settings(deadline=None, max_examples=25)  # a busy machine is no fault
+@examples(25)  # a busy machine is no fault
 @given(
     batch_size=st.integers(1, 50), num_threads=st.integers(1, 9), prefetch=st.integers(0, 5),
     shuffle=st.booleans(), epochs=st.integers(1, 3), drop_remainder=st.booleans(),
@@ -207,7 +208,7 @@ def test_readers_share_out_the_records(sets: Set) -> None:
 # Going on
 
 
-@settings(deadline=None, max_examples=25)  # a busy machine is no fault
+@examples(25)  # a busy machine is no fault
 @given(done=st.integers(0, 18), other=st.integers(0, 18), shuffle=st.booleans())
 def test_a_state_goes_on_exactly_where_it_was_taken(
     sets: Set,

@@ -38,7 +38,7 @@ def block(mark: str) -> str:
     return DOCUMENT.split(f"<!-- {mark} -->\n```")[1].split("\n", 1)[1].split("```")[0]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 def test_the_examples_of_the_document_run(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -56,7 +56,7 @@ def test_the_examples_of_the_document_run(
     assert shape(shown)[-1].startswith("do this: ")
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_table_of_the_document_is_what_bench_prints(place: Path) -> None:
     command, shown = block("bench").split("\n", 1)
     arguments = command.removeprefix("$ ").split()
@@ -81,7 +81,7 @@ def train(script: str, place: Path, *options: object) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_keras_example_trains_from_scratch(place: Path) -> None:
     said = train("train_keras.py", place)
     losses = re.findall(r"loss: (\d+\.\d+)", said)
@@ -89,7 +89,7 @@ def test_the_keras_example_trains_from_scratch(place: Path) -> None:
     assert "stall: " in said
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_torch_example_trains_from_scratch(place: Path) -> None:
     pytest.importorskip("torch")
     said = train("train_torch.py", place, "--workers", 1)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.reader.arrays.epochs import Epochs
-
-patiently = settings(deadline=None)  # a busy machine is no fault
 
 SIZES: dict[str, Any] = {
     "num_records": st.integers(1, 60), "batch_size": st.integers(1, 9),
@@ -27,7 +25,6 @@ def whole(plan: Epochs, epoch: int = 0) -> list[list[int]]:
     return [plan.batch(epoch, number).tolist() for number in range(plan.num_batches)]
 
 
-@patiently
 @given(epoch=st.integers(0, 5), **SIZES)
 def test_shards_share_out_every_record_once(epoch: int, num_shards: int, **options: Any) -> None:
     parts = [
@@ -41,7 +38,6 @@ def test_shards_share_out_every_record_once(epoch: int, num_shards: int, **optio
     assert max(lengths) - min(lengths) <= 1
 
 
-@patiently
 @given(epoch=st.integers(0, 5), **SIZES)
 def test_without_remainders_all_shards_have_as_many_full_batches(
     epoch: int, num_shards: int, **options: Any
@@ -56,7 +52,6 @@ def test_without_remainders_all_shards_have_as_many_full_batches(
     assert {len(batch) for part in parts for batch in part} <= {options["batch_size"]}
 
 
-@patiently
 @given(epoch=st.integers(0, 5), **SIZES)
 def test_shards_together_read_the_batches_of_one_reader(
     epoch: int, num_shards: int, batch_size: int, **options: Any

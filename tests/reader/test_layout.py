@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from shardprep.dataset.example import decode, encode
@@ -16,7 +16,6 @@ from shardprep.reader.arrays.layout import Layout
 if TYPE_CHECKING:
     from shardprep.dataset.example import Values
 
-patiently = settings(deadline=None)  # a busy machine is no fault
 
 STRATEGIES: dict[str, Any] = {
     "bytes": st.one_of(st.binary(max_size=40), st.integers(100, 20_000).map(bytes)),
@@ -56,7 +55,6 @@ def long_way(data: bytes) -> dict[str, Any] | None:
         return None
 
 
-@patiently
 @given(schemas_and_values())
 def test_it_finds_what_is_written_here(made: tuple[dict[str, str], dict[str, Values]]) -> None:
     dtypes, values = made
@@ -72,7 +70,6 @@ def test_it_finds_what_is_written_here(made: tuple[dict[str, str], dict[str, Val
         assert found is not None
 
 
-@patiently
 @given(schemas_and_values(), st.data())
 def test_what_is_not_asked_for_is_passed_over(
     made: tuple[dict[str, str], dict[str, Values]], data: st.DataObject
@@ -86,7 +83,6 @@ def test_what_is_not_asked_for_is_passed_over(
         assert same(found, {name: decode(payload)[name] for name in wanted})
 
 
-@patiently
 @given(schemas_and_values(), st.randoms(use_true_random=False))
 def test_what_tensorflow_writes_is_never_found_to_be_something_else(
     made: tuple[dict[str, str], dict[str, Values]], random: Any
@@ -143,7 +139,6 @@ def test_every_cut_and_every_changed_byte_gives_nothing_or_what_the_long_way_giv
             assert same(found, expected), one
 
 
-@patiently
 @given(st.binary(max_size=60))
 @example(b"")
 @example(b"\n")

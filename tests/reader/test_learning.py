@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 def test_a_small_network_learns_the_sample(tmp_path: Path) -> None:
     """From the archive to a trained model: what the labels say is what the images show."""

@@ -6,10 +6,11 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.reader import order
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from shardprep.reader.order import Blocks
@@ -98,7 +99,7 @@ def test_blocks_of_an_epoch_are_as_far_from_their_order_as_chance_has_it() -> No
         assert np.abs(between).max() < 5 / np.sqrt(size)
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(st.integers(1, 500), KEYS, st.integers(0, 1 << 40))
 def test_the_graph_draws_the_order_that_the_arithmetic_says(
     size: int, key: int, number: int

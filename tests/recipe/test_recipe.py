@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.errors import RecipeError, ShardprepError, printable
@@ -19,6 +19,7 @@ from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
 from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.command import error_of, run
+from tests.support.examples import examples
 from tests.support.paths import README
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=50), VALUES, max_size=4))
-@settings(max_examples=NUM_RANDOM[0], deadline=None)
+@examples(NUM_RANDOM[0])
 def test_no_value_is_a_traceback(keys: dict[str, Any]) -> None:
     for flags in ((), tuple(keys)):
         said = ""
@@ -204,7 +205,7 @@ def test_no_value_is_a_traceback(keys: dict[str, Any]) -> None:
 
 
 @given(st.binary(max_size=200) | st.text().map(lambda text: f"size = {text}".encode()))
-@settings(max_examples=NUM_RANDOM[1], deadline=None)
+@examples(NUM_RANDOM[1])
 def test_no_file_is_a_traceback(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder, "shardprep.toml"), data)

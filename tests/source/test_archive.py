@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -44,6 +44,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
+from tests.support.examples import examples
 from tests.support.hostile import patched, tar_entry, tar_of, with_damage
 
 if TYPE_CHECKING:
@@ -1199,7 +1200,7 @@ def _leaves(nodes: dict[str, Any], prefix: str = "") -> dict[str, bytes]:
 
 
 @given(_containers(_TREES))
-@settings(max_examples=60, deadline=None, database=None)
+@examples(60, database=None)
 def test_any_tree_in_any_containers_comes_back(container: Container) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "source")

@@ -7,17 +7,15 @@ read is one of the things that were packed.
 from __future__ import annotations
 
 import gzip
-import os
 import tempfile
 import zipfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 from PIL import Image
 
 from shardprep.errors import ShardprepError, SourceError
@@ -26,61 +24,11 @@ from shardprep.image.spec import ImageSpec
 from shardprep.source.extent import MemberError
 from shardprep.source.listing import list_source
 from tests.support.builders import build, encoded, jpeg, pixels, png, tar_bytes, write, zip_bytes
+from tests.support.damage import DAMAGES, Damage, damaged
+from tests.support.examples import fuzzed, in_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_MANY = int(os.environ.get("SHARDPREP_FUZZ", "0"))
-"""Cases of each kind; for whoever has more time SHARDPREP_FUZZ=10000 pytest …/test_fuzz.py."""
-in_time = pytest.mark.timeout(0 if _MANY else 120)
-fuzzed = partial(settings, deadline=None, database=None, derandomize=True)
-
-
-class Damage(NamedTuple):
-    """One change of a file; places and lengths are shares of it, so that they fit any file."""
-
-    how: str
-    at: float
-    length: float
-    other: float
-    noise: bytes
-
-    def done_to(self, data: bytes, donor: bytes) -> bytes:
-        """Return the damaged file; `donor` is another of its kind."""
-        start = int(self.at * len(data))
-        stop = start + 1 + int(self.length**4 * len(data))  # mostly short
-        to = int(self.other * len(data))
-        match self.how:
-            case "flip":
-                flipped = bytes(byte ^ (1 << self.noise[0] % 8) for byte in data[start : start + 1])
-                return data[:start] + flipped + data[start + 1 :]
-            case "overwrite":
-                return data[:start] + self.noise + data[start + len(self.noise) :]
-            case "cut":
-                return data[:start]
-            case "delete":
-                return data[:start] + data[stop:]
-            case "repeat":
-                return data[:to] + data[start:stop] + data[to:]
-            case _:
-                return data[:start] + donor[int(self.other * len(donor)) :]
-
-
-_HOW = st.sampled_from(["flip", "flip", "overwrite", "cut", "delete", "repeat", "splice"])
-_SHARE = st.floats(0, 1)
-_DAMAGES = st.lists(
-    st.builds(Damage, _HOW, _SHARE, _SHARE, _SHARE, st.binary(min_size=1, max_size=8)),
-    min_size=1,
-    max_size=4,
-)
-
-
-def damaged(data: bytes, donor: bytes, damages: list[Damage]) -> bytes:
-    """Return the file after each of the damages."""
-    for damage in damages:
-        data = damage.done_to(data, donor)
-    return data
-
 
 _MEMBERS = {"cat/0.jpg": jpeg(9, 8), "dog/0.png": png(8, 9), "labels.csv": b"id,label\n" * 9}
 _INNER = {"in/1.jpg": jpeg(8, 8, seed=2), "in/2.jpg": jpeg(8, 9, seed=3)}
@@ -131,8 +79,8 @@ def _none(error: ShardprepError) -> list[bytes]:
 
 @in_time
 @pytest.mark.parametrize("pack", _WITH_CHECKSUMS.values(), ids=_WITH_CHECKSUMS)
-@given(damages=_DAMAGES)
-@fuzzed(max_examples=_MANY or 60)
+@given(damages=DAMAGES)
+@fuzzed(60)
 def test_a_damaged_archive_gives_what_was_packed_or_a_reason(
     pack: Callable[[dict[str, bytes]], bytes], damages: list[Damage]
 ) -> None:
@@ -141,16 +89,16 @@ def test_a_damaged_archive_gives_what_was_packed_or_a_reason(
 
 
 @in_time
-@given(damages=_DAMAGES)
-@fuzzed(max_examples=_MANY or 100)
+@given(damages=DAMAGES)
+@fuzzed(100)
 def test_a_damaged_tar_is_read_or_an_error(damages: list[Damage]) -> None:
     tar = tar_bytes({**_MEMBERS, **_ARCHIVES})
     everything_in(damaged(tar, _ARCHIVES["in.tar"], damages))
 
 
 @in_time
-@given(damages=_DAMAGES)
-@fuzzed(max_examples=_MANY or 15)
+@given(damages=DAMAGES)
+@fuzzed(15)
 def test_the_totals_of_a_damaged_archive_add_up(damages: list[Damage]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = damaged(_STORED(_MEMBERS), _STORED(_INNER), damages)
@@ -180,8 +128,8 @@ def _images(form: str) -> tuple[bytes, bytes]:
 
 @in_time
 @pytest.mark.parametrize("form", _FORMS)
-@given(damages=_DAMAGES)
-@fuzzed(max_examples=_MANY or 80)
+@given(damages=DAMAGES)
+@fuzzed(80)
 def test_a_damaged_image_is_an_image_or_a_rejection(form: str, damages: list[Damage]) -> None:
     spec = ImageSpec()
     image = process_image(damaged(*_images(form), damages), spec)

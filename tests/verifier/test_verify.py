@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -27,6 +27,7 @@ from shardprep.verifier.layout import read_plain
 from shardprep.verifier.shard import ShardTask, check_shard
 from shardprep.verifier.workers import side_by_side
 from tests.support.builders import animals, build, jpeg, png, tree, write, zip_bytes
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -441,7 +442,7 @@ def test_raw_pixels_of_another_length_are_found_without_decoding(tmp_path: Path)
     assert "191 bytes of pixels, 8x8 takes 192" in problem.what
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.dictionaries(
         st.text(max_size=140),
@@ -649,9 +650,7 @@ def test_class_names_in_another_order_are_named(folder: Path) -> None:
 # --- all of it ---------------------------------------------------------------------------------
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_flipped_bit_and_any_cut_of_any_file_is_found(
     folder: Path, good: Path, data: st.DataObject

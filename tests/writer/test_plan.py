@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog.catalog import Item
@@ -24,12 +24,13 @@ from shardprep.writer.shard_plan import (
     cut_splits,
     plan_shards,
 )
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-QUICK = settings(max_examples=60, deadline=None, database=None)
+SIXTY = examples(60, database=None)
 
 
 def item(key: str, split: str = "train", *labels: int, group: str = "") -> Item:
@@ -78,7 +79,7 @@ def _largest(items: Sequence[Item]) -> int:
 
 
 @given(ITEMS, st.integers(1, 20), SEEDS)
-@QUICK
+@SIXTY
 def test_shards_are_a_partition_of_the_items(items: list[Item], num_shards: int, seed: int) -> None:
     num_shards = min(num_shards, _largest(items))
     shards = plan_shards(items, num_shards, 0, seed)
@@ -89,7 +90,7 @@ def test_shards_are_a_partition_of_the_items(items: list[Item], num_shards: int,
 
 
 @given(ITEMS, st.integers(1, 20), SEEDS, st.integers())
-@QUICK
+@SIXTY
 def test_the_plan_does_not_depend_on_the_order_of_the_items(
     items: list[Item], num_shards: int, seed: int, order: int
 ) -> None:
@@ -99,7 +100,7 @@ def test_the_plan_does_not_depend_on_the_order_of_the_items(
 
 
 @given(ITEMS, st.integers(1, 20), SEEDS)
-@QUICK
+@SIXTY
 def test_shards_of_a_split_differ_by_at_most_one_item(
     items: list[Item], num_shards: int, seed: int
 ) -> None:
@@ -111,7 +112,7 @@ def test_shards_of_a_split_differ_by_at_most_one_item(
 
 
 @given(ITEMS, st.integers(1, 20), SEEDS)
-@QUICK
+@SIXTY
 def test_splits_get_as_many_shards_as_keep_them_of_equal_size(
     items: list[Item], num_shards: int, seed: int
 ) -> None:
@@ -125,7 +126,7 @@ def test_splits_get_as_many_shards_as_keep_them_of_equal_size(
 
 
 @given(ITEMS, st.integers(1, 20), SEEDS)
-@QUICK
+@SIXTY
 def test_shards_are_numbered_from_0_and_know_their_count(
     items: list[Item], num_shards: int, seed: int
 ) -> None:
@@ -200,7 +201,7 @@ def test_the_size_of_shards_is_that_of_the_largest_split() -> None:
 
 
 @given(st.integers(1, 700), st.integers(0, 10**6), st.integers(0, 1 << 32))
-@QUICK
+@SIXTY
 def test_chunks_are_the_items_of_the_shard_in_order(
     size: int, more_items: int, record_bytes: int
 ) -> None:
@@ -240,7 +241,7 @@ def _floats(ratios: dict[str, Fraction]) -> dict[str, float]:
 
 
 @given(_COUNTS, _WEIGHTS, SEEDS)
-@QUICK
+@SIXTY
 def test_a_cut_puts_every_item_into_exactly_one_split(
     counts: list[int], weights: list[int], seed: int
 ) -> None:
@@ -254,7 +255,7 @@ def test_a_cut_puts_every_item_into_exactly_one_split(
 
 
 @given(_COUNTS, _WEIGHTS, SEEDS)
-@QUICK
+@SIXTY
 def test_a_cut_gives_every_split_its_share_of_every_class(
     counts: list[int], weights: list[int], seed: int
 ) -> None:
@@ -268,7 +269,7 @@ def test_a_cut_gives_every_split_its_share_of_every_class(
 
 
 @given(_COUNTS, _WEIGHTS, SEEDS)
-@QUICK
+@SIXTY
 def test_a_cut_gives_every_split_its_share_of_all_items(
     counts: list[int], weights: list[int], seed: int
 ) -> None:
@@ -280,7 +281,7 @@ def test_a_cut_gives_every_split_its_share_of_all_items(
 
 
 @given(_COUNTS, _WEIGHTS, SEEDS, st.integers(), st.integers(0, 5))
-@QUICK
+@SIXTY
 def test_a_cut_does_not_depend_on_the_order_of_the_items(
     counts: list[int], weights: list[int], seed: int, order: int, unlabelled: int
 ) -> None:
@@ -366,7 +367,7 @@ _GROUPED = st.lists(
 
 
 @given(_GROUPED, _WEIGHTS, SEEDS, st.integers())
-@QUICK
+@SIXTY
 def test_a_cut_of_groups_is_a_partition_in_any_order(
     items: list[Item], weights: list[int], seed: int, order: int
 ) -> None:
@@ -378,7 +379,7 @@ def test_a_cut_of_groups_is_a_partition_in_any_order(
 
 
 @given(_GROUPED, _WEIGHTS, SEEDS)
-@QUICK
+@SIXTY
 def test_a_cut_parts_no_group(items: list[Item], weights: list[int], seed: int) -> None:
     cut = cut_splits(items, _floats(_ratios(weights)), seed)
     labelled_keys = {i.key for i in items if i.target is not None}
@@ -426,7 +427,7 @@ def test_classes_of_images_with_several_come_near_to_the_ratios() -> None:
     st.integers(0, 99_998),
     st.integers(1, 99_999),
 )
-@settings(max_examples=60, deadline=None, database=None)
+@examples(60, database=None)
 def test_shards_are_named_as_tfds_names_them(
     dataset: str, split: str, index: int, count: int
 ) -> None:
