@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 import uuid
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tests.support.builders import build, sample
 from tests.support.examples import load_profile
 from tests.support.object_store import Bucket, ObjectStore, Proxy, environment
+from tests.support.ordeal import Ordeal, made
+from tests.support.shared import shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +46,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if is_kept else dropped).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=dropped)
+
+
+@pytest.fixture(name="shapes", scope="session")
+def _shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the sample's archive and its dataset, `tfrecords/shapes`; read only."""
+
+    def make(folder: Path) -> None:
+        out = folder / "tfrecords"
+        build(sample(folder), out, labels="prefix", shards=4, name="shapes", size="64x64")
+
+    return shared_folder(tmp_path_factory, "shapes", make)
+
+
+@pytest.fixture(name="ordeal", scope="session")
+def _ordeal(tmp_path_factory: pytest.TempPathFactory) -> Ordeal:
+    """Return how the hostile archives that the suite makes end."""
+
+    def make(folder: Path) -> None:
+        (folder / "ordeal").write_bytes(pickle.dumps(made()))
+
+    found = shared_folder(tmp_path_factory, "ordeal", make) / "ordeal"
+    return cast("Ordeal", pickle.loads(found.read_bytes()))
 
 
 @pytest.fixture(name="object_store", scope="session")

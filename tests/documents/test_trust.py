@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tests.support.trust import PAGE, page_text
 
+if TYPE_CHECKING:
+    from tests.support.ordeal import Ordeal
 
-def test_the_page_is_what_was_tried() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page_text(), "run: python -m tests.support.trust"
+
+def test_the_page_is_what_was_tried(ordeal: Ordeal) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == page_text(ordeal), "run: python -m tests.support.trust"

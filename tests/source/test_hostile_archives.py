@@ -2,70 +2,28 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 import tarfile
-import tempfile
 from collections import Counter
-from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 import pytest
 
-from tests.support.builders import SHARED_DATA, tree, write, zip_bytes
+from tests.support.builders import SHARED_DATA, write, zip_bytes
+from tests.support.command import run
 from tests.support.hostile import GOOD, HOSTILE
-from tests.support.ordeal import Ending, try_all
+from tests.support.ordeal import (
+    COUNTED,
+    ERROR,
+    WHOLE,
+    Ordeal,
+    archive_rows,
+    outcome,
+    put_to_ordeal,
+)
 
-WHOLE, COUNTED, ERROR = "built whole", "built, the rest counted", "one-line error"
 MIN_ARCHIVES_OF_OTHERS = 125
 _TORTURE = SHARED_DATA / "torture-archives.tar"
-
-
-class Ordeal(NamedTuple):
-    """What building some archives has come to."""
-
-    endings: dict[str, Ending]
-    """By the name each archive is known by."""
-    before: dict[str, bytes]
-    after: dict[str, bytes]
-    """Files of the folder that all happens in, datasets aside."""
-
-
-def put_to_ordeal(archives: dict[str, bytes]) -> Ordeal:
-    """Build archives, deep in a folder of their own: what leads out of one lands in it."""
-    with tempfile.TemporaryDirectory() as top:
-        sources = Path(top, "a/b/c/d/e/sources")
-        sources.mkdir(parents=True)
-        names = {f"{i:03d}.evil": name for i, name in enumerate(archives)}
-        for file, name in names.items():
-            (sources / file).write_bytes(archives[name])
-        before = tree(Path(top))
-        endings = {names[ending.name]: ending for ending in try_all(sources)}
-        out = "a/b/c/d/e/out/"
-        after = {key: data for key, data in tree(Path(top)).items() if not key.startswith(out)}
-    return Ordeal(endings, before, after)
-
-
-@cache
-def made() -> Ordeal:
-    """Return how the archives that the suite makes end."""
-    return put_to_ordeal({name: make() for name, make in HOSTILE.items()})
-
-
-def outcome(ending: Ending) -> str:
-    """Return the kind of an ending, for a table."""
-    if ending.ended == "built":
-        return COUNTED if ending.num_left_out else WHOLE
-    return ERROR if ending.ended == "error" else ending.ended
-
-
-def archive_rows() -> list[tuple[str, int, dict[str, int]]]:
-    """Return for each kind of hostile archive how many were tried, and how many ended how."""
-    counts: dict[str, Counter[str]] = {}
-    for name, ending in made().endings.items():
-        counts.setdefault(name.partition(":")[0], Counter())[outcome(ending)] += 1
-    return [(kind, found.total(), dict(found)) for kind, found in counts.items()]
 
 
 def check_bounds(ordeal: Ordeal) -> None:
@@ -80,8 +38,7 @@ def check_bounds(ordeal: Ordeal) -> None:
     assert not list(Path("/tmp").glob("*evil*"))
 
 
-def test_every_made_archive_ends_in_bounds() -> None:
-    ordeal = made()
+def test_every_made_archive_ends_in_bounds(ordeal: Ordeal) -> None:
     assert ordeal.endings.keys() == HOSTILE.keys()
     check_bounds(ordeal)
 
@@ -106,8 +63,8 @@ _WHOLE = ("junk: before a zip", "junk: behind a zip", "junk: behind a tar")
 _BUILT = {"path", "member", "link", "size"}
 
 
-def test_one_bad_member_costs_no_other() -> None:
-    for name, ending in made().endings.items():
+def test_one_bad_member_costs_no_other(ordeal: Ordeal) -> None:
+    for name, ending in ordeal.endings.items():
         kind = name.partition(":")[0]
         if (kind in _BUILT and not name.startswith("size")) or name in _WHOLE:
             assert ending.ended == "built", (name, ending)
@@ -115,8 +72,8 @@ def test_one_bad_member_costs_no_other() -> None:
             assert (ending.num_left_out > 0) == (name not in _WHOLE), (name, ending)
 
 
-def test_a_name_costs_no_image_unless_another_has_it() -> None:
-    for name, ending in made().endings.items():
+def test_a_name_costs_no_image_unless_another_has_it(ordeal: Ordeal) -> None:
+    for name, ending in ordeal.endings.items():
         if name.startswith("name: ") and "letters" not in name:
             is_double = "twice" in name
             assert ending.ended == ("error" if is_double else "built"), (name, ending)
@@ -125,8 +82,10 @@ def test_a_name_costs_no_image_unless_another_has_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["cut", "damage", "hidden", "overlap", "depth", "time", "nothing"])
-def test_what_cannot_be_told_whole_is_an_error_that_names_the_archive(kind: str) -> None:
-    endings = {n: e for n, e in made().endings.items() if n.startswith(f"{kind}:")}
+def test_what_cannot_be_told_whole_is_an_error_that_names_the_archive(
+    ordeal: Ordeal, kind: str
+) -> None:
+    endings = {n: e for n, e in ordeal.endings.items() if n.startswith(f"{kind}:")}
     assert endings
     for name, ending in endings.items():
         assert ending.ended == "error", (name, ending)
@@ -134,15 +93,15 @@ def test_what_cannot_be_told_whole_is_an_error_that_names_the_archive(kind: str)
         assert where.parts[0] == "in" or where.name.endswith((".evil", "in.zip", "in.tar"))
 
 
-def test_bombs_stop_at_the_flag_that_would_let_them_pass() -> None:
-    for name, ending in made().endings.items():
+def test_bombs_stop_at_the_flag_that_would_let_them_pass(ordeal: Ordeal) -> None:
+    for name, ending in ordeal.endings.items():
         if name.startswith("bomb: ") and outcome(ending) == ERROR:
             assert "--max-ratio" in ending.line, (name, ending)
-    assert made().endings["bomb: member"].num_left_out == 1
+    assert ordeal.endings["bomb: member"].num_left_out == 1
 
 
-def test_the_rows_count_every_archive() -> None:
-    rows = archive_rows()
+def test_the_rows_count_every_archive(ordeal: Ordeal) -> None:
+    rows = archive_rows(ordeal)
     assert sum(tried for _, tried, _ in rows) == len(HOSTILE)
     assert all(tried == sum(counts.values()) for _, tried, counts in rows)
     assert {key for _, _, counts in rows for key in counts} == {WHOLE, COUNTED, ERROR}
@@ -154,10 +113,8 @@ def test_no_name_steers_the_terminal_it_is_shown_on(tmp_path: Path) -> None:
     table = "id,label\na.jpg,\x1b]0;cat\x07\nb.jpg,\u202egod\n"
     source = write(tmp_path / "s.zip", zip_bytes({**images, "labels.csv": table.encode()}))
     for command in (f"build {source} --max-rejected 100%", "inspect", f"init {source}"):
-        done = subprocess.run(
-            [sys.executable, "-m", "shardprep", *command.split()],
-            cwd=tmp_path, check=True, capture_output=True, text=True,
-        )  # fmt: skip
+        done = run(*command.split(), cwd=tmp_path, environment=os.environ)
+        assert done.returncode == 0
         lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
         assert all(line.isprintable() for line in lines), (command, lines)
         assert r"\x1b" in done.stdout

@@ -14,19 +14,23 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardprep.errors import ShardprepError
-from tests.support.builders import build
+from tests.support.builders import build, tree
+from tests.support.hostile import HOSTILE
 
 MAX_CPU_S = 10
 MAX_WALL_S = 120
 MAX_FILE_BYTES = 256 << 20
 MAX_MORE_BYTES = 1 << 30
 """Of address space, beyond what Python and its libraries have taken."""
+WHOLE, COUNTED, ERROR = "built whole", "built, the rest counted", "one-line error"
 _ROOT = Path(__file__).parents[2]
 
 
@@ -54,6 +58,51 @@ def try_all(folder: Path) -> list[Ending]:
         cwd=_ROOT, check=True, capture_output=True, text=True,
     )  # fmt: skip
     return [Ending(**json.loads(line)) for line in done.stdout.splitlines()]
+
+
+class Ordeal(NamedTuple):
+    """What building some archives has come to."""
+
+    endings: dict[str, Ending]
+    """By the name each archive is known by."""
+    before: dict[str, bytes]
+    after: dict[str, bytes]
+    """Files of the folder that all happens in, datasets aside."""
+
+
+def put_to_ordeal(archives: dict[str, bytes]) -> Ordeal:
+    """Build archives, deep in a folder of their own: what leads out of one lands in it."""
+    with tempfile.TemporaryDirectory() as top:
+        sources = Path(top, "a/b/c/d/e/sources")
+        sources.mkdir(parents=True)
+        names = {f"{i:03d}.evil": name for i, name in enumerate(archives)}
+        for file, name in names.items():
+            (sources / file).write_bytes(archives[name])
+        before = tree(Path(top))
+        endings = {names[ending.name]: ending for ending in try_all(sources)}
+        out = "a/b/c/d/e/out/"
+        after = {key: data for key, data in tree(Path(top)).items() if not key.startswith(out)}
+    return Ordeal(endings, before, after)
+
+
+def made() -> Ordeal:
+    """Return how the archives that the suite makes end."""
+    return put_to_ordeal({name: make() for name, make in HOSTILE.items()})
+
+
+def outcome(ending: Ending) -> str:
+    """Return the kind of an ending, for a table."""
+    if ending.ended == "built":
+        return COUNTED if ending.num_left_out else WHOLE
+    return ERROR if ending.ended == "error" else ending.ended
+
+
+def archive_rows(ordeal: Ordeal) -> list[tuple[str, int, dict[str, int]]]:
+    """Return for each kind of hostile archive how many were tried, and how many ended how."""
+    counts: dict[str, Counter[str]] = {}
+    for name, ending in ordeal.endings.items():
+        counts.setdefault(name.partition(":")[0], Counter())[outcome(ending)] += 1
+    return [(kind, found.total(), dict(found)) for kind, found in counts.items()]
 
 
 def _try(source: Path) -> Ending:

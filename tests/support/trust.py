@@ -13,15 +13,10 @@ from typing import NamedTuple
 from shardprep.image.process import ProcessedImage
 from shardprep.verifier.problem import MEANINGS
 from tests.documents.test_image_policy import CASES, MIN_WRITTEN_OF_OTHERS, outcome
-from tests.source.test_hostile_archives import (
-    COUNTED,
-    ERROR,
-    MIN_ARCHIVES_OF_OTHERS,
-    WHOLE,
-    archive_rows,
-)
+from tests.source.test_hostile_archives import MIN_ARCHIVES_OF_OTHERS
 from tests.support.faulty import LEAST
 from tests.support.image_policy import POLICY, STARVED_MEGABYTES
+from tests.support.ordeal import COUNTED, ERROR, WHOLE, Ordeal, archive_rows, made
 from tests.writer.test_engine import CHUNK_SIZES, ENDS_OF_WORKERS
 from tests.writer.test_faults import CHANGES, MIN_WORKER_KILLS, PARENT_KILLS, SOURCES
 
@@ -125,10 +120,10 @@ def table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def page_text() -> str:
-    """Return the page."""
+def page_text(ordeal: Ordeal) -> str:
+    """Return the page; `ordeal` is that of the archives that the suite makes."""
     images = image_rows()
-    archives = archive_rows()
+    archives = archive_rows(ordeal)
     image_table = table(
         ("images", "tried", "written", "of these, damage noted", "rejected"),
         [
@@ -197,4 +192,4 @@ macOS. Wrong labels in the source: shardprep stores what the source says.
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page_text(), encoding="utf-8")
+    PAGE.write_text(page_text(made()), encoding="utf-8")
