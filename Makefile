@@ -1,10 +1,12 @@
 #- make demo   set up, write a sample archive, build its shards, look into them
-#- make test   everything CI runs: format, lint, types, tests
+#- make check  format, lint, types, and tests of every kind at a lower density: while you work
+#- make test   all of that, at full density: what CI runs
 #- make bench  measure all that docs/performance.md says, half an hour; BENCH="--only build"
 #- make clean  remove what the others made
 
 PYTHON ?= python3
 BIN := .venv/bin
+WORKERS ?= --numprocesses 2 --dist worksteal
 
 help:
 	@sed -n 's/^#- //p' Makefile
@@ -15,11 +17,21 @@ demo: .venv/installed
 	cd demo && ../$(BIN)/shardprep build --shards 20
 	cd demo && ../$(BIN)/shardprep inspect
 
-test: .venv/installed-test
+check test: .venv/installed-test
+	@$(MAKE) --no-print-directory --jobs 3 lint types tests-$@
+
+lint:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types:
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal
+
+tests-check:
+	$(BIN)/pytest $(WORKERS) --quick
+
+tests-test:
+	$(BIN)/pytest $(WORKERS) --durations 25
 
 bench: .venv/installed-test
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -38,4 +50,4 @@ clean:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 
-.PHONY: help demo test bench clean
+.PHONY: help demo check test lint types tests-check tests-test bench clean

@@ -1,4 +1,6 @@
-"""Builds that meet a fault at a chosen moment: `python -m tests.support.faulty PLAN SOURCE FOLDER`.
+"""Builds that meet faults at chosen moments: `python -m tests.support.faulty PLAN SOURCE FOLDER 1`.
+
+The number is the step: of 8, every eighth fault of the plan is made.
 
 One process imports everything and forks a child for each build, so that a build costs hundredths
 of a second and dies a real death. Faults are made by the system: a signal, a full disk, a disk
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import json
 import os
 import random
@@ -23,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import BuildError
 from tests.support.builders import build, build_part, finalize, in_process, tree
+from tests.support.disk import skip_fsync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,12 +107,11 @@ def check_complete(out: Path, whole: dict[str, bytes]) -> None:
         assert any(name.endswith("/manifest.json") for name in finished)
 
 
-def every_change(source: Path, folder: Path) -> dict[str, int]:
+def every_change(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Kill a build before each change that it makes to the disk, then build again."""
     whole = undisturbed(source, folder / "whole")
-    number = 0
-    while True:
-        number += 1
+    tried = 0
+    for number in itertools.count(1, step):
         out = folder / f"change{number}"
 
         def faulty(out: Path = out, number: int = number) -> None:
@@ -122,10 +125,11 @@ def every_change(source: Path, folder: Path) -> dict[str, int]:
         check_complete(out, whole)
         assert undisturbed(source, out) == whole, f"killed before change {number}"
         shutil.rmtree(out)
-    return {"tried": number - 1, "same bytes": number - 1}
+        tried += 1
+    return {"tried": tried, "same bytes": tried}
 
 
-def random_moments(source: Path, folder: Path, num_kills: int = 100) -> dict[str, int]:
+def random_moments(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Kill builds at random moments, several times in a row, then build again."""
     whole = undisturbed(source, folder / "whole")
     start = time.monotonic()
@@ -133,7 +137,7 @@ def random_moments(source: Path, folder: Path, num_kills: int = 100) -> dict[str
     duration = time.monotonic() - start
     draw = random.Random(4)
     kills = builds = 0
-    while kills < num_kills:
+    while kills < LEAST["random moments"] // step:
         out = folder / f"moment{builds}"
         for _ in range(draw.randint(1, 6)):
             moment = draw.uniform(0.001, duration)
@@ -165,12 +169,11 @@ def ended_in_parts(source: Path, out: Path) -> dict[str, bytes]:
     return tree(out)
 
 
-def every_change_of_parts(source: Path, folder: Path) -> dict[str, int]:
+def every_change_of_parts(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Kill a build in parts before each change that it makes to the disk, then do it again."""
     whole = undisturbed(source, folder / "whole", FEW)
-    number = 0
-    while True:
-        number += 1
+    tried = 0
+    for number in itertools.count(1, step):
         out = folder / f"change{number}"
 
         def faulty(out: Path = out, number: int = number) -> None:
@@ -184,7 +187,8 @@ def every_change_of_parts(source: Path, folder: Path) -> dict[str, int]:
         check_complete(out, whole)
         assert ended_in_parts(source, out) == whole, f"killed before change {number}"
         shutil.rmtree(out)
-    return {"tried": number - 1, "same bytes": number - 1}
+        tried += 1
+    return {"tried": tried, "same bytes": tried}
 
 
 def together(works: Sequence[Callable[[], object]]) -> list[int]:
@@ -198,7 +202,7 @@ def together(works: Sequence[Callable[[], object]]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
-def parts_at_random_moments(source: Path, folder: Path, num_kills: int = 20) -> dict[str, int]:
+def parts_at_random_moments(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Kill parts that are built at the same time, one of them twice, then build them again."""
     whole = undisturbed(source, folder / "whole", FEW)
     start = time.monotonic()
@@ -206,7 +210,7 @@ def parts_at_random_moments(source: Path, folder: Path, num_kills: int = 20) -> 
     duration = time.monotonic() - start
     draw = random.Random(7)
     kills = builds = 0
-    while kills < num_kills:
+    while kills < LEAST["parts at random moments"] // step:
         out = folder / f"moment{builds}"
         for _ in range(draw.randint(1, 3)):
             works = []
@@ -228,9 +232,10 @@ def parts_at_random_moments(source: Path, folder: Path, num_kills: int = 20) -> 
     return {"tried": kills, "same bytes": kills}
 
 
-def parts_together(source: Path, folder: Path, num_rounds: int = 3) -> dict[str, int]:
+def parts_together(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Build each part in two processes at the same time, and end the build in two at once."""
     whole = undisturbed(source, folder / "whole", FEW)
+    num_rounds = max(LEAST["parts together"] // step, 1)
     for number in range(num_rounds):
         out = folder / f"round{number}"
         parts = ("1/2", "2/2", "2/2", "1/2")
@@ -257,7 +262,7 @@ def exit_with(error: BuildError, number: int) -> None:
     os._exit(number if os.strerror(number) in str(error) else 1)
 
 
-def full_disk(source: Path, folder: Path) -> dict[str, int]:
+def full_disk(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Fill the disk so that a build fails at each page it writes, then make room and go on."""
     whole = undisturbed(source, folder / "whole")
     place = folder / "disk"
@@ -265,7 +270,7 @@ def full_disk(source: Path, folder: Path) -> dict[str, int]:
     if not own_disk(place):
         return {"tried": 0}
     failed = 0
-    for pages in range(10_000):
+    for pages in range(0, 10_000, step):
         out, filler = place / f"out{pages}", place / "filler"
 
         def faulty(out: Path = out, filler: Path = filler, pages: int = pages) -> None:
@@ -293,8 +298,9 @@ def full_disk(source: Path, folder: Path) -> dict[str, int]:
     return {"tried": failed, "same bytes": failed}
 
 
-def read_only(source: Path, folder: Path) -> dict[str, int]:
+def read_only(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Build onto a disk that may not be written, then make it writable."""
+    del step
     whole = undisturbed(source, folder / "whole")
     place = folder / "disk"
     place.mkdir()
@@ -319,7 +325,7 @@ def read_only(source: Path, folder: Path) -> dict[str, int]:
     return {"tried": len(codes), "same bytes": codes.count(errno.EROFS)}
 
 
-def main(plan: str, source: str, folder: str) -> None:
+def main(plan: str, source: str, folder: str, step: str) -> None:
     """Run one of the plans and print its report."""
     plans = {
         "every change": every_change,
@@ -330,7 +336,8 @@ def main(plan: str, source: str, folder: str) -> None:
         "parts at random moments": parts_at_random_moments,
         "parts together": parts_together,
     }
-    print(json.dumps(plans[plan](Path(source), Path(folder))))  # noqa: T201 - its result
+    skip_fsync()
+    print(json.dumps(plans[plan](Path(source), Path(folder), int(step))))  # noqa: T201 - its result
 
 
 if __name__ == "__main__":
