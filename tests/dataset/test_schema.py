@@ -374,6 +374,7 @@ def as_tfds_reads(builder: Any, split: str) -> list[Row]:
     return by_filename(builder.as_dataset(split=split).as_numpy_iterator())
 
 
+@pytest.mark.sampled(3)
 def test_tfds_reads_what_plain_tensorflow_reads(built: BuildResult) -> None:
     import tensorflow_datasets as tfds
 

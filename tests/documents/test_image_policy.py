@@ -105,6 +105,7 @@ def test_every_kind_of_rejection_is_on_the_page() -> None:
 # --- independent decoders -----------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_tensorflow_sees_16_bits_alike() -> None:
     import tensorflow as tf
 
@@ -321,6 +322,7 @@ print(json.dumps([peak, kinds]))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not TORTURE.is_file(), reason="the shared images are not here")
 @pytest.mark.parametrize("how", ["reject", "recover"])
 def test_odd_images_of_others_are_written_or_say_why_in_less_than_a_gigabyte(how: str) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from shardprep.reader import ReadConfig
 from tests.support.builders import animals, build, write, zip_bytes
 
-if TYPE_CHECKING:
-    import pytest
-
 TEXT = (Path(__file__).parents[2] / "docs" / "reading.md").read_text()
 
 
+@pytest.mark.thorough
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     members = {**animals(90), **animals(10, folder="validation/")}
     source = write(tmp_path / "dogs_vs_cats.zip", zip_bytes(members))

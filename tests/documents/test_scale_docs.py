@@ -75,6 +75,7 @@ def run(script: str, data: Path, shown: Mapping[str, str] | None = None) -> str:
     return done.stderr + done.stdout
 
 
+@pytest.mark.thorough
 def test_the_commands_at_the_top_give_the_build_of_one_run(
     data: Path, whole: dict[str, bytes]
 ) -> None:
@@ -93,6 +94,7 @@ def test_the_slurm_array_gives_the_build_of_one_run(data: Path, whole: dict[str,
     assert tree(data / "tfrecords") == whole
 
 
+@pytest.mark.thorough
 def test_the_indexed_job_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
     text = section("Kubernetes", data)
     said = run(commands(text), data, files(text))
@@ -100,6 +102,7 @@ def test_the_indexed_job_gives_the_build_of_one_run(data: Path, whole: dict[str,
     assert tree(data / "tfrecords") == whole
 
 
+@pytest.mark.thorough
 def test_the_ssh_loop_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
     text = section("Machines without a scheduler", data)
     run(re.findall(r"```bash\n(.*?)```", text, re.DOTALL)[0], data)
@@ -113,6 +116,7 @@ def test_the_dry_run_shows_a_part(data: Path) -> None:
     assert not (data / "tfrecords").exists()
 
 
+@pytest.mark.thorough
 def test_what_finalize_says_of_missing_shards_is_what_the_page_shows(data: Path) -> None:
     shown = re.findall(r"`(\d+ of \d+ shards are .*? again)`", " ".join(TEXT.split()))
     part = "shardprep build --shards 20 --part"

@@ -101,6 +101,7 @@ def test_floats_change_as_uint8_does(op: Any) -> None:
     assert np.abs(floats - op(images, seed=SEED).numpy()).max() < 0.51
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op", [*IMAGE_OPS, *MIXES], ids=name)
 def test_xla_compiles_every_op_to_the_same_result(op: Any) -> None:
     """Within one of 255: a sum in another order may round another way."""
@@ -115,6 +116,7 @@ def test_xla_compiles_every_op_to_the_same_result(op: Any) -> None:
         assert (difference > 0.5).mean() < 0.001
 
 
+@pytest.mark.thorough
 def test_a_half_known_shape_is_augmented_as_well() -> None:
     """Without a batch, `load` yields images whose sizes only each image knows."""
     recipe = augment.Compose((augment.RandomResizedCrop((20, 28)), *IMAGE_OPS))
@@ -423,6 +425,7 @@ def test_a_recipe_within_a_recipe_gets_labels_where_there_are_any() -> None:
     assert same is labels
 
 
+@pytest.mark.thorough
 def test_the_classic_recipe_crops_and_mixes() -> None:
     images, labels = batch(), np.arange(NUM) % 3
     out = augment.classic((20, 28))(images, seed=SEED)
@@ -480,6 +483,7 @@ def test_in_inference_a_layer_with_a_crop_resizes_the_whole_image() -> None:
         assert np.abs(out.astype(int) - np.asarray(expected).astype(int)).max() <= 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_a_model_with_the_recipe_trains(jit_compile: bool) -> None:  # noqa: FBT001
     layers = keras.Sequential(
@@ -529,6 +533,7 @@ def test_a_recipe_that_could_not_be_saved_is_no_layer() -> None:
 # Datasets
 
 
+@pytest.mark.thorough
 def test_a_recipe_augments_what_load_yields(tmp_path: Path) -> None:
     members = {f"{'ab'[i % 2]}/{i}.png": png(HEIGHT, WIDTH, i) for i in range(12)}
     out = build(write_folder(tmp_path / "raw", members), tmp_path, format="png", shards=1,
@@ -576,6 +581,7 @@ def test_what_cannot_be_done_is_said_in_one_line(make: Callable[[], Any], messag
 # The document
 
 
+@pytest.mark.thorough
 def test_the_document_s_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(16):
         write(tmp_path / "raw" / "ab"[i % 2] / f"{i}.jpg", jpeg(256, 256, i))

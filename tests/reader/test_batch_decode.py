@@ -141,6 +141,7 @@ def test_an_epoch_goes_on_in_its_middle(sets: dict[str, Path]) -> None:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("target", "column"), [("multilabel", "tags"), ("regression", "weight"), ("none", "")]
 )
@@ -252,6 +253,7 @@ def test_small_images_on_many_cores_are_left_to_the_graph_of_records(
     assert not batch_decode.is_faster(schema, request, config)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["jpeg", "raw"])
 def test_replicas_share_them_and_the_program_ends(sets: dict[str, Path], form: str) -> None:
     """In a process of its own, which ends though an iterator without an end is held."""

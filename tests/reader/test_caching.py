@@ -80,6 +80,7 @@ def test_slices_share_a_cache(folder: Path, tmp_path: Path) -> None:
     assert len(files(place)) == 3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("damage", ["cut", "no index", "gone"])
 def test_a_cache_that_is_not_whole_is_made_whole(folder: Path, tmp_path: Path, damage: str) -> None:
     place = tmp_path / "cache"
@@ -120,6 +121,7 @@ def test_another_size_is_another_cache(folder: Path, tmp_path: Path) -> None:
     assert len(files(place)) == 6
 
 
+@pytest.mark.thorough
 def test_two_processes_make_one_cache(folder: Path, tmp_path: Path) -> None:
     program = (
         "import sys; from shardprep import reader; "
@@ -228,6 +230,7 @@ def spoil(folder: Path, row: dict[str, Any]) -> None:
     path.write_bytes(data[: row["offset"]] + framed + data[row["offset"] + row["length"] :])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", [{}, {"shuffle": 20}, {"shuffle": False}, {"cache": "memory"}])
 def test_a_bad_record_costs_itself_alone(folder: Path, options: dict[str, Any]) -> None:
     every = rows(folder)
@@ -364,6 +367,7 @@ def test_the_defaults_are_worth_no_word(folder: Path) -> None:
     reader.load(folder, batch_size=8, shuffle=1000, cache="auto")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", ["cache='memory'", "read_config=ReadConfig(on_error='skip')"])
 def test_a_program_ends_though_it_holds_an_iterator_without_end(folder: Path, options: str) -> None:
     code = (

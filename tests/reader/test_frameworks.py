@@ -52,6 +52,7 @@ def run(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str,
     return names
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
 def test_every_example_runs(number: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +73,7 @@ def test_the_documents_have_an_example_for_each() -> None:
 # torch
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
 @pytest.mark.parametrize(
     "options", [{}, {"num_workers": 2}, {"num_workers": 1, "multiprocessing_context": "spawn"}]
@@ -109,6 +111,7 @@ def test_a_distributed_sampler_shares_out_the_items(folder: Path, torch: Any) ->
     assert len(set(keys)) == NUM_TRAIN
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
 @pytest.mark.parametrize(("num_workers", "context"), [(1, "fork"), (2, "forkserver")])
 def test_an_error_of_a_worker_keeps_its_type_and_its_line(

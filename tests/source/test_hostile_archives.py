@@ -43,6 +43,7 @@ def test_every_made_archive_ends_in_bounds(ordeal: Ordeal) -> None:
     check_bounds(ordeal)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not _TORTURE.is_file(), reason="the hostile archives are not here")
 def test_every_archive_that_others_made_ends_in_bounds() -> None:
     archives = {}

@@ -93,6 +93,7 @@ def test_no_call_is_silent_for_longer_than_the_time_out(
     assert slowest(url, with_body) < 2 * TIMEOUT_S
 
 
+@pytest.mark.thorough
 def test_a_store_that_answers_slowly_is_not_silent(
     url: ObjectUrl, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +180,7 @@ def program(proxy: Proxy, *arguments: str, **more: str) -> subprocess.Popen[str]
 AGAIN = "run the same command again when the store answers"
 
 
+@pytest.mark.thorough
 def test_a_command_says_what_it_waits_for_and_gives_up(
     pets: str, proxy: Proxy, never: threading.Event
 ) -> None:
@@ -195,6 +197,7 @@ def test_a_command_says_what_it_waits_for_and_gives_up(
     assert time.monotonic() - begun < 20
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["inspect", "fetch"])
 def test_a_wait_can_be_interrupted(
     pets: str, proxy: Proxy, never: threading.Event, tmp_path: Path, command: str
@@ -248,6 +251,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 def test_one_worker_speaks_for_all(
     pets: str, proxy: Proxy, never: threading.Event, tmp_path: Path
 ) -> None:
@@ -279,6 +283,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 def test_a_worker_of_a_dataloader_says_it_too(
     pets: str, proxy: Proxy, never: threading.Event, tmp_path: Path
 ) -> None:

@@ -215,6 +215,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_source_that_changes_while_it_is_read_gives_no_dataset(
@@ -261,6 +262,7 @@ def test_a_member_that_could_not_be_read_is_tried_again_by_the_next_run(tmp_path
     assert watcher.num_done == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the torture images are not here")
 def test_every_torture_image_ends_as_written_rejected_or_skipped(tmp_path: Path) -> None:
     command = [

@@ -103,6 +103,7 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> str:
     return errors.splitlines()[-1] if code else said
 
 
+@pytest.mark.thorough
 def test_shards_and_manifest_are_those_of_one_machine(cluster: RayCluster, tmp_path: Path) -> None:
     """Also of a set in which an image ends whatever process decodes it."""
     source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
@@ -130,6 +131,7 @@ def test_shards_and_manifest_are_those_of_one_machine(cluster: RayCluster, tmp_p
         assert "where the build was started 9.9.9" in said
 
 
+@pytest.mark.thorough
 def test_finished_shards_outlive_the_build_that_is_killed(shardprep: Shardprep) -> None:
     here = shardprep.folder
     with shardprep.build("--out", "out", *OPTIONS) as process:
@@ -148,6 +150,7 @@ def test_finished_shards_outlive_the_build_that_is_killed(shardprep: Shardprep) 
     assert tree(dataset) == whole(here)
 
 
+@pytest.mark.thorough
 def test_killed_workers_and_nodes_cost_nothing(shardprep: Shardprep) -> None:
     here = shardprep.folder
     process = shardprep.build("--out", "out", *OPTIONS)
@@ -159,12 +162,14 @@ def test_killed_workers_and_nodes_cost_nothing(shardprep: Shardprep) -> None:
     assert tree(here / "out/pets/1.0.0") == whole(here)
 
 
+@pytest.mark.thorough
 def test_a_missing_token_is_one_line(shardprep: Shardprep) -> None:
     process = shardprep.build(RAY_AUTH_MODE="disabled")
     assert "the cluster wants a token" in ended(process, 1)
     assert not (shardprep.folder / "tfrecords").exists()
 
 
+@pytest.mark.thorough
 def test_a_node_that_cannot_read_the_source_is_named(shardprep: Shardprep) -> None:
     """The build alone sees a disk that holds the source."""
     inside = shardprep.cluster.inside

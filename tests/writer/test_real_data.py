@@ -43,6 +43,7 @@ def test_dogs_vs_cats_gives_20_even_shards_and_an_unlabelled_test(cats: BuildRes
     assert train.label_counts == {"cat": 900, "dog": 900}
 
 
+@pytest.mark.thorough
 def test_dogs_vs_cats_is_the_same_in_tfds_plain_tensorflow_and_ours(cats: BuildResult) -> None:
     import tensorflow as tf
     import tensorflow_datasets as tfds
@@ -79,6 +80,7 @@ def test_dogs_vs_cats_is_the_same_in_tfds_plain_tensorflow_and_ours(cats: BuildR
     assert (image.shape, image.dtype, label.dtype) == ((224, 224, 3), tf.uint8, tf.int64)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("labels", ["auto", "csv:labels.csv"])
 def test_dog_breeds_come_from_the_table_in_the_archive(tmp_path: Path, labels: str) -> None:
     manifest = build("dog-breed-identification.zip", tmp_path, labels=labels, size="64x64").manifest
@@ -91,6 +93,7 @@ def test_dog_breeds_come_from_the_table_in_the_archive(tmp_path: Path, labels: s
     assert manifest.labels.num_rows_without_image == 9722
 
 
+@pytest.mark.thorough
 def test_every_bear_is_written_or_has_a_reason(tmp_path: Path) -> None:
     result = build("bears.zip", tmp_path)
     rows = pq.read_table(result.path / "items.parquet").to_pylist()
@@ -101,6 +104,7 @@ def test_every_bear_is_written_or_has_a_reason(tmp_path: Path) -> None:
     assert sum(row["original_format"] not in ("jpeg", "mpo") for row in named_jpg) > 10
 
 
+@pytest.mark.thorough
 def test_blood_cells_have_several_labels_each(tmp_path: Path) -> None:
     result = build("bccd.zip", tmp_path, labels="csv:derived_multilabel.csv:id:labels")
     assert result.manifest.labels.names == ("Platelets", "RBC", "WBC")
@@ -109,6 +113,7 @@ def test_blood_cells_have_several_labels_each(tmp_path: Path) -> None:
     assert by_key["JPEGImages/BloodImage_00000.jpg"] == [1, 2]
 
 
+@pytest.mark.thorough
 def test_no_scene_of_camvid_is_in_two_splits(tmp_path: Path) -> None:
     result = build(
         "camvid.zip", tmp_path, exclude="*annot/*", group="regex:^([^_]+)_",
@@ -135,6 +140,7 @@ def test_init_then_build_of_dog_breeds_needs_no_edit(tmp_path: Path) -> None:
     assert len(result.manifest.labels.names) == 120
 
 
+@pytest.mark.thorough
 def test_odd_and_hostile_images_all_end_as_written_or_rejected(tmp_path: Path) -> None:
     result = build("torture-images.tar", tmp_path, max_rejected="100%", labels="none", size="64x64")
     rows = pq.read_table(result.path / "items.parquet").to_pylist()
