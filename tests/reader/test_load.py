@@ -119,6 +119,7 @@ def refused(path: Path, split: str = "train", **options: Any) -> str:
 # What comes out
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("form", "options", "shape"),
     [
@@ -145,6 +146,7 @@ def test_images_are_uint8_and_labels_int64(
     assert tf.TensorShape(shape).is_compatible_with(pixels.shape)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("form", "batch_size"), [*((form, None) for form in FORMS), ("jpeg", 4), ("png", 4), ("raw", 4)]
 )
@@ -190,6 +192,7 @@ def test_a_set_without_labels_yields_images_alone(sets: dict[str, Path]) -> None
     assert dataset.element_spec == tf.TensorSpec((None, HEIGHT, WIDTH, 3), tf.uint8)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("batch_size", [None, 4])
 @pytest.mark.parametrize("form", ["png", "raw", "unlabelled"])
 def test_unsupervised_yields_every_feature_of_the_schema(
@@ -203,6 +206,7 @@ def test_unsupervised_yields_every_feature_of_the_schema(
     assert set(np.atleast_1d(one["image/width"])) == {WIDTH}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("form", "options"),
     [
@@ -238,6 +242,7 @@ def _table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(root / "pets.zip", zip_bytes({**members, "train.csv": table}))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", ["png", "raw"])
 @pytest.mark.parametrize(
     ("target", "column", "spec", "nothing"),
@@ -279,6 +284,7 @@ def test_targets_are_those_of_the_table(
 # How many
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("split", "options", "cardinality"),
     [
@@ -309,11 +315,13 @@ def test_the_cardinality_is_known_and_right(
 # In which order
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("split", ["train", "train[5:]", "train+validation"])
 def test_train_is_shuffled_by_default(sets: dict[str, Path], split: str) -> None:
     assert order(sets["png"], split) != order(sets["png"], split, shuffle=False)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("split", ["validation", "validation+train", "test"])
 def test_what_starts_with_another_split_is_not_shuffled_by_default(
     sets: dict[str, Path], split: str
@@ -330,6 +338,7 @@ def test_unshuffled_is_the_order_of_the_shards_and_of_the_items(
     assert found == order(sets[form], shuffle=False, batch_size=10, cache="memory")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("cache", [False, "memory", "file"])
 @pytest.mark.parametrize(
     ("form", "shuffle"), [("png", True), ("raw", True), ("png", 1), ("raw", 5)]
@@ -355,6 +364,7 @@ def test_no_record_comes_again_before_all_have_come(sets: dict[str, Path]) -> No
         assert len(set(found[start : start + NUM_TRAIN])) == NUM_TRAIN
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("form", "options"),
     [
@@ -381,6 +391,7 @@ def test_without_a_seed_every_load_has_its_own_order(sets: dict[str, Path]) -> N
     assert order(sets["png"]) != order(sets["png"])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", [{}, {"seed": 7}, {"cache": "memory"}, {"repeat": 2}])
 def test_reshuffling_can_be_turned_off(sets: dict[str, Path], options: dict[str, Any]) -> None:
     config = ReadConfig(shuffle_reshuffle_each_iteration=False)
@@ -390,6 +401,7 @@ def test_reshuffling_can_be_turned_off(sets: dict[str, Path], options: dict[str,
     assert found == found[:NUM_TRAIN] * (len(found) // NUM_TRAIN)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("window", [1, 3, 9])
 def test_a_number_shuffles_in_a_window(sets: dict[str, Path], window: int) -> None:
     unshuffled = stored(sets["png"], "validation")  # one shard
@@ -402,6 +414,7 @@ def test_a_number_shuffles_in_a_window(sets: dict[str, Path], window: int) -> No
     assert (max(early) > 0) == (window > 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("cycle_length", "block_length"), [(1, 2), (2, 3), (5, 1), (99, 2)])
 def test_shards_are_read_side_by_side(
     sets: dict[str, Path], cycle_length: int, block_length: int
@@ -429,6 +442,7 @@ def test_fewer_shards_than_parallel_calls_do_no_harm(sets: dict[str, Path]) -> N
 # Cache
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("form", "cache", "options"),
     [
@@ -464,6 +478,7 @@ def test_a_cache_may_stand_in_a_folder_yet_to_be_made(
     assert cached == stored(sets["png"], "validation")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("first", "form", "options"),
     [
@@ -501,6 +516,7 @@ def test_a_cache_that_is_just_true_leaves_no_file_of_that_name(
 # Augmentation
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("form", "options"),
     [
@@ -574,6 +590,7 @@ def test_images_of_different_sizes_are_not_batched(sets: dict[str, Path], form: 
     assert "ReadConfig(image_size=(height, width))" in said
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["keep", "own sizes", "raw"])
 def test_image_size_resizes(sets: dict[str, Path], form: str) -> None:
     options: dict[str, Any] = {"shuffle": False, "read_config": ReadConfig(image_size=(9, 11))}
@@ -595,6 +612,7 @@ def test_image_size_resizes(sets: dict[str, Path], form: str) -> None:
 # Split expressions
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "split",
     [
@@ -809,6 +827,7 @@ def test_options_are_applied_last(sets: dict[str, Path]) -> None:
 # With and without others
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 def test_keras_trains_evaluates_and_predicts(sets: dict[str, Path]) -> None:
     import keras
