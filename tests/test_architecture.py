@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.imports import loaded
+
 PACKAGE = Path(__file__).parents[1] / "shardprep"
 MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
@@ -109,14 +111,6 @@ def test_a_wheel_carries_every_room() -> None:
         ".".join(p.relative_to(PACKAGE.parent).parts[:-1]) for p in PACKAGE.rglob("__init__.py")
     }
     assert set(project["tool"]["setuptools"]["packages"]) == rooms | {"shardprep.schemas"}
-
-
-def loaded(code: str) -> set[str]:
-    program = f"import sys\n{code}\nprint(*sys.modules)"
-    out = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    )
-    return {module.split(".")[0] for module in out.stdout.split()}
 
 
 def test_the_command_line_starts_without_heavy_modules() -> None:

@@ -143,6 +143,24 @@ class Quiet:
         self.num_new += num_items
 
 
+class Told:
+    """A watcher that remembers how far it was."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self.total: int | None = None
+        self.done: list[int] = []
+
+    def begin(self, what: str, num_bytes: int | None) -> None:
+        """Remember how many bytes there are."""
+        del what
+        self.total = num_bytes
+
+    def progress(self, num_bytes: int) -> None:
+        """Remember how far it is."""
+        self.done.append(num_bytes)
+
+
 def in_process(
     encode: Encode, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
 ) -> Iterator[EncodedChunk]:

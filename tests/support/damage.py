@@ -51,3 +51,10 @@ def damaged(data: bytes, donor: bytes, damages: list[Damage]) -> bytes:
     for damage in damages:
         data = damage.done_to(data, donor)
     return data
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    """Return the bytes with one bit the other way round."""
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)

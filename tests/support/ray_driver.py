@@ -19,7 +19,7 @@ from shardprep.writer.engine.ray import preflight
 from shardprep.writer.engine.ray.cluster import connected
 from shardprep.writer.fingerprint import versions
 from tests.support.builders import Quiet
-from tests.writer.test_faults import Deadly
+from tests.support.ending import Deadly
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -15,10 +15,9 @@ from shardprep.errors import BuildError, ShardprepError
 from shardprep.storage import objects
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
-from tests.support.builders import Quiet, animals, build, tree, write, zip_bytes
+from tests.support.builders import Quiet, Told, animals, build, tree, write, zip_bytes
+from tests.support.damage import flipped
 from tests.support.object_store import wait_until
-from tests.verifier.test_verify import flipped
-from tests.writer.test_overwrite import Untold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +70,7 @@ def swap(there: Bucket) -> None:
 
 def repaired(source: Path, there: Bucket) -> Quiet:
     found = verify_dataset(
-        locate(f"{there.url}/{WHERE}", damaged=True), decode=False, num_workers=1, watcher=Untold()
+        locate(f"{there.url}/{WHERE}", damaged=True), decode=False, num_workers=1, watcher=Told()
     )
     assert found.problems
     watcher = Quiet()
@@ -103,7 +102,7 @@ def test_what_is_damaged_is_built_again_and_no_whole_shard_is_read(
     make, num_shards = DAMAGES[damage]
     make(there)
     found = verify_dataset(
-        locate(f"{there.url}/{WHERE}", damaged=True), decode=False, num_workers=1, watcher=Untold()
+        locate(f"{there.url}/{WHERE}", damaged=True), decode=False, num_workers=1, watcher=Told()
     )
     proxy.reset()
     watcher = Quiet()

@@ -13,9 +13,19 @@ from shardprep.errors import BuildError, DatasetError, ShardprepError
 from shardprep.storage.lock import locked
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
-from tests.support.builders import Quiet, animals, build, jpeg, tree, write, write_folder, zip_bytes
+from tests.support.builders import (
+    Quiet,
+    Told,
+    animals,
+    build,
+    jpeg,
+    tree,
+    write,
+    write_folder,
+    zip_bytes,
+)
 from tests.support.command import run
-from tests.verifier.test_verify import Told, flipped
+from tests.support.damage import flipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

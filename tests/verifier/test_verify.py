@@ -26,7 +26,8 @@ from shardprep.verifier.folder import read_contents
 from shardprep.verifier.layout import read_plain
 from shardprep.verifier.shard import ShardTask, check_shard
 from shardprep.verifier.workers import side_by_side
-from tests.support.builders import animals, build, jpeg, png, tree, write, zip_bytes
+from tests.support.builders import Told, animals, build, jpeg, png, tree, write, zip_bytes
+from tests.support.damage import flipped
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -37,21 +38,6 @@ if TYPE_CHECKING:
 
 SHARD = "pets-train.tfrecord-{:05d}-of-00004"
 FIRST, SECOND = SHARD.format(0), SHARD.format(1)
-
-
-class Told:
-    """A watcher that remembers how far it was."""
-
-    def __init__(self) -> None:
-        self.total: int | None = None
-        self.done: list[int] = []
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        del what
-        self.total = num_bytes
-
-    def progress(self, num_bytes: int) -> None:
-        self.done.append(num_bytes)
 
 
 def verified(folder: Path, *, decode: bool = False, num_workers: int = 1) -> Verification:
@@ -84,12 +70,6 @@ def _folder(good: Path, tmp_path: Path) -> Path:
 def rows_of(folder: Path, shard: str) -> list[dict[str, Any]]:
     rows = pq.read_table(folder / "items.parquet").to_pylist()
     return [row for row in rows if row["shard"] == shard and row["status"] == "written"]
-
-
-def flipped(data: bytes, bit: int) -> bytes:
-    changed = bytearray(data)
-    changed[bit // 8] ^= 1 << bit % 8
-    return bytes(changed)
 
 
 def rewritten(

@@ -31,6 +31,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
+from tests.support.ending import StopAfter, StoppedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -172,24 +173,6 @@ def test_a_folder_may_hold_what_is_built_from_it(out: str, tmp_path: Path) -> No
         result = build(source, tmp_path / out, **KEYS)
         assert result.was_there == was_there
         assert result.manifest.totals.num_inputs == 30
-
-
-class StoppedError(Exception):
-    """Stands for whatever ends a run."""
-
-
-class StopAfter(Quiet):
-    """A watcher that ends the run after some items."""
-
-    def __init__(self, num_items: int) -> None:
-        super().__init__()
-        self.left = num_items
-
-    def encoded(self, num_items: int, num_rejected: int) -> None:
-        super().encoded(num_items, num_rejected)
-        self.left -= num_items
-        if self.left <= 0:
-            raise StoppedError
 
 
 @pytest.mark.parametrize("num_items", [1, 8, 15, 29])

@@ -35,12 +35,14 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
+from tests.support.ending import Deadly
 from tests.support.faulty import LEAST
+from tests.support.object_store import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
+    from shardprep.writer.chunk import ChunkEncoder, EncodedChunk
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 PARENT_KILLS = 3
@@ -117,13 +119,6 @@ def workers(process: subprocess.Popen[str]) -> list[int]:
     return found
 
 
-def wait_until(holds: Callable[[], object], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not holds() and time.monotonic() < until:
-        time.sleep(0.005)
-    assert holds()
-
-
 def has_shard(out: Path) -> bool:
     return any(out.glob("pets/1.0.0.incomplete/pets-train*"))
 
@@ -171,19 +166,6 @@ def test_ctrl_c_exits_130_and_leaves_no_worker(run: Run, tmp_path: Path) -> None
     assert "Traceback" not in said
     wait_until(partial(is_gone, process.pid), 10)
     assert run.to_the_end(tmp_path / "out") == whole
-
-
-@dataclass(frozen=True)
-class Deadly:
-    """Encodes as ever, but one image ends the process that touches it."""
-
-    encoder: ChunkEncoder
-    key: str
-
-    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        if any(item.key == self.key for item in task.items):
-            os.kill(os.getpid(), signal.SIGSEGV)
-        return self.encoder(task, before_item)
 
 
 def test_an_image_that_kills_its_worker_is_rejected_and_counted(tmp_path: Path) -> None:

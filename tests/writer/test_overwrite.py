@@ -25,6 +25,7 @@ from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.workspace.find import find_workspace
 from tests.support.builders import (
     Quiet,
+    Told,
     animals,
     build,
     in_process,
@@ -75,16 +76,6 @@ def overwrite(source: Path, bucket: Bucket, **keys: Any) -> Any:
     return build(source, bucket.url, replace=True, **keys)  # type: ignore[arg-type]
 
 
-class Untold:
-    """Hears how far it is."""
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        del what, num_bytes
-
-    def progress(self, num_bytes: int) -> None:
-        del num_bytes
-
-
 def find_there(bucket: Bucket) -> RemoteDataset:
     found = locate(f"{bucket.url}/{WHERE}")
     assert isinstance(found, RemoteDataset)
@@ -94,7 +85,7 @@ def find_there(bucket: Bucket) -> RemoteDataset:
 def seen(bucket: Bucket) -> dict[str, bytes]:
     """Return the files of the dataset as whoever reads it sees them, checked by verify."""
     found = find_there(bucket)
-    assert not verify_dataset(found, decode=False, num_workers=1, watcher=Untold()).problems
+    assert not verify_dataset(found, decode=False, num_workers=1, watcher=Told()).problems
     own = {name: facts for name, facts in found.objects.items() if not name.startswith(".")}
     return {name: bucket.read(f"{WHERE}/{facts.name}") for name, facts in own.items()}
 
@@ -280,7 +271,7 @@ def test_what_was_put_in_force_is_brought_home_by_whatever_comes_next(
     assert seen(there) == new
     address = f"{there.url}/{WHERE}"
     if (copied, how) == (1, "build"):
-        here = fetch_dataset(find_there(there), tmp_path, num_threads=2, watcher=Untold())
+        here = fetch_dataset(find_there(there), tmp_path, num_threads=2, watcher=Told())
         assert tree(here.path) == new
         here_and_there = [
             [images.numpy().tobytes() for images, _ in load(place, batch_size=4, seed=1)]
@@ -314,7 +305,7 @@ def test_a_draft_that_is_not_in_force_is_none_of_the_dataset(
             overwrite(source, there)
     assert is_whole(there, old)
     found = verify_dataset(
-        locate(f"{there.url}/{WHERE}"), decode=False, num_workers=1, watcher=Untold()
+        locate(f"{there.url}/{WHERE}"), decode=False, num_workers=1, watcher=Told()
     )
     drafts, beside = found.unknown
     assert drafts.startswith(".draft-")

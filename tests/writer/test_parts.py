@@ -42,7 +42,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-from tests.writer.test_build import StopAfter, StoppedError
+from tests.support.ending import StopAfter, StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -28,10 +28,11 @@ from shardprep.writer.engine.ray.preflight import difference, terms
 from shardprep.writer.shard import ShardTask
 from shardprep.writer.shard_plan import ShardPlan
 from tests.support.builders import animals, build, tree, write, zip_bytes
+from tests.support.ending import Deadly
+from tests.support.imports import loaded
+from tests.support.object_store import wait_until
 from tests.support.ray_cluster import ROOT, RayCluster, can_be_alone, ray_cluster
 from tests.support.ray_driver import DEADLY, KEYS
-from tests.test_architecture import loaded
-from tests.writer.test_faults import Deadly, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
