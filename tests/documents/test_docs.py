@@ -54,6 +54,7 @@ def masked(text: str) -> str:
     return "\n".join(re.sub(r" +", " ", line).rstrip() for line in text.splitlines())
 
 
+@pytest.mark.thorough
 def test_the_readme_s_demo_is_what_the_program_prints(tmp_path: Path) -> None:
     block = README.split("<!-- demo -->\n```console\n")[1].split("```")[0]
     shown = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]

@@ -436,6 +436,7 @@ def test_the_classic_recipe_crops_and_mixes() -> None:
     assert not np.array_equal(soft.numpy(), np.eye(3)[labels])
 
 
+@pytest.mark.thorough
 def test_any_parallelism_gives_the_same_batches() -> None:
     recipe = augment.classic((20, 28), num_classes=3)
     batches = tf.data.Dataset.from_tensor_slices((batch(32), tf.range(32) % 3)).batch(4)

@@ -305,6 +305,7 @@ def test_a_set_without_a_good_record_is_an_error(folder: Path) -> None:
 # Augmentation
 
 
+@pytest.mark.thorough
 def test_augmentation_is_a_function_of_seed_epoch_and_record(folder: Path) -> None:
     def noise(images: Any, labels: Any, *, seed: Any) -> Any:
         return tf.cast(tf.random.stateless_uniform(tf.shape(images), seed), tf.float32), labels + 1

@@ -550,6 +550,7 @@ def test_augment_is_called_with_a_batch_after_dtype(sets: dict[str, Path]) -> No
     assert set(seen) == {(tf.float32, 4)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cache", [False, "memory"])
 def test_a_keras_layer_augments_as_in_training_and_anew_each_epoch(
     sets: dict[str, Path], cache: Any

@@ -58,6 +58,7 @@ def load(folder: Path, split: str | reader.EvenSplit = "train", **options: Any) 
 # Mixing
 
 
+@pytest.mark.thorough
 def test_an_epoch_is_mixed_over_all_shards(sets: dict[str, Path]) -> None:
     unshuffled = keys(load(sets["png"], shuffle=False))
     place = {key: i for i, key in enumerate(unshuffled)}
@@ -93,6 +94,7 @@ def test_the_order_is_that_of_the_seed_whatever_runs_in_parallel(sets: dict[str,
     assert orders[0] == orders[1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shuffle", [True, 20, False])
 def test_the_order_is_the_same_from_every_cache(
     sets: dict[str, Path], tmp_path: Path, shuffle: int
@@ -107,6 +109,7 @@ def test_the_order_is_the_same_from_every_cache(
 # Going on
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("form", "options"),
     [
@@ -176,6 +179,7 @@ def test_an_epoch_a_loop_is_not_repeated(sets: dict[str, Path]) -> None:
 # Who reads what
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("n", "drop"), [(1, False), (4, False), (4, True), (7, False), (140, True)]
 )
@@ -192,6 +196,7 @@ def test_even_splits_are_those_of_tfds(sets: dict[str, Path], n: int, drop: int)
         assert keys(load(sets["png"], ours[i], shuffle=False)) == expected
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("number", [2, 3, 7])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_readers_share_the_records(sets: dict[str, Path], number: int, shuffle: int) -> None:
@@ -206,6 +211,7 @@ def test_readers_share_the_records(sets: dict[str, Path], number: int, shuffle: 
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", [4, 7, 11])
 def test_readers_have_as_many_batches(sets: dict[str, Path], number: int) -> None:
     """Of 150 records 4 readers have 38 or 37, 7 have 22 or 21, 11 have 14 or 13."""
@@ -260,6 +266,7 @@ def test_a_padded_batch_says_what_is_real(sets: dict[str, Path], form: str) -> N
     assert [bool(key) for key in last["image/filename"]] == [bool(one) for one in mask]
 
 
+@pytest.mark.thorough
 def test_replicas_of_one_host_share_every_record(sets: dict[str, Path]) -> None:
     """Two virtual devices, in a process of their own: they cannot be made in this one."""
     found = run_python(
@@ -289,6 +296,7 @@ def test_replicas_of_one_host_share_every_record(sets: dict[str, Path]) -> None:
     assert found.splitlines() == ["144 144 {8} 18", "150 150 {8} 20"]
 
 
+@pytest.mark.thorough
 def test_hosts_of_a_strategy_read_every_record_once(sets: dict[str, Path]) -> None:
     ports = [free_port() for _ in range(2)]
     program = """

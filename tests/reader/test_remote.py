@@ -97,6 +97,7 @@ def batches(place: str | Path, **options: Any) -> list[tuple[bytes, list[int]]]:
 # --- the same batches ----------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "options",
     [
@@ -311,6 +312,7 @@ child.join()
     assert "multiprocessing_context='forkserver'" in err
 
 
+@pytest.mark.thorough
 def test_the_data_loader_of_the_document_reads_it(url: str, tmp_path: Path) -> None:
     """As a script of its own: its workers import it anew."""
     pytest.importorskip("torch")

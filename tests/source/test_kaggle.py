@@ -617,6 +617,7 @@ def test_a_web_page_is_not_taken_for_an_archive(world: World) -> None:
 SILENT = Patience(silence_s=5, attempts=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("hang", [-1, HALF])
 def test_a_silent_server_is_given_up(world: World, hang: int) -> None:
     world.server.bodies = [Body(hang=hang)]
