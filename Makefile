@@ -37,7 +37,7 @@ bench: .venv/installed-test
 	$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
-	rm -rf .venv build demo *.egg-info shardprep/*.so .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build demo *.egg-info shardprep/image/*.so .mypy_cache .pytest_cache .ruff_cache
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
