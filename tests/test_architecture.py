@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "reader": "dataset storage machine errors",
     "writer": "catalog recipe source dataset image storage profiling errors",
     "verifier": "writer catalog dataset image storage errors",
-    "benchmark": "reader dataset errors",
+    "benchmark": "reader dataset machine errors",
     "cli": "benchmark verifier writer catalog recipe source dataset storage"
     " machine profiling errors",
     "__main__": "cli",

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 from shardprep.benchmark.result import TRACED, WAYS, Benchmark, Round, Timeline, Way
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError
+from shardprep.machine import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +73,7 @@ def run_benchmark(
         num_records=num_records,
         num_bytes=sum(shard.num_bytes for shard in shards),
         settings=settings,
-        num_cores=len(os.sched_getaffinity(0)),
+        num_cores=usable_cores(),
         ways=ways,
         timelines=tuple(one for one in traced if one is not None),
         step_s=step_s if settings.timelines else 0.0,

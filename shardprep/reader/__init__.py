@@ -131,9 +131,9 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
     }
     request, config = make_request(split, options)
     with needing_tensorflow("reader.load"):
-        from shardprep.reader import opening
+        from shardprep.reader import subset
         from shardprep.reader.tf import pipeline
-    return pipeline.make_dataset(opening.open_dataset(path, request, config), request, config)
+    return pipeline.make_dataset(subset.open_request(path, request, config), request, config)
 
 
 @checking("reader.iterate")
@@ -158,9 +158,9 @@ def iterate(
             "leave out service" if config.service else "leave out repeat",
         )
     with needing_tensorflow("reader.iterate"):
-        from shardprep.reader import opening
+        from shardprep.reader import subset
         from shardprep.reader.tf import iterator
-    return iterator.Batches(opening.open_dataset(path, request, config), request, config)
+    return iterator.Batches(subset.open_request(path, request, config), request, config)
 
 
 @checking("reader.distribute")

@@ -177,7 +177,12 @@ _LOAD = {
     "drop_remainder": _FLAG,
     "read_config": either(like("a ReadConfig", "interleave_cycle_length", "shard_of"), _NONE),
 }
-_PLACE = {"seed": _SEED, "epoch": whole(0, bits=_EPOCH_BITS), "batch": whole(0)}
+_STATE = {
+    "seed": _SEED,
+    "epoch": whole(0, bits=_EPOCH_BITS),
+    "batch": whole(0),
+    "of": _TEXT,
+}
 
 ARGUMENTS: dict[str, dict[str, Kind]] = {
     "reader.load": _LOAD,
@@ -233,8 +238,8 @@ ARGUMENTS: dict[str, dict[str, Kind]] = {
     },
     "Dataset.batches": {
         "batch_size": _COUNT,
-        "shuffle": _FLAG,
-        "seed": whole(0, bits=_SEED_BITS),
+        "shuffle": either(_FLAG, _NONE),
+        "seed": either(_SEED, _NONE),
         "epochs": _COUNT_OR_NONE,
         "drop_remainder": _FLAG,
         "as_supervised": _FLAG,
@@ -244,17 +249,8 @@ ARGUMENTS: dict[str, dict[str, Kind]] = {
         "num_threads": _COUNT_OR_NONE,
         "prefetch": either(whole(0), _NONE),
     },
-    "reader.iterate.load_state_dict": {**_PLACE, "of": _TEXT},
-    "Dataset.batches.load_state_dict": {
-        **_PLACE,
-        "num_records": whole(0),
-        "batch_size": _COUNT,
-        "shuffle": _FLAG,
-        "drop_remainder": _FLAG,
-        "num_shards": _COUNT,
-        "shard_index": whole(0),
-        "records": _TEXT,
-    },
+    "reader.iterate.load_state_dict": _STATE,
+    "Dataset.batches.load_state_dict": _STATE,
 }
 """Call or class → each of its arguments → what that may be."""
 

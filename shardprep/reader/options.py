@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from shardprep.errors import DatasetError
+from shardprep.machine import usable_cores
 from shardprep.reader.arguments import check_position, checked
 
 if TYPE_CHECKING:
@@ -14,14 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.reader.splits import EvenSplit
-
-BLOCK_LENGTH = 64
-"""Records of a block where they are small: enough that finding it costs nothing beside reading."""
-_MIN_BLOCK_LENGTH = 8
-_BLOCK_BYTES = 2 << 20
-_MIN_GROUP_WIDTH = 16
-_GROUP_BYTES = 32 << 20
-_GROUP_RECORDS = 1 << 14
 
 
 class Advice(UserWarning):
@@ -121,20 +114,7 @@ class ReadConfig:
     @property
     def threads(self) -> int:
         """Threads of the pipeline."""
-        return self.private_threadpool_size or max(4, 2 * len(os.sched_getaffinity(0)))
-
-    def block_length(self, record_bytes: float) -> int:
-        """Return the records of a block where one takes so many bytes."""
-        if self.interleave_block_length is not None:
-            return self.interleave_block_length
-        return int(min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, _BLOCK_BYTES // max(1, record_bytes))))
-
-    def group_width(self, record_bytes: float, block_length: int) -> int:
-        """Return the blocks that are mixed at a time."""
-        if self.interleave_cycle_length is not None:
-            return self.interleave_cycle_length
-        records = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
-        return max(_MIN_GROUP_WIDTH, records // block_length)
+        return self.private_threadpool_size or max(4, 2 * usable_cores())
 
 
 class LoadOptions(TypedDict, total=False):
@@ -176,12 +156,11 @@ class Request:
 
 def make_request(split: str | EvenSplit, options: LoadOptions) -> tuple[Request, ReadConfig]:
     """Return the options of `load` with its defaults."""
-    name = split if isinstance(split, str) else split.split
     shuffle, cache = options.get("shuffle"), options.get("cache", False)
     request = Request(
         split=split,
         batch_size=options.get("batch_size"),
-        shuffle=name.startswith("train") if shuffle is None else shuffle,
+        shuffle=shuffles(split) if shuffle is None else shuffle,
         seed=options.get("seed"),
         repeat=options.get("repeat", False),
         cache=str(cache or ""),
@@ -191,6 +170,16 @@ def make_request(split: str | EvenSplit, options: LoadOptions) -> tuple[Request,
         drop_remainder=options.get("drop_remainder", False),
     )
     return request, options.get("read_config") or ReadConfig()
+
+
+def shuffles(split: str | EvenSplit) -> bool:
+    """Tell whether a split is shuffled by default, in both readers."""
+    return (split if isinstance(split, str) else split.split).startswith("train")
+
+
+def draw_seed() -> int:
+    """Return a seed where none is given: another order in each run."""
+    return secrets.randbits(31)
 
 
 def check_request(request: Request, config: ReadConfig) -> None:

@@ -1,11 +1,12 @@
-"""Which records come when. Pure: an order follows from (seed, epoch) and counts alone.
+"""The order of records, one for both readers: a function of (dataset, seed, epoch, record).
 
-Records that lie together form a block. An epoch is a permutation of the blocks; so many blocks in
-a row are a group, whose records are mixed among themselves. So a place in an epoch is found by
-arithmetic, nothing before it is read, and no more than a group is in memory.
+Positions count the records of a selection from 0. Runs of positions of equal length are blocks,
+whichever shards they lie in. An epoch is a permutation of the blocks; so many blocks in a row are
+a group, whose records are mixed among themselves. So a place in an epoch is found by arithmetic,
+what lies together on a disk is read together, and no more than a group need be in memory.
 
-`mixed` and `permuted` are written with operators alone: they take and give Python's integers,
-NumPy's int64 arrays and TensorFlow's int64 tensors, so that one order serves all three.
+`mixed`, `permuted` and `drawn` are written with operators alone: they take and give Python's
+integers, NumPy's int64 arrays and TensorFlow's int64 tensors, so that one order serves all three.
 """
 
 from __future__ import annotations
@@ -13,39 +14,33 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
+BLOCK_LENGTH = 64
+"""Records of a block where they are small: enough that finding it costs nothing beside reading."""
+_MIN_BLOCK_LENGTH = 8
+_BLOCK_BYTES = 2 << 20
+_MIN_GROUP_WIDTH = 16
+_GROUP_BYTES = 32 << 20
+_GROUP_RECORDS = 1 << 14
+
 _PRIME = (1 << 31) - 1
+_SPAN = 1 << 31
+"""More than any result of `mixed`."""
 _ROUNDS = 6
-_APART = 0x5BD1E995  # between the keys of two rounds
+_APART = 0x5BD1E995
+"""Difference of the keys of two rounds."""
+_GROUP = 1
+"""Tells the keys of groups from other keys that are made of an epoch's."""
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Runs of records, in the order of the split; arrays of equal length."""
-
-    file: Ints
-    """Index of the shard."""
-    offset: Ints
-    """Where the first frame starts in the shard, bytes."""
-    num_bytes: Ints
-    """Of all frames."""
-    count: Ints
-    """Records, at least 1."""
-    first: Ints
-    """Position of the first record among all that are selected."""
-
-    def __len__(self) -> int:
-        """Return the number of blocks."""
-        return len(self.file)
 
 
 class Start(NamedTuple):
@@ -54,49 +49,134 @@ class Start(NamedTuple):
     group: int
     """The first group to read."""
     skip: int
-    """Records of it that have been before."""
+    """Number of its records that come before the place."""
 
 
-def cut_blocks(frames: Sequence[Ints], length: int) -> Blocks:
-    """Return the blocks of runs of records.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The order of every epoch of a selection."""
+
+    num_records: int
+    """Records of an epoch, at least 1."""
+    block_length: int
+    """Records of a block; the one with the last positions may have fewer."""
+    group_width: int
+    """Blocks of a group; the last group of an epoch may have fewer."""
+    seed: int
+    shuffle: bool
+    reshuffle: bool = True
+    """Whether epochs differ in their order."""
+
+    @property
+    def key(self) -> int:
+        """The seed as a key of `mixed`."""
+        digest = hashlib.blake2b(str(self.seed).encode(), digest_size=8).digest()
+        return int.from_bytes(digest) % _PRIME
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of an epoch."""
+        return -(-self.num_records // self.block_length)
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of an epoch."""
+        return -(-self.num_blocks // self.group_width)
+
+    @property
+    def group_records(self) -> int:
+        """Records of a group without a short block."""
+        return min(self.group_width, self.num_blocks) * self.block_length
+
+    def epoch_key(self, epoch: Any) -> Any:
+        """Return the key of an epoch."""
+        return mixed(self.key, epoch if self.reshuffle else 0)
+
+    def positions(self, epoch: int, start: int, stop: int) -> Ints:
+        """Return the positions that come at the places from `start` to before `stop`.
+
+        Places count the records of an epoch from 0; 0 ≤ start ≤ stop ≤ `num_records`.
+        """
+        if not self.shuffle:
+            return np.arange(start, stop, dtype=np.int64)
+        number, skip = self.find(epoch, start)
+        found = [_group(self, epoch, number)[skip:]]
+        missing = stop - start - len(found[0])
+        while missing > 0:
+            number += 1
+            found.append(_group(self, epoch, number))
+            missing -= len(found[-1])
+        return np.concatenate(found)[: stop - start]
+
+    def find(self, epoch: int, place: int) -> Start:
+        """Return where a place of an epoch is, 0 ≤ place ≤ `num_records`."""
+        full = self.group_width * self.block_length
+        missing = self.num_blocks * self.block_length - self.num_records
+        short = self.num_blocks - 1
+        if self.shuffle and missing:
+            short = int(np.flatnonzero(_blocks(self, epoch) == short)[0])
+        # Behind the group of the short block, places are those of full blocks, less what it lacks.
+        if place >= (short // self.group_width + 1) * full - missing:
+            place += missing
+        return Start(place // full, place % full)
+
+
+def make_order(
+    num_records: int,
+    record_bytes: float,
+    *,
+    seed: int,
+    shuffle: bool,
+    block_length: int | None = None,
+    group_width: int | None = None,
+) -> Order:
+    """Return the order of so many records.
 
     Args:
-        frames: for each run int64[records, 2], offset and length of each frame in its shard;
-            the number of the run is the block's `file`.
-        length: of a block, in records; the last of a run may be shorter.
+        num_records: records of the selection.
+        record_bytes: mean size of a record of the dataset, as its manifest has it. What is read in
+            the shards' place, such as a cache, has no say.
+        seed: any integer.
+        shuffle: False keeps the positions as they are.
+        block_length: records; by default `BLOCK_LENGTH`, or as many as are 2 MiB, at least 8.
+        group_width: blocks; by default as many as are 32 MiB or 16,384 records, at least 16.
 
     """
-    columns: list[Ints] = []
-    position = 0
-    for file, run in enumerate(frames):
-        starts = np.arange(0, len(run), length, dtype=np.int64)
-        stops = np.minimum(starts + length, len(run))
-        offset = run[starts, 0]
-        num_bytes = run[stops - 1, 0] + run[stops - 1, 1] - offset
-        columns.append(
-            np.stack(
-                [np.full_like(starts, file), offset, num_bytes, stops - starts, position + starts]
-            )
-        )
-        position += len(run)
-    return Blocks(*np.concatenate(columns, axis=1))
-
-
-def fold(seed: int) -> int:
-    """Return any integer as a key of `mixed`."""
-    digest = hashlib.blake2b(str(seed).encode(), digest_size=8).digest()
-    return int.from_bytes(digest) % _PRIME
+    record_bytes = max(1, record_bytes)
+    if block_length is None:
+        block_length = int(min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, _BLOCK_BYTES // record_bytes)))
+    if group_width is None:
+        most = min(_GROUP_RECORDS, int(_GROUP_BYTES // record_bytes))
+        group_width = max(_MIN_GROUP_WIDTH, most // block_length)
+    return Order(
+        num_records=num_records,
+        block_length=block_length,
+        group_width=group_width,
+        seed=seed,
+        shuffle=shuffle,
+    )
 
 
 def mixed(key: _T, *numbers: Any) -> _T:
-    """Return a number from 0 to 2³¹ − 2 that looks as if it had nothing to do with its arguments,
-    which are not negative."""  # noqa: D205, D209 - one sentence
+    """Return a pseudo-random hash of its arguments, from 0 to 2³¹ − 2; none is negative."""
     found: Any = key
     for number in numbers:
         found = ((found ^ (number % _PRIME)) * 48271 + 0x2545F491) % _PRIME  # never overflows
         found = ((found ^ (found // (1 << 15))) * 69621) % _PRIME
         found = found ^ (found // (1 << 13))
     return found % _PRIME  # type: ignore[no-any-return]
+
+
+def group_key(epoch_key: Any, group: Any) -> Any:
+    """Return the key by which the records of a group are drawn."""
+    return mixed(epoch_key, _GROUP, group)
+
+
+def drawn(places: Any, key: Any, sort: Callable[[Any], Any] = np.sort) -> Any:
+    """Return a permutation of 0, 1, 2, … (`places`): sorted by their hashes, then by themselves."""
+    # Places are hashed before the key comes in and once more after it, or keys that differ by a few
+    # bits gave like orders.
+    return sort(mixed(places, 0, key, 0) * _SPAN + places) % _SPAN
 
 
 def table(size: int) -> tuple[int, int]:
@@ -108,8 +188,8 @@ def table(size: int) -> tuple[int, int]:
 def permuted(places: _T, rows: Any, columns: Any, key: Any) -> _T:
     """Return what stands at some places of a permutation of the fields of a table.
 
-    A Feistel network: each round turns every row by a number that hangs on the column and every
-    column by one that hangs on the row, so that no two fields ever meet. A permutation of fewer
+    A Feistel network: each round turns every row by a value derived from the column and every
+    column by one derived from the row, so that no two fields ever meet. A permutation of fewer
     things than there are fields comes from walking on from a field that is none of them (`walked`).
     """
     row, column = places // columns, places % columns
@@ -128,20 +208,20 @@ def walked(places: Ints, size: int, key: int) -> Ints:
     return found
 
 
-def num_groups(blocks: Blocks, width: int) -> int:
-    """Return the groups of an epoch; a group is `width` blocks, the last may have fewer."""
-    return -(-len(blocks) // width)
+@lru_cache(maxsize=4)
+def _blocks(order: Order, epoch: int) -> Ints:
+    """Return the blocks of an epoch as they come."""
+    places = np.arange(order.num_blocks, dtype=np.int64)
+    return walked(places, order.num_blocks, order.epoch_key(epoch))
 
 
-def epoch_order(blocks: Blocks, key: int | None) -> Ints:
-    """Return the numbers of all blocks as they come in an epoch; without a key, in their order."""
-    places = np.arange(len(blocks), dtype=np.int64)
-    return places if key is None else walked(places, len(blocks), key)
-
-
-def find_start(blocks: Blocks, width: int, key: int | None, num_done: int) -> Start:
-    """Return where to go on after so many records of an epoch, fewer than all."""
-    behind = np.cumsum(blocks.count[epoch_order(blocks, key)])
-    of_groups = behind[width - 1 :: width]  # at the end of each full group
-    group = int(np.searchsorted(of_groups, num_done, side="right"))
-    return Start(group, num_done - (int(of_groups[group - 1]) if group else 0))
+@lru_cache(maxsize=4)
+def _group(order: Order, epoch: int, number: int) -> Ints:
+    """Return the positions of a group of an epoch as they come."""
+    width, length = order.group_width, order.block_length
+    blocks = _blocks(order, epoch)[number * width : (number + 1) * width]
+    found = (blocks[:, None] * length + np.arange(length)).ravel()
+    found = found[found < order.num_records]  # of the short block, those that there are
+    key = group_key(order.epoch_key(epoch), number)
+    chosen: Ints = found[drawn(np.arange(len(found), dtype=np.int64), key)]
+    return chosen

@@ -23,12 +23,11 @@ from shardprep.storage import objects
 from shardprep.storage.shard_cache import LIMIT_VARIABLE, StagedShards
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.manifest import Manifest, Shard
     from shardprep.dataset.remote import RemoteDataset
-    from shardprep.reader.splits import ShardSlice
     from shardprep.storage.shard_cache import RemoteShard
 
 NUM_READS = 32
@@ -103,7 +102,7 @@ class RemoteShards:
 
 
 def open_remote(
-    found: RemoteDataset, manifest: Manifest, slices: Sequence[ShardSlice], limit: int | None
+    found: RemoteDataset, manifest: Manifest, wanted: Iterable[Shard], limit: int | None
 ) -> tuple[Path, RemoteShards]:
     """Return a folder with the schema and the wanted indexes, and the wanted shards.
 
@@ -111,10 +110,8 @@ def open_remote(
         DatasetError: one is missing, or not what the manifest says.
 
     """
-    names = tuple(dict.fromkeys(one.shard for one in slices))
-    every = manifest.shards
-    shards = {name: found.shard(every[name]) for name in names}
-    folder = found.checked(manifest, (SCHEMA_FILE, *map(index_name, names)))
+    shards = {shard.name: found.shard(shard) for shard in wanted}
+    folder = found.checked(manifest, (SCHEMA_FILE, *map(index_name, shards)))
     return folder, RemoteShards(shards, limit)
 
 

@@ -108,10 +108,17 @@ def part_of(
     slices: list[ShardSlice], index: int, number: int, *, drop_remainder: bool = False
 ) -> list[ShardSlice]:
     """Return one of so many parts of the records; the first ones may have a record more."""
-    size, more = divmod(sum(one.take for one in slices), number)
+    total = sum(one.take for one in slices)
+    wanted = part_range(total, index, number, drop_remainder=drop_remainder)
+    return cut(slices, wanted.start, wanted.stop)
+
+
+def part_range(num_records: int, index: int, number: int, *, drop_remainder: bool = False) -> slice:
+    """Return which positions are in one of so many parts; as `part_of`."""
+    size, more = divmod(num_records, number)
     more = 0 if drop_remainder else more
     start = size * index + min(index, more)
-    return cut(slices, start, start + size + (index < more))
+    return slice(start, start + size + (index < more))
 
 
 def cut(slices: list[ShardSlice], start: int, stop: int) -> list[ShardSlice]:

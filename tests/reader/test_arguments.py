@@ -92,8 +92,8 @@ DATASET: dict[str, tuple[Any, ...]] = {
 }
 BATCHES: dict[str, tuple[Any, ...]] = {
     "batch_size": (*COUNTS, None),
-    "shuffle": (0, 2000, "yes", None),
-    "seed": (None, -1, *SEEDS),
+    "shuffle": (0, 2000, "yes"),
+    "seed": SEEDS,
     "epochs": (0, -1, "2", 1.5, True, float("inf")),
     "drop_remainder": FLAGS,
     "as_supervised": FLAGS,

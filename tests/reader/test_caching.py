@@ -17,7 +17,6 @@ import tensorflow as tf
 from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader import BadRecord, ReadConfig
-from shardprep.reader.memory import free_bytes
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -174,25 +173,6 @@ def test_auto_is_memory_where_it_fits_and_says_why(
     else:
         with pytest.raises(tf.errors.NotFoundError):
             keys(dataset)
-
-
-@pytest.mark.parametrize(
-    ("bounds", "free"),
-    [
-        ({}, 4096 << 10),
-        ({"memory.max": "max", "memory.current": "5"}, 4096 << 10),
-        ({"memory.max": "3000", "memory.current": "1000"}, 2000),
-        ({"memory.max": "3000", "memory.current": "4000"}, 0),
-        ({"memory/memory.limit_in_bytes": "9", "memory/memory.usage_in_bytes": "2"}, 7),
-    ],
-)
-def test_a_container_has_the_memory_that_its_bound_leaves(
-    tmp_path: Path, bounds: dict[str, str], free: int
-) -> None:
-    write(tmp_path / "proc/meminfo", b"MemTotal: 9999 kB\nMemAvailable:    4096 kB\n")
-    for name, text in bounds.items():
-        write(tmp_path / "sys/fs/cgroup" / name, text.encode())
-    assert free_bytes(tmp_path) == free
 
 
 # Bad records

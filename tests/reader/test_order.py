@@ -3,71 +3,117 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.reader import order
+from shardprep.reader.order import Order, drawn, make_order, mixed, walked
 from tests.support.examples import examples
 
-if TYPE_CHECKING:
-    from shardprep.reader.order import Blocks
-
-SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 KEYS = st.integers(0, (1 << 31) - 2)
+SIZES: dict[str, Any] = {
+    "num_records": st.integers(1, 300),
+    "block_length": st.integers(1, 9),
+    "group_width": st.integers(1, 5),
+    "seed": st.integers(),
+    "shuffle": st.booleans(),
+}
+EPOCHS = st.integers(0, 1 << 31)
 
 
-def runs(sizes: list[int]) -> list[Any]:
-    """Return frames of shards with so many records of 10, 11, 12, … bytes, 5 bytes apart."""
-    found = []
-    for size in sizes:
-        lengths = np.arange(10, 10 + size)
-        found.append(np.stack([np.cumsum(lengths) - lengths + 5, lengths], axis=1))
-    return found
+def make(num_records: int, **options: Any) -> Order:
+    defaults = {"block_length": 3, "group_width": 4, "seed": 7, "shuffle": True}
+    return Order(num_records=num_records, **{**defaults, **options})
 
 
-def positions(blocks: Blocks, numbers: Any) -> list[int]:
-    return [
-        int(blocks.first[i]) + record for i in numbers for record in range(int(blocks.count[i]))
-    ]
+def whole(order: Order, epoch: int = 0) -> list[int]:
+    return order.positions(epoch, 0, order.num_records).tolist()  # type: ignore[no-any-return]
 
 
-@given(SIZES, st.integers(1, 9))
-def test_blocks_hold_every_record_once_and_lie_where_their_frames_lie(
-    sizes: list[int], length: int
-) -> None:
-    frames = runs(sizes)
-    blocks = order.cut_blocks(frames, length)
-    assert positions(blocks, range(len(blocks))) == list(range(sum(sizes)))
-    assert blocks.count.max() <= length
-    before = np.cumsum([0, *sizes])
-    for i in range(len(blocks)):
-        inside = int(blocks.first[i] - before[blocks.file[i]])
-        own = frames[blocks.file[i]][inside : inside + int(blocks.count[i])]
-        assert blocks.offset[i] == own[0, 0]
-        assert blocks.offset[i] + blocks.num_bytes[i] == own[-1].sum()
+@examples(100)
+@given(epoch=EPOCHS, **SIZES)
+def test_every_record_comes_once(epoch: int, **sizes: Any) -> None:
+    found = whole(make(**sizes), epoch)
+    assert sorted(found) == list(range(sizes["num_records"]))
+    if not sizes["shuffle"]:
+        assert found == sorted(found)
+
+
+@examples(100)
+@given(epoch=EPOCHS, data=st.data(), **SIZES)
+def test_any_stretch_of_an_epoch_is_found(epoch: int, data: Any, **sizes: Any) -> None:
+    order = make(**sizes)
+    start = data.draw(st.integers(0, order.num_records))
+    stop = data.draw(st.integers(start, order.num_records))
+    assert order.positions(epoch, start, stop).tolist() == whole(order, epoch)[start:stop]
+
+
+@examples(100)
+@given(epoch=EPOCHS, **SIZES)
+def test_a_group_is_whole_blocks(epoch: int, **sizes: Any) -> None:
+    """It holds memory down, and what lies together is read together."""
+    order = make(**{**sizes, "shuffle": True})
+    found = whole(order, epoch)
+    length = order.block_length
+    starts = [at for at in range(len(found)) if order.find(epoch, at).skip == 0]
+    assert len(starts) == order.num_groups
+    for start, stop in itertools.pairwise([*starts, len(found)]):
+        blocks = {position // length for position in found[start:stop]}
+        assert len(blocks) <= order.group_width
+        inside = [one for one in range(len(found)) if one // length in blocks]
+        assert sorted(found[start:stop]) == inside
+
+
+def test_the_order_of_a_seed_and_an_epoch_is_this_one_for_ever() -> None:
+    """A run that goes on under a later release must not read records twice."""
+    order = make(20)
+    assert whole(order) == FIRST
+    assert whole(order, 1) == SECOND
+    assert whole(replace(order, seed=8)) not in (FIRST, SECOND)
+    assert whole(replace(order, reshuffle=False), 1) == FIRST
+
+
+FIRST = [3, 7, 4, 13, 18, 14, 19, 5, 6, 12, 8, 10, 15, 11, 1, 9, 17, 0, 2, 16]
+SECOND = [2, 13, 6, 0, 14, 18, 19, 8, 12, 7, 1, 15, 10, 11, 4, 3, 16, 5, 9, 17]
+
+
+def test_the_size_of_blocks_follows_from_that_of_records() -> None:
+    def sizes(record_bytes: float) -> tuple[int, int]:
+        order = make_order(10, record_bytes, seed=0, shuffle=True)
+        return order.block_length, order.group_width
+
+    assert sizes(0) == sizes(1000) == (64, 256)
+    assert sizes(100_000) == (20, 16)
+    assert sizes(1 << 30) == (8, 16)
+
+
+def test_each_place_in_the_order_is_as_likely_for_every_record() -> None:
+    """Pearson's chi-squared, within five standard deviations of its mean."""
+    for num_records, options in ((10, {}), (29, {"group_width": 100}), (13, {"block_length": 1})):
+        counts = np.zeros((num_records, num_records))
+        epochs = 4000
+        for epoch in range(epochs):
+            counts[np.arange(num_records), whole(make(num_records, **options), epoch)] += 1
+        statistic = ((counts - epochs / num_records) ** 2 / (epochs / num_records)).sum()
+        freedom = (num_records - 1) ** 2
+        assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom), options
+
+
+def test_orders_of_keys_that_differ_by_one_bit_have_nothing_in_common() -> None:
+    places = np.arange(512, dtype=np.int64)
+    for bit in range(9):
+        one, other = (draw.argsort() for draw in (drawn(places, 5), drawn(places, 5 ^ 1 << bit)))
+        assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(512)
+        assert np.mean(one == other[places ^ 1 << bit]) < 0.05
 
 
 @given(st.integers(1, 3000), KEYS)
 def test_a_key_means_a_permutation(size: int, key: int) -> None:
-    found = order.walked(np.arange(size, dtype=np.int64), size, key)
+    found = walked(np.arange(size, dtype=np.int64), size, key)
     assert sorted(found) == list(range(size))
-
-
-@given(SIZES, st.integers(1, 9), st.integers(1, 5), st.none() | KEYS, st.data())
-def test_any_place_of_an_epoch_is_found(
-    sizes: list[int], length: int, width: int, key: int | None, data: Any
-) -> None:
-    """What is behind the place, and what it leads to, are the whole epoch."""
-    blocks = order.cut_blocks(runs(sizes), length)
-    num_done = data.draw(st.integers(0, sum(sizes) - 1))
-    start = order.find_start(blocks, width, key, num_done)
-    numbers = order.epoch_order(blocks, key)
-    ahead = positions(blocks, numbers[start.group * width :])
-    assert len(ahead) - start.skip == sum(sizes) - num_done
-    assert 0 <= start.skip < sum(blocks.count[numbers[start.group * width :][:width]])
 
 
 def test_every_place_is_as_likely_for_every_block() -> None:
@@ -77,7 +123,7 @@ def test_every_place_is_as_likely_for_every_block() -> None:
         places = np.arange(size, dtype=np.int64)
         epochs = 4000
         for epoch in range(epochs):
-            counts[places, order.walked(places, size, order.mixed(order.fold(7), epoch))] += 1
+            counts[places, walked(places, size, make(size).epoch_key(epoch))] += 1
         statistic = ((counts - epochs / size) ** 2 / (epochs / size)).sum()
         freedom = (size - 1) ** 2
         assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom), size
@@ -88,8 +134,7 @@ def test_blocks_of_an_epoch_are_as_far_from_their_order_as_chance_has_it() -> No
     places = np.arange(size, dtype=np.int64)
     for seed in range(3):
         found = [
-            order.walked(places, size, order.mixed(order.fold(seed), epoch))
-            for epoch in range(epochs)
+            walked(places, size, make(size, seed=seed).epoch_key(epoch)) for epoch in range(epochs)
         ]
         ranks = [np.corrcoef(one, places)[0, 1] for one in found]
         assert np.abs(ranks).max() < 5 / np.sqrt(size)
@@ -106,10 +151,11 @@ def test_the_graph_draws_the_order_that_the_arithmetic_says(
 ) -> None:
     import tensorflow as tf
 
-    from shardprep.reader.tf.order_graph import walked
+    from shardprep.reader.tf import order_graph
 
     places = np.arange(size, dtype=np.int64)
-    found = walked(tf.constant(places), size, tf.constant(key, tf.int64))
-    assert np.array_equal(found, order.walked(places, size, key))
-    mixed = order.mixed(tf.constant(key, tf.int64), tf.constant(number, tf.int64), 3)
-    assert int(mixed) == order.mixed(key, number, 3)
+    graph_places, graph_key = tf.constant(places), tf.constant(key, tf.int64)
+    found = order_graph.walked(graph_places, size, graph_key)
+    assert np.array_equal(found, walked(places, size, key))
+    assert np.array_equal(drawn(graph_places, graph_key, tf.sort), drawn(places, key))
+    assert int(mixed(graph_key, tf.constant(number, tf.int64), 3)) == mixed(key, number, 3)

@@ -10,20 +10,21 @@ import copy
 import operator
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from shardprep.dataset.locate import locate
-from shardprep.dataset.remote import RemoteDataset, addressed, described
+from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.arguments import check_position, checking
-from shardprep.reader.arrays.batches import Ahead, Batches
+from shardprep.reader.arrays.batches import Batches, Plan
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN
-from shardprep.reader.arrays.epochs import Epochs
 from shardprep.reader.arrays.examples import Examples
 from shardprep.reader.arrays.features import Values
-from shardprep.reader.arrays.records import open_records
-from shardprep.reader.remote_shards import NUM_READS, open_remote
-from shardprep.reader.splits import select
+from shardprep.reader.options import draw_seed, shuffles
+from shardprep.reader.order import make_order
+from shardprep.reader.remote_shards import NUM_READS
+from shardprep.reader.splits import part_range
+from shardprep.reader.state import Batching
+from shardprep.reader.subset import check_readers, open_subset, record_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -74,25 +75,19 @@ class Dataset:
                 split, or a shard or an index is missing or not what the manifest says.
 
         """
-        found = locate(path)
-        manifest, schema = described(found)
-        slices = select(manifest, split)
-        if isinstance(found, RemoteDataset):
-            folder, remote = open_remote(found, manifest, slices, None)
-        else:
-            folder, remote = found, None
-        with addressed(folder, found):
-            records = open_records(folder, manifest, slices, remote, verify_crc=verify_crc)
+        subset = open_subset(path, split, verify_crc=verify_crc)
+        schema = subset.schema
         names = _supervised(schema) if as_supervised else tuple(schema.features)
-        self.path = found.url if isinstance(found, RemoteDataset) else found
+        self.path = subset.path.url if isinstance(subset.path, RemoteDataset) else subset.path
         """The dataset's folder, or its address in object storage."""
         self.split = split
         self.schema = schema
         """Features, and in `labels` the class names."""
+        self._record_bytes = record_bytes(subset.manifest)
         self._as_supervised = as_supervised
         self._decode = decode
         self._transform = transform
-        self._examples = Examples(records, Values(schema, names, decode=decode))
+        self._examples = Examples(subset.records, Values(schema, names, decode=decode))
 
     def __repr__(self) -> str:
         """Return what Grain compares before it goes on from a checkpoint, wherever the set lies."""
@@ -143,8 +138,8 @@ class Dataset:
         self,
         batch_size: int,
         *,
-        shuffle: bool = False,
-        seed: int = 0,
+        shuffle: bool | None = None,
+        seed: int | None = None,
         epochs: int | None = 1,
         drop_remainder: bool = False,
         as_supervised: bool = True,
@@ -165,16 +160,19 @@ class Dataset:
 
         Args:
             batch_size: images a batch.
-            shuffle: True for another order of all records in each epoch.
-            seed: with the number of the epoch, decides the order, on any machine.
+            shuffle: True for another order in each epoch, that of `reader.load(shuffle=True)`:
+                blocks of about 64 records, some of them mixed at a time. By default, only a split
+                whose name starts with "train" is shuffled.
+            seed: with the number of the epoch, decides the order, on any machine and in both
+                readers; by default it is another one in each run.
             epochs: how many, None for ever.
             drop_remainder: drop a last batch that is not full.
             as_supervised: False yields a dict of arrays of all features.
-            num_shards: of how many readers, each with its own batches, this is one. They take
-                turns at the records; with `drop_remainder` all have as many batches.
+            num_shards: of how many readers, such as hosts, this is one. Each has a range of records
+                of its own; with `drop_remainder` all have as many batches.
             shard_index: which of them, from 0.
-            on_error: "skip" leaves out damaged records, each with a RuntimeWarning; a batch has
-                so many images less, and `skipped` of the iterator names them.
+            on_error: "skip" puts the next good record in the place of one that is damaged, each
+                with a RuntimeWarning, and `skipped` of the iterator names them.
             num_threads: threads that decode; by default as many as there are cores to use, and at
                 least 32 where shards lie in object storage, for most of these wait.
             prefetch: batches that are made before they are asked for, each in memory of its own;
@@ -186,28 +184,35 @@ class Dataset:
         """
         check_position("Dataset.batches", shard_index=shard_index, num_shards=num_shards)
         self._check_batches()
-        plan = Epochs(
-            num_records=len(self),
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            drop_remainder=drop_remainder,
-            num_shards=num_shards,
-            shard_index=shard_index,
+        check_readers(str(self.path), len(self), num_shards)
+        records = self._examples.records[part_range(len(self), shard_index, num_shards)]
+        least = len(self) // num_shards
+        batching = Batching(
+            batch_size,
+            drop_remainder,
+            window=None,
+            num_batches=least // batch_size if drop_remainder else -(-len(records) // batch_size),
         )
-        least = NUM_READS if self._examples.records.is_remote else 1
-        threads = max(usable_cores(), least) if num_threads is None else num_threads
+        waiting = NUM_READS if records.is_remote else 1
+        threads = max(usable_cores(), waiting) if num_threads is None else num_threads
         busy = -(-threads * IMAGES_A_TURN // batch_size) + 1
-        ahead = Ahead(
+        plan = Plan(
+            batching=batching,
+            num_epochs=epochs,
             num_threads=threads,
             prefetch=max(2, busy) if prefetch is None else prefetch,
             on_error=on_error,
-            num_epochs=epochs,
+            supervised=as_supervised,
+        )
+        order = make_order(
+            len(records),
+            self._record_bytes,
+            seed=draw_seed() if seed is None else seed,
+            shuffle=shuffles(self.split) if shuffle is None else shuffle,
         )
         names = _supervised(self.schema) if as_supervised else tuple(self.schema.features)
         values = Values(self.schema, names, decode=self._decode)
-        examples = Examples(self._examples.records, values)
-        return Batches(examples, plan, ahead, supervised=as_supervised)
+        return Batches(Examples(records, values), order, plan)
 
     def _check_batches(self) -> None:
         if self._transform is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from shardprep.reader.arrays.features import Values
-    from shardprep.reader.arrays.records import Records
+    from shardprep.reader.records import Records
 
     Columns = dict[str, np.ndarray[Any, Any]]
     """Feature → its values in a batch, a row an example."""

@@ -13,12 +13,12 @@ from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import described
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
+from shardprep.machine import free_bytes
 from shardprep.reader.diagnose.conclude import Circumstances, Diagnosis, Measured, conclude
 from shardprep.reader.diagnose.load_call import Loaded
-from shardprep.reader.memory import free_bytes
-from shardprep.reader.opening import open_dataset
 from shardprep.reader.options import make_request
 from shardprep.reader.splits import select
+from shardprep.reader.subset import open_request
 from shardprep.reader.tf.blocks import make_source
 from shardprep.reader.tf.records import Reading, records
 
@@ -109,8 +109,8 @@ def _records(loaded: Loaded) -> Any:
     """Return the records in batches, read as the pipeline reads them, undecoded."""
     again = {"repeat": True, "augment": None, "cache": False}
     request, config = make_request(loaded.split, {**loaded.options, **again})  # type: ignore[typeddict-item]  # they are
-    opened = open_dataset(loaded.path, request, config)
-    source = make_source(opened, request, config)
+    subset = open_request(loaded.path, request, config)
+    source = make_source(subset, request, config)
     reading = Reading(request, config, None, read=None, is_positions=False, is_tagged=False)
     return records(source, reading).batch(_READ_BLOCK).prefetch(tf.data.AUTOTUNE)
 

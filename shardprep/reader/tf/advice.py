@@ -6,7 +6,7 @@ import inspect
 import warnings
 from typing import TYPE_CHECKING
 
-from shardprep.reader.memory import free_bytes
+from shardprep.machine import free_bytes
 from shardprep.reader.options import Advice
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _lines(source: Source, schema: Schema, request: Request, config: ReadConfig)
 def _of_window(source: Source, request: Request, config: ReadConfig) -> list[str]:
     found = []
     records = min(int(request.shuffle), source.num_records)
-    needed = records * int(source.blocks.num_bytes.sum()) // source.num_records
+    needed = records * int(source.records.frames.length.sum()) // source.num_records
     free = free_bytes()
     if needed > _WINDOW_SHARE * free:
         found.append(

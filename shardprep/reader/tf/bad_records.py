@@ -7,17 +7,15 @@ checksums are right and whose image decodes.
 
 from __future__ import annotations
 
-import io
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
 from shardprep.dataset import example
 from shardprep.dataset.schema import IMAGE
-from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.options import BadRecord
 from shardprep.reader.tf.python_calls import from_graph
@@ -34,11 +32,20 @@ _log = logging.getLogger("shardprep.reader")
 class GoodRecords:
     """The records of a source, those that are bad replaced."""
 
-    def __init__(self, source: Source, decoder: Decoder, config: ReadConfig) -> None:
+    def __init__(
+        self,
+        source: Source,
+        decoder: Decoder,
+        config: ReadConfig,
+        *,
+        by: Literal["next", "none"] = "next",
+    ) -> None:
+        """Put the next good record in the place of a bad one, or by="none" an empty one."""
+        self._replaces = by == "next"
         self._source = source
         self._decoder = decoder
+        self._size = decoder.resize or decoder.schema.image_size or ()
         self._tell = config.on_error
-        self._starts = np.cumsum([0, *map(len, source.frames)])
         self._bad: dict[int, BadRecord] = {}
         self._lock = threading.Lock()
 
@@ -54,70 +61,64 @@ class GoodRecords:
         data, pixels = tf.py_function(
             from_graph(self._image), [record, position], (tf.string, tf.uint8)
         )
-        size = self._decoder.resize or self._decoder.schema.image_size or (None, None)
+        size = self._size or (None, None)
         return tf.ensure_shape(data, ()), tf.ensure_shape(pixels, (*size, 3))
 
     def _read(self, firsts: Ints, counts: Ints) -> Any:
-        """Read runs of slices at once, then look at each record alone."""
-        cuts = self._source.cuts(firsts, counts)
-        found = []
-        for first, (_, frames), data in zip(
-            firsts.tolist(), cuts, self._source.bytes_of(cuts), strict=True
-        ):
-            for i, (offset, length) in enumerate(frames - [frames[0, 0], 0]):
-                position = first + i
-                try:
-                    found.append(_payload(data[offset : offset + length]))
-                except RecordError as error:
-                    self._note(position, error.what)
-                    found.append(self._next_good(position)[0])
-        return np.array(found, object)
+        """Read runs of records side by side, then look at each record alone."""
+        positions = np.concatenate(
+            [np.arange(first, first + count) for first, count in zip(firsts, counts, strict=True)]
+        )
+        found = self._source.records.read(firsts.tolist(), counts.tolist())
+        good = []
+        for position, one in zip(positions.tolist(), found, strict=True):
+            if isinstance(one, RecordError):
+                self._note(position, one.what)
+                good.append(self._in_place_of(position)[0])
+            else:
+                good.append(bytes(one))
+        return np.array(good, object)
 
     def _image(self, record: Any, position: Any) -> tuple[bytes, Any]:
         data = record.numpy()
+        if not (data or self._replaces):
+            return self._in_place_of(int(position))
         try:
             return data, self._pixels(data)
         except (RecordError, tf.errors.InvalidArgumentError) as error:
             at = int(position)
             self._note(at, _reason(error))
-            return self._next_good(at)
+            return self._in_place_of(at)
 
     def _pixels(self, payload: bytes) -> Any:
         (data,) = example.decode(payload).get(IMAGE) or (b"",)
         return self._decoder.image(tf.constant(data))
 
-    def _next_good(self, position: int) -> tuple[bytes, Any]:
-        """Return the record behind a bad one; the first one is behind the last."""
-        number = int(self._starts[-1])
-        for step in range(1, number):
-            at = (position + step) % number
+    def _in_place_of(self, position: int) -> tuple[bytes, Any]:
+        """Return the record behind a bad one and its pixels; the first one is behind the last."""
+        if not self._replaces:
+            return b"", np.zeros((*self._size, 3), np.uint8)
+        records = self._source.records
+        for step in range(1, len(records)):
+            at = (position + step) % len(records)
             if at in self._bad:
                 continue
-            (frame,) = self._source.bytes_of(self._source.cuts(np.array([at]), np.array([1])))
             try:
-                data = _payload(frame)
+                data = bytes(records.payload(at))
                 return data, self._pixels(data)
             except (RecordError, tf.errors.InvalidArgumentError) as error:
                 self._note(at, _reason(error))
-        raise DatasetError(
-            str(self._source.folder), "has no record that is good", "build the set again"
-        )
+        raise DatasetError(records.where, "has no record that is good", "build the set again")
 
     def _note(self, position: int, reason: str) -> None:
         """Tell of a bad record, once."""
-        number = int(np.searchsorted(self._starts, position, side="right")) - 1
-        one = self._source.slices[number]
-        inside = position - int(self._starts[number])
-        bad = BadRecord(
-            one.shard,
-            one.skip + inside,
-            int(self._source.frames[number][inside, 0]),
-            reason,
-        )
+        bad = BadRecord(*self._source.records.place(position), reason)
         with self._lock:
             if position in self._bad:
                 return
             self._bad[position] = bad
+            if self._source.is_cache:  # it was told of when the cache was made
+                return
             if callable(self._tell):
                 self._tell(bad)
             else:
@@ -129,11 +130,3 @@ def _reason(error: Any) -> str:
     if isinstance(error, RecordError):
         return error.what
     return str(error.message).splitlines()[0].partition(" [Op:")[0]
-
-
-def _payload(frame: bytes) -> bytes:
-    """Return the payload of one frame, its checksums being right."""
-    records = list(read_records(io.BytesIO(frame), ""))
-    if len(records) != 1:
-        raise RecordError("", f"is {len(records)} records, not one")
-    return records[0].payload

@@ -18,7 +18,6 @@ from shardprep.machine import usable_cores
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
 from shardprep.reader.arrays.examples import Examples
 from shardprep.reader.arrays.features import Values
-from shardprep.reader.arrays.records import records_at
 from shardprep.reader.tf.python_calls import from_graph
 
 if TYPE_CHECKING:
@@ -59,14 +58,13 @@ class Filled:
         schema = decoder.schema
         names = (IMAGE,) if schema.target is None else (IMAGE, schema.target)
         self._values = Values(schema, names, decode=True, otherwise=decoder.pixels)
-        records = records_at(source.folder, source.shards, source.slices, source.frames)
         is_raw = schema.image.encoding == "raw"
         threads = 1 if is_raw else config.num_parallel_calls_for_decode or usable_cores()
         batches = 1 + max(1, -(-threads * IMAGES_A_TURN // batch_size))
         self.num_parallel_calls = 1 if threads == 1 else batches
         """Batches at a time: no thread waits while others fill the last rows of one."""
         self._filler = Filler(
-            Examples(records, self._values),
+            Examples(source.records, self._values),
             batch_size=batch_size,
             num_threads=threads,
             num_kept=2 * self.num_parallel_calls,

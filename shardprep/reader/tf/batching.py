@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from shardprep.reader.opening import Opened
     from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.subset import Subset
 
 
 def served(dataset: Any, total: int | None, request: Request, config: ReadConfig) -> Any:
@@ -35,7 +35,7 @@ def counted(dataset: Any, total: int | None, request: Request) -> Any:
     return dataset.apply(tf.data.experimental.assert_cardinality(total))
 
 
-def num_batches(opened: Opened, request: Request, config: ReadConfig) -> int:
+def num_batches(subset: Subset, request: Request, config: ReadConfig) -> int:
     """Return the batches of an epoch of this reader.
 
     Padded, or without the last ones that are not full, every reader has as many, and every replica
@@ -45,18 +45,18 @@ def num_batches(opened: Opened, request: Request, config: ReadConfig) -> int:
     _, readers = config.shard_of
     replicas = config.replicas
     if config.pad_batches:
-        return _ceil(_ceil(opened.num_all, readers), size * replicas) * replicas
+        return _ceil(_ceil(subset.num_all, readers), size * replicas) * replicas
     if request.drop_remainder:
-        return opened.num_all // readers // size // replicas * replicas
-    return _ceil(opened.num_records, size)
+        return subset.num_all // readers // size // replicas * replicas
+    return _ceil(subset.num_records, size)
 
 
-def evened(dataset: Any, opened: Opened, request: Request, config: ReadConfig) -> Any:
+def evened(dataset: Any, subset: Subset, request: Request, config: ReadConfig) -> Any:
     """Give all readers as many batches, where they may differ by the record that one has more."""
-    return dataset.take(num_batches(opened, request, config))
+    return dataset.take(num_batches(subset, request, config))
 
 
-def padded(dataset: Any, opened: Opened, request: Request, config: ReadConfig) -> Any:
+def padded(dataset: Any, subset: Subset, request: Request, config: ReadConfig) -> Any:
     """Fill up the last batch and tell what is filled; give all readers as many batches."""
     size = request.batch_size or 1
 
@@ -71,7 +71,7 @@ def padded(dataset: Any, opened: Opened, request: Request, config: ReadConfig) -
         return (*tf.nest.map_structure(fill, element), tf.ensure_shape(mask, (size,)))
 
     dataset = dataset.map(pad, num_parallel_calls=tf.data.AUTOTUNE)
-    more = num_batches(opened, request, config) - _ceil(opened.num_records, size)
+    more = num_batches(subset, request, config) - _ceil(subset.num_records, size)
     if not more:
         return dataset
     spec = dataset.element_spec

@@ -1,110 +1,109 @@
-"""The records that are wanted: where each of them lies, in blocks that are read at once."""
+"""The records that are wanted, in their order, and the runs of bytes that TensorFlow reads."""
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tensorflow as tf
 
-from shardprep.reader import order
-from shardprep.reader.remote_shards import Part
+from shardprep.errors import RecordError
+from shardprep.reader.options import draw_seed
+from shardprep.reader.tf.python_calls import from_graph
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from shardprep.dataset.manifest import Shard
-    from shardprep.reader.opening import Opened
     from shardprep.reader.options import ReadConfig, Request
-    from shardprep.reader.order import Blocks, Ints
-    from shardprep.reader.remote_shards import RemoteShards
+    from shardprep.reader.order import Ints, Order
+    from shardprep.reader.records import Records
     from shardprep.reader.splits import ShardSlice
+    from shardprep.reader.subset import Subset
 
 _LONG_BLOCK_LENGTH = 1024
 
 
 @dataclass(frozen=True, slots=True)
+class Runs:
+    """Records that lie together in a shard and in a block; arrays of equal length."""
+
+    file: Ints
+    """Index of the shard."""
+    offset: Ints
+    """Bytes from the beginning of the shard to the first frame."""
+    num_bytes: Ints
+    """Bytes of all frames."""
+    count: Ints
+    """Records, at least 1."""
+    first: Ints
+    """Position of the first record among all that are selected."""
+
+
+@dataclass(frozen=True)
 class Source:
-    """The records that are wanted."""
+    """The records that are wanted, and their order."""
 
-    folder: Path
-    shards: tuple[Shard, ...]
+    records: Records
     slices: list[ShardSlice]
-    frames: list[Ints]
-    """For each slice int64[records, 2], offset and length of each frame."""
-    blocks: Blocks
-    width: int
-    """Blocks of a group."""
-    key: int
-    """Of the order; `order.fold` of the seed."""
-    remote: RemoteShards | None
-    """Where the shards are if not in the folder."""
-
-    def located(self, number: int) -> str:
-        """Return where the shard of a slice is, for people."""
-        name = self.slices[number].shard
-        return str(self.folder / name) if self.remote is None else self.remote.located(name)
-
-    def cuts(self, firsts: Ints, counts: Ints) -> list[tuple[int, Ints]]:
-        """Return, of runs of records by first position and number, slice and frames of each.
-
-        A run is of one slice.
-        """
-        starts = np.cumsum([0, *map(len, self.frames)])
-        numbers = np.searchsorted(starts, firsts, side="right") - 1
-        begins = firsts - starts[numbers]
-        return [
-            (number, self.frames[number][begin : begin + count])
-            for number, begin, count in zip(
-                numbers.tolist(), begins.tolist(), counts.tolist(), strict=True
-            )
-        ]
-
-    def bytes_of(self, cuts: Sequence[tuple[int, Ints]]) -> list[bytes]:
-        """Return the bytes of runs of records, each by its slice and its frames."""
-        parts = [
-            Part(self.slices[number].shard, int(frames[0, 0]), int(frames[:, 1].sum()))
-            for number, frames in cuts
-        ]
-        if self.remote is not None:
-            return self.remote.read_all(parts)
-        return [_read(self.folder / part.shard, part) for part in parts]
+    order: Order
+    is_cache: bool
+    """Whether they are decoded twins of the dataset's records."""
 
     @property
     def num_records(self) -> int:
         """Records of an epoch."""
-        return int(self.blocks.count.sum())
+        return len(self.records)
 
-    @property
-    def group_records(self) -> int:
-        """Records of the largest group there may be."""
-        return self.width * int(self.blocks.count.max())
+    @cached_property
+    def runs(self) -> Runs:
+        """The records in runs, in the order of their positions."""
+        frames = self.records.frames
+        starts = frames.starts_run()
+        starts[:: self.order.block_length] = True
+        first = np.flatnonzero(starts).astype(np.int64)
+        stop = np.append(first[1:], self.num_records)
+        last = stop - 1
+        offset = frames.offset[first]
+        num_bytes = frames.offset[last] + frames.length[last] - offset
+        return Runs(frames.shard[first], offset, num_bytes, stop - first, first)
 
-    @property
-    def files(self) -> list[str]:
-        """The shard of each slice."""
-        return [str(self.folder / one.shard) for one in self.slices]
+    @cached_property
+    def first_runs(self) -> Ints:
+        """For each block the index of its first run, and at the end the number of runs."""
+        blocks = np.arange(self.order.num_blocks + 1, dtype=np.int64)
+        return np.searchsorted(self.runs.first, blocks * self.order.block_length)
+
+    def read(self, firsts: Any, counts: Any) -> Any:
+        """Return the payloads of runs of records, string[all]; for a graph."""
+
+        def read(firsts: Ints, counts: Ints) -> Any:
+            found = []
+            for one in self.records.read(firsts.tolist(), counts.tolist()):
+                if isinstance(one, RecordError):
+                    raise one
+                found.append(bytes(one))
+            return np.array(found, object)
+
+        found = tf.numpy_function(from_graph(read), [firsts, counts], tf.string, stateful=False)
+        return tf.ensure_shape(found, (None,))
 
 
-def make_source(opened: Opened, request: Request, config: ReadConfig) -> Source:
-    """Return the wanted records, in blocks fit for the request."""
-    frames = opened.frames()
-    num_bytes = sum(int(one[:, 1].sum()) for one in frames)
-    record_bytes = num_bytes / sum(map(len, frames))
-    length = config.block_length(record_bytes)
-    width = config.group_width(record_bytes, length)
-    if not request.shuffle and opened.remote is None and config.on_error == "raise":
+def make_source(subset: Subset, request: Request, config: ReadConfig) -> Source:
+    """Return the wanted records, in the order of the request."""
+    order = make_order(subset, request, config)
+    if not request.shuffle and not subset.records.is_remote and config.on_error == "raise":
         # One long run costs less than many short ones.
-        length, width = max(length, _LONG_BLOCK_LENGTH), 1
-    key = order.fold(secrets.randbits(62) if request.seed is None else request.seed)
-    blocks = order.cut_blocks(frames, length)
-    shards = tuple(opened.shards.values())
-    return Source(opened.folder, shards, opened.slices, frames, blocks, width, key, opened.remote)
+        length = max(order.block_length, _LONG_BLOCK_LENGTH)
+        order = replace(order, block_length=length, group_width=1)
+    return Source(subset.records, subset.slices, order, is_cache=subset.is_cache)
 
 
-def _read(path: Path, part: Part) -> bytes:
-    with path.open("rb") as file:
-        file.seek(part.start)
-        return file.read(part.num_bytes)
+def make_order(subset: Subset, request: Request, config: ReadConfig) -> Order:
+    """Return the order of the request; without a seed, with one that is drawn."""
+    order = subset.order(
+        seed=draw_seed() if request.seed is None else request.seed,
+        shuffle=bool(request.shuffle),
+        block_length=config.interleave_block_length,
+        group_width=config.interleave_cycle_length,
+    )
+    return replace(order, reshuffle=config.shuffle_reshuffle_each_iteration)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.memory import free_bytes
+from shardprep.machine import free_bytes
+from shardprep.reader.records import open_records
 from shardprep.reader.splits import ShardSlice
 from shardprep.reader.tf import folder_cache
 from shardprep.reader.tf.bad_records import GoodRecords
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.dataset.manifest import Shard
-    from shardprep.reader.opening import Opened
     from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.subset import Subset
 
 _log = logging.getLogger("shardprep.reader")
 
 
-def kept_in(opened: Opened, request: Request, config: ReadConfig) -> str:
+def kept_in(subset: Subset, request: Request, config: ReadConfig) -> str:
     """Return where decoded images are kept: "" for nowhere, "memory", or a folder.
 
     Raises:
@@ -39,14 +40,14 @@ def kept_in(opened: Opened, request: Request, config: ReadConfig) -> str:
         return ""
     if request.cache != "auto":
         if request.cache != "memory":
-            kept_size(opened, config)
+            kept_size(subset, config)
         return request.cache
-    size = opened.image_size(config)
+    size = subset.image_size(config)
     if size is None or config.service:
         why = "a service has its own memory" if config.service else "its images differ in size"
         _log.info("cache: none, %s", why)
         return ""
-    needed = opened.num_records * size[0] * size[1] * 3
+    needed = subset.num_records * size[0] * size[1] * 3
     allowed = int(free_bytes() * config.cache_ram_share)
     fits = needed <= allowed
     _log.info(
@@ -60,41 +61,42 @@ def kept_in(opened: Opened, request: Request, config: ReadConfig) -> str:
     return "memory" if fits else ""
 
 
-def kept_size(opened: Opened, config: ReadConfig) -> tuple[int, int]:
+def kept_size(subset: Subset, config: ReadConfig) -> tuple[int, int]:
     """Return height and width of what is kept.
 
     Raises:
         DatasetError: images differ in size.
 
     """
-    size = opened.image_size(config)
+    size = subset.image_size(config)
     if size is None:
         raise DatasetError(
-            opened.where,
+            str(subset.path),
             "its images differ in size, so they cannot be cached decoded",
             "pass read_config=ReadConfig(image_size=(height, width)), or cache=False",
         )
     return size
 
 
-def twins(opened: Opened, request: Request, config: ReadConfig, place: Path) -> Opened:
+def twins(subset: Subset, request: Request, config: ReadConfig, place: Path) -> Subset:
     """Return the decoded twins of the wanted shards in place of these, made if need be.
 
     Raises:
         DatasetError: the folder cannot be written to, or a record is bad.
 
     """
-    size = kept_size(opened, config)
-    shards = opened.shards
+    size = kept_size(subset, config)
+    shards = subset.shards
     skips = config.on_error != "raise"
-    decoder = Decoder(opened.schema, request, config)
+    decoder = Decoder(subset.schema, request, config)
 
     def decoded(shard: Shard) -> Iterator[tuple[bytes, bytes]]:
         every = [ShardSlice(shard.name, 0, shard.num_records)]
-        whole = replace(opened, slices=every, shards={shard.name: shard})
+        found = open_records(subset.folder, subset.shards, every, subset.remote)
+        whole = replace(subset, slices=every, records=found)
         plain = replace(request, shuffle=False, repeat=False)
         source = make_source(whole, plain, config)
-        good = GoodRecords(source, decoder, config) if skips else None
+        good = GoodRecords(source, decoder, config, by="none") if skips else None
         reading = Reading(
             plain, config, None, good.read if good else None, is_positions=False, is_tagged=skips
         )
@@ -103,15 +105,18 @@ def twins(opened: Opened, request: Request, config: ReadConfig, place: Path) -> 
         for data, pixels in dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
             yield data, pixels.tobytes()
 
-    made_with = (size, opened.schema.image.encoding, skips)
+    made_with = (size, subset.schema.image.encoding, skips)
     folder = folder_cache.cached(place, list(shards.values()), made_with, decoded)
     made = {name: folder_cache.twin(folder, shard) for name, shard in shards.items()}
-    slices = [replace(one, shard=made[one.shard].name) for one in opened.slices]
+    slices = [replace(one, shard=made[one.shard].name) for one in subset.slices]
+    by_name = {one.name: one for one in made.values()}
     return replace(
-        opened,
+        subset,
         folder=folder,
         slices=slices,
-        shards={one.name: one for one in made.values()},
-        schema=folder_cache.raw_schema(opened.schema, size),
+        shards=by_name,
+        records=open_records(folder, by_name, slices),
+        schema=folder_cache.raw_schema(subset.schema, size),
         remote=None,
+        is_cache=True,
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import DatasetError
-from shardprep.reader.opening import open_dataset
+from shardprep.reader.subset import open_request
 from shardprep.reader.tf.pipeline import make_dataset
 
 if TYPE_CHECKING:
@@ -37,6 +37,6 @@ def distribute(strategy: Any, path: str | Path, request: Request, config: ReadCo
         own = replace(config, input_context=context)
         size = context.get_per_replica_batch_size(request.batch_size)
         mine = replace(request, batch_size=size)
-        return make_dataset(open_dataset(path, mine, own), mine, own)
+        return make_dataset(open_request(path, mine, own), mine, own)
 
     return strategy.distribute_datasets_from_function(of_host)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Shard
     from shardprep.dataset.schema import Schema
 
-_FORMAT = 1
+_FORMAT = 2
 _log = logging.getLogger("shardprep.reader")
 
 
@@ -50,7 +50,7 @@ def cached(
         place: the folder of all caches, made if need be.
         shards: of the dataset.
         made_with: the options of decoding; its `repr` is part of the folder's name.
-        decode: gives (bytes, pixels) of each record of a shard, in order.
+        decode: gives (bytes, pixels) of each record of a shard, in order; no bytes of a bad one.
 
     Raises:
         DatasetError: the folder cannot be written to.
@@ -120,7 +120,10 @@ def _write_twin(folder: Path, shard: Shard, decoded: Iterable[tuple[bytes, bytes
     offset = 0
     try:
         for data, pixels in decoded:
-            framed = frame(example.encode({**example.decode(data), IMAGE: (pixels,)}))
+            # The twin of a bad record is empty: what stands in for it, each reader knows.
+            framed = frame(
+                example.encode({**example.decode(data), IMAGE: (pixels,)}) if data else b""
+            )
             file.write(framed)
             lines.append(f"{offset} {len(framed)}\n")
             offset += len(framed)

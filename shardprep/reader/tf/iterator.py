@@ -6,51 +6,51 @@ and what came before is not read again.
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_state
+from shardprep.reader import state as states
+from shardprep.reader.options import draw_seed
 from shardprep.reader.tf.batching import num_batches
+from shardprep.reader.tf.blocks import make_order
 from shardprep.reader.tf.pipeline import make_dataset
 from shardprep.reader.tf.records import Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shardprep.reader.opening import Opened
     from shardprep.reader.options import ReadConfig, Request
-
-_STATE = "reader.iterate.load_state_dict"
-_HINT = "load it with the dataset and the arguments it was saved with"
+    from shardprep.reader.subset import Subset
 
 
 class Batches:
     """The batches of one epoch after the other: each `for` loop is (the rest of) an epoch."""
 
-    def __init__(self, opened: Opened, request: Request, config: ReadConfig) -> None:
+    def __init__(self, subset: Subset, request: Request, config: ReadConfig) -> None:
         """Start before the first batch of epoch 0; without a seed, with one that is drawn."""
-        seed = secrets.randbits(31) if request.seed is None else request.seed
-        self._opened = opened
-        self._request = replace(request, seed=seed)
+        self._subset = subset
+        self._request = replace(request, seed=draw_seed() if request.seed is None else request.seed)
         self._config = config
         self._epoch = 0
         self._batch = 0
         self._dataset: Any = None
-        self._num_batches = num_batches(opened, request, config)
+        self._batching = states.Batching(
+            request.batch_size or 1,
+            request.drop_remainder,
+            request.window,
+            num_batches(subset, request, config),
+        )
 
     def __len__(self) -> int:
         """Return the batches of an epoch."""
-        return self._num_batches
+        return self._batching.num_batches
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of this epoch that are left; with the last one the epoch ends."""
         if self._dataset is None:
-            self._dataset = make_dataset(self._opened, self._request, self._config, self._cursor)
-        batches = iter(self._dataset) if self._batch < self._num_batches else iter(())
-        while self._batch < self._num_batches:
+            self._dataset = make_dataset(self._subset, self._request, self._config, self._cursor)
+        batches = iter(self._dataset) if self._batch < len(self) else iter(())
+        while self._batch < len(self):
             batch = next(batches)
             self._batch += 1  # before the batch is out: a state that is saved in the loop counts it
             yield batch
@@ -58,12 +58,8 @@ class Batches:
 
     def state_dict(self) -> dict[str, int | str]:
         """Return where this is: seed, epoch, batches of it that are out, and what it is of."""
-        return {
-            "seed": int(self._request.seed or 0),
-            "epoch": self._epoch,
-            "batch": self._batch,
-            "of": self._fingerprint(),
-        }
+        place = states.State(int(self._request.seed or 0), self._epoch, self._batch)
+        return {**place._asdict(), "of": self._identity()}
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
         """Go to where another one was; not inside a loop over these.
@@ -72,28 +68,17 @@ class Batches:
             DatasetError: the state is none, or of other records, batches or order.
 
         """
-        given = checked_state(_STATE, state)
-        if given["of"] != self._fingerprint():
-            raise DatasetError(_STATE, "the state is of other batches", _HINT)
-        if given["batch"] > self._num_batches:
-            what = f"batch={given['batch']} of an epoch of {self._num_batches}"
-            raise DatasetError(_STATE, what, _HINT)
-        if given["seed"] != self._request.seed:
-            self._request = replace(self._request, seed=given["seed"])
+        place = states.checked(
+            "reader.iterate.load_state_dict", state, self._identity(), self._batching
+        )
+        if place.seed != self._request.seed:
+            self._request = replace(self._request, seed=place.seed)
             self._dataset = None
-        self._epoch, self._batch = given["epoch"], given["batch"]
+        self._epoch, self._batch = place.epoch, place.batch
+
+    def _identity(self) -> str:
+        order = make_order(self._subset, self._request, self._config)
+        return states.identity(self._subset.records, order, self._batching)
 
     def _cursor(self) -> Cursor:
-        return Cursor(self._epoch, self._batch * (self._request.batch_size or 1))
-
-    def _fingerprint(self) -> str:
-        """Return what the order and size of batches follow from, but for the seed."""
-        shards = self._opened.shards
-        request, config = self._request, self._config
-        parts = (
-            [(shards[one.shard].sha256, one.skip, one.take) for one in self._opened.slices],
-            (request.batch_size, request.shuffle, request.drop_remainder),
-            (config.interleave_cycle_length, config.interleave_block_length),
-            config.shuffle_reshuffle_each_iteration,
-        )
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        return Cursor(self._epoch, self._batch * self._batching.batch_size)

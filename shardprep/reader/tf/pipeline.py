@@ -22,14 +22,14 @@ from shardprep.reader.tf.records import Cursor, Reading, position_batches, recor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.reader.opening import Opened
     from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.subset import Subset
 
 
 class _Plan(NamedTuple):
     """How the records of a request become what it yields."""
 
-    opened: Opened
+    subset: Subset
     source: Source
     reading: Reading
     decode: Callable[..., Any]
@@ -41,7 +41,7 @@ class _Plan(NamedTuple):
 
 
 def make_dataset(
-    opened: Opened,
+    subset: Subset,
     request: Request,
     config: ReadConfig,
     cursor: Callable[[], Cursor] | None = None,
@@ -52,14 +52,14 @@ def make_dataset(
     is the next epoch. Raises as `reader.load` says.
     """
     begin = cursor if cursor is not None or config.service else _counter(request)
-    plan = _plan(opened, request, config, begin)
-    advise(plan.source, opened.schema, request, config)
+    plan = _plan(subset, request, config, begin)
+    advise(plan.source, subset.schema, request, config)
     total = None if cursor is not None or not config.assert_cardinality else _total(plan, request)
     dataset = _dataset(plan, request, config, total)
     if request.drop_remainder and total is not None and not request.repeat:
-        dataset = evened(dataset, opened, request, config)
+        dataset = evened(dataset, subset, request, config)
     if config.pad_batches:
-        dataset = padded(dataset, opened, request, config)
+        dataset = padded(dataset, subset, request, config)
     # Last, so that everything above works while the accelerator does.
     return dataset.with_options(_options(request, config)).prefetch(tf.data.AUTOTUNE)
 
@@ -102,19 +102,19 @@ def _dataset(plan: _Plan, request: Request, config: ReadConfig, total: int | Non
 
 
 def _plan(
-    opened: Opened, request: Request, config: ReadConfig, cursor: Callable[[], Cursor] | None
+    subset: Subset, request: Request, config: ReadConfig, cursor: Callable[[], Cursor] | None
 ) -> _Plan:
-    kept = kept_in(opened, request, config)
+    kept = kept_in(subset, request, config)
     if kept not in ("", "memory"):
         # Once decoded, never again: from here on the shards are those of the cache. The order is
         # that of the records, so it is the same with and without.
-        opened = twins(opened, request, config, Path(kept))
-    source = make_source(opened, request, config)
-    decoder = Decoder(opened.schema, request, config)
-    finish = Finisher(request, opened.schema.target, source.key)
+        subset = twins(subset, request, config, Path(kept))
+    source = make_source(subset, request, config)
+    decoder = Decoder(subset.schema, request, config)
+    finish = Finisher(request, subset.schema.target, source.order.key)
     in_memory = kept == "memory"
     is_filled = (
-        not in_memory and opened.remote is None and is_faster(opened.schema, request, config)
+        not in_memory and not subset.records.is_remote and is_faster(subset.schema, request, config)
     )
     num_calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
     good = None
@@ -124,14 +124,14 @@ def _plan(
         decode, num_calls = filled.batch, filled.num_parallel_calls
         by_batch = True
     elif in_memory:
-        decode = Held(lambda: _plain(opened, request, config), opened.num_records).rows
+        decode = Held(lambda: _plain(subset, request, config), subset.num_records).rows
         by_batch = True
     elif config.on_error != "raise":
         good = GoodRecords(source, decoder, config)
         decode = _past_errors(good, decoder, source)
         by_batch = False
     else:
-        by_batch = opened.schema.image.encoding == "raw"
+        by_batch = subset.schema.image.encoding == "raw"
         decode = decoder.batch if by_batch and request.batch_size is not None else decoder.one
     is_tagged = finish.wants_seed or good is not None
     if is_tagged and good is None:
@@ -146,15 +146,15 @@ def _plan(
     )
     last = (finish if is_tagged else _untagged(finish)) if finish.is_needed or is_tagged else None
     by_batch = by_batch and request.batch_size is not None
-    return _Plan(opened, source, reading, decode, by_batch, num_calls, last)
+    return _Plan(subset, source, reading, decode, by_batch, num_calls, last)
 
 
-def _plain(opened: Opened, request: Request, config: ReadConfig) -> Any:
+def _plain(subset: Subset, request: Request, config: ReadConfig) -> Any:
     """Return the dataset of what a request decodes, one by one, once and in order."""
     plain = replace(
         request, batch_size=None, shuffle=False, repeat=False, augment=None, dtype="uint8", cache=""
     )
-    plan = _plan(opened, plain, config, None)
+    plan = _plan(subset, plain, config, None)
     return _dataset(plan, plain, config, None).with_options(_options(plain, config))
 
 

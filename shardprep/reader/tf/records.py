@@ -13,10 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from shardprep.reader import order
-from shardprep.reader.options import BLOCK_LENGTH
 from shardprep.reader.tf.order_graph import shuffled, walked
 from shardprep.reader.tf.python_calls import from_graph
-from shardprep.reader.tf.remote_records import fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +25,16 @@ if TYPE_CHECKING:
 _FOREVER = (1 << 63) - 1
 _MAX_BUFFER_BYTES = 1 << 20
 _FILE_BLOCK_LENGTH = _FILE_CYCLE_LENGTH = 16
-_GROUP, _WINDOW, _FILES = 1, 2, 3  # what a key is for
+_WINDOW, _FILES = 2, 3  # what a key is for
+
+
+class Place(NamedTuple):
+    """Where a group stands, int64 tensors."""
+
+    epoch: Any
+    group: Any
+    skip: Any
+    """Records of the group to leave out."""
 
 
 class Cursor(NamedTuple):
@@ -55,17 +62,11 @@ class Reading:
     """Yield each record with epoch × records + position, which no other one has."""
 
 
-def epoch_key(source: Source, reading: Reading, epoch: Any) -> Any:
-    """Return the key of the order of an epoch."""
-    again = reading.config.shuffle_reshuffle_each_iteration
-    return order.mixed(source.key, epoch if again else 0)
-
-
 def records(source: Source, reading: Reading) -> Any:
     """Return the dataset of the records of all epochs that are asked for."""
     if reading.request.window:
         return _windowed(source, reading)
-    return _in_turn(source, reading, lambda group: group)
+    return _in_turn(source, reading, tf.data.Dataset.from_tensor_slices)
 
 
 def position_batches(source: Source, reading: Reading, size: int, *, drop_remainder: bool) -> Any:
@@ -76,7 +77,7 @@ def position_batches(source: Source, reading: Reading, size: int, *, drop_remain
     """
     if reading.request.window:
         return records(source, reading).batch(size, drop_remainder=drop_remainder)
-    groups = _in_turn(source, reading, lambda group: group.batch(source.group_records))
+    groups = _in_turn(source, reading, tf.data.Dataset.from_tensors)
     return groups.rebatch(size, drop_remainder=drop_remainder)
 
 
@@ -87,9 +88,9 @@ def _in_turn(source: Source, reading: Reading, form: Callable[[Any], Any]) -> An
     are all that is in memory.
     """
     return _groups(source, reading).interleave(
-        lambda epoch, group, skip: form(_group(source, reading, epoch, group).skip(skip)),
+        lambda epoch, group, skip: _group(source, reading, Place(epoch, group, skip), form),
         cycle_length=1,
-        block_length=source.group_records,
+        block_length=source.order.group_records,
         num_parallel_calls=1,
         deterministic=True,
     )
@@ -117,7 +118,7 @@ def _begin(reading: Reading, find: Callable[[Cursor], tuple[int, ...]], width: i
 
 def _groups(source: Source, reading: Reading) -> Any:
     """Return the dataset of (epoch, group, records of it to leave out) of all groups to be read."""
-    number = order.num_groups(source.blocks, source.width)
+    number = source.order.num_groups
     epochs = _num_epochs(reading)
     zero = tf.constant(0, tf.int64)
     if reading.cursor is None:
@@ -126,9 +127,7 @@ def _groups(source: Source, reading: Reading) -> Any:
         return tf.data.Dataset.range(stop).map(lambda i: (i // number, i % number, zero))
 
     def find(cursor: Cursor) -> tuple[int, ...]:
-        key = epoch_key(source, reading, cursor.epoch) if reading.request.shuffle else None
-        begin = order.find_start(source.blocks, source.width, key, cursor.num_done)
-        return cursor.epoch, begin.group, begin.skip
+        return (cursor.epoch, *source.order.find(cursor.epoch, cursor.num_done))
 
     def groups(begin: Any) -> Any:
         stop = epochs * number if epochs else _FOREVER
@@ -139,28 +138,64 @@ def _groups(source: Source, reading: Reading) -> Any:
     return _begin(reading, find, 3).flat_map(groups)
 
 
-def _group(source: Source, reading: Reading, epoch: Any, group: Any) -> Any:
-    """Return the dataset of the records of one group."""
-    blocks, size = source.blocks, len(source.blocks)
-    places = tf.range(group * source.width, tf.minimum((group + 1) * source.width, size))
-    key = epoch_key(source, reading, epoch)
-    if reading.request.shuffle:
-        places = walked(places, size, key)
-    columns = [
-        tf.gather(tf.constant(column), places)
-        for column in (blocks.file, blocks.offset, blocks.num_bytes, blocks.count, blocks.first)
-    ]
+def _group(source: Source, reading: Reading, place: Place, form: Callable[[Any], Any]) -> Any:
+    """Return the dataset of the records of one group, from a place in it on.
+
+    `form` makes it of the records, or of their positions, as one tensor, or two where records are
+    tagged.
+    """
+    first, count, runs = _group_blocks(source, place)
+    positions = tf.ragged.range(first, first + count).flat_values
+    chosen = _group_order(source, place, positions)
+    positions = tf.gather(positions, chosen)
+    tags = (place.epoch * source.num_records + positions,) if reading.is_tagged else ()
     if reading.is_positions:
-        dataset = _positions(source, reading, epoch, columns[4], columns[3])
-        return _group_order(dataset, source, reading, order.mixed(key, _GROUP, group))
+        return form((positions, *tags) if tags else positions)
     read = _reads(source, reading)
     if read is not None:
-        dataset = _together(read, source, reading, epoch, columns[4], columns[3])
-        return _group_order(dataset, source, reading, order.mixed(key, _GROUP, group))
-    files = tf.constant(source.files)
+        found = tf.gather(read(first, count), chosen)
+        return form((found, *tags) if tags else found)
+    together = _stored(source, runs)
+    if not (reading.request.shuffle or tags):
+        return together.skip(place.skip)
+    together = together.batch(source.order.group_records)
+    return together.flat_map(
+        lambda stored: form(
+            (tf.gather(stored, chosen), *tags) if tags else tf.gather(stored, chosen)
+        )
+    )
 
-    def block(file: Any, offset: Any, num_bytes: Any, count: Any) -> Any:
-        # The buffer is the block: nothing is read that is not used.
+
+def _group_blocks(source: Source, place: Place) -> tuple[Any, Any, Any]:
+    """Return first positions, records and runs of the blocks of a group."""
+    plan = source.order
+    stop = tf.minimum((place.group + 1) * plan.group_width, plan.num_blocks)
+    blocks = tf.range(place.group * plan.group_width, stop)
+    if plan.shuffle:
+        blocks = walked(blocks, plan.num_blocks, plan.epoch_key(place.epoch))
+    first = blocks * plan.block_length
+    count = tf.minimum(first + plan.block_length, plan.num_records) - first
+    bounds = tf.constant(source.first_runs)
+    runs = tf.ragged.range(tf.gather(bounds, blocks), tf.gather(bounds, blocks + 1)).flat_values
+    return first, count, runs
+
+
+def _group_order(source: Source, place: Place, positions: Any) -> Any:
+    """Return the indexes of a group's records in the order in which they come."""
+    places = tf.range(tf.size(positions, tf.int64))
+    if source.order.shuffle:
+        key = order.group_key(source.order.epoch_key(place.epoch), place.group)
+        places = order.drawn(places, key, tf.sort)
+    return places[place.skip :]
+
+
+def _stored(source: Source, runs: Any) -> Any:
+    """Return the dataset of the records of some runs, read by TensorFlow."""
+    files = tf.constant(source.records.paths)
+    columns = source.runs
+
+    def run(file: Any, offset: Any, num_bytes: Any, count: Any) -> Any:
+        # The buffer is the run: nothing is read that is not used.
         variant = tf.raw_ops.TFRecordDatasetV2(
             filenames=[files[file]],
             compression_type="",
@@ -170,50 +205,14 @@ def _group(source: Source, reading: Reading, epoch: Any, group: Any) -> Any:
         found = tf.data.experimental.from_variant(variant, tf.TensorSpec((), tf.string))
         return found.take(count)
 
-    def tagged(*columns: Any) -> Any:
-        found = block(*columns[:4])
-        if not reading.is_tagged:
-            return found
-        first = epoch * source.num_records + columns[4]
-        return tf.data.Dataset.zip(found, tf.data.Dataset.range(first, first + columns[3]))
-
-    dataset = tf.data.Dataset.from_tensor_slices(tuple(columns)).flat_map(tagged)
-    return _group_order(dataset, source, reading, order.mixed(key, _GROUP, group))
-
-
-def _positions(source: Source, reading: Reading, epoch: Any, first: Any, count: Any) -> Any:
-    """Return the positions of the records of some blocks."""
-    found = tf.ragged.range(first, first + count).flat_values
-    tags = epoch * source.num_records + found
-    return tf.data.Dataset.from_tensor_slices((found, tags) if reading.is_tagged else found)
+    wanted = (columns.file, columns.offset, columns.num_bytes, columns.count)
+    gathered = tuple(tf.gather(tf.constant(column), runs) for column in wanted)
+    return tf.data.Dataset.from_tensor_slices(gathered).flat_map(run)
 
 
 def _reads(source: Source, reading: Reading) -> Callable[[Any, Any], Any] | None:
     """Return what reads records where TensorFlow does not do it itself."""
-    if reading.read is None and source.remote is not None:
-        return fetched(source, source.remote)
-    return reading.read
-
-
-def _together(
-    read: Callable[[Any, Any], Any],
-    source: Source,
-    reading: Reading,
-    epoch: Any,
-    first: Any,
-    count: Any,
-) -> Any:
-    """Return the records of some blocks, read in one call."""
-    found = read(first, count)
-    if not reading.is_tagged:
-        return tf.data.Dataset.from_tensor_slices(found)
-    tags = epoch * source.num_records + tf.ragged.range(first, first + count).flat_values
-    return tf.data.Dataset.from_tensor_slices((found, tags))
-
-
-def _group_order(dataset: Any, source: Source, reading: Reading, key: Any) -> Any:
-    """Return the records of a group in the order in which they come."""
-    return shuffled(dataset, source.group_records, key) if reading.request.shuffle else dataset
+    return source.read if reading.read is None and source.records.is_remote else reading.read
 
 
 def _windowed(source: Source, reading: Reading) -> Any:
@@ -223,6 +222,8 @@ def _windowed(source: Source, reading: Reading) -> Any:
     epochs = _num_epochs(reading)
     size = len(source.slices)
     first = np.cumsum([0, *(one.take for one in source.slices)])[:-1].astype(np.int64)
+    shards = source.records.paths
+    paths = [shards[number] for number in source.records.frames.shard[first]]
     skip = np.array([one.skip for one in source.slices], np.int64)
     take = np.array([one.take for one in source.slices], np.int64)
     cycle = min(config.interleave_cycle_length or _FILE_CYCLE_LENGTH, size)
@@ -236,7 +237,7 @@ def _windowed(source: Source, reading: Reading) -> Any:
         elif read is not None:
             found = _in_blocks(read, begin, count)
         else:
-            found = tf.data.TFRecordDataset(tf.gather(source.files, file))
+            found = tf.data.TFRecordDataset(tf.gather(paths, file))
             found = found.skip(tf.gather(skip, file)).take(count)
         if not reading.is_tagged:
             return found
@@ -244,7 +245,7 @@ def _windowed(source: Source, reading: Reading) -> Any:
         return tf.data.Dataset.zip(found, tf.data.Dataset.range(tag, tag + count))
 
     def one_epoch(epoch: Any, num_done: Any) -> Any:
-        key = epoch_key(source, reading, epoch)
+        key = source.order.epoch_key(epoch)
         files = walked(tf.range(size, dtype=tf.int64), size, order.mixed(key, _FILES))
         dataset = tf.data.Dataset.from_tensor_slices(files).interleave(
             lambda file: shard(epoch, file),
@@ -269,7 +270,7 @@ def _windowed(source: Source, reading: Reading) -> Any:
 
 def _in_blocks(read: Callable[[Any, Any], Any], first: Any, count: Any) -> Any:
     """Return the dataset of records that lie together, a few read at once."""
-    length = tf.constant(BLOCK_LENGTH, tf.int64)
+    length = tf.constant(order.BLOCK_LENGTH, tf.int64)
     starts = tf.data.Dataset.range(first, first + count, length)
     return starts.flat_map(
         lambda at: tf.data.Dataset.from_tensor_slices(

@@ -1,0 +1,136 @@
+"""The records of a dataset that one reader wants, opened: documents, shards and indexes checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shardprep.dataset.locate import locate
+from shardprep.dataset.remote import RemoteDataset, addressed, described
+from shardprep.errors import DatasetError
+from shardprep.reader.options import check_request
+from shardprep.reader.order import make_order
+from shardprep.reader.records import open_records
+from shardprep.reader.remote_shards import open_remote
+from shardprep.reader.splits import part_of, select
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Manifest, Shard
+    from shardprep.dataset.schema import Schema
+    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.order import Order
+    from shardprep.reader.records import Records
+    from shardprep.reader.remote_shards import RemoteShards
+    from shardprep.reader.splits import EvenSplit, ShardSlice
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """A dataset, and which of its records are wanted."""
+
+    path: Path | RemoteDataset
+    folder: Path
+    """Where the shards and their indexes are; the indexes alone, where the shards are `remote`."""
+    manifest: Manifest
+    schema: Schema
+    slices: list[ShardSlice]
+    shards: dict[str, Shard]
+    """The shards that are wanted, by name."""
+    remote: RemoteShards | None
+    records: Records
+    num_all: int
+    """Records of all readers together."""
+    is_cache: bool = False
+    """Whether the shards are decoded twins of the dataset's."""
+
+    @property
+    def num_records(self) -> int:
+        """Records that are wanted here."""
+        return len(self.records)
+
+    def image_size(self, config: ReadConfig) -> tuple[int, int] | None:
+        """Return height and width of images as they are yielded, None where they differ."""
+        return config.image_size or self.schema.image_size
+
+    def order(self, **options: Any) -> Order:
+        """Return the order of the records; options are those of `make_order`."""
+        return make_order(len(self.records), record_bytes(self.manifest), **options)
+
+
+def open_subset(
+    path: str | Path,
+    split: str | EvenSplit,
+    reader: tuple[int, int] = (0, 1),
+    *,
+    staging_bytes: int | None = None,
+    verify_crc: bool = True,
+) -> Subset:
+    """Return the records of a split that are one reader's, such as a host's.
+
+    Args:
+        path: a dataset's folder or address, or what it lies in.
+        split: as of `reader.load`.
+        reader: which reader this is, from 0, and of how many.
+        staging_bytes: as of `ReadConfig`.
+        verify_crc: compare the checksums of each record that is read.
+
+    Raises:
+        DatasetError: as `reader.load`.
+
+    """
+    found = locate(path)
+    manifest, schema = described(found)
+    every = select(manifest, split)
+    num_all = sum(one.take for one in every)
+    check_readers(str(found), num_all, reader[1])
+    slices = part_of(every, *reader)
+    by_name = manifest.shards
+    shards = {one.shard: by_name[one.shard] for one in slices}
+    folder, remote = (
+        open_remote(found, manifest, shards.values(), staging_bytes)
+        if isinstance(found, RemoteDataset)
+        else (found, None)
+    )
+    with addressed(folder, found):
+        records = open_records(folder, shards, slices, remote, verify_crc=verify_crc)
+    return Subset(found, folder, manifest, schema, slices, shards, remote, records, num_all)
+
+
+def open_request(path: str | Path, request: Request, config: ReadConfig) -> Subset:
+    """Return the records that a call of `load` reads. Raises as that does."""
+    check_request(request, config)
+    subset = open_subset(path, request.split, config.shard_of, staging_bytes=config.staging_bytes)
+    if request.batch_size is not None and subset.image_size(config) is None:
+        raise DatasetError(
+            str(subset.path),
+            "its images differ in size, so they cannot be batched as they are",
+            "pass read_config=ReadConfig(image_size=(height, width)), leave out batch_size, "
+            "or build with --size",
+        )
+    if config.service and subset.remote is not None:
+        raise DatasetError(
+            str(subset.path),
+            "workers of a service see neither this process nor its copies",
+            f"shardprep fetch {subset.path} to a folder they share, or mount the bucket there",
+        )
+    return subset
+
+
+def record_bytes(manifest: Manifest) -> float:
+    """Return the mean size of a record's frame in bytes."""
+    shards = manifest.shards.values()
+    return sum(one.num_bytes for one in shards) / max(1, sum(one.num_records for one in shards))
+
+
+def check_readers(where: str, num_records: int, num_readers: int) -> None:
+    """See that there is a record for each of several readers.
+
+    Raises:
+        DatasetError: there are fewer records.
+
+    """
+    if num_records < num_readers:
+        what = f"{num_records} records cannot be shared by {num_readers} readers"
+        raise DatasetError(where, what, "use fewer")
