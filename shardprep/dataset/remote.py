@@ -56,8 +56,9 @@ class RemoteDataset:
             DatasetError: one is larger than any document of its kind beside such shards.
 
         """
+        chosen = self.objects.keys() if wanted is None else frozenset(wanted)
         for name, facts in self.objects.items():
-            is_wanted = is_document(name) and (wanted is None or name in wanted)
+            is_wanted = name in chosen and is_document(name)
             if is_wanted and facts.num_bytes > self._most_bytes(name):
                 what = f"has {facts.num_bytes:,} bytes, more than the {self._most_bytes(name):,}"
                 raise self._error(name, f"{what} it may have")

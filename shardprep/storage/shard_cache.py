@@ -26,7 +26,7 @@ from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from typing import BinaryIO
 
     from shardprep.storage.objects import ObjectFacts
@@ -51,7 +51,7 @@ def is_document(name: str) -> bool:
 
 
 def stage_documents(
-    url: ObjectUrl, objects_there: Mapping[str, ObjectFacts], wanted: Sequence[str] | None = None
+    url: ObjectUrl, objects_there: Mapping[str, ObjectFacts], wanted: Collection[str] | None = None
 ) -> Path:
     """Return a folder of this machine that holds copies of the documents of a dataset.
 
@@ -69,10 +69,11 @@ def stage_documents(
     documents = {name: facts for name, facts in objects_there.items() if is_document(name)}
     state = "\n".join([str(url), *(f"{name} {one[:]}" for name, one in documents.items())])
     folder = cache_root() / "documents" / hashlib.sha256(state.encode()).hexdigest()[:32]
+    chosen = documents.keys() if wanted is None else frozenset(wanted)
     missing = [
         (one, folder / name)
         for name, one in documents.items()
-        if (wanted is None or name in wanted) and _size(folder / name) != one.num_bytes
+        if name in chosen and _size(folder / name) != one.num_bytes
     ]
     _writable(folder)
     os.utime(folder)
@@ -159,7 +160,7 @@ class StagedShards:
                 raise StorageError(
                     LIMIT_VARIABLE, f"{said!r} is no number of bytes", "use one such as 50e9"
                 ) from error
-        held = sum(entry.stat().st_size for entry in self._entries())
+        held = sum(size for _, size, _ in self._held())
         return int((shutil.disk_usage(self._made()).free + held) * _SHARE_OF_FREE)
 
     def read(self, shard: RemoteShard, start: int, num_bytes: int) -> bytes | None:
@@ -223,21 +224,24 @@ class StagedShards:
         _writable(self._folder)
         return self._folder
 
-    def _entries(self) -> list[os.DirEntry[str]]:
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as found:
-            return [entry for entry in found if not entry.name.startswith(".")]
-        return []
+    def _held(self) -> list[tuple[float, int, Path]]:
+        """Return time of last use, bytes and path of all copies, whole and in the making."""
+        held: list[tuple[float, int, Path]] = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                # Another process may give a copy up while these are counted.
+                with contextlib.suppress(FileNotFoundError):
+                    if not entry.name.startswith("."):
+                        facts = entry.stat()
+                        held.append((facts.st_mtime, facts.st_size, Path(entry.path)))
+        return held
 
     def _make_room(self, part: Path, num_bytes: int, keep: frozenset[str]) -> bool:
         """Give a part its size, for which older copies may have to go."""
         limit = self.limit()
         with (self._folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            held: list[tuple[float, int, Path]] = []
-            for entry in self._entries():
-                with contextlib.suppress(FileNotFoundError):
-                    facts = entry.stat()
-                    held.append((facts.st_mtime, facts.st_size, Path(entry.path)))
+            held = self._held()
             total = sum(size for _, size, _ in held)
             free = shutil.disk_usage(self._folder).free
             excess = max(total + num_bytes - limit, num_bytes + _KEEP_FREE_BYTES - free)

@@ -10,17 +10,16 @@ import simplejpeg
 from PIL import Image
 
 from shardprep.catalog.catalog import UNLABELLED
-from shardprep.dataset import example
+from shardprep.dataset.example_layout import Layout
 from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, WIDTH
 from shardprep.errors import RecordError
-from shardprep.verifier.layout import read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from shardprep.dataset.example_layout import Features
     from shardprep.dataset.schema import Feature, Schema
     from shardprep.image.spec import Encoding
-    from shardprep.verifier.layout import Features
     from shardprep.verifier.problem import Kind
     from shardprep.verifier.rows import Rows
 
@@ -45,15 +44,14 @@ class ExampleCheck:
         self.target = schema.target if schema else None
         self._decode = decode
         self._features = dict(schema.features) if schema else {}
+        dtypes = {name: one.dtype for name, one in self._features.items()}
+        self._layout = Layout(dtypes, dtypes)
         self._num_classes = len(schema.labels) if schema else 0
 
     def read(self, payload: bytes) -> Features | Fault:
         """Return the features of a record, or the fault that it is no Example."""
-        features = read_plain(payload)
-        if features is not None:
-            return features
         try:
-            return example.decode(payload)
+            return self._layout.decode(payload)
         except RecordError as error:
             return Fault("example", error.what)
 

@@ -15,8 +15,8 @@ import simplejpeg
 from PIL import Image
 
 from shardprep.dataset import example
+from shardprep.dataset.example_layout import Layout
 from shardprep.dataset.schema import IMAGE
-from shardprep.reader.arrays.layout import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,8 +1,9 @@
-"""Where the values lie in an Example that `example.encode` wrote: found, not searched for.
+"""The one fast decoder of Examples: their layout is learned once, then values are sliced out.
 
-There the names of the schema stand in their order, each with one list, its numbers packed, so
-that a few comparisons tell where everything is. Whatever is otherwise is None here and left to
-`example.decode`: what is found is what that returns. Values nobody asks for are passed over.
+Where `example.encode` wrote an Example, the names of the schema stand in their order, each with one
+list, its numbers packed, so that a few comparisons tell where everything is. Whatever is otherwise
+is left to `example.decode`, and what is found is what that returns. Values nobody asks for are
+passed over.
 """
 
 from __future__ import annotations
@@ -11,32 +12,35 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.example import decode
+
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     Found = list[memoryview] | list[int] | list[float]
+    Features = dict[str, list[bytes] | list[int] | list[float]]
 
 _FIELD = 0x0A
 """The tag of an entry of the map, of the Example's Features and of a list's values: field 1."""
 _LISTS = {"bytes": 0x0A, "float32": 0x12, "int64": 0x1A}
 """dtype of a feature → the tag of its list of values."""
 _SHORT = 128
-"""Lengths below it are one byte."""
+"""Lengths in bytes below it take one byte."""
 _UINT64 = (1 << 64) - 1
 _NEVER = b"\0"
-"""Is the tag of nothing."""
+"""A tag that no field can have: no length of the entry fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What the bytes of one feature start with."""
+    """The bytes that one feature starts with."""
 
     name: str
     head: bytes
-    """From after the entry's own length to before that of the Feature."""
+    """Bytes between the entry's own length and that of the Feature."""
     list_tag: int
     short: tuple[bytes, ...]
-    """Length of the entry → all that stands before the values, for a length of one byte."""
+    """Length of the entry in bytes, below `_SHORT` → all that stands before the values."""
     wanted: bool
 
 
@@ -55,6 +59,21 @@ class Layout:
             return self._find(memoryview(data))
         except IndexError:
             return None
+
+    def decode(self, data: bytes) -> Features:
+        """Return what `example.decode` returns, of the wanted features at least.
+
+        Raises:
+            RecordError: the bytes are no Example.
+
+        """
+        found = self.find(data)
+        if found is None:
+            return decode(data)
+        return {
+            name: [one if isinstance(one, (int, float)) else bytes(one) for one in values]  # type: ignore[misc]
+            for name, values in found.items()
+        }
 
     def _find(self, data: memoryview) -> dict[str, Found] | None:
         found: dict[str, Found] = {}
@@ -85,7 +104,7 @@ class Layout:
 
 def _entry(name: str, list_tag: int, *, wanted: bool) -> _Entry:
     raw = name.encode()
-    if len(raw) >= _SHORT:  # nobody has such names, so nothing is found where one is
+    if len(raw) >= _SHORT:  # no such name is in use; nothing is found where there is one
         return _Entry(name, b"", 0, (), wanted)
     head = bytes((_FIELD, len(raw))) + raw + b"\x12"
     before = len(head) + 5

@@ -10,8 +10,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from shardprep.dataset.example import decode, encode
+from shardprep.dataset.example_layout import Layout
 from shardprep.errors import RecordError
-from shardprep.reader.arrays.layout import Layout
 
 if TYPE_CHECKING:
     from shardprep.dataset.example import Values
@@ -120,6 +120,15 @@ def test_a_sound_example_is_found_whole() -> None:
     found = Layout(DTYPES, DTYPES).find(encode(SOUND))
     assert found is not None
     assert same(found, SOUND)
+    assert Layout(DTYPES, DTYPES).decode(encode(SOUND)) == SOUND
+
+
+def test_what_is_not_found_is_decoded_the_long_way() -> None:
+    more = {**SOUND, "more": [1]}
+    assert Layout(DTYPES, DTYPES).decode(encode(more)) == more
+    assert Layout({}, {}).decode(encode(SOUND)) == SOUND
+    with pytest.raises(RecordError, match="not a serialized"):
+        Layout(DTYPES, DTYPES).decode(b"\n")
 
 
 def test_every_cut_and_every_changed_byte_gives_nothing_or_what_the_long_way_gives() -> None:

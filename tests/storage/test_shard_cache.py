@@ -1,0 +1,74 @@
+"""Copies of shards and documents, where other processes use the same folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardprep.dataset.remote import RemoteDataset
+from shardprep.storage import shard_cache
+from shardprep.storage.objects import ObjectFacts
+from shardprep.storage.shard_cache import StagedShards
+from shardprep.storage.url import ObjectUrl
+from tests.support.builders import write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
+
+SCANDIR = os.scandir
+
+
+class Vanishing:
+    """A listing of a folder, out of which another process removes a file before it is looked at."""
+
+    def __init__(self, folder: Path) -> None:
+        with SCANDIR(folder) as found:
+            self._entries = sorted(found, key=lambda entry: entry.name)
+        Path(self._entries[0].path).unlink()
+
+    def __enter__(self) -> Iterator[Any]:
+        return iter(self._entries)
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+def test_a_copy_that_another_process_gives_up_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path))
+    monkeypatch.delenv(shard_cache.LIMIT_VARIABLE, raising=False)
+    for name in ("a" * 64, "b" * 64):
+        write(tmp_path / "shards" / name, bytes(1000))
+    staged = StagedShards()
+    limit = staged.limit()
+    monkeypatch.setattr(os, "scandir", Vanishing)
+    assert abs(staged.limit() - limit) < 1 << 30
+    assert [path.name for path in (tmp_path / "shards").iterdir()] == ["b" * 64]
+
+
+class Unsearched(tuple[str, ...]):
+    """Names that are not looked through for each of as many others."""
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        raise AssertionError(f"all names are compared with {name}")
+
+
+def test_opening_many_shards_takes_no_square_of_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path))
+    staged: list[str] = []
+    monkeypatch.setattr(
+        shard_cache, "_stage_document", lambda _, document, __: staged.append(document.name)
+    )
+    names = [f"index/pets-train.tfrecord-{i:05}-of-00500.idx" for i in range(500)]
+    objects = {name: ObjectFacts(name, 9, "etag") for name in names}
+    dataset = RemoteDataset(ObjectUrl.parse("s3://bucket/pets/1.0.0"), objects)
+    dataset.documents(Unsearched(names[:300]))
+    assert sorted(staged) == names[:300]
