@@ -158,12 +158,11 @@ def _group(source: Source, reading: Reading, place: Place, form: Callable[[Any],
     together = _stored(source, runs)
     if not (reading.request.shuffle or tags):
         return together.skip(place.skip)
-    together = together.batch(source.order.group_records)
-    return together.flat_map(
-        lambda stored: form(
-            (tf.gather(stored, chosen), *tags) if tags else tf.gather(stored, chosen)
-        )
+    # One vector of strings is drawn from, and taken apart again by moving what is in it.
+    mixed = together.batch(source.order.group_records).map(
+        lambda stored: (tf.gather(stored, chosen), *tags) if tags else tf.gather(stored, chosen)
     )
+    return mixed.unbatch()
 
 
 def _group_blocks(source: Source, place: Place) -> tuple[Any, Any, Any]:
