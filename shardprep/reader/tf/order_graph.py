@@ -27,16 +27,17 @@ _permuted = tf.function(  # so that it becomes a graph once a process, not in ev
 
 
 def shuffled(dataset: Any, window: int, key: Any) -> Any:
-    """Return a dataset shuffled in a window by a key alone.
+    """Return a dataset shuffled in a window by a key alone; all of it in a window is `order.drawn`.
 
     `Dataset.shuffle` would mix TensorFlow's global seed in, and draw anew in each iteration.
     """
+    seed, seed2 = order.draw_seeds(key)
     spec = dataset.element_spec
     variant = tf.raw_ops.ShuffleDataset(
         input_dataset=tf.data.experimental.to_variant(dataset),
         buffer_size=window,
-        seed=key + 1,  # two zeros would mean any seed
-        seed2=order.mixed(key, 1),
+        seed=seed,
+        seed2=seed2,
         output_types=[one.dtype for one in tf.nest.flatten(spec)],
         output_shapes=[one.shape for one in tf.nest.flatten(spec)],
         reshuffle_each_iteration=False,

@@ -28,15 +28,6 @@ _FILE_BLOCK_LENGTH = _FILE_CYCLE_LENGTH = 16
 _WINDOW, _FILES = 2, 3  # what a key is for
 
 
-class Place(NamedTuple):
-    """Where a group stands, int64 tensors."""
-
-    epoch: Any
-    group: Any
-    skip: Any
-    """Records of the group to leave out."""
-
-
 class Cursor(NamedTuple):
     """Where an iteration begins."""
 
@@ -66,7 +57,7 @@ def records(source: Source, reading: Reading) -> Any:
     """Return the dataset of the records of all epochs that are asked for."""
     if reading.request.window:
         return _windowed(source, reading)
-    return _in_turn(source, reading, tf.data.Dataset.from_tensor_slices)
+    return _in_turn(source, reading, lambda group: group)
 
 
 def position_batches(source: Source, reading: Reading, size: int, *, drop_remainder: bool) -> Any:
@@ -77,7 +68,7 @@ def position_batches(source: Source, reading: Reading, size: int, *, drop_remain
     """
     if reading.request.window:
         return records(source, reading).batch(size, drop_remainder=drop_remainder)
-    groups = _in_turn(source, reading, tf.data.Dataset.from_tensors)
+    groups = _in_turn(source, reading, lambda group: group.batch(source.order.group_records))
     return groups.rebatch(size, drop_remainder=drop_remainder)
 
 
@@ -88,7 +79,7 @@ def _in_turn(source: Source, reading: Reading, form: Callable[[Any], Any]) -> An
     are all that is in memory.
     """
     return _groups(source, reading).interleave(
-        lambda epoch, group, skip: _group(source, reading, Place(epoch, group, skip), form),
+        lambda epoch, group, skip: form(_group(source, reading, epoch, group).skip(skip)),
         cycle_length=1,
         block_length=source.order.group_records,
         num_parallel_calls=1,
@@ -138,54 +129,38 @@ def _groups(source: Source, reading: Reading) -> Any:
     return _begin(reading, find, 3).flat_map(groups)
 
 
-def _group(source: Source, reading: Reading, place: Place, form: Callable[[Any], Any]) -> Any:
-    """Return the dataset of the records of one group, from a place in it on.
-
-    `form` makes it of the records, or of their positions, as one tensor, or two where records are
-    tagged.
-    """
-    first, count, runs = _group_blocks(source, place)
-    positions = tf.ragged.range(first, first + count).flat_values
-    chosen = _group_order(source, place, positions)
-    positions = tf.gather(positions, chosen)
-    tags = (place.epoch * source.num_records + positions,) if reading.is_tagged else ()
-    if reading.is_positions:
-        return form((positions, *tags) if tags else positions)
+def _group(source: Source, reading: Reading, epoch: Any, group: Any) -> Any:
+    """Return the dataset of the records of one group, or of their positions; maybe tagged."""
+    first, count, runs = _group_blocks(source, epoch, group)
     read = _reads(source, reading)
-    if read is not None:
-        found = tf.gather(read(first, count), chosen)
-        return form((found, *tags) if tags else found)
-    together = _stored(source, runs)
-    if not (reading.request.shuffle or tags):
-        return together.skip(place.skip)
-    # One vector of strings is drawn from, and taken apart again by moving what is in it.
-    mixed = together.batch(source.order.group_records).map(
-        lambda stored: (tf.gather(stored, chosen), *tags) if tags else tf.gather(stored, chosen)
-    )
-    return mixed.unbatch()
+    positions = tf.ragged.range(first, first + count).flat_values
+    if reading.is_positions:
+        dataset = tf.data.Dataset.from_tensor_slices(positions)
+    elif read is not None:
+        dataset = tf.data.Dataset.from_tensor_slices(read(first, count))
+    else:
+        dataset = _stored(source, runs)
+    if reading.is_tagged:
+        tags = epoch * source.num_records + positions
+        dataset = tf.data.Dataset.zip(dataset, tf.data.Dataset.from_tensor_slices(tags))
+    if not source.order.shuffle:
+        return dataset
+    key = order.group_key(source.order.epoch_key(epoch), group)
+    return shuffled(dataset, source.order.group_records, key)
 
 
-def _group_blocks(source: Source, place: Place) -> tuple[Any, Any, Any]:
+def _group_blocks(source: Source, epoch: Any, group: Any) -> tuple[Any, Any, Any]:
     """Return first positions, records and runs of the blocks of a group."""
     plan = source.order
-    stop = tf.minimum((place.group + 1) * plan.group_width, plan.num_blocks)
-    blocks = tf.range(place.group * plan.group_width, stop)
+    stop = tf.minimum((group + 1) * plan.group_width, plan.num_blocks)
+    blocks = tf.range(group * plan.group_width, stop)
     if plan.shuffle:
-        blocks = walked(blocks, plan.num_blocks, plan.epoch_key(place.epoch))
+        blocks = walked(blocks, plan.num_blocks, plan.epoch_key(epoch))
     first = blocks * plan.block_length
     count = tf.minimum(first + plan.block_length, plan.num_records) - first
     bounds = tf.constant(source.first_runs)
     runs = tf.ragged.range(tf.gather(bounds, blocks), tf.gather(bounds, blocks + 1)).flat_values
     return first, count, runs
-
-
-def _group_order(source: Source, place: Place, positions: Any) -> Any:
-    """Return the indexes of a group's records in the order in which they come."""
-    places = tf.range(tf.size(positions, tf.int64))
-    if source.order.shuffle:
-        key = order.group_key(source.order.epoch_key(place.epoch), place.group)
-        places = order.drawn(places, key, tf.sort)
-    return places[place.skip :]
 
 
 def _stored(source: Source, runs: Any) -> Any:
