@@ -12,18 +12,22 @@ import tensorflow as tf
 from shardprep.reader.tf.advice import advise
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.batch_decode import Filled, is_faster
-from shardprep.reader.tf.batching import counted, evened, padded, served
+from shardprep.reader.tf.batching import evened, padded, served
 from shardprep.reader.tf.blocks import Source, make_source
 from shardprep.reader.tf.caching import kept_in, twins
 from shardprep.reader.tf.decode import Decoder, Finisher
 from shardprep.reader.tf.memory_cache import Held
-from shardprep.reader.tf.records import Cursor, Reading, position_batches, records
+from shardprep.reader.tf.positions import position_batches
+from shardprep.reader.tf.records import Cursor, Reading, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.reader.options import ReadConfig, Request
     from shardprep.reader.subset import Subset
+
+_POSITIONS_A_STEP = 64
+"""Positions found at a time where records come one by one."""
 
 
 class _Plan(NamedTuple):
@@ -72,24 +76,33 @@ def _dataset(plan: _Plan, request: Request, config: ReadConfig, total: int | Non
     size, drop = request.batch_size, request.drop_remainder
     # Where epochs follow each other all keep the order, or the end of one would mix with the next.
     in_order = True if request.repeat else None
-    if plan.reading.is_positions and size is not None:
-        # Positions stand for records that are not read here at all.
-        dataset = position_batches(plan.source, plan.reading, size, drop_remainder=drop)
-        dataset = counted(dataset, total, request)
+    # Positions stand for records that are not read here at all, and come in batches at once.
+    in_batches = plan.reading.is_positions and not request.window
+    if in_batches:
+        dataset = position_batches(
+            plan.source,
+            plan.reading,
+            size or _POSITIONS_A_STEP,
+            drop_remainder=drop and size is not None,
+            may_resume=total is None,
+        )
+        if size is None:
+            dataset = dataset.unbatch()
     else:
         dataset = records(plan.source, plan.reading)
-        if total is not None and config.service is None:  # a worker of a service has a part of them
-            dataset = dataset.apply(tf.data.experimental.assert_cardinality(total))
-        if not plan.by_batch:
-            # One record a call: the decoder is one op for one image, and calls run side by side.
-            dataset = dataset.map(plan.decode, plan.num_calls, deterministic=in_order)
-        if size is not None:
-            dataset = dataset.batch(
-                size,
-                drop_remainder=drop,
-                num_parallel_calls=tf.data.AUTOTUNE,
-                deterministic=in_order,
-            )
+    if total is not None and config.service is None and not (in_batches and size):
+        # Of a service, each worker has a part of them; batches of positions are counted.
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(total))
+    if not plan.by_batch:
+        # One record a call: the decoder is one op for one image, and calls run side by side.
+        dataset = dataset.map(plan.decode, plan.num_calls, deterministic=in_order)
+    if size is not None and not in_batches:
+        dataset = dataset.batch(
+            size,
+            drop_remainder=drop,
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=in_order,
+        )
     if plan.by_batch:
         # One call for a whole batch: per record it would cost more than what it does.
         dataset = dataset.map(plan.decode, plan.num_calls, deterministic=in_order)
@@ -136,12 +149,16 @@ def _plan(
     is_tagged = finish.wants_seed or good is not None
     if is_tagged and good is None:
         decode = _with_tag(decode)
+    is_positions = in_memory or is_filled
+    if is_positions:
+        size = request.batch_size if request.drop_remainder else None
+        decode = _of_tags(decode, source.num_records, size, is_tagged=is_tagged)
     reading = Reading(
         request,
         config,
         cursor,
         read=None if good is None else good.read,
-        is_positions=in_memory or is_filled,
+        is_positions=is_positions,
         is_tagged=is_tagged,
     )
     last = (finish if is_tagged else _untagged(finish)) if finish.is_needed or is_tagged else None
@@ -183,6 +200,18 @@ def _past_errors(good: GoodRecords, decoder: Decoder, source: Source) -> Callabl
 def _with_tag(decode: Callable[[Any], Any]) -> Callable[..., Any]:
     """Return the function for records that come with a tag, which it lets through."""
     return lambda record, tag: (decode(record), tag)
+
+
+def _of_tags(
+    decode: Callable[..., Any], num_records: int, size: int | None, *, is_tagged: bool
+) -> Callable[[Any], Any]:
+    """Return the function of positions as one of tags, of which a batch has so many, if known."""
+
+    def decoded(tags: Any) -> Any:
+        tags = tf.ensure_shape(tags, (size,)) if tags.shape.rank else tags
+        return decode(tags % num_records, tags) if is_tagged else decode(tags % num_records)
+
+    return decoded
 
 
 def _untagged(finish: Finisher) -> Callable[..., Any]:

@@ -48,38 +48,19 @@ class Reading:
     """Positions of first records, numbers of records → the bytes of all these records, string[all],
     in place of the shards. None reads the shards."""
     is_positions: bool
-    """Yield the position of each record in place of its bytes."""
+    """Yield the tag of each record in place of its bytes."""
     is_tagged: bool
-    """Yield each record with epoch × records + position, which no other one has."""
+    """Yield each record with its tag: epoch × records + position, which no other one has."""
 
 
 def records(source: Source, reading: Reading) -> Any:
     """Return the dataset of the records of all epochs that are asked for."""
     if reading.request.window:
         return _windowed(source, reading)
-    return _in_turn(source, reading, lambda group: group)
-
-
-def position_batches(source: Source, reading: Reading, size: int, *, drop_remainder: bool) -> Any:
-    """Return the dataset of batches of so many positions, in the order of `records`.
-
-    A group goes through as one vector: a step of tf.data for each record would cost as much as
-    what there is to do for it besides decoding.
-    """
-    if reading.request.window:
-        return records(source, reading).batch(size, drop_remainder=drop_remainder)
-    groups = _in_turn(source, reading, lambda group: group.batch(source.order.group_records))
-    return groups.rebatch(size, drop_remainder=drop_remainder)
-
-
-def _in_turn(source: Source, reading: Reading, form: Callable[[Any], Any]) -> Any:
-    """Return the records of one group after the other, in the form that is given to each.
-
-    The next one is being read while the last one is used: the order needs no luck, and two groups
-    are all that is in memory.
-    """
+    # The next group is being read while the last one is used: the order needs no luck, and two
+    # groups are all that is in memory.
     return _groups(source, reading).interleave(
-        lambda epoch, group, skip: form(_group(source, reading, epoch, group).skip(skip)),
+        lambda epoch, group, skip: _group(source, reading, epoch, group).skip(skip),
         cycle_length=1,
         block_length=source.order.group_records,
         num_parallel_calls=1,
@@ -130,17 +111,15 @@ def _groups(source: Source, reading: Reading) -> Any:
 
 
 def _group(source: Source, reading: Reading, epoch: Any, group: Any) -> Any:
-    """Return the dataset of the records of one group, or of their positions; maybe tagged."""
+    """Return the dataset of the records of one group, maybe tagged."""
     first, count, runs = _group_blocks(source, epoch, group)
     read = _reads(source, reading)
-    positions = tf.ragged.range(first, first + count).flat_values
-    if reading.is_positions:
-        dataset = tf.data.Dataset.from_tensor_slices(positions)
-    elif read is not None:
+    if read is not None:
         dataset = tf.data.Dataset.from_tensor_slices(read(first, count))
     else:
         dataset = _stored(source, runs)
     if reading.is_tagged:
+        positions = tf.ragged.range(first, first + count).flat_values
         tags = epoch * source.num_records + positions
         dataset = tf.data.Dataset.zip(dataset, tf.data.Dataset.from_tensor_slices(tags))
     if not source.order.shuffle:
@@ -190,8 +169,7 @@ def _reads(source: Source, reading: Reading) -> Callable[[Any, Any], Any] | None
 
 
 def _windowed(source: Source, reading: Reading) -> Any:
-    """Return the records drawn from a plain window: shards in a new order each epoch, several read
-    side by side, a window that moves over them."""  # noqa: D205, D209 - one sentence
+    """Return the records drawn from a plain window that moves over shards read side by side."""
     config, request = reading.config, reading.request
     epochs = _num_epochs(reading)
     size = len(source.slices)
@@ -206,16 +184,16 @@ def _windowed(source: Source, reading: Reading) -> Any:
 
     def shard(epoch: Any, file: Any) -> Any:
         begin, count = tf.gather(first, file), tf.gather(take, file)
+        tag = epoch * source.num_records + begin
         if reading.is_positions:
-            found = tf.data.Dataset.range(begin, begin + count)
-        elif read is not None:
+            return tf.data.Dataset.range(tag, tag + count)
+        if read is not None:
             found = _in_blocks(read, begin, count)
         else:
             found = tf.data.TFRecordDataset(tf.gather(paths, file))
             found = found.skip(tf.gather(skip, file)).take(count)
         if not reading.is_tagged:
             return found
-        tag = epoch * source.num_records + begin
         return tf.data.Dataset.zip(found, tf.data.Dataset.range(tag, tag + count))
 
     def one_epoch(epoch: Any, num_done: Any) -> Any:
