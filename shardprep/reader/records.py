@@ -1,4 +1,4 @@
-"""The records of a selection by number: any one of them in one step, out of mapped memory.
+"""The records of a selection by number: any one of them in one step.
 
 Where they are is read from `index/<shard>.idx`, and believed only as far as the manifest bears it
 out: as many records, one right after the other, up to the very end of the shard. Shards in object
@@ -8,7 +8,7 @@ storage are read from there, or from their copies on this machine.
 from __future__ import annotations
 
 import hashlib
-import mmap
+import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
@@ -21,7 +21,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.remote_shards import Part
-from shardprep.storage.regular_file import open_regular
+from shardprep.storage.regular_file import regular_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-_MAX_MAPPED = 512
-"""Shards mapped at a time: each takes one of the file descriptors, of which many a system gives a
-process 1,024."""
+_MAX_OPEN = 512
+"""Number of shards open at a time; many a system gives a process 1,024 file descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,18 @@ class Frames:
         return self.shard, self.record, self.offset, self.length
 
 
+class _Descriptor:
+    """A file descriptor that is closed once nobody reads from it any more."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
 class _Shards:
-    """Shards, each mapped when it is first read; a copy in another process maps for itself."""
+    """Shards, each opened when it is first read; a copy in another process opens its own."""
 
     def __init__(
         self, folder: Path, shards: tuple[Shard, ...], remote: RemoteShards | None
@@ -78,7 +87,7 @@ class _Shards:
         self.folder = folder
         self.shards = shards
         self.remote = remote
-        self.mapped = lru_cache(_MAX_MAPPED)(partial(_mapped, folder, shards))
+        self.opened = lru_cache(_MAX_OPEN)(partial(_opened, folder, shards))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Shards, (self.folder, self.shards, self.remote)
@@ -102,8 +111,8 @@ class _Shards:
 class Records:
     """A sequence of payloads. Cheap to slice, to pickle and to read from many threads.
 
-    A shard that is cut while it is mapped ends the process when it is read there, as with any
-    mapped file; one that was replaced by a rename is still read as it was.
+    Shards are read and not mapped: one that is cut in place, or an error of its disk, would end the
+    process with SIGBUS. A shard that was replaced by a rename is still read as it was.
     """
 
     def __init__(self, shards: _Shards, frames: Frames, *, verify_crc: bool) -> None:
@@ -116,6 +125,15 @@ class Records:
 
     def __getitem__(self, wanted: slice) -> Records:
         return Records(self._shards, self.frames[wanted], verify_crc=self._verify_crc)
+
+    def _framed(self, shard: int, offset: int, length: int) -> Bytes:
+        """Return the bytes of a frame, fewer where its shard ends before it does."""
+        file = self._shards.opened(shard)  # held here, so that no other thread's opening closes it
+        try:
+            return np.frombuffer(os.pread(file.number, length, offset), np.uint8)
+        except OSError as error:
+            where, what = self._shards.located(shard), f"cannot be read ({error.strerror})"
+            raise DatasetError(where, what, self._shards.way_out()) from error
 
     @property
     def is_remote(self) -> bool:
@@ -133,11 +151,11 @@ class Records:
         return [f"{self._shards.folder}/{shard.name}" for shard in self._shards.shards]
 
     def payload(self, number: int) -> memoryview:
-        """Return the payload of a record, 0 ≤ number < len: a view into its shard, not a copy.
+        """Return the payload of a record, 0 ≤ number < len.
 
         Raises:
             RecordError: it is damaged.
-            DatasetError: its shard is gone, or is another than it was.
+            DatasetError: its shard is gone, cannot be read, or is another than it was.
 
         """
         if self._shards.remote is not None:
@@ -149,7 +167,10 @@ class Records:
             return memoryview(found)
         frames = self.frames
         offset, length = frames.offset.item(number), frames.length.item(number)
-        framed = self._shards.mapped(frames.shard.item(number))[offset : offset + length]
+        framed = self._framed(frames.shard.item(number), offset, length)
+        if len(framed) < length:
+            what = f"its shard was cut while it was read: {len(framed):,} of {length:,} bytes"
+            raise self.damaged(number, what)
         if not self._verify_crc:
             return framed[HEADER_BYTES:-FOOTER_BYTES].data
         try:
@@ -288,12 +309,11 @@ def open_records(
     return Records(_Shards(folder, wanted, remote), frames, verify_crc=verify_crc)
 
 
-def _mapped(folder: Path, shards: tuple[Shard, ...], number: int) -> Bytes:
+def _opened(folder: Path, shards: tuple[Shard, ...], number: int) -> _Descriptor:
     path = f"{folder}/{shards[number].name}"
     try:
-        with open_regular(path) as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError: it is empty now
+        file = _Descriptor(regular_descriptor(path))
+    except OSError as error:
         raise DatasetError(path, f"cannot be read ({error})", way_out(folder)) from error
-    check_size(path, len(mapped), shards[number].num_bytes, folder)
-    return np.frombuffer(mapped, np.uint8)
+    check_size(path, os.fstat(file.number).st_size, shards[number].num_bytes, folder)
+    return file

@@ -1,4 +1,4 @@
-"""Batches of images filled in one call, straight from mapped shards: the records that `Decoder`
+"""Batches of images filled in one call, straight from the shards: the records that `Decoder`
 would have parsed, and the same pixels.
 
 The graph carries positions, and threads of our own decode each image to where it stays. Where the
