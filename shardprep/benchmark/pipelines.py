@@ -1,48 +1,49 @@
-"""The ways that `shardprep bench` compares. Each gives the same records for ever, in batches.
-
-    python -m shardprep.benchmark.pipelines WAY FOLDER SPLIT NUM_RECORDS BATCH_SIZE
-
-runs one of them in a process of its own: a line of JSON when it is ready, then for each line of
-stdin, a number of seconds, one measured round. `shardprep.benchmark.run` is the other end.
-"""
+"""The pipelines that `shardprep bench` compares: the same records without end, in batches."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import resource
-import sys
-import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from shardprep.benchmark.result import Round
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.schema import IMAGE, LABELS
-from shardprep.errors import DatasetError, ShardprepError
+from shardprep.errors import DatasetError
 from shardprep.reader import Dataset, ReadConfig, load
 from shardprep.reader.splits import select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from shardprep.dataset.schema import Schema
 
 _SIZE_OF_OTHERS = (224, 224)
+"""Height and width in pixels to which images are resized where theirs differ."""
 _WINDOW = 2048
+"""Records of the shuffle window of the pipelines that have one."""
 _WHITE = 255.0
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What every way reads: the first records of a split, in whole shards."""
+    """The records that every pipeline reads: the first ones of a split, in whole shards."""
 
     folder: Path
     split: str
     num_records: int
     batch_size: int
+
+    @classmethod
+    def parsed(cls, folder: str, split: str, num_records: str, batch_size: str) -> Self:
+        """Return the source that arguments of a command line mean."""
+        return cls(Path(folder), split, int(num_records), int(batch_size))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of a command line that `parsed` takes."""
+        return str(self.folder), self.split, str(self.num_records), str(self.batch_size)
 
     @property
     def slice(self) -> str:
@@ -67,7 +68,7 @@ class Source:
 
 
 def naive(source: Source) -> Any:
-    """One file after the other, one image after the other, float32 before the batch."""
+    """Return the pipeline of a tutorial: a file at a time, an image at a time, float32 early."""
     import tensorflow as tf
 
     decode = _decoder(source)
@@ -80,7 +81,7 @@ def naive(source: Source) -> Any:
 
 
 def tuned(source: Source) -> Any:
-    """What the tf.data performance guide and the MLPerf pipelines do, by hand."""
+    """Return the pipeline of the tf.data performance guide and MLPerf, written by hand."""
     import tensorflow as tf
 
     files = source.files
@@ -108,7 +109,7 @@ def tuned(source: Source) -> Any:
 
 
 def tfds(source: Source) -> Any:
-    """TensorFlow Datasets with its defaults: it opens the folder unchanged."""
+    """Return the pipeline of TensorFlow Datasets with its defaults; it opens the folder as is."""
     import tensorflow as tf
 
     if importlib.util.find_spec("tensorflow_datasets") is None:
@@ -132,7 +133,7 @@ def tfds(source: Source) -> Any:
 
 
 def with_tensorflow(source: Source) -> Any:
-    """`reader.load`."""
+    """Return the pipeline of `reader.load`."""
     config = ReadConfig(image_size=source.resized_to) if source.resized_to else None
     return load(
         source.folder,
@@ -145,52 +146,42 @@ def with_tensorflow(source: Source) -> Any:
 
 
 def without_tensorflow(source: Source) -> Any:
-    """`reader.Dataset`, which needs no TensorFlow."""
+    """Return the batches of `reader.Dataset`, which needs no TensorFlow."""
     return Dataset(source.folder, source.slice).batches(
         source.batch_size, shuffle=True, epochs=None
     )
 
 
-WAYS: dict[str, Callable[[Source], Any]] = {
-    "naive": naive,
-    "tuned": tuned,
-    "tfds": tfds,
-    "load": with_tensorflow,
-    "dataset": without_tensorflow,
+class Pipeline(NamedTuple):
+    """One pipeline of the comparison."""
+
+    title: str
+    """Name in tables and pictures."""
+    make: Callable[[Source], Any]
+    """Returns an iterable of batches without end."""
+    is_traced: bool = False
+    """Whether a timeline of it is drawn."""
+
+
+PIPELINES = {
+    "naive": Pipeline("naive tf.data", naive, is_traced=True),
+    "tuned": Pipeline("tuned tf.data", tuned),
+    "tfds": Pipeline("tfds", tfds),
+    "load": Pipeline("reader.load", with_tensorflow, is_traced=True),
+    "dataset": Pipeline("reader.Dataset", without_tensorflow, is_traced=True),
 }
-"""By the names of `shardprep.benchmark.result.WAYS`."""
-
-
-def measure(way: Callable[[Source], Any], source: Source, seconds: float) -> Round:
-    """Draw batches for some seconds from a pipeline that is built for it.
-
-    The first batch is timed apart: it is opening files, building a graph, filling windows.
-    """
-    start = time.perf_counter()
-    batches = iter(way(source))
-    next(batches)
-    begin, cpu = time.perf_counter(), _cpu_s()
-    num_images, end = 0, begin
-    while end - begin < seconds:
-        num_images += num_images_of(next(batches))
-        end = time.perf_counter()
-    return Round(begin - start, num_images, end - begin, _cpu_s() - cpu)
-
-
-def num_images_of(batch: Any) -> int:
-    """Return the number of images of what a pipeline yields."""
-    return len(images_of(batch))
+"""The only table of pipelines: name in JSON and on command lines → pipeline, in their order."""
 
 
 def images_of(batch: Any) -> Any:
-    """Return the images of what a pipeline yields: a dict, (images, targets) or images alone."""
+    """Return the images of a batch: a dict, (images, targets) or images alone."""
     if isinstance(batch, dict):
         return batch[IMAGE]
     return batch[0] if isinstance(batch, tuple) else batch
 
 
 def _decoder(source: Source) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what a pipeline written by hand would map over records."""
+    """Return the function that a pipeline written by hand maps over records."""
     import tensorflow as tf
 
     schema = source.schema
@@ -230,46 +221,3 @@ def _resized(pixels: Any, size: tuple[int, int]) -> Any:
 
     resized = tf.image.resize(pixels, size, antialias=True)
     return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, _WHITE), tf.uint8)
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def _peak_bytes() -> int:
-    """Return the most memory that this program has held; getrusage would count its parent's."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
-
-
-def _say(**values: Any) -> None:
-    sys.stdout.write(json.dumps(values) + "\n")
-    sys.stdout.flush()
-
-
-def _lines() -> Iterator[str]:
-    yield from sys.stdin
-
-
-def main(arguments: list[str]) -> None:
-    """Serve one way until stdin ends."""
-    name, folder, split, num_records, batch_size = arguments
-    source = Source(Path(folder), split, int(num_records), int(batch_size))
-    try:
-        images = images_of(next(iter(WAYS[name](source))))
-        _say(yields=images.dtype.name)
-        for line in _lines():
-            done = measure(WAYS[name], source, float(line))
-            _say(**asdict(done), peak_bytes=_peak_bytes())
-    except ModuleNotFoundError as error:
-        _say(problem=f"{error.name} is not installed")
-    except ShardprepError as error:
-        _say(problem=str(error))
-    except Exception as error:  # TensorFlow raises what it likes; the row says it
-        _say(problem=f"{type(error).__name__}: {str(error).splitlines()[0]}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

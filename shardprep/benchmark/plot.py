@@ -1,6 +1,6 @@
-"""A benchmark as a picture: bars of images a second, and when each kind of work was going on.
+"""A benchmark as a picture: bars of images a second, and timelines of read, decode and train.
 
-Matplotlib is an extra (`pip install 'shardprep[plot]'`) and comes with the picture that is drawn.
+Matplotlib is an extra (`pip install 'shardprep[plot]'`) and is imported here alone, to draw.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from shardprep.benchmark.result import WAYS
+from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 _OURS, _OTHERS, _INK, _FAINT = "#0b6e99", "#b9c4cc", "#22303a", "#8a979f"
 _ROWS = {"Read": "#d08a1d", "Decode": "#5b8c3e", "Train": "#0b6e99"}
-_INCHES, _DPI = (9.0, 7.0), 150
+_WIDTH, _BARS_HEIGHT, _TIMELINE_HEIGHT, _DPI = 9.0, 3.7, 1.65, 150
+"""Inches, and pixels of an inch."""
 _GAP_MS = 0.2
-"""A shorter pause between two images is the work of finding the next one, and is not drawn."""
+"""Milliseconds of the longest pause between two images that is not drawn: finding the next one."""
 
 
 def check_plot(path: Path) -> None:
-    """See that a picture can be written there, before anything is measured for it.
+    """Check that a picture can be written there, before anything is measured for it.
 
     Raises:
         RecipeError: matplotlib is not installed, or the file is no .png.
@@ -45,8 +46,8 @@ def write_plot(found: Benchmark, path: Path) -> None:
     """Write the picture, a PNG."""
     from matplotlib.figure import Figure
 
-    rows = [2.2, *(1.0 for _ in found.timelines)]
-    figure = Figure(figsize=_INCHES, dpi=_DPI, facecolor="white")
+    rows = [_BARS_HEIGHT, *(_TIMELINE_HEIGHT for _ in found.timelines)]
+    figure = Figure(figsize=(_WIDTH, sum(rows)), dpi=_DPI, facecolor="white")
     figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.12)
     axes = figure.subplots(len(rows), 1, height_ratios=rows, squeeze=False)[:, 0]
     _bars(axes[0], found)
@@ -66,7 +67,7 @@ def write_plot(found: Benchmark, path: Path) -> None:
 
 def _bars(ax: Any, found: Benchmark) -> None:
     ways = [way for way in found.ways if way.rounds][::-1]
-    names = [WAYS[way.name] for way in ways]
+    names = [PIPELINES[way.name].title for way in ways]
     colours = [_OURS if name.startswith("reader.") else _OTHERS for name in names]
     bars = ax.barh(names, [way.images_s for way in ways], color=colours, height=0.62)
     labels = [f"{way.images_s:,.0f}   first batch {way.first_batch_s:.2f} s" for way in ways]
@@ -94,14 +95,14 @@ def _timeline(ax: Any, timeline: Timeline, longest: float) -> None:
     busy = sum(end - start for start, end in timeline.train) / timeline.train[-1][1]
     rate = timeline.num_images / timeline.elapsed_s
     ax.set_title(
-        f"{WAYS[timeline.way]}: {rate:,.0f} images/s, training {busy:.0%} of the time",
+        f"{PIPELINES[timeline.way].title}: {rate:,.0f} images/s, training {busy:.0%} of the time",
         loc="left", color=_INK, fontsize=10,
     )  # fmt: skip
     _plain(ax)
 
 
 def _milliseconds(spans: Sequence[Span], gap: float) -> list[tuple[float, float]]:
-    """Return (start, length) of each, those with less than a gap between them as one."""
+    """Return start and length of each span, those with less than a gap between them as one."""
     found: list[tuple[float, float]] = []
     for start, end in ((start * 1e3, end * 1e3) for start, end in spans):
         if found and start - sum(found[-1]) < gap:

@@ -1,4 +1,4 @@
-"""What a benchmark has found. Values only."""
+"""The result of a benchmark. Values only."""
 
 from __future__ import annotations
 
@@ -10,42 +10,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-WAYS = {
-    "naive": "naive tf.data",
-    "tuned": "tuned tf.data",
-    "tfds": "tfds",
-    "load": "reader.load",
-    "dataset": "reader.Dataset",
-}
-"""Name → how it is called in a table."""
-
-TRACED = ("naive", "load")
-"""The ways whose timelines are drawn, above each other."""
-
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One turn of one way."""
+    """One turn of one pipeline."""
 
     first_batch_s: float
-    """From nothing to the first batch; what follows does not count it."""
+    """Seconds from nothing to the first batch; the other figures do not count it."""
     num_images: int
     elapsed_s: float
     cpu_s: float
-    """Of all cores together."""
+    """Seconds of all cores together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What came of one way."""
+    """The rounds of one pipeline."""
 
     name: str
+    """Name in `shardprep.benchmark.pipelines.PIPELINES`."""
     problem: str = ""
     """Why it cannot run here; then there are no rounds."""
     yields: str = ""
     """The dtype of its images."""
     peak_bytes: int = 0
-    """The most memory its process has held, libraries included."""
+    """Most bytes of memory that its process has held, libraries included."""
     rounds: tuple[Round, ...] = ()
 
     @property
@@ -60,7 +49,7 @@ class Way:
 
     @property
     def first_batch_s(self) -> float:
-        """Median of the rounds."""
+        """Seconds to the first batch, median of the rounds."""
         return self._median(lambda one: one.first_batch_s)
 
     def _median(self, value: Callable[[Round], float]) -> float:
@@ -73,13 +62,13 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """When each kind of work was going on while a small network was trained."""
+    """Times when each kind of work was going on, while a pause stood in for training."""
 
     way: str
     num_images: int
-    """That were trained on from the start of the first step to the start of the last."""
+    """Images trained on from the start of the first step to the start of the last."""
     elapsed_s: float
-    """From the one to the other."""
+    """Seconds from the start of the first step to the start of the last."""
     read: tuple[Span, ...]
     decode: tuple[Span, ...]
     train: tuple[Span, ...]
@@ -87,32 +76,32 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to measure."""
+    """Options of a measurement."""
 
     batch_size: int = 64
     seconds: float = 2.0
-    """That a way is measured for in each round."""
+    """Seconds that a pipeline is measured for in each round."""
     rounds: int = 3
     timelines: bool = False
-    """Trace the ways of `TRACED` as well."""
+    """Whether timelines are traced as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """What was read, and how fast."""
+    """The records that were read, and how fast each pipeline was."""
 
     path: Path
     split: str
     num_records: int
     num_bytes: int
-    """Of the shards that were read."""
+    """Bytes of the shards that were read."""
     settings: Settings
     num_cores: int
     ways: tuple[Way, ...]
     timelines: tuple[Timeline, ...] = ()
     step_s: float = 0.0
-    """What a step takes in the timelines."""
+    """Seconds of a step in the timelines."""
 
     def bytes_s(self, way: Way) -> float:
-        """Return the bytes of shards a second."""
+        """Return the bytes of shards a second of a pipeline."""
         return way.images_s * self.num_bytes / self.num_records

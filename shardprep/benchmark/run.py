@@ -1,8 +1,9 @@
-"""Every way to read in a process of its own, turn by turn.
+"""A benchmark: each pipeline in a process of its own, turn by turn.
 
-A process of its own has a peak of memory of its own, and no way warms up another. The ways take
-turns for several rounds, and the median of the rounds counts: what else the machine does hits all
-of them alike. TensorFlow is imported by those processes only.
+A process of its own has a peak of memory of its own, and no pipeline warms up another. They take
+turns for several rounds, and the median of the rounds counts: other work of the machine hits all
+of them alike. TensorFlow is imported by those processes only; `measure` and `trace` say what goes
+through their pipes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import tempfile
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from shardprep.benchmark.result import TRACED, WAYS, Benchmark, Round, Timeline, Way
+from shardprep.benchmark import measure, trace
+from shardprep.benchmark.pipelines import PIPELINES, Source
+from shardprep.benchmark.result import Benchmark, Round, Timeline, Way
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
@@ -29,18 +32,22 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Shard
 
 _MOST_BYTES = 1 << 30
+"""Bytes of shards that are read at most, but one shard always."""
 _BLOCK_BYTES = 1 << 22
+"""Bytes that are read at a time to bring a file into memory."""
+_PACE = "load"
+"""The pipeline that a step of the timelines is as long as a batch of, if it runs here."""
 _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
-"""No log, and no accelerator: what is compared is work of the host."""
+"""Environment without logs and accelerator: the work of the host is compared."""
 
 
 def run_benchmark(
     folder: Path, split: str, settings: Settings, notice: Callable[[str], None]
 ) -> Benchmark:
-    """Measure every way on one split; of a large one, on its first shards, about 1 GiB.
+    """Measure every pipeline on one split; of a large one, on its first shards, about 1 GiB.
 
-    Timelines are traced while each batch is used for as long as the last way of `TRACED` takes to
-    make one: the shortest step that it could keep up with.
+    Timelines are traced while each batch is used for as long as `reader.load` takes to make one:
+    the shortest step that it could keep up with.
 
     Raises:
         DatasetError: there is no such split.
@@ -50,23 +57,25 @@ def run_benchmark(
     num_records = sum(shard.num_records for shard in shards)
     for shard in shards:
         _warm(folder / shard.name)
-    source = (str(folder), split, str(num_records), str(settings.batch_size))
+    source = Source(folder, split, num_records, settings.batch_size)
     with ExitStack() as stack:
         notice("starting")  # all at once: that is not measured
-        runs = [stack.enter_context(_Run(name, source)) for name in WAYS]
+        runs = [stack.enter_context(_Run(name, source)) for name in PIPELINES]
         for run in runs:
             run.wait_until_ready()
         for turn in range(settings.rounds):
             for run in runs:
                 if not run.problem:
-                    notice(f"{WAYS[run.name]}: round {turn + 1} of {settings.rounds}")
+                    notice(f"{PIPELINES[run.name].title}: round {turn + 1} of {settings.rounds}")
                     run.round(settings.seconds)
         ways = tuple(run.result() for run in runs)
-    step_s = settings.batch_size / (_rate(ways, TRACED[-1]) or 1.0)
-    traced = []
-    for name in TRACED if settings.timelines else ():
-        notice(f"{WAYS[name]}: tracing")
-        traced.append(_trace(name, source, step_s))
+    step_s, traced = 0.0, []
+    rates = {way.name: way.images_s for way in ways if way.rounds}
+    if settings.timelines and rates:
+        step_s = settings.batch_size / rates.get(_PACE, max(rates.values()))
+        for name in (name for name in rates if PIPELINES[name].is_traced):
+            notice(f"{PIPELINES[name].title}: tracing")
+            traced.append(_trace(name, source, step_s))
     return Benchmark(
         path=folder,
         split=split,
@@ -76,18 +85,14 @@ def run_benchmark(
         num_cores=usable_cores(),
         ways=ways,
         timelines=tuple(one for one in traced if one is not None),
-        step_s=step_s if settings.timelines else 0.0,
+        step_s=step_s,
     )
 
 
-def _rate(ways: tuple[Way, ...], name: str) -> float:
-    return next(way.images_s for way in ways if way.name == name)
-
-
-def _trace(name: str, source: tuple[str, ...], step_s: float) -> Timeline | None:
-    """Return the timeline of a way, None where it or the profiler does not run here."""
+def _trace(name: str, source: Source, step_s: float) -> Timeline | None:
+    """Return the timeline of a pipeline, None where the profiler does not run here."""
     done = subprocess.run(  # noqa: S603 - a module of ours
-        [sys.executable, "-m", "shardprep.benchmark.trace", name, *source, str(step_s)],
+        [sys.executable, "-m", trace.__name__, name, *source.arguments, str(step_s)],
         capture_output=True, text=True, check=False, env={**os.environ, **_QUIET},
     )  # fmt: skip
     if done.returncode:
@@ -111,7 +116,7 @@ def _first_shards(folder: Path, split: str) -> list[Shard]:
 
 
 def _warm(path: Path) -> None:
-    """Read a file, so that the first way to come does not pay for the disk."""
+    """Read a file, so that the first pipeline to read it does not pay for the disk."""
     try:
         with path.open("rb") as file:
             while file.read(_BLOCK_BYTES):
@@ -123,16 +128,16 @@ def _warm(path: Path) -> None:
 
 
 class _Run:
-    """The process of one way."""
+    """The process that measures one pipeline."""
 
-    def __init__(self, name: str, source: tuple[str, ...]) -> None:
+    def __init__(self, name: str, source: Source) -> None:
         self.name = name
         self.problem = ""
         self._said: dict[str, Any] = {}
         self._rounds: list[Round] = []
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._process = subprocess.Popen(  # noqa: S603 - a module of ours
-            [sys.executable, "-m", "shardprep.benchmark.pipelines", name, *source],
+            [sys.executable, "-m", measure.__name__, name, *source.arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
             env={**os.environ, **_QUIET},
         )  # fmt: skip
@@ -146,11 +151,11 @@ class _Run:
         self._errors.close()
 
     def wait_until_ready(self) -> None:
-        """Wait until it has given a batch, or said why it cannot."""
+        """Wait until the pipeline has given a batch, or the process has said why it cannot."""
         self._listen()
 
     def round(self, seconds: float) -> None:
-        """Let it have its turn."""
+        """Measure one round of so many seconds."""
         stdin = self._process.stdin
         if stdin is not None:
             stdin.write(f"{seconds}\n")
@@ -160,7 +165,7 @@ class _Run:
             self._rounds.append(Round(**{key: said[key] for key in Round.__slots__}))
 
     def result(self) -> Way:
-        """Return what came of it."""
+        """Return the rounds so far, or the problem."""
         if self.problem:
             return Way(self.name, self.problem)
         return Way(

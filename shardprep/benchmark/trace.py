@@ -1,28 +1,34 @@
-"""When reading, decoding and training were at work, as TensorFlow's own profiler saw it.
+"""The process that traces one pipeline: when it read, decoded and trained.
 
-    python -m shardprep.benchmark.trace WAY FOLDER SPLIT NUM_RECORDS BATCH_SIZE STEP_S
+    python -m shardprep.benchmark.trace PIPELINE FOLDER SPLIT NUM_RECORDS BATCH_SIZE STEP_S
 
 draws batches and spends `STEP_S` seconds on each, as a training step on an accelerator would,
-which leaves the host's cores alone; writes one object of JSON to stdout. The pipeline is traced
-as it is: nothing is put into it.
+which leaves the host's cores alone; writes one object of JSON, a `Timeline`, to stdout. Work of
+TensorFlow is seen by its own profiler, work of this package's threads by timing two methods.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from shardprep.benchmark.pipelines import WAYS, Source
+from shardprep.benchmark.pipelines import PIPELINES, Source
 from shardprep.benchmark.result import Timeline
+from shardprep.reader.arrays.features import Values
+from shardprep.reader.arrays.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from shardprep.benchmark.result import Span
 
 _WARM_UP_STEPS, _TRACED_STEPS = 20, 10
 _PS = 1e-12
@@ -31,38 +37,41 @@ _READ = re.compile(r"Iterator::.*::TFRecord(V\d)?$")
 _DECODE = re.compile(
     r".*:(ParseExampleV2|ParseSingleExample|Decode\w+|Resize\w+|ScaleAndTranslate|Cast|RealDiv|Mul)$"
 )
-_TRAIN = "shardprep train"
+_CLOCK = "shardprep clock"
+"""Name of the event by which the profiler's clock is set to that of this module."""
 
 
-def trace(way: str, source: Source, step_s: float) -> Timeline:
-    """Take some steps, and return what was at work when."""
-    import tensorflow as tf
-
-    batches = iter(WAYS[way](source))
+def trace(name: str, source: Source, step_s: float) -> Timeline:
+    """Return the timeline of some steps of a pipeline."""
+    batches = iter(PIPELINES[name].make(source))
     for _ in range(_WARM_UP_STEPS):  # until tf.data has found how many threads to use
         next(batches)
         time.sleep(step_s)
-    with tempfile.TemporaryDirectory(prefix="shardprep-") as folder:
-        tf.profiler.experimental.start(folder)
-        for number in range(_TRACED_STEPS):
+    steps: list[Span] = []
+    with (
+        _timed(Records, "payload") as read,
+        _timed(Values, "fill") as decode,
+        _profiled() as events,
+    ):
+        for _ in range(_TRACED_STEPS):
             next(batches)
-            with tf.profiler.experimental.Trace(_TRAIN, step_num=number):
-                time.sleep(step_s)
-        tf.profiler.experimental.stop()
-        events = list(_events(Path(folder)))
-    steps = [(start, end) for name, start, end in events if name == _TRAIN]
-    begin, stop = min(start for start, _ in steps), max(end for _, end in steps)
+            start = time.perf_counter()
+            time.sleep(step_s)
+            steps.append((start, time.perf_counter()))
+    begin, stop = steps[0][0], steps[-1][1]
 
-    def rows(spans: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    def rows(spans: Iterable[Span]) -> tuple[Span, ...]:
         inside = ((max(start, begin), min(end, stop)) for start, end in spans)
         return tuple((a - begin, b - begin) for a, b in union(inside))
 
+    read += [(start, end) for event, start, end in events if _READ.match(event)]
+    decode += [(start, end) for event, start, end in events if _DECODE.match(event)]
     return Timeline(
-        way=way,
+        way=name,
         num_images=(_TRACED_STEPS - 1) * source.batch_size,
-        elapsed_s=max(start for start, _ in steps) - begin,
-        read=rows((start, end) for name, start, end in events if _READ.match(name)),
-        decode=rows((start, end) for name, start, end in events if _DECODE.match(name)),
+        elapsed_s=steps[-1][0] - begin,
+        read=rows(read),
+        decode=rows(decode),
         train=rows(steps),
     )
 
@@ -81,8 +90,49 @@ def union(spans: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]
         yield current
 
 
+@contextmanager
+def _timed(owner: type, method: str) -> Iterator[list[Span]]:
+    """Record the calls of a method, in whichever thread, until the block ends."""
+    original = getattr(owner, method)
+    spans: list[Span] = []
+
+    @functools.wraps(original)
+    def timed(*arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return original(*arguments, **options)
+        finally:
+            spans.append((start, time.perf_counter()))
+
+    setattr(owner, method, timed)
+    try:
+        yield spans
+    finally:
+        setattr(owner, method, original)
+
+
+@contextmanager
+def _profiled() -> Iterator[list[tuple[str, float, float]]]:
+    """Record TensorFlow's events until the block ends: name, start and end by `perf_counter`."""
+    events: list[tuple[str, float, float]] = []
+    tf: Any = sys.modules.get("tensorflow")
+    if tf is None:  # the pipeline does without
+        yield events
+        return
+    with tempfile.TemporaryDirectory(prefix="shardprep-") as folder:
+        tf.profiler.experimental.start(folder)
+        now = time.perf_counter()
+        with tf.profiler.experimental.Trace(_CLOCK):
+            pass
+        yield events
+        tf.profiler.experimental.stop()
+        found = list(_events(Path(folder)))
+    behind = now - next(start for name, start, _ in found if name == _CLOCK)
+    events += [(name, start + behind, end + behind) for name, start, end in found]
+
+
 def _events(folder: Path) -> Iterator[tuple[str, float, float]]:
-    """Yield (name, start, end) of what the host did, seconds of one clock."""
+    """Yield name, start and end of the events of the host, seconds of one clock."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     (path,) = folder.glob("plugins/profile/*/*.xplane.pb")
@@ -100,10 +150,10 @@ def _events(folder: Path) -> Iterator[tuple[str, float, float]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Trace one way, and print what was seen."""
-    way, folder, split, num_records, batch_size, step_s = arguments
-    source = Source(Path(folder), split, int(num_records), int(batch_size))
-    sys.stdout.write(json.dumps(asdict(trace(way, source, float(step_s)))) + "\n")
+    """Write the timeline of one pipeline to stdout."""
+    name, *rest, step_s = arguments
+    timeline = trace(name, Source.parsed(*rest), float(step_s))
+    sys.stdout.write(json.dumps(asdict(timeline)) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,18 +20,16 @@ from PIL import Image
 from rich.console import Console
 
 from shardprep.benchmark import run as bench_run
+from shardprep.benchmark.pipelines import PIPELINES, Pipeline, Source, images_of, naive
 from shardprep.benchmark.plot import check_plot, write_plot
-from shardprep.benchmark.result import TRACED, WAYS, Benchmark, Round, Settings, Way
+from shardprep.benchmark.result import Benchmark, Round, Settings, Way
 from shardprep.benchmark.run import run_benchmark
 from shardprep.cli.display.benchmark import print_benchmark
 from shardprep.cli.results import BenchJson
 from shardprep.errors import DatasetError, RecipeError
-from tests.support.benchmark import example
+from tests.support.benchmark import TRACED, example
 from tests.support.builders import build, png, write, zip_bytes
 from tests.support.json_page import printed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUM_IMAGES, BATCH_SIZE = 40, 8
 SHORT = Settings(batch_size=BATCH_SIZE, seconds=0.05, rounds=2)
@@ -65,10 +66,7 @@ def stored(folder: Path) -> Counter[bytes]:
 
 def epoch(folder: Path, name: str) -> list[Any]:
     """Return the images of as many batches as make an epoch."""
-    from shardprep.benchmark.pipelines import WAYS as FUNCTIONS
-    from shardprep.benchmark.pipelines import Source, images_of
-
-    batches = iter(FUNCTIONS[name](Source(folder, "train", NUM_IMAGES, BATCH_SIZE)))
+    batches = iter(PIPELINES[name].make(Source(folder, "train", NUM_IMAGES, BATCH_SIZE)))
     found = [np.asarray(images_of(next(batches))) for _ in range(NUM_IMAGES // BATCH_SIZE)]
     assert {len(batch) for batch in found} == {BATCH_SIZE}
     return [image for batch in found for image in batch]
@@ -76,7 +74,7 @@ def epoch(folder: Path, name: str) -> list[Any]:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", ["png", "raw", "unlabelled"])
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", PIPELINES)
 def test_every_way_gives_every_image_once_an_epoch(
     sets: dict[str, Path], form: str, name: str
 ) -> None:
@@ -93,23 +91,17 @@ def test_every_way_gives_every_image_once_an_epoch(
         assert seen == expected
 
 
-@pytest.mark.parametrize("name", [name for name in WAYS if name != "dataset"])
+@pytest.mark.parametrize("name", [name for name in PIPELINES if name != "dataset"])
 def test_images_of_many_sizes_are_resized_by_tensorflow_s_ways(
     sets: dict[str, Path], name: str
 ) -> None:
     assert {image.shape for image in epoch(sets["own sizes"], name)} == {(224, 224, 3)}
 
 
-def test_there_is_a_function_for_every_way() -> None:
-    from shardprep.benchmark.pipelines import WAYS as FUNCTIONS
-
-    assert list(FUNCTIONS) == list(WAYS)
-
-
 def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Benchmark:
     """Measure a few ways: TensorFlow takes long to start."""
-    monkeypatch.setattr(bench_run, "WAYS", {name: WAYS.get(name, name) for name in names})
-    monkeypatch.setattr(bench_run, "TRACED", ("dataset",))
+    table = {name: PIPELINES.get(name, Pipeline(name, naive)) for name in names}
+    monkeypatch.setattr(bench_run, "PIPELINES", table)
     return run_benchmark(folder, "train", SHORT, lambda _: None)
 
 
@@ -162,7 +154,7 @@ def test_of_a_large_split_only_the_first_shards_are_read(
 
 @pytest.mark.thorough
 def test_bench_gives_json_and_a_picture(sets: dict[str, Path], tmp_path: Path) -> None:
-    """The whole command: five processes to measure, two to trace."""
+    """The whole command: five processes to measure, three to trace."""
     picture = tmp_path / "bench.png"
     command = ["bench", sets["png"], "--seconds", 0.1, "--rounds", 1, "--batch-size", BATCH_SIZE]
     done = subprocess.run(
@@ -172,27 +164,68 @@ def test_bench_gives_json_and_a_picture(sets: dict[str, Path], tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     found = printed(done.stdout, BenchJson)
     ways = {way["name"]: way for way in found["ways"]}
-    assert list(ways) == list(WAYS)
+    assert list(ways) == list(PIPELINES)
     assert {name: way["problem"] for name, way in ways.items() if way["problem"]} == {}
     assert all(way["images_s"] > 0 for way in ways.values())
     assert ways["naive"]["yields"] == "float32"
-    assert {ways[name]["yields"] for name in WAYS if name != "naive"} == {"uint8"}
+    assert {ways[name]["yields"] for name in PIPELINES if name != "naive"} == {"uint8"}
     # TensorFlow alone is hundreds of megabytes; the peak of one way is not that of another.
     assert ways["dataset"]["peak_bytes"] < min(
-        ways[n]["peak_bytes"] for n in WAYS if n != "dataset"
+        ways[n]["peak_bytes"] for n in PIPELINES if n != "dataset"
     )
     assert tuple(one["way"] for one in found["timelines"]) == TRACED
     for one in found["timelines"]:
         last = one["train"][-1][1]
         assert len(one["train"]) == 10
         assert all(end - start >= found["step_s"] * 0.99 for start, end in one["train"])
-        assert one["read"]
-        assert one["decode"]
+        assert all(one[row] for row in ("read", "decode"))
         for row in ("read", "decode", "train"):
             flat = [time for span in one[row] for time in span]
             assert flat == sorted(flat)
             assert 0 <= flat[0] <= flat[-1] <= last
     assert Image.open(picture).format == "PNG"
+
+
+TRACE = """
+import json, sys
+from dataclasses import asdict
+from pathlib import Path
+from shardprep.benchmark.pipelines import Source
+from shardprep.benchmark.trace import trace
+from shardprep.reader.tf import batch_decode
+fills, name, folder = sys.argv[1:]
+batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"raw": 1024 if fills else 0}
+print(json.dumps(asdict(trace(name, Source(Path(folder), "train", 40, 8), 0.01))))
+"""
+
+
+@pytest.mark.parametrize(("name", "fills"), [("load", "yes"), ("load", ""), ("dataset", "")])
+def test_reading_and_decoding_are_seen_in_both_readers(
+    sets: dict[str, Path], name: str, fills: str
+) -> None:
+    """In the threads of this package, which the profiler does not know, and in TensorFlow's."""
+    done = subprocess.run(
+        [sys.executable, "-c", TRACE, fills, name, str(sets["raw"])],
+        check=True, capture_output=True, text=True, env={**os.environ, **bench_run._QUIET},
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    stop = found["train"][-1][1]
+    for row in ("read", "decode"):
+        assert len(found[row]) >= 3
+        assert all(0 <= start < end <= stop for start, end in found[row])
+    # Batches of 8 for 10 steps: neither is one bar from the beginning to the end.
+    assert max(end - start for start, end in found["decode"]) < stop / 2
+
+
+def test_timelines_are_as_fast_as_what_runs_here(
+    sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without TensorFlow, `reader.load` gives no pace, and the others still have timelines."""
+    table = {"nothing": Pipeline("nothing", naive, is_traced=True), "dataset": PIPELINES["dataset"]}
+    monkeypatch.setattr(bench_run, "PIPELINES", table)
+    found = run_benchmark(sets["png"], "train", replace(SHORT, timelines=True), lambda _: None)
+    assert [one.way for one in found.timelines] == ["dataset"]
+    assert found.step_s == pytest.approx(BATCH_SIZE / found.ways[1].images_s)
 
 
 def test_the_table_fits_80_columns_and_says_what_did_not_run() -> None:
@@ -217,8 +250,6 @@ def test_the_median_of_the_rounds_counts() -> None:
 
 @pytest.mark.parametrize("timelines", [True, False])
 def test_the_picture_shows_both_readers_in_their_colour(tmp_path: Path, timelines: bool) -> None:  # noqa: FBT001
-    from dataclasses import replace
-
     found = example()
     path = tmp_path / "bench.png"
     write_plot(found if timelines else replace(found, timelines=()), path)

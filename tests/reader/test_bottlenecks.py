@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from shardprep.benchmark import run as benchmark
-from shardprep.benchmark.result import WAYS, Benchmark, Round, Settings, Way
+from shardprep.benchmark.pipelines import PIPELINES
+from shardprep.benchmark.result import Benchmark, Round, Settings, Way
 from tests.support.benchmark import example
 from tests.support.command import run
 
@@ -74,7 +75,7 @@ def test_the_table_of_the_document_is_what_bench_prints(
     assert done.returncode == 0, done.stderr
     # Where a line is wrapped depends on its numbers.
     assert " ".join(shape(done.stdout)) == " ".join(shape(shown))
-    assert [row for row in WAYS.values() if row not in DOCUMENT] == []
+    assert [row.title for row in PIPELINES.values() if row.title not in DOCUMENT] == []
 
 
 def train(script: str, place: Path, *options: object) -> str:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardprep.benchmark.result import TRACED, WAYS, Benchmark, Round, Settings, Timeline, Way
+from shardprep.benchmark.pipelines import PIPELINES
+from shardprep.benchmark.result import Benchmark, Round, Settings, Timeline, Way
+
+TRACED = ("naive", "load", "dataset")
+"""Pipelines that have a timeline."""
 
 
 def example(**ways: Way) -> Benchmark:
@@ -12,7 +16,7 @@ def example(**ways: Way) -> Benchmark:
     steps = tuple((i * 0.1, i * 0.1 + 0.08) for i in range(3))
     found = (
         ways.get(name, Way(name, "", "uint8", 214 << 20, (Round(0.2, 99_999, 2.0, 3.0),)))
-        for name in WAYS
+        for name in PIPELINES
     )
     return Benchmark(
         path=Path("tfrecords/dogs_vs_cats/1.0.0"), split="train", num_records=1800,

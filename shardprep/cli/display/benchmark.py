@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardprep.benchmark.result import WAYS
+from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.cli.display.summary import megabytes, plain_table, print_line, print_title
 
 if TYPE_CHECKING:
@@ -14,18 +14,20 @@ if TYPE_CHECKING:
 
 
 def print_benchmark(console: Console, found: Benchmark) -> None:
-    """Show what each way gave, and what the fastest gave beside the slowest."""
+    """Print a row for each pipeline, and why one did not run."""
     size = megabytes(found.num_bytes)
     what = f"{found.split}: {found.num_records:,} images, {size}"
     print_title(console, str(found.path), f"  {what}")
     table = plain_table("way", "images/s", "a core", "MB/s", "first batch", "memory", "yields")
     table.columns[6].justify = "left"
     for way in found.ways:
-        table.add_row(WAYS[way.name], *_cells(found, way))
+        table.add_row(PIPELINES[way.name].title, *_cells(found, way))
     console.print(table)
     for way in found.ways:
         if way.problem:
-            print_line(console, "not run", f"{WAYS[way.name]}: {way.problem}", style="yellow")
+            print_line(
+                console, "not run", f"{PIPELINES[way.name].title}: {way.problem}", style="yellow"
+            )
     cores = "1 core" if found.num_cores == 1 else f"{found.num_cores} cores"
     settings = found.settings
     print_line(
