@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from shardprep.benchmark.pipelines import PIPELINES, Source
 from shardprep.benchmark.result import Timeline
 from shardprep.reader.arrays.features import Values
-from shardprep.reader.arrays.records import Records
+from shardprep.reader.records import Records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -126,15 +126,6 @@ class Records:
     def __getitem__(self, wanted: slice) -> Records:
         return Records(self._shards, self.frames[wanted], verify_crc=self._verify_crc)
 
-    def _framed(self, shard: int, offset: int, length: int) -> Bytes:
-        """Return the bytes of a frame, fewer where its shard ends before it does."""
-        file = self._shards.opened(shard)  # held here, so that no other thread's opening closes it
-        try:
-            return np.frombuffer(os.pread(file.number, length, offset), np.uint8)
-        except OSError as error:
-            where, what = self._shards.located(shard), f"cannot be read ({error.strerror})"
-            raise DatasetError(where, what, self._shards.way_out()) from error
-
     @property
     def is_remote(self) -> bool:
         """Whether a record may have to come from object storage."""
@@ -177,6 +168,15 @@ class Records:
             return unframe(framed, "", offset).data
         except RecordError as error:
             raise self.damaged(number, error.what) from error
+
+    def _framed(self, shard: int, offset: int, length: int) -> Bytes:
+        """Return the bytes of a frame, fewer where its shard ends before it does."""
+        file = self._shards.opened(shard)  # held here, so that no other thread's opening closes it
+        try:
+            return np.frombuffer(os.pread(file.number, length, offset), np.uint8)
+        except OSError as error:
+            where, what = self._shards.located(shard), f"cannot be read ({error.strerror})"
+            raise DatasetError(where, what, self._shards.way_out()) from error
 
     def read(
         self, firsts: Sequence[int], counts: Sequence[int]
