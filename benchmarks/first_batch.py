@@ -1,8 +1,9 @@
-"""Seconds until a set of 1,000 shards has been opened and its first batch is there.
+"""Seconds until a first batch is there: of a set of 1,000 shards that is opened, and of an epoch.
 
-Each count is of a process of its own, in which another small set has been read before: what
-TensorFlow sets up once in a program is not counted. `--before CHECKOUT`, and `--after CHECKOUT`
-unless it is this one, compares two checkouts of the package, in turn.
+Each count of opening is of a process of its own, in which another small set has been read before:
+what TensorFlow sets up once in a program is not counted. `--before CHECKOUT`, and `--after
+CHECKOUT` unless it is this one, compares two checkouts of the package, in turn. The first batches
+of epochs are those of one process, from the second epoch on, each epoch read to its end.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks import photos
-from benchmarks.measure import ROOT, Cost, Measure, Row, interleaved, run
+from benchmarks import photos, read
+from benchmarks.measure import ROOT, Cost, Measure, Row, built, interleaved, run, timed
 from benchmarks.table import alone, table
 
 LOAD = Measure("first batch of a set of 1,000 shards, `load`", unit="s")
 ARRAYS = Measure("first batch of a set of 1,000 shards, `Dataset.batches`", unit="s")
-MEASURES = (LOAD, ARRAYS)
+EPOCH = Measure("first batch of an epoch, `load` / hand-tuned `tf.data`", "<= 1.0")
+EPOCH_RECORDS = Measure("the same, `load` without its batch decoder / hand-tuned `tf.data`")
+MEASURES = (LOAD, ARRAYS, EPOCH, EPOCH_RECORDS)
 
 READERS = {
     LOAD: "reader.load(path, 'train', batch_size=64)",
@@ -59,12 +62,51 @@ class _Sets(NamedTuple):
 def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     """Return the seconds of both readers."""
     sets = _built(folder, ROOT, quick=quick)
-    ways = {read: partial(_timed, ROOT, sets, read) for read in READERS.values()}
+    ways = {call: partial(_timed, ROOT, sets, call) for call in READERS.values()}
     cost = interleaved(ways, rounds)
-    return [
-        measure.came_to(cost[read].wall_s, f"{cost[read].cpu_s:.2f} s of processor time")
-        for measure, read in READERS.items()
+    opening = [
+        measure.came_to(cost[call].wall_s, f"{cost[call].cpu_s:.2f} s of processor time")
+        for measure, call in READERS.items()
     ]
+    return [*opening, *epochs(folder, rounds, quick=quick)]
+
+
+def epochs(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
+    """Return how long the first batch of an epoch takes beside that of a hand-tuned pipeline."""
+    source = photos.write_folder(folder / "photos", 2 * read.BATCH if quick else 2000)
+    path = built(folder / "jpeg", source, "--shards", 8)
+    datasets = {
+        "hand-tuned": read.hand_tuned(path, repeat=False),
+        "load": read.load(path, repeat=False),
+        "records": read.load(path, repeat=False, as_supervised=False),
+    }
+    ways = {name: partial(_first_of_an_epoch, dataset) for name, dataset in datasets.items()}
+    for way in ways.values():
+        way()  # the first epoch sets up what later ones share
+    cost = interleaved(ways, rounds)
+    found = []
+    for measure, name in ((EPOCH, "load"), (EPOCH_RECORDS, "records")):
+        one, two = cost[name], cost["hand-tuned"]
+        figures = (
+            f"{one.wall_s * 1e3:.0f} / {two.wall_s * 1e3:.0f} ms, "
+            f"by processor time {one.cpu_s / two.cpu_s:.2f}"
+        )
+        found.append(measure.came_to(one.wall_s / two.wall_s, figures))
+    return found
+
+
+def _first_of_an_epoch(dataset: Any) -> Cost:
+    """Return the cost of the first batch of an epoch; the others are drawn uncounted."""
+    batches: list[Any] = []
+
+    def draw() -> None:
+        batches.append(iter(dataset))
+        next(batches[0])
+
+    cost = timed(draw)
+    for _ in batches[0]:
+        pass
+    return cost
 
 
 def compared(folder: Path, before: Path, after: Path, rounds: int) -> list[Row]:
@@ -75,14 +117,14 @@ def compared(folder: Path, before: Path, after: Path, rounds: int) -> list[Row]:
     sets = _built(folder, before, quick=False)
     roots = {"before": before, "after": after}
     ways = {
-        f"{name} {read}": partial(_timed, root, sets, read)
-        for read in READERS.values()
+        f"{name} {call}": partial(_timed, root, sets, call)
+        for call in READERS.values()
         for name, root in roots.items()
     }
     cost = interleaved(ways, rounds)
     found = []
-    for measure, read in READERS.items():
-        one, two = (cost[f"{name} {read}"] for name in roots)
+    for measure, call in READERS.items():
+        one, two = (cost[f"{name} {call}"] for name in roots)
         figures = (
             f"{one.wall_s:.3f} / {two.wall_s:.3f} s, by processor time {one.cpu_s / two.cpu_s:.2f}"
         )
@@ -120,10 +162,10 @@ def _built(folder: Path, root: Path, *, quick: bool) -> _Sets:
     return _Sets(folder, *paths)
 
 
-def _timed(root: Path, sets: _Sets, read: str) -> Cost:
+def _timed(root: Path, sets: _Sets, call: str) -> Cost:
     """Return what the first batch takes, opening included, in a process of its own."""
     report = sets.folder / "report.json"
-    command = (sys.executable, "-c", _FIRST_BATCH, root, report, sets.small, sets.large, read)
+    command = (sys.executable, "-c", _FIRST_BATCH, root, report, sets.small, sets.large, call)
     run(command, sets.folder, root)
     wall_s, cpu_s = json.loads(report.read_text())
     return Cost(wall_s, cpu_s)

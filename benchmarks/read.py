@@ -108,8 +108,8 @@ def features() -> Any:
     }
 
 
-def hand_tuned(folder: Path) -> Any:
-    """Return what a careful user writes in tf.data."""
+def hand_tuned(folder: Path, *, repeat: bool = True) -> Any:
+    """Return the pipeline that a careful user writes in tf.data."""
     import tensorflow as tf
 
     def decode(record: Any) -> Any:
@@ -121,7 +121,10 @@ def hand_tuned(folder: Path) -> Any:
     dataset = files.interleave(
         tf.data.TFRecordDataset, cycle_length=16, num_parallel_calls=tf.data.AUTOTUNE
     )
-    dataset = dataset.shuffle(2048).repeat().map(decode, num_parallel_calls=tf.data.AUTOTUNE)
+    dataset = dataset.shuffle(2048)
+    if repeat:
+        dataset = dataset.repeat()
+    dataset = dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
     options = tf.data.Options()
     options.deterministic = False
     options.threading.max_intra_op_parallelism = 1

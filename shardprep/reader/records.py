@@ -82,8 +82,7 @@ class _Shards:
     def __init__(
         self, folder: Path, shards: tuple[Shard, ...], remote: RemoteShards | None
     ) -> None:
-        """Take the dataset's folder and its shards as the manifest has them; `remote` is where
-        they are if not in the folder."""  # noqa: D205, D209 - one sentence
+        """Take shards as the manifest has them, of a dataset's folder or of `remote`."""
         self.folder = folder
         self.shards = shards
         self.remote = remote

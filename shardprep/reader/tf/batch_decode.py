@@ -1,11 +1,11 @@
-"""Batches of images filled in one call, straight from the shards: the records that `Decoder`
-would have parsed, and the same pixels.
+"""Batches of images filled in one call, straight from the shards.
 
-The graph carries positions, and threads of our own decode each image to where it stays. Where the
-graph carries records, every image is made in new memory and copied into its batch, raw ones four
-times. But one thread at a time runs Python, and to hand that over costs as much as an image does:
-where images are small and cores many, the graph of records is the faster one.
-"""  # noqa: D205 - one sentence
+Records and pixels are those of `Decoder`. The graph carries positions, and threads of this package
+decode each image to where it stays. Where the graph carries records, every image is made in new
+memory and copied into its batch, raw ones four times. But one thread at a time runs Python, and to
+hand that over costs as much as an image does: where images are small and cores many, the graph of
+records is the faster one.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from shardprep.reader.tf.decode import Decoder
 
 _PIXELS_A_CORE = 8192
-"""Of an image, for each core there is: of fewer, threads wait for each other's Python."""
+"""Pixels of the smallest image, for each core, for which threads pay; below it they contend for
+Python."""
 _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "raw": 3}
-"""With more, the graph of records is faster. To copy is so soon done that one thread does it."""
+"""Most cores for which threads pay, by encoding; raw images are only copied, by one thread."""
 
 
 def is_faster(schema: Schema, request: Request, config: ReadConfig) -> bool:

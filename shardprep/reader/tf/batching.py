@@ -1,4 +1,4 @@
-"""Batches that are full, and as many for every reader."""
+"""Number and size of batches: full ones, and as many for every reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def served(dataset: Any, total: int | None, request: Request, config: ReadConfig) -> Any:
-    """Let the workers of a service do all of the above, each with groups of its own.
+    """Return the dataset as the workers of a service give it, each with groups of its own.
 
     Each worker ends an epoch with a batch that is not full; here they are made full again.
     """
@@ -26,7 +26,7 @@ def served(dataset: Any, total: int | None, request: Request, config: ReadConfig
 
 
 def counted(dataset: Any, total: int | None, request: Request) -> Any:
-    """Tell tf.data the number of batches that so many records make, where it cannot know it."""
+    """Return the dataset with the number of batches that so many records make."""
     if total is None:
         return dataset
     size = request.batch_size or 1
@@ -52,12 +52,12 @@ def num_batches(subset: Subset, request: Request, config: ReadConfig) -> int:
 
 
 def evened(dataset: Any, subset: Subset, request: Request, config: ReadConfig) -> Any:
-    """Give all readers as many batches, where they may differ by the record that one has more."""
+    """Return as many batches for every reader; one may have a record more than another."""
     return dataset.take(num_batches(subset, request, config))
 
 
 def padded(dataset: Any, subset: Subset, request: Request, config: ReadConfig) -> Any:
-    """Fill up the last batch and tell what is filled; give all readers as many batches."""
+    """Return batches filled up to full size with a mask, as many for every reader."""
     size = request.batch_size or 1
 
     def pad(*element: Any) -> tuple[Any, ...]:

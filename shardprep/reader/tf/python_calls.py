@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _QUIET_S = 0.2
-"""Without a call for so long, whatever reads ahead has its buffers full."""
+"""Seconds without a call after which reading ahead has its buffers full."""
 _MOST_S = 20.0
+"""Seconds that the end of the program waits at most."""
 
 _lock = threading.Lock()
 _calls = {"running": 0, "made": 0}
@@ -42,7 +43,7 @@ def from_graph(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @atexit.register
 def _wait() -> None:
-    """Let reading ahead come to its end: nobody takes what it reads, so its buffers fill."""
+    """Wait until reading ahead has filled its buffers, from which nobody takes any more."""
     until = time.monotonic() + _MOST_S
     made = -1 if _calls["made"] else 0
     while (_calls["running"] or _calls["made"] != made) and time.monotonic() < until:
