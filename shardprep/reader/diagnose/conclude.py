@@ -1,4 +1,4 @@
-"""From what was measured to what bounds training, and the one thing to change. Pure.
+"""Diagnosis from rates: the stage that bounds training, and the one thing to change. Pure.
 
 A stage costs what it adds to the time of an image when the pipeline is run up to it: the time of a
 pipeline is that of its slowest stage, and of all its stages where they share cores that are busy.
@@ -12,10 +12,9 @@ from typing import Literal, NamedTuple
 Bound = Literal["read", "decode", "augment", "transfer", "model"]
 
 _WAITING_COUNTS = 0.1
-"""Share of the time. Below it, the pipeline keeps up."""
+"""Share of the time below which the pipeline keeps up, 0 to 1."""
 _KEEPS_UP = 2.0
-"""A pipeline that alone is so many times as fast as the model alone is not what training waits
-for: the two then want the same cores."""
+"""Ratio of the rates of pipeline and model, each alone, from which the two contend for cores."""
 _MEMORY_SHARE = 0.5
 _MANY = 10
 _FLOAT32_BYTES = 4
@@ -23,31 +22,31 @@ _FLOAT32_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the runs gave; rates are images a second."""
+    """Rates of all runs, images a second."""
 
     waiting: float
     """Share of the time of training that went by until the next batch was there, 0 to 1."""
     training: float
-    """As it is: waiting and steps."""
+    """Rate as it is: waiting and steps."""
     model: float
-    """Steps alone, on one batch in the host's memory."""
+    """Rate of steps alone, on one batch in the host's memory."""
     model_on_device: float | None
-    """Likewise, on one batch in the accelerator's memory; None where there is no accelerator."""
+    """Rate on one batch in the accelerator's memory; None where there is no accelerator."""
     pipeline: float
-    """The pipeline alone."""
+    """Rate of the pipeline alone."""
     decode: float | None
-    """The pipeline without `augment` and `dtype`; None behind a cache."""
+    """Rate of the pipeline without `augment` and `dtype`; None behind a cache."""
     read: float | None
-    """The records alone; None behind a cache."""
+    """Rate of the records alone; None behind a cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a change would have to reckon with."""
+    """Facts that decide which changes are possible."""
 
     num_records: int
     record_bytes: float
-    """Mean."""
+    """Mean bytes of a record."""
     encoding: str
     stored_pixels: int | None
     """Height × width of the stored images; None where they differ."""
@@ -64,21 +63,21 @@ class Circumstances:
 
     @property
     def decoded_bytes(self) -> int | None:
-        """What all images need in memory, decoded; None where that is not known."""
+        """Bytes of memory of all images, decoded; None where that is not known."""
         return None if self.pixels is None else 3 * self.pixels * self.num_records
 
 
 class Change(NamedTuple):
-    """One thing to do, and what it would give."""
+    """One change, and the rate that is predicted of it."""
 
     advice: str
     images_s: float
-    """Of training after it, predicted."""
+    """Images a second of training after it, predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What bounds training; `str()` is a short report."""
+    """The stage that bounds training; `str()` is a short report."""
 
     bound: Bound
     measured: Measured
@@ -110,7 +109,7 @@ class Diagnosis:
 
 
 def conclude(found: Measured, here: Circumstances) -> Diagnosis:
-    """Return what bounds training, and the change that is worth most."""
+    """Return the stage that bounds training, and the change that is worth most."""
     bound = _bound(found, here)
     change = _CHANGES[bound](found, here)
     gain = max(1.0, change.images_s / found.training)

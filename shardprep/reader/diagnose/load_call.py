@@ -1,4 +1,4 @@
-"""What a dataset of `reader.load` was made of. It goes with the dataset, as `dataset.loaded`."""
+"""The call of `reader.load` that made a dataset, kept with it as `dataset.loaded`."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Loaded:
     path: str | Path
     split: Any
     options: Mapping[str, Any]
-    """All further ones."""
+    """All other arguments, by name."""
 
     def again(self, **changed: Any) -> Any:
-        """Return what the call gives with other options."""
+        """Return the dataset of the same call with other options."""
         return self.load(self.path, self.split, **{**self.options, **changed})
 
 
 def remembered(load: Callable[_Parameters, Any]) -> Callable[_Parameters, Any]:
-    """Let what a function returns know the arguments it was made with."""
+    """Return the function, with its arguments kept as `loaded` of each result."""
     signature = inspect.signature(load)
 
     @functools.wraps(load)

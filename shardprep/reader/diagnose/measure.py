@@ -1,4 +1,4 @@
-"""The runs of `reader.diagnose`. Nothing of them stays: a model is put back as it was."""
+"""The runs of `reader.diagnose`; a model is put back as it was."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _ROUNDS, _TRAINING_TURNS = 2, 2
-"""All runs take turns; training as it is has the time of two others."""
+"""Turns of every run, and the turns of others that training as it is takes as long as."""
 _LEAST_STEPS = 3
 _CACHED = 1.5
-"""So many times as fast as decoding is a pipeline that does not decode."""
+"""Ratio of the rates of pipeline and decoding from which the pipeline does not decode."""
 _READ_BLOCK = 256
 
 
 def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
-    """Run what there is to run; as `reader.diagnose` says."""
+    """Return the diagnosis of a dataset of `reader.load`, as `reader.diagnose` says."""
     loaded = getattr(dataset, "loaded", None)
     if not isinstance(loaded, Loaded):
         raise DatasetError(
@@ -161,7 +161,7 @@ def _moved(tensor: Any) -> Any:
 
 @contextmanager
 def _as_step(step: Any, dataset: Any) -> Iterator[Callable[[Any], Any]]:
-    """Give a function that takes a batch and returns when all of its work is done."""
+    """Yield a function that takes a batch and returns when all of its work is done."""
 
     def finished(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def take(batch: Any) -> None:
@@ -185,7 +185,7 @@ def _as_step(step: Any, dataset: Any) -> Iterator[Callable[[Any], Any]]:
 
 @contextmanager
 def _kept(model: Any, batch: Any) -> Iterator[None]:
-    """Give a model back with the variables it had: weights, optimizer, metrics, random seeds."""
+    """Restore a model's variables at the end: weights, optimizer, metrics, random seeds."""
     model(batch[0][:1], training=False)  # has its variables then
     model.optimizer.build(model.trainable_variables)
     variables = {id(one): one for one in (*model.variables, *model.optimizer.variables)}.values()

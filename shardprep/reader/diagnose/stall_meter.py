@@ -37,7 +37,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
     """
 
     def __init__(self, *, verbose: bool = True) -> None:
-        """With `verbose`, a line on stderr for each epoch."""
+        """Print a line on stderr for each epoch, with `verbose`."""
         super().__init__()
         self._verbose = verbose
         self._is_first = True
@@ -45,7 +45,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._waited = self._total = 0.0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Stand between Keras and its iterator."""
+        """Put the drawing of batches between Keras and its iterator."""
         del logs
         version = tuple(int(part) for part in keras.__version__.split(".")[:2])
         if keras.backend.backend() != "tensorflow" or version < _NEEDED:
@@ -61,21 +61,21 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self._is_first = True
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Stand aside again."""
+        """Give Keras its own training function back."""
         del logs
         self.model.train_function = self._train
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Begin to count."""
+        """Start the sums of an epoch."""
         del epoch, logs
         self._waited = self._total = 0.0
 
     def drawn(self, began: float) -> None:
-        """Remember that drawing began then and is done now."""
+        """Note that drawing began at `began`, by `perf_counter`, and is done now."""
         self._began, self._drawn = began, time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Add a step. That this is overridden makes Keras fetch the loss: the step is over."""
+        """Add a step; Keras fetches the loss for this method, so the step is over."""
         del batch
         total = time.perf_counter() - self._began
         waited = self._drawn - self._began
@@ -88,7 +88,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
             logs["stall"] = waited / total
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Give the share of the epoch."""
+        """Put the share of the epoch into the logs, and print it."""
         stall = self._waited / self._total if self._total else math.nan
         if logs is not None:
             logs["stall"] = stall
