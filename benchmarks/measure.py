@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a script measures, declared so that it is known without a run."""
+    """A measure of a script, declared so that it is known without a run."""
 
     name: str
     bar: str = ""
-    """What it must come to: ">= 2.2", "< 20 s"; empty where nothing is demanded."""
+    """Bound of its value, as ">= 2.2" or "< 20 s"; empty where nothing is demanded."""
     unit: str = ""
     """Empty for a ratio."""
 
@@ -68,11 +68,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one run took."""
+    """Time of one run."""
 
     wall_s: float
     cpu_s: float
-    """Of the program and the children that it waited for."""
+    """Processor seconds of the program and the children that it waited for."""
 
 
 def run(command: Sequence[object], cwd: Path, root: Path = ROOT) -> Cost:

@@ -1,4 +1,4 @@
-"""What the parent of a build takes of the processor, beside its workers: the part that is serial.
+"""Processor time of the parent of a build beside that of its workers: the serial part.
 
 Each run is a whole `shardprep build` that tells at its end what it and its workers used. A build of
 two photos gives what starting costs; what the other photos add to that grows with the dataset.

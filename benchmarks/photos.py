@@ -1,4 +1,4 @@
-"""What is measured on: real photographs where they are at hand, else drawn alike; tiny images."""
+"""Images to measure on: real photographs where they are at hand, else drawn alike; tiny images."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _PACKAGES = ("Pillow", "simplejpeg", "TensorFlow", "numpy")
 
 
 class Rows(Protocol):
-    """What every script has: a function that measures in a folder of its own.
+    """The function of every script, which measures in a folder of its own.
 
     With `quick` it measures on a handful of images: that it runs, not what it comes to.
     """

@@ -1,1 +1,1 @@
-"""What people write today for the same job, written as they write it."""
+"""Programs for the same job as people write them today."""

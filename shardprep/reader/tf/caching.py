@@ -1,4 +1,4 @@
-"""What becomes of decoded images: nothing, memory or a folder. Where it pays, and never float."""
+"""The cache of decoded images: none, memory or a folder; uint8, never float."""
 
 from __future__ import annotations
 

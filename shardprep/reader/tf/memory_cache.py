@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Held:
-    """What a dataset yields, held as arrays of all its records."""
+    """Arrays of all records of a dataset, as it yields them."""
 
     def __init__(self, decode: Callable[[], Any], num_records: int) -> None:
         """`decode` gives the dataset of all records in order, one by one; called when needed."""
