@@ -27,7 +27,7 @@ _BYTES, _FLOAT, _INT64 = 1, 2, 3
 _UINT64 = (1 << 64) - 1
 _ONE_BYTE = 128
 _BYTES_OF = [bytes((value,)) for value in range(_ONE_BYTE)]
-"""What most lengths, tags and labels are."""
+"""Varints of one byte, by value: most lengths, tags and labels."""
 _MAX_VARINT_BYTES = 10
 _BEYOND_FLOAT32 = 3.4028235677973366e38
 """The least number that rounds to infinity as a float32."""

@@ -1,4 +1,4 @@
-"""What can be asked of the reader. Values only: TensorFlow is not imported here."""
+"""Options of the reader, as values; TensorFlow is not imported here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BadRecord:
     record: int
     """Counts from 0 in its shard."""
     offset: int
-    """Of its frame in the shard, bytes."""
+    """Offset of its frame in the shard, in bytes."""
     reason: str
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """What is seldom varied; names are those of `tfds.ReadConfig` where the meaning is the same."""
+    """Options that are seldom varied, under the names of `tfds.ReadConfig` where they mean the same."""
 
     interleave_cycle_length: int | None = None
     """Blocks that `shuffle=True` mixes at a time. None: as many as are 32 MiB or 16,384 records, at
@@ -60,7 +60,7 @@ class ReadConfig:
     num_shards: int = 1
     """Readers that share the records, such as hosts; each reads a range of its own."""
     shard_index: int = 0
-    """Which of them this one is, from 0."""
+    """Number of this reader among them, from 0."""
     input_context: Any = None
     """A `tf.distribute.InputContext`, in place of the two above."""
     pad_batches: bool = False
@@ -74,11 +74,11 @@ class ReadConfig:
     """Address of a tf.data service, "grpc://host:port", whose workers read, decode and batch. They
     must see the dataset under the same path."""
     staging_bytes: int | None = None
-    """Of a dataset in object storage: what copies of shards may take on this machine's disk, with
-    those of all other datasets. None: what SHARDPREP_CACHE_BYTES says, else half of what the disk
-    could hold. What does not fit is read from the store in each epoch; 0 keeps nothing."""
+    """Bytes that copies of shards in object storage may take on this machine's disk, together with
+    those of all other datasets. None: SHARDPREP_CACHE_BYTES, else half of the disk's free space.
+    A shard that does not fit is read from the store in each epoch; 0 keeps none."""
     cache_ram_share: float = 0.5
-    """Of the memory that is free at `load`, what `cache="auto"` may fill."""
+    """Share of the memory free at `load` that `cache="auto"` may fill."""
     private_threadpool_size: int | None = None
     """Threads of this pipeline. None: two for each processor, for some wait for files or for each
     other while others decode; measured faster than one."""
@@ -97,7 +97,7 @@ class ReadConfig:
 
     @property
     def shard_of(self) -> tuple[int, int]:
-        """Which reader this is, of how many."""
+        """Number of this reader, and the number of all."""
         if self.input_context is not None:
             return (
                 self.input_context.input_pipeline_id,
@@ -118,7 +118,7 @@ class ReadConfig:
 
 
 class LoadOptions(TypedDict, total=False):
-    """What `load` takes by name."""
+    """Options that `load` takes by name."""
 
     batch_size: int | None
     shuffle: bool | int | None

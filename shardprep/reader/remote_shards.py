@@ -122,7 +122,7 @@ class _Threads:
         self.process = os.getpid()
         self.readers = ThreadPoolExecutor(NUM_READS, "shardprep-read")
         self.errors: dict[str, DatasetError] = {}
-        """What is wrong with shards, by name."""
+        """Faults of shards, by name."""
         waiting = deque(_that_fit(shards, staged, first))
         keep = frozenset(shards[name].sha256 for name in waiting)
         # What runs holds no reference to this: forgotten, it ends them.

@@ -37,7 +37,7 @@ class EvenSplit:
     index: int
     """From 0."""
     number: int
-    """Of the parts."""
+    """Number of all parts."""
     drop_remainder: bool = False
 
     def __post_init__(self) -> None:

@@ -46,7 +46,7 @@ tries these images again."""
 
 
 class Receipt(NamedTuple):
-    """What is known of a written shard."""
+    """Counts, size and hash of a written shard."""
 
     num_records: int
     written: Written

@@ -29,7 +29,7 @@ _ANEW = "build the set again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Which batches are made, how far ahead, and what becomes of bad records."""
+    """Options of `Dataset.batches`: order, sizes, batches made ahead, treatment of bad records."""
 
     batching: Batching
     num_epochs: int | None

@@ -35,7 +35,7 @@ class Filling:
     """A batch in the making. Threads take one row after the other until none is left."""
 
     numbers: list[int]
-    """Of the records, by row."""
+    """Numbers of the records, by row."""
     columns: Columns
     futures: list[Future[None]] = field(default_factory=list)
     errors: dict[int, RecordError] = field(default_factory=dict)

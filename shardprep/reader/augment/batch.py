@@ -1,4 +1,4 @@
-"""What every op keeps: a batch or one image in, the same dtype out, draws by place in the batch.
+"""Rules of every op: a batch or one image in, the same dtype out, draws by place in the batch.
 
 Image `i` of a batch draws from (seed, i) alone, by Philox, whose integers are the same on every
 device, compiled by XLA or not: neither the size of the batch nor the machine changes them. (Its

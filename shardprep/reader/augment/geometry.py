@@ -1,4 +1,4 @@
-"""Which pixel goes where; colours are only averaged, and floats may have any range.
+"""Ops that move pixels; colours are only averaged, and floats may have any range.
 
 All is gathering by index along one axis, with indices of their own for each image: it keeps uint8,
 and XLA compiles it, unlike `tf.image.crop_and_resize` and `ImageProjectiveTransformV3`.
