@@ -38,7 +38,7 @@ class BadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """Options that are seldom varied, under the names of `tfds.ReadConfig` where they mean the same."""
+    """Options that are seldom varied; names are those of `tfds.ReadConfig` for the same thing."""
 
     interleave_cycle_length: int | None = None
     """Blocks that `shuffle=True` mixes at a time. None: as many as are 32 MiB or 16,384 records, at
