@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 import struct
 
-_PILLOW_SAYS = ("image file is truncated", "Truncated File Read", "not enough image data")
+_PILLOW_SAYS = (
+    "image file is truncated", "Truncated File Read", "not enough image data", "Incomplete header",
+    "Reached EOF while reading header",
+)  # fmt: skip
 _PNG_MARK_BYTES = 8
 _JPEG_MARKER = re.compile(rb"\xff[\x02-\xcf\xda-\xfe]")
 """Marker of a segment that has a length; those inside a scan have none."""
@@ -57,12 +60,12 @@ def _jpeg_header_is_cut(data: bytes) -> bool:
     at = 2
     while data[at] == 0xFF:
         marker = data[at + 1]
-        if marker == 0xDA:
-            return False
         if marker == 0xFF:
             at += 1
             continue
         (num_bytes,) = struct.unpack_from(">H", data, at + 2)
+        if marker == 0xDA:
+            return False
         at += 2 + num_bytes
     return False
 
@@ -131,5 +134,9 @@ _FORMATS = (
     (rb"....(ftyp|jP  )", _boxes_are_cut),
     (rb"\xff\x4f\xff\x51", _codestream_is_cut),
     (rb"II\*\0|MM\0\*", _tiff_is_cut),
+    (rb"DDS |\x0a[\0-\5]\x01", lambda data: len(data) < 128),
+    (rb"\x01\xda", lambda data: len(data) < 512),
+    (rb"qoif", lambda data: len(data) < 14),
+    (rb"\s*#define|/\* XPM", lambda data: b"}" not in data),
 )
 """First bytes of a format, and the test for its truncated files."""

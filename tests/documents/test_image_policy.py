@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -147,6 +147,9 @@ def test_tensorflow_sees_what_keep_leaves_of_a_profile() -> None:
 
 
 @given(st.sampled_from(sorted(CUT)), st.floats(0, 1), st.sampled_from(["reject", "recover"]))
+@example("DDS", 0.03125, "reject")
+@example("SGI", 0.015625, "reject")
+@example("PPM", 0.017, "reject")
 def test_a_file_that_is_cut_anywhere_is_never_taken_for_garbage(
     name: str, share: float, how: str
 ) -> None:

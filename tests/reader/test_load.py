@@ -765,7 +765,7 @@ def half_a_manifest(copy: Path) -> Path:
         (without("index/pets-train.tfrecord-00002-of-00005.idx"), "idx: is missing; copy it again"),
         (without_a_line, "has 8 records, the manifest says 9; copy it again"),
         (a_number_more, "00002-of-00005.idx: is damaged: its records do not join"),
-        (lambda copy: copy / "nowhere", "no such folder; give the folder that a build has written"),
+        (lambda copy: copy / "nowhere", "no such folder; give the folder or address"),
         (lambda copy: copy / "index", "holds no dataset; write one with `shardprep build`"),
     ],
 )

@@ -19,7 +19,6 @@ from shardprep.reader import order
 from tests.support.builders import animals, build, write, zip_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 NUM_TRAIN = 203
@@ -43,14 +42,12 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(autouse=True)
-def _small_groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a small set have many groups: blocks of 4 records, 12 records a group."""
-    with monkeypatch.context() as patch:
-        patch.setattr(order, "BLOCK_LENGTH", 4)
-        patch.setattr(order, "_MIN_BLOCK_LENGTH", 1)
-        patch.setattr(order, "_MIN_GROUP_WIDTH", 1)
-        patch.setattr(order, "_GROUP_RECORDS", 12)
-        yield
+    monkeypatch.setattr(order, "BLOCK_LENGTH", 4)
+    monkeypatch.setattr(order, "_MIN_BLOCK_LENGTH", 1)
+    monkeypatch.setattr(order, "_MIN_GROUP_WIDTH", 1)
+    monkeypatch.setattr(order, "_GROUP_RECORDS", 12)
 
 
 def split_of(text: str) -> Any:
