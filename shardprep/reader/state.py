@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from shardprep.reader.order import Order
     from shardprep.reader.records import Records
 
+_PARTS = ("records", "batch_size", "drop_remainder", "num_batches", "shuffle", "reshuffle")
+"""Names of the values in an `identity`, for errors."""
 _HINT = "load it with the dataset, the split and the options it was saved with"
 
 
@@ -39,19 +41,18 @@ class State(NamedTuple):
 
 
 def identity(records: Records, order: Order, batching: Batching) -> str:
-    """Return all that the batches follow from, but for the seed: "records=…, batch_size=64, …"."""
+    """Return the values that the batches follow from, but for the seed, in the order of `_PARTS`.
+
+    `shuffle` is False, the records of a window, or blocks of a group x records of a block.
+    """
     shuffle: Any = False
     if order.shuffle:
-        shuffle = batching.window or f"{order.group_width} blocks of {order.block_length}"
-    parts = {
-        "records": records.digest,
-        "batch_size": batching.batch_size,
-        "drop_remainder": batching.drop_remainder,
-        "num_batches": batching.num_batches,
-        "shuffle": shuffle,
-        "reshuffle": order.reshuffle,
-    }
-    return ", ".join(f"{name}={value}" for name, value in parts.items())
+        shuffle = batching.window or f"{order.group_width}x{order.block_length}"
+    values = (
+        records.digest, batching.batch_size, batching.drop_remainder, batching.num_batches,
+        shuffle, order.reshuffle,
+    )  # fmt: skip
+    return " ".join(map(str, values))
 
 
 def checked(where: str, state: object, of: str, batching: Batching) -> State:
@@ -69,8 +70,8 @@ def checked(where: str, state: object, of: str, batching: Batching) -> State:
     """
     given: dict[str, Any] = checked_state(where, state)
     if given["of"] != of:
-        own = of.split(", ")
-        other = [part for part in given["of"].split(", ") if part not in own]
+        pairs = zip(_PARTS, given["of"].split(" "), of.split(" "), strict=False)
+        other = [f"{name}={value}" for name, value, own in pairs if value != own]
         what = f"the state is of other batches: {', '.join(other)}"
         raise DatasetError(where, what, _HINT)
     if given["batch"] > batching.num_batches:
