@@ -28,6 +28,7 @@ from shardprep.cli.results import BenchJson
 from shardprep.errors import DatasetError, RecipeError
 from tests.support.benchmark import TRACED, example
 from tests.support.builders import build, png, write, zip_bytes
+from tests.support.command import run
 from tests.support.json_page import printed
 
 if TYPE_CHECKING:
@@ -155,27 +156,29 @@ def test_of_a_large_split_only_the_first_shards_are_read(
 
 
 @pytest.mark.thorough
-def test_bench_gives_json_and_a_picture(sets: dict[str, Path], tmp_path: Path) -> None:
-    """The whole command: five processes to measure, three to trace."""
+def test_bench_gives_json_and_a_picture(
+    sets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole command, with three of the ways: three processes to measure, three to trace."""
+    table = {name: PIPELINES[name] for name in ("naive", "load", "dataset")}
+    monkeypatch.setattr(bench_run, "PIPELINES", table)
     picture = tmp_path / "bench.png"
-    command = ["bench", sets["png"], "--seconds", 0.1, "--rounds", 1, "--batch-size", BATCH_SIZE]
-    done = subprocess.run(
-        [sys.executable, "-m", "shardprep", *map(str, command), "--json", "--plot", str(picture)],
-        capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "80"},
+    done = run(
+        "bench", sets["png"], "--seconds", 0.1, "--rounds", 1, "--batch-size", BATCH_SIZE,
+        "--json", "--plot", picture, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = printed(done.stdout, BenchJson)
     ways = {way["name"]: way for way in found["ways"]}
-    assert list(ways) == list(PIPELINES)
+    assert list(ways) == list(table)
     assert {name: way["problem"] for name, way in ways.items() if way["problem"]} == {}
     assert all(way["images_s"] > 0 for way in ways.values())
     assert ways["naive"]["yields"] == "float32"
-    assert {ways[name]["yields"] for name in PIPELINES if name != "naive"} == {"uint8"}
+    assert ways["load"]["yields"] == ways["dataset"]["yields"] == "uint8"
     # TensorFlow alone is hundreds of megabytes; the peak of one way is not that of another.
-    assert ways["dataset"]["peak_bytes"] < min(
-        ways[n]["peak_bytes"] for n in PIPELINES if n != "dataset"
-    )
-    assert tuple(one["way"] for one in found["timelines"]) == TRACED
+    peak = {name: way["peak_bytes"] for name, way in ways.items()}
+    assert peak["dataset"] < min(peak["naive"], peak["load"])
+    assert [one["way"] for one in found["timelines"]] == list(TRACED)
     for one in found["timelines"]:
         last = one["train"][-1][1]
         assert len(one["train"]) == 10
@@ -195,28 +198,30 @@ from pathlib import Path
 from shardprep.benchmark.pipelines import Source
 from shardprep.benchmark.trace import trace
 from shardprep.reader.tf import batch_decode
-fills, name, folder = sys.argv[1:]
-batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"raw": 1024 if fills else 0}
-print(json.dumps(asdict(trace(name, Source(Path(folder), "train", 40, 8), 0.01))))
+source = Source(Path(sys.argv[1]), "train", 40, 8)
+batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"raw": 1024}
+found = {"load, a batch at a time": trace("load", source, 0.01)}
+batch_decode._MOST_CORES = {"raw": 0}
+found |= {name: trace(name, source, 0.01) for name in ("load", "dataset")}
+print(json.dumps({name: asdict(one) for name, one in found.items()}))
 """
 
 
-@pytest.mark.parametrize(("name", "fills"), [("load", "yes"), ("load", ""), ("dataset", "")])
-def test_reading_and_decoding_are_seen_in_both_readers(
-    sets: dict[str, Path], name: str, fills: str
-) -> None:
+def test_reading_and_decoding_are_seen_in_both_readers(sets: dict[str, Path]) -> None:
     """In the threads of this package, which the profiler does not know, and in TensorFlow's."""
     done = subprocess.run(
-        [sys.executable, "-c", TRACE, fills, name, str(sets["raw"])],
+        [sys.executable, "-c", TRACE, str(sets["raw"])],
         check=True, capture_output=True, text=True, env={**os.environ, **bench_run._QUIET},
     )  # fmt: skip
-    found = json.loads(done.stdout)
-    stop = found["train"][-1][1]
-    for row in ("read", "decode"):
-        assert len(found[row]) >= 3
-        assert all(0 <= start < end <= stop for start, end in found[row])
-    # Batches of 8 for 10 steps: neither is one bar from the beginning to the end.
-    assert max(end - start for start, end in found["decode"]) < stop / 2
+    traces = json.loads(done.stdout)
+    assert len(traces) == 3
+    for name, found in traces.items():
+        stop = found["train"][-1][1]
+        for row in ("read", "decode"):
+            assert len(found[row]) >= 3, name
+            assert all(0 <= start < end <= stop for start, end in found[row]), name
+        # Batches of 8 for 10 steps: neither is one bar from the beginning to the end.
+        assert max(end - start for start, end in found["decode"]) < stop / 2, name
 
 
 def test_timelines_are_as_fast_as_what_runs_here(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import runpy
-import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shardprep.benchmark import run as benchmark
@@ -78,28 +79,56 @@ def test_the_table_of_the_document_is_what_bench_prints(
     assert [row.title for row in PIPELINES.values() if row.title not in DOCUMENT] == []
 
 
-def train(script: str, place: Path, *options: object) -> str:
-    few = ("--epochs", 1, "--steps", 2, "--batch-size", 8)
-    done = subprocess.run(
-        [sys.executable, str(DOCS / script), "tfrecords/shapes", *map(str, (*few, *options))],
-        cwd=place, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+Train = Callable[..., str]
+
+
+@pytest.fixture(name="train")
+def _train(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Train:
+    """Return a function that runs an example for two steps; it returns what was printed."""
+
+    def train(script: str, *options: object) -> str:
+        few = ("--epochs", 1, "--steps", 2, "--batch-size", 8)
+        monkeypatch.chdir(place)
+        monkeypatch.setattr(sys, "argv", [script, "tfrecords/shapes", *map(str, (*few, *options))])
+        runpy.run_path(str(DOCS / script), run_name="__main__")
+        return capsys.readouterr().out
+
+    return train
 
 
 @pytest.mark.thorough
-def test_the_keras_example_trains_from_scratch(place: Path) -> None:
-    said = train("train_keras.py", place)
+def test_the_keras_example_trains_from_scratch(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one layer for its backbone: to trace the training of MobileNetV2 takes half a minute."""
+    import keras
+
+    def backbone(shape: tuple[int, ...], *, include_top: bool, weights: None) -> Any:
+        assert (include_top, weights) == (False, None)
+        return keras.Sequential([keras.Input(shape), keras.layers.Conv2D(8, 8, 8)])
+
+    monkeypatch.setattr(keras.applications, "MobileNetV2", backbone)
+    said = train("train_keras.py")
     losses = re.findall(r"loss: (\d+\.\d+)", said)
     assert len(losses) == 2, said  # of training and of validation
     assert "stall: " in said
 
 
 @pytest.mark.thorough
-def test_the_torch_example_trains_from_scratch(place: Path) -> None:
+def test_the_model_of_the_keras_example_gives_probabilities() -> None:
+    model = runpy.run_path(str(DOCS / "train_keras.py"))["make_model"](32, 32, 3)
+    assert model.count_params() > 2_000_000
+    found = np.asarray(model(np.zeros((2, 32, 32, 3), np.uint8)))
+    np.testing.assert_allclose(found.sum(axis=1), [1, 1], rtol=1e-5)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch starts a process
+def test_the_torch_example_trains_from_scratch(train: Train) -> None:
     pytest.importorskip("torch")
-    said = train("train_torch.py", place, "--workers", 1)
+    said = train("train_torch.py", "--workers", 1)
     assert re.fullmatch(r"epoch 1: loss \d+\.\d+, validation \d+\.\d% right\n", said), said
 
 
