@@ -85,12 +85,19 @@ class Run:
         return tree(out)
 
 
-@pytest.fixture(name="run")
-def _run(tmp_path: Path) -> Run:
+@pytest.fixture(name="run", scope="module")
+def _run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     inner = zip_bytes({f"train/{n}": d for n, d in animals(160, folder="").items()})
-    source = write(tmp_path / "pets.zip", zip_bytes({"train.zip": inner}))
+    folder = tmp_path_factory.mktemp("source")
+    source = write(folder / "pets.zip", zip_bytes({"train.zip": inner}))
     command = [sys.executable, "-m", "shardprep", "build", str(source), "--workers", "2"]
-    return Run([*command, "--size", "400x400", "--format", "png", "--shards", "12"])
+    return Run([*command, "--size", "300x300", "--format", "png", "--shards", "12"])
+
+
+@pytest.fixture(name="whole", scope="module")
+def _whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the files of a build that nothing disturbs."""
+    return run.to_the_end(tmp_path_factory.mktemp("whole") / "out")
 
 
 def members(group: int) -> list[int]:
@@ -123,8 +130,9 @@ def has_shard(out: Path) -> bool:
     return any(out.glob("pets/1.0.0.incomplete/pets-train*"))
 
 
-def test_a_killed_parent_takes_its_workers_along(run: Run, tmp_path: Path) -> None:
-    whole = run.to_the_end(tmp_path / "whole")
+def test_a_killed_parent_takes_its_workers_along(
+    run: Run, whole: dict[str, bytes], tmp_path: Path
+) -> None:
     draw = random.Random(20261121)
     for _ in range(PARENT_KILLS):
         with run.start(tmp_path / "out") as process:
@@ -137,8 +145,7 @@ def test_a_killed_parent_takes_its_workers_along(run: Run, tmp_path: Path) -> No
     assert run.to_the_end(tmp_path / "out") == whole
 
 
-def test_killed_workers_cost_nothing(run: Run, tmp_path: Path) -> None:
-    whole = run.to_the_end(tmp_path / "whole")
+def test_killed_workers_cost_nothing(run: Run, whole: dict[str, bytes], tmp_path: Path) -> None:
     kills = num_shards = 0
     with run.start(tmp_path / "out") as process:
         while process.poll() is None:
@@ -155,8 +162,9 @@ def test_killed_workers_cost_nothing(run: Run, tmp_path: Path) -> None:
     assert tree(tmp_path / "out") == whole
 
 
-def test_ctrl_c_exits_130_and_leaves_no_worker(run: Run, tmp_path: Path) -> None:
-    whole = run.to_the_end(tmp_path / "whole")
+def test_ctrl_c_exits_130_and_leaves_no_worker(
+    run: Run, whole: dict[str, bytes], tmp_path: Path
+) -> None:
     process = run.start(tmp_path / "out")
     wait_until(lambda: has_shard(tmp_path / "out"))
     os.killpg(process.pid, signal.SIGINT)
