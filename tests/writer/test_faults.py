@@ -23,7 +23,6 @@ import pytest
 from shardprep.errors import BuildError
 from shardprep.writer.engine.local import run_chunks
 from tests.support.builders import (
-    SHARED_DATA,
     Quiet,
     animals,
     build,
@@ -250,21 +249,6 @@ def test_a_member_that_could_not_be_read_is_tried_again_by_the_next_run(tmp_path
     watcher = Quiet()
     assert tree(build(source, tmp_path / "out", watcher=watcher, **KEYS).path) == whole
     assert watcher.num_done == 0
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the torture images are not here")
-def test_every_torture_image_ends_as_written_rejected_or_skipped(tmp_path: Path) -> None:
-    command = [
-        sys.executable, "-m", "shardprep", "build", str(SHARED_DATA / "torture-images.tar"),
-        "--max-rejected", "100%", "--json", "--labels", "none", "--timeout", "20",
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    totals = json.loads(done.stdout)["manifest"]["totals"]
-    parts = ("num_written", "num_rejected", "num_skipped")
-    assert sum(totals[part] for part in parts) == totals["num_inputs"] > 2500
-    assert totals["rejected"].get("timeout", 0) == 0
 
 
 def test_rejected_images_are_copied_out_with_their_reasons(tmp_path: Path) -> None:

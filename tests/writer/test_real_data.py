@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.tfrecord import read_records
 from shardprep.recipe.document import read_recipe
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset
 from tests.support.builders import SHARED_DATA, Quiet
+from tests.support.command import run_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,13 +145,22 @@ def test_init_then_build_of_dog_breeds_needs_no_edit(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_odd_and_hostile_images_all_end_as_written_or_rejected(tmp_path: Path) -> None:
-    result = build("torture-images.tar", tmp_path, max_rejected="100%", labels="none", size="64x64")
-    rows = pq.read_table(result.path / "items.parquet").to_pylist()
-    totals = result.manifest.totals
+    """None hangs, none is lost, and every shard is whole."""
+    done = run_process(
+        "build", SHARED_DATA / "torture-images.tar", "--max-rejected", "100%", "--json",
+        "--labels", "none", "--size", "64x64", "--timeout", 20, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "tfrecords" / "torture_images" / "1.0.0"
+    rows = pq.read_table(folder / "items.parquet").to_pylist()
+    manifest = load_manifest(folder)
+    totals = manifest.totals
+    assert json.loads(done.stdout)["manifest"]["totals"]["num_inputs"] == totals.num_inputs > 2500
+    assert totals.rejected.get("timeout", 0) == 0
     assert len(rows) == totals.num_inputs
     assert totals.num_inputs == totals.num_written + totals.num_rejected + totals.num_skipped
     assert all(row["status"] == "written" or row["reason"] for row in rows)
     assert totals.num_written > 900
-    for shard in result.manifest.splits["train"].shards:
-        with (result.path / shard.name).open("rb") as file:
+    for shard in manifest.splits["train"].shards:
+        with (folder / shard.name).open("rb") as file:
             assert sum(1 for _ in read_records(file, shard.name)) == shard.num_records
