@@ -12,7 +12,7 @@ import pytest
 
 from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, DatasetError, RecordError, ShardprepError, StorageError
-from shardprep.storage.errors import NoAnswerError
+from shardprep.storage.store_error import NoAnswerError
 from shardprep.writer.finalize import TooManyRejectedError
 
 

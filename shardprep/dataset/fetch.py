@@ -8,7 +8,6 @@ copy has lost are fetched there too, and replace the damaged ones only when they
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import threading
@@ -20,11 +19,10 @@ from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, ind
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import BuildError, DatasetError
-from shardprep.storage import objects
 from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import sha256_of
-from shardprep.storage.shard_cache import check_content, is_document
+from shardprep.storage.shard_cache import copy_shard, is_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -207,20 +205,14 @@ class _Copy:
         if _is_whole(path, shard, hashed=True):
             self._count(shard.num_bytes)
             return
-        file = DurableFile(path, os.urandom(4).hex())
-        digest, num_bytes = hashlib.sha256(), 0
-        try:
-            for block in objects.read_whole(shard.url, shard.etag, self.is_over.is_set):
-                if self.is_over.is_set():
-                    return
-                digest.update(block)
+        with DurableFile(path, os.urandom(4).hex()) as file:
+
+            def write(block: bytes) -> None:
                 file.write(block)
-                num_bytes += len(block)
                 self._count(len(block), len(block))
-            check_content(shard, num_bytes, digest.hexdigest())
-            file.commit()
-        finally:
-            file.abandon()
+
+            if copy_shard(shard, write, self.is_over.is_set):
+                file.commit()
 
     def get_documents(self, wanted: set[str]) -> None:
         """Write the documents that are what the manifest says."""

@@ -73,14 +73,11 @@ def index_text(table: pa.Table) -> str:
 
 def write_items(folder: Folder, name: str, tables: Iterable[pa.Table]) -> None:
     """Write the tables one after the other into one parquet file; memory holds one at a time."""
-    file = folder.new_file(name)
-    try:
+    with folder.new_file(name) as file:
         with pq.ParquetWriter(file.stream, COLUMNS, compression="zstd") as writer:
             for table in tables:
                 writer.write_table(table.replace_schema_metadata(None))
         file.commit()
-    finally:
-        file.abandon()
 
 
 def read_items(path: Path, columns: Sequence[str]) -> pa.Table:

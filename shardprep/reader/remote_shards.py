@@ -80,7 +80,7 @@ class RemoteShards:
     def read_anew(self, part: Part) -> bytes:
         """Return the bytes of one run as the store has them. Raises as `read`."""
         shard = self._shards[part.shard]
-        return objects.read_part(shard.url, shard.etag, part.start, part.num_bytes)
+        return objects.read_range(shard.url, shard.etag, part.start, part.num_bytes)
 
     def read_all(self, parts: Sequence[Part]) -> list[bytes]:
         """Return the bytes of several runs, asked for side by side. Raises as `read`."""

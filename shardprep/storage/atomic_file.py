@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import BinaryIO
+    from typing import BinaryIO, Self
 
 
 class DurableFile:
-    """A file that exists under its name only after `commit`; nothing else ever commits it."""
+    """A file that exists under its name only after `commit`; the end of a context abandons it."""
 
     def __init__(self, path: Path, token: str = "") -> None:
         """Open a hidden sibling of `path` for writing, replacing one a dead run has left.
@@ -23,6 +23,12 @@ class DurableFile:
         self._temporary = path.with_name(name)
         self.stream: BinaryIO = self._temporary.open("wb")
         """For libraries that write to a file object; do not close it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abandon()
 
     def write(self, data: bytes | bytearray) -> None:
         """Append the bytes."""
@@ -61,12 +67,9 @@ class DurableFile:
 
 def write_durably(path: Path, data: bytes, token: str = "") -> None:
     """Write a whole file at once, complete or not at all; `token` as for `DurableFile`."""
-    file = DurableFile(path, token)
-    try:
+    with DurableFile(path, token) as file:
         file.write(data)
         file.commit()
-    finally:
-        file.abandon()
 
 
 def sync_folder(folder: Path) -> None:

@@ -44,7 +44,7 @@ def locked(
         ) from error
     try:
         is_held = _lock(descriptor, folder, who, alone=alone)
-        if not _is_file(descriptor, folder / LOCK_FILE):
+        if not has_name(descriptor, folder / LOCK_FILE):
             raise BusyError(
                 str(folder), f"another {who} has just finished here", "run the command again"
             )
@@ -57,9 +57,9 @@ def _lock(descriptor: int, folder: Path, who: str, *, alone: bool) -> bool:
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        part = ", or a part of this one" if who == "build" else ""
+        also = ", or a part of this one" if who == "build" else ""
         raise BusyError(
-            str(folder), f"another {who} is at work here{part}", "wait for it, or end it"
+            str(folder), f"another {who} is at work here{also}", "wait for it, or end it"
         ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
@@ -68,7 +68,7 @@ def _lock(descriptor: int, folder: Path, who: str, *, alone: bool) -> bool:
     return True
 
 
-def _is_file(descriptor: int, path: Path) -> bool:
+def has_name(descriptor: int, path: Path) -> bool:
     """Tell whether an open file still has its name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

@@ -24,6 +24,7 @@ from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root
+from shardprep.storage.lock import has_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -39,7 +40,7 @@ _FORGOTTEN_S = 30 * 24 * 3600.0
 """Seconds after its last use when a folder of documents is removed."""
 _KEEP_FREE_BYTES = 1 << 30
 _SHARE_OF_FREE = 0.5
-_PART = ".part"
+_UNFINISHED = ".part"
 
 Outcome = Literal["here", "busy", "full", "stopped"]
 """Outcomes of `stage`: copied, another process is copying it, no room, stopped."""
@@ -86,9 +87,8 @@ def stage_documents(
 
 def _stage_document(url: ObjectUrl, document: ObjectFacts, path: Path) -> None:
     _writable(path.parent)
-    file = DurableFile(path, os.urandom(4).hex())
     num_bytes = 0
-    try:
+    with DurableFile(path, os.urandom(4).hex()) as file:
         for block in objects.read_whole(url / document.name, document.etag):
             num_bytes += len(block)
             if num_bytes > document.num_bytes:
@@ -98,8 +98,6 @@ def _stage_document(url: ObjectUrl, document: ObjectFacts, path: Path) -> None:
             what = f"has {num_bytes:,} bytes or more, listed {document.num_bytes:,}"
             raise _other(url / document.name, what)
         file.commit()
-    finally:
-        file.abandon()
 
 
 def _forget(folder: Path) -> None:
@@ -128,6 +126,32 @@ class RemoteShard:
     num_bytes: int
     sha256: str
     """Hex."""
+
+
+def copy_shard(
+    shard: RemoteShard, write: Callable[[bytes], object], is_over: Callable[[], bool]
+) -> bool:
+    """Pass the bytes of a shard on to `write`; False where that `is_over` before their end.
+
+    Raises:
+        StorageError: it cannot be read.
+        DatasetError: it is not what the manifest says.
+
+    """
+    digest, num_bytes = hashlib.sha256(), 0
+    for block in objects.read_whole(shard.url, shard.etag, is_over):
+        if is_over():
+            return False
+        digest.update(block)
+        write(block)
+        num_bytes += len(block)
+    if num_bytes != shard.num_bytes:
+        what = f"has {num_bytes:,} bytes, the manifest says {shard.num_bytes:,}"
+        raise _other(shard.url, what)
+    if digest.hexdigest() != shard.sha256:
+        what = f"has SHA-256 {digest.hexdigest()[:12]}…, the manifest says {shard.sha256[:12]}…"
+        raise _other(shard.url, what)
+    return True
 
 
 class StagedShards:
@@ -200,24 +224,19 @@ class StagedShards:
         final = self.path(shard)
         if final.exists():
             return "here"
-        part = self._made() / f"{shard.sha256}{_PART}"
-        with _part(part) as file:
+        unfinished = self._made() / f"{shard.sha256}{_UNFINISHED}"
+        with _alone(unfinished) as file:
             if file is None:
                 return "busy"
             if final.exists():  # another has just been here
                 return "here"
-            if not self._make_room(part, shard.num_bytes, keep):
+            if not self._make_room(unfinished, shard.num_bytes, keep):
                 return "full"
-            digest = hashlib.sha256()
-            for block in objects.read_whole(shard.url, shard.etag, is_over):
-                if is_over():
-                    return "stopped"
-                digest.update(block)
-                file.write(block)
-            check_content(shard, file.tell(), digest.hexdigest())
+            if not copy_shard(shard, file.write, is_over):
+                return "stopped"
             file.flush()
             os.fsync(file.fileno())
-            part.replace(final)
+            unfinished.replace(final)
         return "here"
 
     def _made(self) -> Path:
@@ -236,8 +255,8 @@ class StagedShards:
                         held.append((facts.st_mtime, facts.st_size, Path(entry.path)))
         return held
 
-    def _make_room(self, part: Path, num_bytes: int, keep: frozenset[str]) -> bool:
-        """Give a part its size, for which older copies may have to go."""
+    def _make_room(self, unfinished: Path, num_bytes: int, keep: frozenset[str]) -> bool:
+        """Give a copy its size, for which older ones may have to go."""
         limit = self.limit()
         with (self._folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -245,7 +264,8 @@ class StagedShards:
             total = sum(size for _, size, _ in held)
             free = shutil.disk_usage(self._folder).free
             excess = max(total + num_bytes - limit, num_bytes + _KEEP_FREE_BYTES - free)
-            old = [one for one in sorted(held) if one[2].name not in keep and one[2] != part]
+            kept = {unfinished.name, *keep}
+            old = [one for one in sorted(held) if one[2].name not in kept]
             if excess > sum(size for _, size, _ in old):
                 return False
             for _, size, path in old:
@@ -254,22 +274,8 @@ class StagedShards:
                 excess -= size if _given_up(path) else 0
             if excess > 0:
                 return False
-            os.truncate(part, num_bytes)  # from now on it counts
+            os.truncate(unfinished, num_bytes)  # from now on it counts
             return True
-
-
-def check_content(shard: RemoteShard, num_bytes: int, sha256: str) -> None:
-    """Compare what was read of a shard with what it must hold.
-
-    Raises:
-        DatasetError: it is something else.
-
-    """
-    if num_bytes != shard.num_bytes:
-        raise _other(shard.url, f"has {num_bytes:,} bytes, the manifest says {shard.num_bytes:,}")
-    if sha256 != shard.sha256:
-        what = f"has SHA-256 {sha256[:12]}…, the manifest says {shard.sha256[:12]}…"
-        raise _other(shard.url, what)
 
 
 def _other(url: ObjectUrl, what: str) -> DatasetError:
@@ -283,7 +289,7 @@ def _size(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def _part(path: Path) -> Iterator[BinaryIO | None]:
+def _alone(path: Path) -> Iterator[BinaryIO | None]:
     """Give an empty file that nobody else is writing, None where somebody is.
 
     It is gone in the end, unless it was renamed; one that a dead process has left is taken over.
@@ -296,7 +302,7 @@ def _part(path: Path) -> Iterator[BinaryIO | None]:
         try:
             yield file
         finally:
-            if _is(file, path):
+            if has_name(file.fileno(), path):
                 path.unlink()
 
 
@@ -306,16 +312,12 @@ def _taken(file: BinaryIO, path: Path) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    return _is(file, path)
-
-
-def _is(file: BinaryIO, path: Path) -> bool:
-    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return has_name(file.fileno(), path)
 
 
 def _given_up(path: Path) -> bool:
     """Remove a copy, or what a dead process has left of one; False where it is being written."""
-    if path.suffix != _PART:
+    if path.suffix != _UNFINISHED:
         path.unlink(missing_ok=True)
         return True
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:

@@ -17,7 +17,7 @@ import pytest
 from shardprep.errors import StorageError
 from shardprep.storage import objects, patience
 from shardprep.storage.cache import cache_root
-from shardprep.storage.errors import NoAnswerError
+from shardprep.storage.store_error import NoAnswerError
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.object_store import Fault, process_environment, wait_until
@@ -33,7 +33,7 @@ CALLS: dict[str, Callable[[ObjectUrl], object]] = {
     "get": objects.get,
     "get_range": lambda url: objects.get_range(url, 0, len(BODY)),
     "get_ranges": lambda url: objects.get_ranges(url, [0, 9], [len(BODY), 9]),
-    "read_part": lambda url: objects.read_part(url, "", 0, len(BODY)),
+    "read_range": lambda url: objects.read_range(url, "", 0, len(BODY)),
     "read_whole": lambda url: list(objects.read_whole(url, "")),
     "sha256": objects.sha256,
     "head": objects.head,
@@ -91,7 +91,7 @@ def test_no_call_is_silent_for_longer_than_the_time_out(
     proxy.rule = lambda _: Fault(hold=never)
     assert slowest(url, list(CALLS)) < 2 * TIMEOUT_S
     proxy.rule = lambda _: Fault(stall_at=100)
-    with_body = ["get", "get_range", "get_ranges", "read_part", "read_whole", "sha256", "listing"]
+    with_body = ["get", "get_range", "get_ranges", "read_range", "read_whole", "sha256", "listing"]
     assert slowest(url, with_body) < 2 * TIMEOUT_S
 
 
@@ -104,7 +104,7 @@ def test_a_store_that_answers_slowly_is_not_silent(
     assert objects.head(url)
     proxy.rule = lambda _: Fault(delay_s=1.4)
     begun = time.monotonic()
-    objects.put(url, bytes(objects._PART_BYTES + 1))
+    objects.put(url, bytes(objects._UPLOAD_BYTES + 1))
     assert time.monotonic() - begun > 4
 
 
@@ -321,5 +321,5 @@ def test_the_document_tells_the_true_numbers() -> None:
     assert f"after {patience._TOLD_AFTER_S:.0f} seconds" in text
     assert f"every {patience._TOLD_EVERY_S:.0f}" in text
     assert f"`{patience.TIMEOUT_VARIABLE}`" in text
-    megabytes = objects._PARTS_AT_ONCE * objects._PART_BYTES >> 20
+    megabytes = objects._UPLOADS_AT_ONCE * objects._UPLOAD_BYTES >> 20
     assert f"{megabytes} MiB in {later.answer_s:.0f} seconds" in text

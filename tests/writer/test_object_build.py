@@ -167,7 +167,7 @@ def test_failing_requests_are_tried_again(
 def test_whoever_looks_meanwhile_sees_whole_shards_only(
     source: Path, bucket: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardprep.storage.objects._PART_BYTES", 5 << 20)
+    monkeypatch.setattr("shardprep.storage.objects._UPLOAD_BYTES", 5 << 20)
     keys: dict[str, Any] = {"shards": 2, "size": "448x448", "format": "raw"}
     proxy.rule = lambda r: Fault(bytes_per_s=40e6) if r.is_upload_part else None
     seen: set[tuple[str, str]] = set()

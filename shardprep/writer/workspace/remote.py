@@ -20,7 +20,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.dataset.schema import parse_schema
 from shardprep.errors import BuildError
 from shardprep.storage import objects
-from shardprep.storage.folder import LayeredFolder, ObjectFolder
+from shardprep.storage.folder import ObjectFolder
 from shardprep.storage.shard_cache import stage_documents
 from shardprep.writer.workspace.layout import BUILD_FILE, parse_build, read_build, taken_over
 
@@ -56,8 +56,8 @@ class ObjectWorkspace:
         return ObjectFolder(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX))
 
     def output(self, fingerprint: Fingerprint) -> Folder:
-        draft = ObjectFolder(self.url / draft_name(fingerprint))
-        return LayeredFolder(draft, self._root) if self.stands() else self._root
+        draft = self.url / draft_name(fingerprint)
+        return ObjectFolder(draft, below=self.url) if self.stands() else self._root
 
     @property
     def _root(self) -> ObjectFolder:

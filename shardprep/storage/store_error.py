@@ -40,13 +40,12 @@ class NoAnswerError(StorageError):
     """No answer has come: what was asked for may have been done, or not."""
 
 
+class ChangedError(StorageError):
+    """An object is another one than was meant."""
+
+
 def endpoint_of(scheme: str) -> str:
-    """Return the server that the environment names, "" for the provider's own.
-
-    Raises:
-        StorageError: it is no address of a server.
-
-    """
+    """Return the server that the environment names, "" for the provider's own."""
     for name in ENDPOINTS[scheme]:
         endpoint = os.environ.get(name, "")
         if endpoint:
@@ -83,7 +82,7 @@ def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storage
         )
     number = found[1][:3] if found else ""
     if number == "404":
-        return StorageError(url.root, "there is no such bucket", "create it first")
+        return no_bucket(url, writing=writing)
     if number in ("401", "403"):
         what = f"may not be {verb} with these credentials ({status})"
         return StorageError(str(url), what, "ask for the right to, or use others")
@@ -94,6 +93,12 @@ def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storage
         return no_answer(url, writing=writing)
     why = "it has become shorter" if number == "416" else status or "the store fails"
     return StorageError(str(url), f"cannot be {verb} ({why})", _AGAIN)
+
+
+def no_bucket(url: ObjectUrl, *, writing: bool) -> StorageError:
+    """Return the one line for a bucket that does not exist."""
+    way = "create it first" if writing else "check the address"
+    return StorageError(url.root, "there is no such bucket", way)
 
 
 def no_answer(url: ObjectUrl, *, writing: bool) -> NoAnswerError:
