@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
+from shardprep.dataset.remote import is_document
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import BuildError, DatasetError
 from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import sha256_of
-from shardprep.storage.shard_cache import copy_shard, is_document
+from shardprep.storage.shard_cache import copy_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import re
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +26,9 @@ from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.storage import objects
-from shardprep.storage.shard_cache import RemoteShard, is_document, stage_documents
+from shardprep.storage.atomic_file import DurableFile
+from shardprep.storage.cache import cache_root, make_cache
+from shardprep.storage.shard_cache import RemoteShard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +41,10 @@ if TYPE_CHECKING:
 
 _SPARE_ITEM_BYTES = 4 << 30
 """Bytes that an item table may have more than the shards, for inputs that are left out."""
+_DOCUMENT = re.compile(r"index/[^/]+\.idx|[^/]+\.(json|parquet|txt)")
+_AT_A_TIME = 16
+_FORGOTTEN_S = 30 * 24 * 3600.0
+"""Seconds after its last use when a folder of documents is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +59,53 @@ class RemoteDataset:
         return str(self.url)
 
     def documents(self, wanted: Sequence[str] | None = None) -> Path:
-        """Return a folder with copies of all documents, or of those wanted, checked or not.
+        """Return a folder of this machine with copies of documents, checked or not.
 
-        Raises as `stage_documents`.
+        It is named for the ETags of all documents, so that no copy is ever stale.
+
+        Args:
+            wanted: names of those that must be there; by default all.
 
         Raises:
-            DatasetError: one is larger than any document of its kind beside such shards.
+            StorageError: one cannot be read.
+            DatasetError: one is larger than any document of its kind beside such shards, or not
+                what the store listed.
 
         """
-        chosen = self.objects.keys() if wanted is None else frozenset(wanted)
-        for name, facts in self.objects.items():
-            is_wanted = name in chosen and is_document(name)
-            if is_wanted and facts.num_bytes > self._most_bytes(name):
-                what = f"has {facts.num_bytes:,} bytes, more than the {self._most_bytes(name):,}"
-                raise self._error(name, f"{what} it may have")
-        return stage_documents(self.url, self.objects, wanted)
+        documents = {name: facts for name, facts in self.objects.items() if is_document(name)}
+        state = "\n".join([str(self.url), *(f"{name} {one[:]}" for name, one in documents.items())])
+        folder = cache_root() / "documents" / hashlib.sha256(state.encode()).hexdigest()[:32]
+        chosen = documents.keys() if wanted is None else frozenset(wanted)
+        missing = [
+            name
+            for name, facts in documents.items()
+            if name in chosen and not _has_size(folder / name, facts.num_bytes)
+        ]
+        os.utime(make_cache(folder))
+        for name in missing:
+            num_bytes, most = self.objects[name].num_bytes, self._most_bytes(name)
+            if num_bytes > most:
+                what = f"has {num_bytes:,} bytes, more than the {most:,} it may have"
+                raise self._error(name, what)
+        if missing:
+            _forget(folder.parent)
+            with ThreadPoolExecutor(_AT_A_TIME, "shardprep-documents") as pool:
+                list(pool.map(lambda name: self._copy(name, folder / name), missing))
+        return folder
+
+    def _copy(self, name: str, path: Path) -> None:
+        facts, num_bytes = self.objects[name], 0
+        make_cache(path.parent)
+        with DurableFile(path, os.urandom(4).hex()) as file:
+            for block in objects.read_whole(self.url / facts.name, facts.etag):
+                num_bytes += len(block)
+                if num_bytes > facts.num_bytes:
+                    break
+                file.write(block)
+            if num_bytes != facts.num_bytes:
+                what = f"has {num_bytes:,} bytes or more, listed {facts.num_bytes:,}"
+                raise self._error(name, what)
+            file.commit()
 
     def _most_bytes(self, name: str) -> int:
         """Return the largest size in bytes that a document may have beside these shards."""
@@ -120,6 +163,24 @@ class RemoteDataset:
     def _error(self, name: str, what: str) -> DatasetError:
         way = "`shardprep verify --repair` builds what is damaged again"
         return DatasetError(str(self.url / name), what, way)
+
+
+def is_document(name: str) -> bool:
+    """Tell whether a file of a dataset is one of those beside the shards."""
+    return _DOCUMENT.fullmatch(name) is not None
+
+
+def _has_size(path: Path, num_bytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == num_bytes
+
+
+def _forget(folder: Path) -> None:
+    """Remove folders of documents that have not been used for long."""
+    before = time.time() - _FORGOTTEN_S
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < before:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

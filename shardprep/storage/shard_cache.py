@@ -1,8 +1,7 @@
-"""Copies of objects on this machine, made once and shared by all processes.
+"""Copies of shards on this machine, made once and shared by all processes.
 
-Documents lie together in a folder that is named for their ETags, so that none is ever stale. A
-shard lies under the SHA-256 of what it holds, which is seen to before it has that name. Shards are
-given up, those that were read longest ago first, so that all together stay within a limit; one
+A shard lies under the SHA-256 of what it holds, which is seen to before it has that name. Shards
+are given up, those that were read longest ago first, so that all together stay within a limit; one
 that is open stays readable, as any file of POSIX.
 """
 
@@ -12,109 +11,29 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import re
 import shutil
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
-from shardprep.storage.atomic_file import DurableFile
-from shardprep.storage.cache import cache_root
+from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.lock import has_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from typing import BinaryIO
 
-    from shardprep.storage.objects import ObjectFacts
     from shardprep.storage.url import ObjectUrl
 
 LIMIT_VARIABLE = "SHARDPREP_CACHE_BYTES"
-_DOCUMENT = re.compile(r"index/[^/]+\.idx|[^/]+\.(json|parquet|txt)")
-_AT_A_TIME = 16
-_FORGOTTEN_S = 30 * 24 * 3600.0
-"""Seconds after its last use when a folder of documents is removed."""
 _KEEP_FREE_BYTES = 1 << 30
 _SHARE_OF_FREE = 0.5
 _UNFINISHED = ".part"
 
 Outcome = Literal["here", "busy", "full", "stopped"]
 """Outcomes of `stage`: copied, another process is copying it, no room, stopped."""
-
-
-def is_document(name: str) -> bool:
-    """Tell whether a file of a dataset is one of those beside the shards."""
-    return _DOCUMENT.fullmatch(name) is not None
-
-
-def stage_documents(
-    url: ObjectUrl, objects_there: Mapping[str, ObjectFacts], wanted: Collection[str] | None = None
-) -> Path:
-    """Return a folder of this machine that holds copies of the documents of a dataset.
-
-    Args:
-        url: what it lies below.
-        objects_there: all that is there, by the name it has in the dataset, as the store lists it:
-            the documents among them name the folder.
-        wanted: names of those that must be there; by default all.
-
-    Raises:
-        StorageError: one cannot be read.
-        DatasetError: one is not what the store listed.
-
-    """
-    documents = {name: facts for name, facts in objects_there.items() if is_document(name)}
-    state = "\n".join([str(url), *(f"{name} {one[:]}" for name, one in documents.items())])
-    folder = cache_root() / "documents" / hashlib.sha256(state.encode()).hexdigest()[:32]
-    chosen = documents.keys() if wanted is None else frozenset(wanted)
-    missing = [
-        (one, folder / name)
-        for name, one in documents.items()
-        if name in chosen and _size(folder / name) != one.num_bytes
-    ]
-    _writable(folder)
-    os.utime(folder)
-    if missing:
-        _forget(folder.parent)
-        with ThreadPoolExecutor(_AT_A_TIME, "shardprep-documents") as pool:
-            list(pool.map(lambda one: _stage_document(url, *one), missing))
-    return folder
-
-
-def _stage_document(url: ObjectUrl, document: ObjectFacts, path: Path) -> None:
-    _writable(path.parent)
-    num_bytes = 0
-    with DurableFile(path, os.urandom(4).hex()) as file:
-        for block in objects.read_whole(url / document.name, document.etag):
-            num_bytes += len(block)
-            if num_bytes > document.num_bytes:
-                break
-            file.write(block)
-        if num_bytes != document.num_bytes:
-            what = f"has {num_bytes:,} bytes or more, listed {document.num_bytes:,}"
-            raise _other(url / document.name, what)
-        file.commit()
-
-
-def _forget(folder: Path) -> None:
-    before = time.time() - _FORGOTTEN_S
-    for path in folder.iterdir():
-        with contextlib.suppress(OSError):
-            if path.stat().st_mtime < before:
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            str(folder), f"cannot be made ({error.strerror})", "set SHARDPREP_CACHE to a folder"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +104,7 @@ class StagedShards:
                     LIMIT_VARIABLE, f"{said!r} is no number of bytes", "use one such as 50e9"
                 ) from error
         held = sum(size for _, size, _ in self._held())
-        return int((shutil.disk_usage(self._made()).free + held) * _SHARE_OF_FREE)
+        return int((shutil.disk_usage(make_cache(self._folder)).free + held) * _SHARE_OF_FREE)
 
     def read(self, shard: RemoteShard, start: int, num_bytes: int) -> bytes | None:
         """Return bytes of the copy of a shard, None where there is no copy."""
@@ -224,7 +143,7 @@ class StagedShards:
         final = self.path(shard)
         if final.exists():
             return "here"
-        unfinished = self._made() / f"{shard.sha256}{_UNFINISHED}"
+        unfinished = make_cache(self._folder) / f"{shard.sha256}{_UNFINISHED}"
         with _alone(unfinished) as file:
             if file is None:
                 return "busy"
@@ -238,10 +157,6 @@ class StagedShards:
             os.fsync(file.fileno())
             unfinished.replace(final)
         return "here"
-
-    def _made(self) -> Path:
-        _writable(self._folder)
-        return self._folder
 
     def _held(self) -> list[tuple[float, int, Path]]:
         """Return time of last use, bytes and path of all copies, whole and in the making."""
@@ -282,10 +197,6 @@ def _other(url: ObjectUrl, what: str) -> DatasetError:
     return DatasetError(
         str(url), what, "`shardprep verify --repair` names all that is wrong, and builds it again"
     )
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1
 
 
 @contextlib.contextmanager

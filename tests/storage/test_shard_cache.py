@@ -64,9 +64,7 @@ def test_opening_many_shards_takes_no_square_of_their_number(
 ) -> None:
     monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path))
     staged: list[str] = []
-    monkeypatch.setattr(
-        shard_cache, "_stage_document", lambda _, document, __: staged.append(document.name)
-    )
+    monkeypatch.setattr(RemoteDataset, "_copy", lambda _, name, __: staged.append(name))
     names = [f"index/pets-train.tfrecord-{i:05}-of-00500.idx" for i in range(500)]
     objects = {name: ObjectFacts(name, 9, "etag") for name in names}
     dataset = RemoteDataset(ObjectUrl.parse("s3://bucket/pets/1.0.0"), objects)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from shardprep.dataset.draft import DRAFT_PREFIX, draft_in_force, draft_name, in_force, under
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, inventory, is_own
 from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
+from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import parse_schema
 from shardprep.errors import BuildError
 from shardprep.storage import objects
 from shardprep.storage.folder import ObjectFolder
-from shardprep.storage.shard_cache import stage_documents
 from shardprep.writer.workspace.layout import BUILD_FILE, parse_build, read_build, taken_over
 
 if TYPE_CHECKING:
@@ -228,10 +228,10 @@ class ObjectWorkspace:
         self.state.remove([name for name in names if name == BUILD_FILE])
 
     def documents(self) -> Path:
-        return stage_documents(self.url, self.files())
+        return RemoteDataset(self.url, self.files()).documents()
 
     def draft(self, output: Folder) -> Path:
-        if output == self._root:
-            return stage_documents(self.url, self._found())
-        prefix = str(output).removeprefix(f"{self.url}/")
-        return stage_documents(self.url, under(prefix, self._found()))
+        found = self._found()
+        if output != self._root:
+            found = under(str(output).removeprefix(f"{self.url}/"), found)
+        return RemoteDataset(self.url, found).documents()
