@@ -18,11 +18,10 @@ from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.cache import cache_root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from shardprep.source.kaggle.ref import KaggleRef
-    from shardprep.source.kaggle.watcher import DownloadWatcher
 
 _STATE = ".shardprep"
 
@@ -34,10 +33,10 @@ def cache_folder(ref: KaggleRef) -> Path:
 
 def cached_archive(ref: KaggleRef) -> Path | None:
     """Return the checked archive in the cache, None where there is none; sends no request."""
-    return Shelf(cache_folder(ref), ref).checked()
+    return ArchiveFolder(cache_folder(ref), ref).checked()
 
 
-class Shelf:
+class ArchiveFolder:
     """The folder that an archive is put into, and what is known of it in `.shardprep` there."""
 
     def __init__(self, folder: Path, ref: KaggleRef) -> None:
@@ -70,14 +69,14 @@ class Shelf:
             )
 
     @contextlib.contextmanager
-    def locked(self, watcher: DownloadWatcher) -> Iterator[int]:
+    def locked(self, notice: Callable[[str], None]) -> Iterator[int]:
         """Be the only one who writes here; yield the lock's descriptor."""
         self.state.mkdir(parents=True, exist_ok=True)
         with (self.state / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                watcher.notice(f"another process is downloading {self.ref}: waiting for it")
+                notice(f"another process is downloading {self.ref}: waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             self.incoming.mkdir(exist_ok=True)
             yield lock.fileno()

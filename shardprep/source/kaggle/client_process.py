@@ -8,70 +8,57 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from shardprep.errors import SourceError
 from shardprep.source.kaggle import client
+from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.credentials import config_folder, credentials
-from shardprep.source.kaggle.errors import ClientError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from shardprep.source.kaggle.credentials import Credential
+    from shardprep.source.kaggle.integrity import DownloadWatcher
+    from shardprep.source.kaggle.ref import KaggleRef
 
 _PARTIAL_SUFFIX = ".kaggle-partial"
 """Suffix of the note that the client keeps beside a file until it is complete."""
 _POLL_S = 0.1
 _MIN_SECRET = 8
 _MAX_MESSAGE = 200
+_KEEP_FREE_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One download: the archive, and the folder for it."""
-
-    kind: str
-    """"competition" or "dataset"."""
-    slug: str
-    folder: Path
-    """Exists, and holds nothing but what the client left there."""
-
-
-class Listener(Protocol):
-    """Told how a download goes; may raise, which ends it."""
-
-    def size(self, num_bytes: int | None) -> None:
-        """The file is about to be written and will have so many bytes; None: unknown."""
-
-    def progress(self, num_bytes: int) -> None:
-        """The file has so many bytes now."""
-
-
-def run_client(order: Order, listener: Listener, *, lock: int, silence_s: float) -> None:
-    """Let the client fetch the order; it goes on with a partial file that still fits.
+def run_client(
+    ref: KaggleRef, folder: Path, watcher: DownloadWatcher, *, lock: int, silence_s: float
+) -> None:
+    """Let the client fetch an archive; it goes on with a partial file that still fits.
 
     Args:
-        order: the archive and the folder for it.
-        listener: told the size and every change of the file.
+        ref: the archive.
+        folder: the folder for it, with nothing in it but what the client left there.
+        watcher: told the size and every change of the file; where it raises, the child is ended.
         lock: descriptor of a locked file; the child holds it too, as long as it writes.
         silence_s: seconds without a sign of life after which the child is ended.
 
     Raises:
         ClientError: it failed, died or was silent.
+        SourceError: the archive does not fit on the disk.
 
     """
     known = credentials()
     command = [sys.executable, "-P", "-m", client.__name__]
-    command += [order.kind, order.slug, str(order.folder), "login" if known else "anonymous"]
+    command += [ref.kind, ref.slug, str(folder), "login" if known else "anonymous"]
     environment = dict(os.environ)
     if not config_folder().exists():  # or the import makes one, and fails where it cannot
-        environment["KAGGLE_CONFIG_DIR"] = str(order.folder)
+        environment["KAGGLE_CONFIG_DIR"] = str(folder)
     child = subprocess.Popen(  # noqa: S603 - a module of ours
         command,
         stdin=subprocess.PIPE,
@@ -83,7 +70,7 @@ def run_client(order: Order, listener: Listener, *, lock: int, silence_s: float)
     )
     with child:
         try:
-            _follow(child, order.folder, listener, silence_s)
+            _follow(child, ref, folder, watcher, silence_s)
         except ClientError as error:
             error.message = _masked(error.message, known)
             raise
@@ -102,12 +89,34 @@ def arrived(folder: Path) -> list[Path]:
     return [path for path in paths if path.suffix != _PARTIAL_SUFFIX]
 
 
+def check_space(folder: Path, name: str, num_bytes: int) -> None:
+    """Check that a folder has room for bytes that are still to come.
+
+    Raises:
+        SourceError: it has not.
+
+    """
+    free = shutil.disk_usage(folder).free
+    if free < num_bytes + _KEEP_FREE_BYTES:
+        raise SourceError(
+            name,
+            f"does not fit: {num_bytes / 1e6:,.0f} MB are still to come, and {folder} has "
+            f"{free / 1e6:,.0f} MB left",
+            "free some space, or choose another place with --to or SHARDPREP_CACHE",
+        )
+
+
 def _follow(
-    child: subprocess.Popen[bytes], folder: Path, listener: Listener, silence_s: float
+    child: subprocess.Popen[bytes],
+    ref: KaggleRef,
+    folder: Path,
+    watcher: DownloadWatcher,
+    silence_s: float,
 ) -> None:
     assert child.stdout is not None  # noqa: S101 - asked for; says so to mypy
     last_sign = time.monotonic()
     num_bytes = bytes_in(folder)
+    total: int | None = None
     in_body = False
     for report in _reports(child.stdout.fileno()):
         now = time.monotonic()
@@ -115,11 +124,11 @@ def _follow(
         if report or num_bytes != before:
             last_sign = now
         if "size" in report:
-            in_body = True
-            listener.size(report["size"])
-            listener.progress(num_bytes)
-        elif num_bytes != before:
-            listener.progress(num_bytes)
+            in_body, total = True, report["size"]
+            watcher.begin("downloading", total)
+        if "size" in report or num_bytes != before:
+            check_space(folder, str(ref), max(0, (total or 0) - num_bytes))
+            watcher.progress(num_bytes)
         if "fault" in report:
             raise ClientError(**report["fault"], in_body=in_body)
         if "done" in report:

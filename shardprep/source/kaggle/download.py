@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
-from shardprep.source.kaggle.archive_cache import Shelf, cache_folder, cached_archive
-from shardprep.source.kaggle.client_process import Order, arrived, bytes_in, run_client
+from shardprep.source.kaggle.archive_cache import ArchiveFolder, cache_folder, cached_archive
+from shardprep.source.kaggle.client_error import ClientError, explained, no_credentials
+from shardprep.source.kaggle.client_process import arrived, bytes_in, check_space, run_client
 from shardprep.source.kaggle.credentials import credentials
-from shardprep.source.kaggle.errors import ClientError, explained, no_credentials
 from shardprep.source.kaggle.integrity import damage, is_page
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardprep.source.kaggle.integrity import DownloadWatcher
     from shardprep.source.kaggle.ref import KaggleRef
-    from shardprep.source.kaggle.watcher import DownloadWatcher
-
-_KEEP_FREE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +59,25 @@ def download(
         SourceError: it cannot be had; says why and what to do.
 
     """
-    shelf = Shelf(to or cache_folder(ref), ref)
-    if not refresh and (archive := shelf.checked()):
+    archives = ArchiveFolder(to or cache_folder(ref), ref)
+    if not refresh and (archive := archives.checked()):
         return archive
     in_cache = cached_archive(ref) if to and not refresh else None
     known = credentials()
     if not (in_cache or known or ref.kind == "dataset"):  # a public dataset needs no account
         raise no_credentials(ref)
     try:
-        with shelf.locked(watcher) as lock:
-            if archive := shelf.archive_since_start(refresh=refresh):
+        with archives.locked(watcher.notice) as lock:
+            if archive := archives.archive_since_start(refresh=refresh):
                 return archive
             if to and not refresh:
-                shelf.refuse_to_replace()
+                archives.refuse_to_replace()
             if in_cache:
-                return shelf.keep(_copied(in_cache, shelf.incoming, watcher))
-            watcher.notice(f"downloading {ref} to {shelf.folder}")
-            return shelf.keep(_whole(shelf, lock, watcher, patience or Patience()))
+                return archives.keep(_copied(in_cache, archives.incoming, watcher))
+            watcher.notice(f"downloading {ref} to {archives.folder}")
+            return archives.keep(_whole(archives, lock, watcher, patience or Patience()))
     except OSError as error:
-        place = str(error.filename or shelf.folder)
+        place = str(error.filename or archives.folder)
         raise SourceError(
             place, f"{error.strerror}", "choose another --to or SHARDPREP_CACHE"
         ) from error
@@ -88,25 +86,27 @@ def download(
 def _copied(archive: Path, folder: Path, watcher: DownloadWatcher) -> Path:
     num_bytes = archive.stat().st_size
     watcher.begin("copying", num_bytes)
-    _check_space(folder, archive.name, num_bytes)
+    check_space(folder, archive.name, num_bytes)
     copy = folder / archive.name
     shutil.copy2(archive, copy)
     watcher.progress(num_bytes)
     return copy
 
 
-def _whole(shelf: Shelf, lock: int, watcher: DownloadWatcher, patience: Patience) -> Path:
+def _whole(
+    archives: ArchiveFolder, lock: int, watcher: DownloadWatcher, patience: Patience
+) -> Path:
     """Download until every checksum holds; damage costs a second download from zero, no third."""
-    ref = shelf.ref
+    ref = archives.ref
     found = ""
     for _ in range(2):
-        _download_once(shelf, lock, watcher, patience)
-        paths = arrived(shelf.incoming)
+        _download_once(archives, lock, watcher, patience)
+        paths = arrived(archives.incoming)
         found = damage(paths[0], watcher) if len(paths) == 1 else "no archive"
         if not found:
             return paths[0]
         got_page = len(paths) == 1 and is_page(paths[0])
-        _clear(shelf.incoming)
+        _clear(archives.incoming)
         if got_page:
             raise SourceError(
                 str(ref),
@@ -121,65 +121,31 @@ def _whole(shelf: Shelf, lock: int, watcher: DownloadWatcher, patience: Patience
     )
 
 
-def _download_once(shelf: Shelf, lock: int, watcher: DownloadWatcher, patience: Patience) -> None:
+def _download_once(
+    archives: ArchiveFolder, lock: int, watcher: DownloadWatcher, patience: Patience
+) -> None:
     """Let the client run until it says that it is done, again and again while that may help."""
-    order = Order(shelf.ref.kind, shelf.ref.slug, shelf.incoming)
-    gauge = _Gauge(shelf, watcher)
-    most = bytes_in(shelf.incoming)
+    ref, folder = archives.ref, archives.incoming
+    have = most = bytes_in(folder)
     failures = 0
     while True:
         try:
-            return run_client(order, gauge, lock=lock, silence_s=patience.silence_s)
+            return run_client(ref, folder, watcher, lock=lock, silence_s=patience.silence_s)
         except ClientError as fault:
-            if fault.spoils_file or bytes_in(shelf.incoming) < gauge.most:
-                _clear(shelf.incoming)
-            have = bytes_in(shelf.incoming)
+            if fault.spoils_file or bytes_in(folder) < have:  # the client wrote over it
+                _clear(folder)
+            have = bytes_in(folder)
             failures = failures + 1 if have <= most else 1
             most = max(most, have)
-            error = explained(shelf.ref, fault)
+            error = explained(ref, fault)
             wait = patience.backoff_s * 2 ** (failures - 1)
             if fault.retry_after_s is not None:
                 wait = fault.retry_after_s
-            if (
-                not fault.is_passing
-                or failures >= patience.attempts
-                or wait > patience.longest_wait_s
-            ):
+            is_last = failures >= patience.attempts or wait > patience.longest_wait_s
+            if is_last or not fault.is_passing:
                 raise error from fault
         watcher.notice(f"{error.what}: trying again in {wait:,.0f} s")
         time.sleep(wait)
-
-
-class _Gauge:
-    """Passes on what the client reports, and ends it before the disk is full."""
-
-    def __init__(self, shelf: Shelf, watcher: DownloadWatcher) -> None:
-        self.shelf = shelf
-        self.watcher = watcher
-        self.most = 0
-        """The largest that the file has been; it shrinks where the client wrote over it."""
-        self.num_bytes: int | None = None
-
-    def size(self, num_bytes: int | None) -> None:
-        self.num_bytes = num_bytes
-        self.watcher.begin("downloading", num_bytes)
-
-    def progress(self, num_bytes: int) -> None:
-        self.most = max(self.most, num_bytes)
-        missing = max(0, self.num_bytes - num_bytes) if self.num_bytes else 0
-        _check_space(self.shelf.incoming, str(self.shelf.ref), missing)
-        self.watcher.progress(num_bytes)
-
-
-def _check_space(folder: Path, name: str, num_bytes: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < num_bytes + _KEEP_FREE_BYTES:
-        raise SourceError(
-            name,
-            f"does not fit: {num_bytes / 1e6:,.0f} MB are still to come, and {folder} has "
-            f"{free / 1e6:,.0f} MB left",
-            "free some space, or choose another place with --to or SHARDPREP_CACHE",
-        )
 
 
 def _clear(folder: Path) -> None:

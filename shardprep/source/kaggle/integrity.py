@@ -9,7 +9,7 @@ import tarfile
 import zipfile
 import zlib
 from lzma import LZMAError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.source.streams import decompressed
@@ -18,11 +18,25 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO, BinaryIO
 
-    from shardprep.source.kaggle.watcher import DownloadWatcher
-
 _BLOCK_BYTES = 1 << 20
 _PAGE_STARTS = (b"<!doctype html", b"<html")
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, OSError)
+
+
+class DownloadWatcher(Protocol):
+    """Receives the progress of a download and of the check of its archive."""
+
+    def notice(self, line: str) -> None:
+        """Something that a person may want to know, in one line."""
+
+    def begin(self, what: str, num_bytes: int | None) -> None:
+        """A phase ("downloading", "checking", "copying") of so many bytes begins; None: unknown.
+
+        A download that is taken up again begins anew, and its first `progress` is above 0.
+        """
+
+    def progress(self, num_bytes: int) -> None:
+        """So many bytes of the phase are done; fewer than before where it started over."""
 
 
 def damage(path: Path, watcher: DownloadWatcher) -> str:

@@ -44,11 +44,8 @@ class ClientError(Exception):
     @property
     def is_passing(self) -> bool:
         """True if the same request may succeed a little later."""
-        if self.kind in ("connection", "silent"):
-            return True
-        if self.kind == "http" and not self.in_body:
-            return self.status in (408, 429) or self.status >= 500
-        return self.in_body and self.kind in ("http", "client")
+        is_busy = self.status in (408, 429) or self.status >= 500
+        return self.kind in ("connection", "silent") or self.spoils_file or is_busy
 
     @property
     def spoils_file(self) -> bool:
