@@ -38,7 +38,7 @@ from shardprep.catalog.targets import (
 )
 from shardprep.errors import SourceError, shown
 from shardprep.recipe.recipe import outputs
-from shardprep.source.folder import LEADS_OUTSIDE
+from shardprep.source.directory import LEADS_OUTSIDE
 from shardprep.source.listing import Member, Skipped, list_source
 
 if TYPE_CHECKING:

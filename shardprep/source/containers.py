@@ -1,4 +1,4 @@
-"""The entries of one zip, tar or 7z, in the order of the archive.
+"""The entries of one zip or tar, in the order of the archive.
 
 No entry's name is used as a path here or anywhere.
 """
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardprep.source.limits import Budget
-    from shardprep.source.unpack import UnpackedFile
 
 _UTF8_FLAG = 0x800
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_GLOBAL_HEADERS = 1000
 _BLOCK_BYTES = 1 << 20
-_SHOWN_NAME, _SHOWN_ERROR = 60, 100
+_SHOWN_NAME = 60
 _LONG_NUMBER = re.compile(rb"\d{64}")
 
 
@@ -99,12 +98,10 @@ class _Headers(io.BufferedReader):
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= _MAX_HEADER_BYTES:
-            message = f"a header of {size:,} bytes"
-            raise tarfile.TarError(message)
+            raise tarfile.TarError(f"a header of {size:,} bytes")
         data = super().read(size)
         if size > tarfile.BLOCKSIZE and _LONG_NUMBER.search(data):  # tarfile's time is its square
-            message = "a number of 64 digits in a header"
-            raise tarfile.TarError(message)
+            raise tarfile.TarError("a number of 64 digits in a header")
         return data
 
 
@@ -163,44 +160,3 @@ def _check_end(place: PlainExtent, at: int, name: str) -> None:
             f"another tar follows at offset {at:,}, behind its end",
             "it is several tars in one file: unpack it with tar --ignore-zeros",
         )
-
-
-def sevenzip_entries(
-    place: PlainExtent, name: str, out: UnpackedFile, budget: Budget
-) -> Iterator[Entry]:
-    """Yield the members of a 7z, unpacked one behind the other into the file `out`.
-
-    A 7z packs its members as one stream, so there is no reading them in place.
-
-    Raises:
-        SourceError: py7zr is not installed, or the archive is damaged, encrypted or too large.
-
-    """
-    try:
-        import py7zr  # noqa: PLC0415 - an optional extra
-    except ModuleNotFoundError as error:
-        raise SourceError(
-            name, "is a 7z archive, which needs py7zr", "pip install 'shardprep[7z]'"
-        ) from error
-    from shardprep.source.sevenzip import EntryWriters  # noqa: PLC0415 - needs py7zr
-
-    try:
-        with out, py7zr.SevenZipFile(buffered(place)) as archive:
-            if archive.needs_password():
-                raise py7zr.PasswordRequired
-            stated = archive.list()
-            budget.check_members(len(stated), name)
-            budget.check_ratio(place.num_bytes, sum(one.uncompressed for one in stated), name)
-            writers = EntryWriters(out)
-            archive.extractall(factory=writers)  # noqa: S202 - the factory ignores paths
-    except SourceError:
-        raise
-    except py7zr.PasswordRequired as error:
-        raise SourceError(name, "is encrypted", "unpack it with its password first") from error
-    except Exception as error:  # py7zr lets whatever its decoders meet through
-        why = shown(str(error), _SHOWN_ERROR)
-        raise SourceError(name, f"cannot be unpacked ({why})", "download it again") from error
-    for one in writers.entries:
-        problem = unsafe_name(one.name)
-        extent = PlainExtent(out.place.file, one.offset, one.num_bytes)
-        yield Entry(one.name, one.num_bytes, None if problem else extent, problem)

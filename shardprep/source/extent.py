@@ -14,7 +14,6 @@ import zlib
 from typing import Any, NamedTuple
 
 from shardprep.source import range_reads
-from shardprep.source.range_reads import Span
 from shardprep.storage.regular_file import regular_descriptor
 from shardprep.storage.url import is_url
 
@@ -70,9 +69,9 @@ class PlainExtent(NamedTuple):
         return cls(os.path.realpath(file) if is_link else file, 0, num_bytes)
 
     @property
-    def span(self) -> Span:
-        """The span that `read` reads."""
-        return Span(self.file, self.offset, self.num_bytes)
+    def span(self) -> PlainExtent:
+        """The bytes that `read` reads."""
+        return self
 
     def read(self) -> bytes:
         """Return the bytes.
@@ -107,9 +106,9 @@ class ZipExtent(NamedTuple):
     flags: int
 
     @property
-    def span(self) -> Span:
-        """The span that `read` reads, with room for the header."""
-        return Span(self.file, self.header_offset, self.stored_bytes + _MOST_HEADER_BYTES)
+    def span(self) -> PlainExtent:
+        """The bytes that `read` reads, with room for the header."""
+        return PlainExtent(self.file, self.header_offset, self.stored_bytes + _MOST_HEADER_BYTES)
 
     def read(self) -> bytes:
         """Return the uncompressed bytes, checked against size and CRC-32.
@@ -118,40 +117,40 @@ class ZipExtent(NamedTuple):
             MemberError: encrypted, packed by an unknown method, damaged, or not as long as stated.
 
         """
-        data = _inflate(self._stored(self.stored_bytes), self.method, self.num_bytes)
+        data = _inflate(self.stored().read(), self.method, self.num_bytes)
         if len(data) != self.num_bytes:
-            message = f"holds {len(data):,} bytes, the archive says {self.num_bytes:,}"
-            raise MemberError(message)
-        if zlib.crc32(data) != self.crc32:
-            message = f"CRC-32 is {zlib.crc32(data):08x}, the archive says {self.crc32:08x}"
-            raise MemberError(message)
+            raise MemberError(f"holds {len(data):,} bytes, the archive says {self.num_bytes:,}")
+        crc32 = zlib.crc32(data)
+        if crc32 != self.crc32:
+            raise MemberError(f"CRC-32 is {crc32:08x}, the archive says {self.crc32:08x}")
         return data
 
     def read_head(self, num_bytes: int) -> bytes:
         """Return the first `num_bytes` uncompressed bytes, fewer where there are not so many."""
         enough = num_bytes + 512 if self.method in (0, zlib.DEFLATED) else _BLOCK_BYTES
-        stored = self._stored(min(self.stored_bytes, enough))
+        stored = self.stored().read_head(enough)
         return _inflate(stored, self.method, num_bytes)[:num_bytes]
 
     @property
-    def is_encrypted(self) -> bool:
-        """True if a password is needed; such a member cannot be read."""
-        return bool(self.flags & _ENCRYPTED)
+    def is_packed(self) -> bool:
+        """True if its bytes do not lie in the file as they are."""
+        return self.method != 0 or bool(self.flags & _ENCRYPTED)
 
-    def data_offset(self) -> int:
-        """Return where the stored bytes start in the file."""
+    def stored(self) -> PlainExtent:
+        """Return the stored bytes, packed or not.
+
+        Raises:
+            MemberError: they are encrypted, or not where the archive says.
+
+        """
+        if self.flags & _ENCRYPTED:
+            raise MemberError("is encrypted")
         header = _read_at(self.file, self.header_offset, _LOCAL_HEADER.size)
         signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
         if signature != b"PK\3\4":
-            message = f"no local header at offset {self.header_offset:,}"
-            raise MemberError(message)
-        return self.header_offset + _LOCAL_HEADER.size + int(name_bytes) + int(extra_bytes)
-
-    def _stored(self, num_bytes: int) -> bytes:
-        if self.is_encrypted:
-            message = "is encrypted"
-            raise MemberError(message)
-        return _read_at(self.file, self.data_offset(), num_bytes)
+            raise MemberError(f"no local header at offset {self.header_offset:,}")
+        start = self.header_offset + _LOCAL_HEADER.size + int(name_bytes) + int(extra_bytes)
+        return PlainExtent(self.file, start, self.stored_bytes)
 
 
 class RefusedExtent(NamedTuple):
@@ -162,21 +161,16 @@ class RefusedExtent(NamedTuple):
     reason: str
 
     @property
-    def span(self) -> Span:
-        """An empty span."""
-        return Span("", 0, 0)
+    def span(self) -> PlainExtent:
+        """No bytes."""
+        return PlainExtent("", 0, 0)
 
     def read(self) -> bytes:
-        """Raise the reason.
-
-        Raises:
-            MemberError: always.
-
-        """
+        """Raise the reason, a `MemberError`."""
         raise MemberError(self.reason)
 
     def read_head(self, num_bytes: int) -> bytes:
-        """Raise the reason."""
+        """Raise the reason, a `MemberError`."""
         del num_bytes
         return self.read()
 
@@ -190,42 +184,39 @@ def _inflate(stored: bytes, method: int, num_bytes: int) -> bytes:
     limit = min(num_bytes, sys.maxsize - 1) + 1
     if method == 0:
         return stored
+    unpacker, at = new_unpacker(method, stored)
     try:
-        unpacker = new_unpacker(method, stored)
-        data: bytes = unpacker.unpacker.decompress(stored[unpacker.header_bytes :], limit)
+        data: bytes = unpacker.decompress(stored[at:], limit)
     except UNPACK_ERRORS as error:
         raise damaged(error) from error
     return data
 
 
-class Unpacker(NamedTuple):
-    """A decompressor and the start of the data for it."""
+def new_unpacker(method: int, head: bytes) -> tuple[Any, int]:
+    """Return a decompressor of zlib, bz2 or lzma, and where in the member the data for it starts.
 
-    unpacker: Any
-    """A decompressor of zlib, bz2 or lzma."""
-    header_bytes: int
-    """Number of header bytes before the packed data."""
-
-
-def new_unpacker(method: int, head: bytes) -> Unpacker:
-    """Return the decompressor of a method, for a member that starts with `head`.
+    Args:
+        method: its number in a zip.
+        head: the first bytes of the member.
 
     Raises:
-        MemberError: there is none.
-        struct.error, lzma.LZMAError, ValueError: its header is damaged.
+        MemberError: there is none, or the header of the data is damaged.
 
     """
     if method == zlib.DEFLATED:
-        return Unpacker(zlib.decompressobj(-zlib.MAX_WBITS), 0)
+        return zlib.decompressobj(-zlib.MAX_WBITS), 0
     if method == _BZIP2:
-        return Unpacker(bz2.BZ2Decompressor(), 0)
+        return bz2.BZ2Decompressor(), 0
     if method == _LZMA:
-        return _lzma_unpacker(head)
-    message = f"is packed with {_METHODS.get(method, f'method {method}')}, which cannot be read"
-    raise MemberError(message)
+        try:
+            return _lzma_unpacker(head)
+        except UNPACK_ERRORS as error:
+            raise damaged(error) from error
+    name = _METHODS.get(method, f"method {method}")
+    raise MemberError(f"is packed with {name}, which cannot be read")
 
 
-def _lzma_unpacker(head: bytes) -> Unpacker:
+def _lzma_unpacker(head: bytes) -> tuple[Any, int]:
     """Read the header: version (2 bytes), properties size (2 bytes), properties; LZMA1 follows."""
     size = struct.unpack("<H", head[2:4])[0]
     properties, dictionary = struct.unpack("<BI", head[4 : 4 + size])
@@ -236,17 +227,11 @@ def _lzma_unpacker(head: bytes) -> Unpacker:
         "lp": properties // 9 % 5,
         "pb": properties // 45,
     }
-    return Unpacker(lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma1]), 4 + size)
+    return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma1]), 4 + size
 
 
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
-    """Return bytes of a file or an object.
-
-    Raises:
-        MemberError: it cannot be read, or ends before.
-        StorageError: the store does not answer, or refuses.
-
-    """
+    """Return bytes of a file or an object; it is a `MemberError` if it ends before."""
     try:
         read = range_reads.read_at if is_url(file) else _read_file
         data = read(file, offset, num_bytes)

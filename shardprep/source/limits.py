@@ -43,7 +43,7 @@ DEFAULT_LIMITS = SourceLimits()
 
 
 class Budget:
-    """The sums of one source, checked against its limits."""
+    """The sums of one source; each method raises a `SourceError` where they exceed its limits."""
 
     def __init__(self, limits: SourceLimits) -> None:
         """Begin with nothing counted."""
@@ -57,12 +57,7 @@ class Budget:
         self._source_bytes += num_bytes
 
     def check_depth(self, depth: int, name: str) -> None:
-        """Refuse an archive that lies too deep.
-
-        Raises:
-            SourceError: it does.
-
-        """
+        """Refuse an archive that lies too deep."""
         if depth > self.limits.max_depth:
             raise SourceError(
                 name,
@@ -71,22 +66,12 @@ class Budget:
             )
 
     def add_member(self, archive: str) -> None:
-        """Count a member.
-
-        Raises:
-            SourceError: there are too many.
-
-        """
+        """Count a member."""
         self._num_members += 1
         self.check_members(0, archive)
 
     def check_members(self, num_more: int, archive: str) -> None:
-        """Refuse an archive that says it has `num_more` members, before they are read.
-
-        Raises:
-            SourceError: they are too many.
-
-        """
+        """Refuse an archive that says it has `num_more` members, before they are read."""
         if self._num_members + num_more > self.limits.max_members:
             raise SourceError(
                 archive,
@@ -95,12 +80,7 @@ class Budget:
             )
 
     def readable(self, extent: StoredExtent, key: str) -> Extent:
-        """Return the extent of an image or a table; one that is too large says so when it is read.
-
-        Raises:
-            SourceError: all of them together are too large.
-
-        """
+        """Return an image or a table; one that is too large says so when it is read."""
         packed = extent.stored_bytes if isinstance(extent, ZipExtent) else extent.num_bytes
         largest = max(packed, extent.num_bytes)
         if largest > self.limits.max_member_size:
@@ -115,12 +95,7 @@ class Budget:
         return RefusedExtent(min(largest, MOST_BYTES), reason)
 
     def unpack(self, num_bytes: int, name: str) -> None:
-        """Count bytes that are unpacked, or will be.
-
-        Raises:
-            SourceError: all together are too many.
-
-        """
+        """Count bytes that are unpacked, or will be."""
         self._num_unpacked += num_bytes
         most = self.limits.max_unpacked
         if most is None:
@@ -133,12 +108,7 @@ class Budget:
             )
 
     def check_ratio(self, packed: int, unpacked: int, name: str) -> None:
-        """Refuse an archive that grows too much.
-
-        Raises:
-            SourceError: it does.
-
-        """
+        """Refuse an archive that grows too much."""
         if self._is_bomb(packed, unpacked):
             raise SourceError(
                 name, self._bomb(packed, unpacked), "raise --max-ratio if that is right"

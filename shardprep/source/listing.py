@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
-from shardprep.source.containers import sevenzip_entries, tar_entries, zip_entries
+from shardprep.source.containers import tar_entries, zip_entries
+from shardprep.source.directory import find_objects, walk_files
 from shardprep.source.extent import MOST_BYTES, Extent, MemberError, PlainExtent
-from shardprep.source.folder import walk_files
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
-from shardprep.source.object_listing import find_objects
-from shardprep.source.streams import buffered, decompressed, stored_bytes
+from shardprep.source.streams import buffered, decompressed, member_stream
 from shardprep.source.unpack import Workshop
 from shardprep.storage.url import ObjectUrl, parse_place
 
@@ -45,7 +44,7 @@ _DAMAGE = (
 )  # fmt: skip
 """Errors that the libraries raise for damaged archives."""
 _SHOWN_ERROR = 100
-_VOLUME = re.compile(r"(?P<whole>.+)\.(?P<number>\d{3})")
+_VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})")
 
 
 class Member(NamedTuple):
@@ -108,20 +107,17 @@ def list_source(
     place = parse_place(str(source))
     if isinstance(place, ObjectUrl):
         walk.address(str(source), leave_out)
-        walk.join_volumes()
-        return walk.listing()
-    source = place
-    if source.is_dir():
-        walk.folder(source, leave_out)
-    elif not source.is_file():
-        raise SourceError(str(source), "no such file or folder", "give a folder, a zip or a tar")
-    elif (volume := _VOLUME.fullmatch(source.name)) is not None:
-        for path in sorted(source.parent.glob(f"{glob.escape(volume['whole'])}.[0-9][0-9][0-9]")):
+    elif place.is_dir():
+        walk.folder(place, leave_out)
+    elif not place.is_file():
+        raise SourceError(str(place), "no such file or folder", "give a folder, a zip or a tar")
+    elif (volume := _VOLUME.fullmatch(place.name)) is not None:
+        for path in sorted(place.parent.glob(f"{glob.escape(volume['whole'])}.[0-9][0-9][0-9]")):
             extent = PlainExtent.named(str(path), path.stat().st_size)
             budget.add_source(extent.num_bytes)
             walk.volume(path.name, extent, depth=0)
     else:
-        walk.file(str(source), source.stat().st_size)
+        walk.file(str(place), place.stat().st_size)
     walk.join_volumes()
     return walk.listing()
 
@@ -166,12 +162,12 @@ class _Walk:
     def address(self, address: str, leave_out: Iterable[str]) -> None:
         """Add the members of an archive in object storage, or the objects below an address."""
         found = find_objects(address, leave_out)
-        if found.archive_bytes is None:
+        if found.archive is None:
             for one in found.below:
                 self.budget.add_member(address)
                 self.budget.add_source(one.num_bytes)
-                extent = PlainExtent(str(found.url / one.relative), 0, one.num_bytes)
-                self.member(clean_key(one.relative), extent, depth=1)
+                extent = PlainExtent(str(found.url / one.name), 0, one.num_bytes)
+                self.member(clean_key(one.name), extent, depth=1)
         elif _VOLUME.fullmatch(found.url.name):
             raise SourceError(
                 address,
@@ -179,7 +175,7 @@ class _Walk:
                 "give the address that all its volumes lie below",
             )
         else:
-            self.file(str(found.url), found.archive_bytes)
+            self.file(str(found.url), found.archive.num_bytes)
 
     def folder(self, root: Path, leave_out: Iterable[str]) -> None:
         """Add the files below a folder."""
@@ -209,9 +205,7 @@ class _Walk:
             self.skip(key, "junk", extent.num_bytes)
         elif name[name.rfind(".") :].lower() in IMAGE_SUFFIXES:
             self.image(key, extent)
-        elif _VOLUME.fullmatch(name):
-            self.volume(key, extent, depth)
-        else:
+        elif not self.volume(key, extent, depth):
             self.unnamed(key, extent, depth)
 
     def unnamed(self, key: str, extent: StoredExtent, depth: int) -> None:
@@ -269,6 +263,12 @@ class _Walk:
             return zip_entries(place, name, self.zip_encoding, self.budget)
         if kind == "tar":
             return tar_entries(place, name)
+        try:
+            from shardprep.source.sevenzip import sevenzip_entries  # noqa: PLC0415 - an extra
+        except ModuleNotFoundError as error:
+            raise SourceError(
+                name, "is a 7z archive, which needs py7zr", "pip install 'shardprep[7z]'"
+            ) from error
         out = self.workshop.new_file(name, place.num_bytes)
         return sevenzip_entries(place, name, out, self.budget)
 
@@ -276,19 +276,20 @@ class _Walk:
         self, extent: StoredExtent, name: str, prefix: str, depth: int, kind: str
     ) -> bool:
         """Unpack what .gz, .bz2 or .xz holds and add its members, if it is an archive."""
-        with stored_bytes(extent) as packed:
+        with member_stream(extent) as packed:
             within = archive_type(decompressed(packed, kind).read(HEAD_BYTES))
         if within is None:
             return False
-        with stored_bytes(extent) as packed:
+        with member_stream(extent) as packed:
             inner = self.workshop.unpack(decompressed(packed, kind), extent.num_bytes, name)
         return self.archive(inner, name, prefix, depth + (within in _COMPRESSED))
 
-    def volume(self, name: str, extent: StoredExtent, depth: int) -> None:
-        """Keep one volume of a split archive until all are known."""
+    def volume(self, name: str, extent: StoredExtent, depth: int) -> bool:
+        """Keep one volume of a split archive until all are known; False where it is none."""
         match = _VOLUME.fullmatch(name)
         if match is not None:
             self.volumes[match["whole"], depth][int(match["number"])] = extent
+        return match is not None
 
     def join_volumes(self) -> None:
         """Add the members of every split archive; numbered files that are none are sorted alone."""

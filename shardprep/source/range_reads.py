@@ -6,10 +6,10 @@ fetched while it decodes the images before them. Nothing is written to disk.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shardprep.profiling import stage
 from shardprep.storage import objects
@@ -18,6 +18,8 @@ from shardprep.storage.url import ObjectUrl, is_url
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from concurrent.futures import Future
+
+    from shardprep.source.extent import PlainExtent
 
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
 """Bytes of one request: they double while each read begins near the end of the last block."""
@@ -33,53 +35,8 @@ _NEAR_BYTES = 128 << 10
 """Bytes between two spans up to which they are fetched as one; more would cost a request."""
 
 
-class Span(NamedTuple):
-    """A range of bytes in a file or an object."""
-
-    file: str
-    """A path or an address."""
-    offset: int
-    num_bytes: int
-    """Number of bytes that will be read, or a little more."""
-
-
-class _Blocks:
-    """The blocks that this process keeps in memory; the oldest are dropped."""
-
-    def __init__(self) -> None:
-        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._num_bytes = 0
-        self._last = ("", 0, 0)
-
-    def find(self, file: str, offset: int, num_bytes: int) -> bytes | None:
-        """Return the bytes where one block has them all."""
-        for (name, start), block in reversed(self._blocks.items()):
-            at = offset - start
-            if name == file and at >= 0 and at + num_bytes <= len(block):
-                return block[at : at + num_bytes]
-        return None
-
-    def read(self, file: str, offset: int, num_bytes: int) -> bytes:
-        """Return the bytes, fewer where the object ends before."""
-        last_file, start, size = self._last
-        is_next = file == last_file and start < offset <= start + 2 * size
-        size = max(_FIRST_BYTES, min(2 * size, _MOST_BYTES) if is_next else 0, num_bytes)
-        block = objects.get_range(ObjectUrl.split(file), offset, size)
-        self._last = (file, offset, size)
-        self._blocks[file, offset] = block
-        self._num_bytes += len(block)
-        while self._num_bytes > _KEPT_BYTES:
-            self._num_bytes -= len(self._blocks.popitem(last=False)[1])
-        return block[:num_bytes]
-
-    def forget(self) -> None:
-        """Drop all blocks."""
-        self._blocks.clear()
-        self._num_bytes = 0
-        self._last = ("", 0, 0)
-
-
-_blocks = _Blocks()
+_blocks: dict[tuple[str, int], bytes] = {}
+"""The blocks that this process keeps in memory, by file and offset; the oldest are dropped."""
 _at_hand: dict[str, list[tuple[int, bytes]]] = {}
 """The bytes fetched ahead, by file: offset and bytes of each range."""
 
@@ -95,16 +52,33 @@ def read_at(file: str, offset: int, num_bytes: int) -> bytes:
     for start, data in _at_hand.get(file, ()):
         if start <= offset and offset + num_bytes <= start + len(data):
             return data[offset - start : offset - start + num_bytes]
-    found = _blocks.find(file, offset, num_bytes)
-    return _blocks.read(file, offset, num_bytes) if found is None else found
+    for (name, start), block in reversed(_blocks.items()):
+        at = offset - start
+        if name == file and at >= 0 and at + num_bytes <= len(block):
+            return block[at : at + num_bytes]
+    return _read_block(file, offset, num_bytes)
+
+
+def _read_block(file: str, offset: int, num_bytes: int) -> bytes:
+    size = max(_FIRST_BYTES, num_bytes)
+    if _blocks:
+        (last_file, start), last = next(reversed(_blocks.items()))
+        if file == last_file and start < offset <= start + 2 * len(last):
+            size = max(size, min(2 * len(last), _MOST_BYTES))
+    block = objects.get_range(ObjectUrl.split(file), offset, size)
+    _blocks.pop((file, offset), None)
+    _blocks[file, offset] = block
+    while sum(map(len, _blocks.values())) > _KEPT_BYTES:
+        del _blocks[next(iter(_blocks))]
+    return block[:num_bytes]
 
 
 def forget() -> None:
     """Ask the store anew for whatever is read next."""
-    _blocks.forget()
+    _blocks.clear()
 
 
-def read_ahead(spans: Sequence[Span]) -> Iterator[Span]:
+def read_ahead(spans: Sequence[PlainExtent]) -> Iterator[PlainExtent]:
     """Yield the spans; those of objects are at hand when they come, until the next window.
 
     Raises:
@@ -136,8 +110,8 @@ def _arrived(
     return coming.result()
 
 
-def _windows(spans: Sequence[Span]) -> Iterator[list[Span]]:
-    window: list[Span] = []
+def _windows(spans: Sequence[PlainExtent]) -> Iterator[list[PlainExtent]]:
+    window: list[PlainExtent] = []
     num_bytes, most = 0, _FIRST_SPANS
     for span in spans:
         if window and (num_bytes + span.num_bytes > _WINDOW_BYTES or len(window) == most):
@@ -148,7 +122,7 @@ def _windows(spans: Sequence[Span]) -> Iterator[list[Span]]:
     yield window
 
 
-def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
+def _get(window: Sequence[PlainExtent]) -> dict[str, list[tuple[int, bytes]]]:
     """Get what a window needs of objects, by file, in requests side by side."""
     spans = _merged(span for span in window if is_url(span.file) and span.num_bytes)
     calls = []
@@ -163,9 +137,9 @@ def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
     return found
 
 
-def _merged(spans: Iterable[Span]) -> list[Span]:
+def _merged(spans: Iterable[PlainExtent]) -> list[PlainExtent]:
     """Return spans in the order of their bytes, near ones as one."""
-    merged: list[Span] = []
+    merged: list[PlainExtent] = []
     for span in sorted(spans):
         stop = span.offset + span.num_bytes
         if merged:
@@ -173,13 +147,13 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
             gap = span.offset - last.offset - last.num_bytes
             length = max(stop - last.offset, last.num_bytes)
             if span.file == last.file and gap <= _NEAR_BYTES and length <= _MOST_BYTES:
-                merged[-1] = Span(last.file, last.offset, length)
+                merged[-1] = last._replace(num_bytes=length)
                 continue
         merged.append(span)
     return merged
 
 
-def _get_ranges(spans: Sequence[Span]) -> list[tuple[int, bytes]]:
+def _get_ranges(spans: Sequence[PlainExtent]) -> list[tuple[int, bytes]]:
     """Get ranges of one object; of one that is gone none, which reading will say."""
     starts = [span.offset for span in spans]
     lengths = [span.num_bytes for span in spans]

@@ -1,20 +1,32 @@
-"""Members of a 7z for py7zr: all are written into one file, whatever they are called."""
+"""The entries of one 7z: all are written into one file, whatever they are called."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+import py7zr
 from py7zr.io import Py7zIO, WriterFactory
 
+from shardprep.errors import SourceError, shown
+from shardprep.source.containers import Entry
+from shardprep.source.extent import PlainExtent
+from shardprep.source.names import unsafe_name
+from shardprep.source.streams import buffered
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardprep.source.limits import Budget
     from shardprep.source.unpack import UnpackedFile
+
+_SHOWN_ERROR = 100
 
 
 class _EntryWriter(Py7zIO):
     """Appends one member to the common file, and keeps its offset and size there in bytes."""
 
     def __init__(self, name: str, out: UnpackedFile) -> None:
-        """Begin a member without bytes."""
         self.name = name
         self.offset = 0
         self.num_bytes = 0
@@ -35,21 +47,52 @@ class _EntryWriter(Py7zIO):
         return 0
 
     def flush(self) -> None:
-        """Leave that to the end."""
+        pass
 
     def size(self) -> int:
         return self.num_bytes
 
 
-class EntryWriters(WriterFactory):
+class _EntryWriters(WriterFactory):
     """The writers of all members, in the order of the archive."""
 
     def __init__(self, out: UnpackedFile) -> None:
-        """Append to `out`, which the caller closes."""
         self.entries: list[_EntryWriter] = []
         self._out = out
 
     def create(self, filename: str) -> Py7zIO:
-        """Return the writer of the next member."""
         self.entries.append(_EntryWriter(filename, self._out))
         return self.entries[-1]
+
+
+def sevenzip_entries(
+    place: PlainExtent, name: str, out: UnpackedFile, budget: Budget
+) -> Iterator[Entry]:
+    """Yield the members of a 7z, unpacked one behind the other into the file `out`.
+
+    A 7z packs its members as one stream, so there is no reading them in place.
+
+    Raises:
+        SourceError: it is damaged, encrypted or too large.
+
+    """
+    try:
+        with closing(out), py7zr.SevenZipFile(buffered(place)) as archive:
+            if archive.needs_password():
+                raise py7zr.PasswordRequired
+            stated = archive.list()
+            budget.check_members(len(stated), name)
+            budget.check_ratio(place.num_bytes, sum(one.uncompressed for one in stated), name)
+            writers = _EntryWriters(out)
+            archive.extractall(factory=writers)  # the factory ignores paths
+    except SourceError:
+        raise
+    except py7zr.PasswordRequired as error:
+        raise SourceError(name, "is encrypted", "unpack it with its password first") from error
+    except Exception as error:  # py7zr lets whatever its decoders meet through
+        why = shown(str(error), _SHOWN_ERROR)
+        raise SourceError(name, f"cannot be unpacked ({why})", "download it again") from error
+    for one in writers.entries:
+        problem = unsafe_name(one.name)
+        extent = PlainExtent(out.place.file, one.offset, one.num_bytes)
+        yield Entry(one.name, one.num_bytes, None if problem else extent, problem)

@@ -8,23 +8,19 @@ import gzip
 import io
 import lzma
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from shardprep.source.extent import (
-    UNPACK_ERRORS,
-    MemberError,
-    PlainExtent,
-    ZipExtent,
-    damaged,
-    new_unpacker,
-)
+from shardprep.source.extent import UNPACK_ERRORS, PlainExtent, damaged, new_unpacker
 from shardprep.storage.regular_file import open_regular
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, BinaryIO
 
     from typing_extensions import Buffer
+
+    from shardprep.source.extent import StoredExtent
 
 _BLOCK_BYTES = 1 << 20
 _HEADER_BYTES = 64
@@ -115,31 +111,21 @@ def buffered(place: PlainExtent) -> BinaryIO:
     return io.BufferedReader(Window(place), _BLOCK_BYTES)
 
 
-def stored_bytes(extent: PlainExtent | ZipExtent) -> BinaryIO:
+def member_stream(extent: StoredExtent) -> BinaryIO:
     """Return the bytes of a member as a stream, uncompressed if its zip compresses it."""
-    return buffered(extent) if isinstance(extent, PlainExtent) else unpacked_member(extent)
-
-
-def unpacked_member(extent: ZipExtent) -> BinaryIO:
-    """Return the uncompressed bytes of a zip member as a stream, however large they are."""
-    if extent.is_encrypted:
-        message = "is encrypted"
-        raise MemberError(message)
-    stored = PlainExtent(extent.file, extent.data_offset(), extent.stored_bytes)
+    if isinstance(extent, PlainExtent):
+        return buffered(extent)
+    stored = extent.stored()
     if extent.method == 0:
         return buffered(stored)
-    try:
-        unpacker, at = new_unpacker(extent.method, stored.read_head(_HEADER_BYTES))
-    except UNPACK_ERRORS as error:
-        raise damaged(error) from error
+    unpacker, at = new_unpacker(extent.method, stored.read_head(_HEADER_BYTES))
     packed = PlainExtent(stored.file, stored.offset + at, stored.num_bytes - at)
     return io.BufferedReader(_Unpacked(buffered(packed), unpacker), _BLOCK_BYTES)
 
 
+_OPEN: dict[str, Callable[..., Any]] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+
+
 def decompressed(packed: BinaryIO, kind: str) -> BinaryIO:
     """Return the uncompressed bytes of a "gz", "bz2" or "xz" stream."""
-    if kind == "gz":
-        return gzip.GzipFile(fileobj=packed, mode="rb")  # type: ignore[return-value]
-    if kind == "bz2":
-        return bz2.BZ2File(packed)  # type: ignore[return-value]
-    return lzma.LZMAFile(packed)  # type: ignore[return-value]
+    return cast("BinaryIO", _OPEN[kind](packed))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shutil
 import zlib
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
 from shardprep.source.extent import PlainExtent
-from shardprep.source.streams import buffered, stored_bytes
+from shardprep.source.streams import buffered, member_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import TracebackType
-    from typing import BinaryIO, Self
+    from typing import BinaryIO
 
     from shardprep.source.extent import StoredExtent
     from shardprep.source.limits import Budget
@@ -48,41 +48,40 @@ class Workshop:
         """
         if isinstance(extent, PlainExtent):
             return extent
-        is_packed = extent.method != 0 or extent.is_encrypted
-        if extent.num_bytes > _LONG_BYTES and (is_packed or check):
-            verb = "unpacking" if is_packed else "checking"
+        if not (extent.is_packed or check):
+            return extent.stored()
+        if extent.num_bytes > _LONG_BYTES:
+            verb = "unpacking" if extent.is_packed else "checking"
             self._notice(f"{verb} {name} ({extent.num_bytes / 1e6:,.0f} MB)")
-        found = (extent.num_bytes, extent.crc32)
-        place = None
-        if is_packed:
-            self._budget.check_ratio(extent.stored_bytes, extent.num_bytes, name)
-            with stored_bytes(extent) as stream, self.new_file(name, extent.stored_bytes) as out:
-                found = _copy(stream, extent.num_bytes, out)
+        with member_stream(extent) as stream:
+            if extent.is_packed:
+                self._budget.check_ratio(extent.stored_bytes, extent.num_bytes, name)
+                with closing(self.new_file(name, extent.stored_bytes)) as out:
+                    found = _copy(stream, extent.num_bytes, out)
                 place = out.place
-        elif check:
-            with stored_bytes(extent) as stream:
-                found = _copy(stream, extent.num_bytes)
+            else:
+                found, place = _copy(stream, extent.num_bytes), extent.stored()
         if found != (extent.num_bytes, extent.crc32):
             raise SourceError(
                 name, "its bytes do not fit their size and CRC-32", "download or pack it again"
             )
-        return place or PlainExtent(extent.file, extent.data_offset(), extent.stored_bytes)
+        return place
 
     def unpack(self, stream: BinaryIO, packed_bytes: int, name: str) -> PlainExtent:
         """Write what a stream holds into a file; how much that is shows only at its end."""
         self._notice(f"unpacking {name}")
-        with self.new_file(name, packed_bytes) as out:
+        with closing(self.new_file(name, packed_bytes)) as out:
             _copy(stream, None, out)
-            return out.place
+        return out.place
 
     def join(self, volumes: Sequence[StoredExtent], name: str) -> PlainExtent:
         """Write the volumes of a split archive into one file."""
         self._notice(f"joining {len(volumes)} volumes of {name}")
-        with self.new_file(name, sum(volume.num_bytes for volume in volumes)) as out:
+        with closing(self.new_file(name, sum(volume.num_bytes for volume in volumes))) as out:
             for volume in volumes:
                 with buffered(self.in_place(volume, name, check=True)) as stream:
                     _copy(stream, None, out)
-            return out.place
+        return out.place
 
     def new_file(self, name: str, packed_bytes: int) -> UnpackedFile:
         """Return a new file for what the archive `name` unpacks to."""
@@ -104,16 +103,8 @@ class UnpackedFile:
         self._num_bytes = 0
         self._file = path.open("wb")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        del kind, error, trace
+    def close(self) -> None:
+        """Write what is buffered."""
         self._file.close()
 
     @property

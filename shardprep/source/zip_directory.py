@@ -8,6 +8,7 @@ unpacks to any size.
 from __future__ import annotations
 
 import struct
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError, shown
@@ -130,7 +131,7 @@ def check_directory(archive: zipfile.ZipFile, place: PlainExtent, end: End, name
             _PACK_IT_AGAIN,
         )
     stop = archive.start_dir
-    ordered = sorted(infos, key=_header_offset)
+    ordered = sorted(infos, key=attrgetter("header_offset"))
     _check_apart(ordered, stop, name)
     if ordered and not 0 <= ordered[-1].header_offset < stop:
         return  # a member out of place leaves a gap, and is an error of its own when it is read
@@ -144,10 +145,6 @@ def check_directory(archive: zipfile.ZipFile, place: PlainExtent, end: End, name
                 "does not name",
                 "it is damaged, or several zips in one file: pack it again",
             )
-
-
-def _header_offset(info: zipfile.ZipInfo) -> int:
-    return info.header_offset
 
 
 def _check_apart(ordered: Sequence[zipfile.ZipInfo], stop: int, name: str) -> None:

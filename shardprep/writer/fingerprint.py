@@ -20,9 +20,8 @@ from shardprep.errors import DatasetError, RecipeError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.recipe.recipe import outputs, stored_recipe
 from shardprep.source import range_reads
+from shardprep.source.directory import find_objects, walk_files
 from shardprep.source.extent import MemberError, PlainExtent
-from shardprep.source.folder import walk_files
-from shardprep.source.object_listing import find_objects
 from shardprep.source.zip_directory import read_end
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.url import is_url
@@ -116,12 +115,13 @@ def source_signature(
 def _object_signature(address: str, leave_out: Iterable[str]) -> str:
     range_reads.forget()  # what it was, and whether it has changed since, must be seen anew
     found = find_objects(address, leave_out)
-    if found.archive_bytes is None:
+    if found.archive is None:
         return _sha256(
-            "\n".join(f"{one.relative} {one.num_bytes} {one.etag}" for one in found.below).encode()
+            "\n".join(f"{one.name} {one.num_bytes} {one.etag}" for one in found.below).encode()
         )
     try:
-        return _file_signature(PlainExtent(str(found.url), 0, found.archive_bytes), found.etag)
+        whole = PlainExtent(str(found.url), 0, found.archive.num_bytes)
+        return _file_signature(whole, found.archive.etag)
     except MemberError as error:
         raise SourceError(address, str(error)) from error
 

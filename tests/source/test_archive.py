@@ -32,7 +32,7 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.source.extent import MemberError, PlainExtent, ZipExtent
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.source.listing import Listing, Member, list_source
-from shardprep.source.streams import unpacked_member
+from shardprep.source.streams import member_stream
 from tests.support.builders import (
     encoded,
     jpeg,
@@ -318,7 +318,7 @@ def test_the_last_bytes_of_a_deflated_member_come_with_any_block_size(
     extent = found.others[0].extent
     assert isinstance(extent, ZipExtent)
     blocks = []
-    with unpacked_member(extent) as stream:
+    with member_stream(extent) as stream:
         while block := stream.read(1 << 20):
             blocks.append(block)
     assert sum(map(len, blocks)) == len(data)

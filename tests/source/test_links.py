@@ -12,8 +12,8 @@ from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.dataset.item_table import read_items
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
+from shardprep.source.directory import LEADS_OUTSIDE
 from shardprep.source.extent import MemberError, PlainExtent
-from shardprep.source.folder import LEADS_OUTSIDE
 from shardprep.source.listing import list_source
 from shardprep.writer.fingerprint import make_fingerprint
 from shardprep.writer.save_rejected import save_rejected

@@ -13,6 +13,7 @@ import pytest
 
 from shardprep.errors import BuildError, RecipeError, ShardprepError, SourceError, StorageError
 from shardprep.source import range_reads
+from shardprep.source.extent import PlainExtent
 from shardprep.source.listing import list_source
 from shardprep.writer.engine.local import run_chunks
 from tests.support.builders import (
@@ -147,7 +148,7 @@ def test_what_comes_next_is_under_way_and_not_all(monkeypatch: pytest.MonkeyPatc
         return [bytes(length) for length in lengths]
 
     monkeypatch.setattr("shardprep.storage.objects.get_ranges", get_ranges)
-    far_apart = [range_reads.Span("s3://bucket/pets.tar", i << 20, 1000) for i in range(400)]
+    far_apart = [PlainExtent("s3://bucket/pets.tar", i << 20, 1000) for i in range(400)]
     spans = range_reads.read_ahead(far_apart)
     next(spans)
     ahead = 8 + 16 + 32 + 64 + 64  # the window in use and four more, each twice as large at most

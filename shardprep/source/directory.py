@@ -1,4 +1,4 @@
-"""The files below a folder, to list a source or to tell whether it has changed."""
+"""What lies below a folder or an address, to list a source or to tell whether it has changed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError
+from shardprep.storage import objects
+from shardprep.storage.url import ObjectUrl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from shardprep.storage.objects import ObjectFacts
 
 LEADS_OUTSIDE = "link that leads outside"
 NOT_REGULAR = "not a regular file"
@@ -98,3 +101,42 @@ def _file(path: str, relative: str, inside: str) -> FoundFile:
 
 def _unreadable(error: OSError) -> None:
     raise SourceError(str(error.filename), f"cannot be read ({error.strerror})")
+
+
+class FoundObjects(NamedTuple):
+    """The object at an address, or the objects below it."""
+
+    url: ObjectUrl
+    archive: ObjectFacts | None
+    """The object at the address itself, None where there is none."""
+    below: list[ObjectFacts]
+    """All objects below the address, sorted, if there is none at it."""
+
+
+def find_objects(address: str, leave_out: Iterable[str]) -> FoundObjects:
+    """Return the objects of an address, without those below the addresses to leave out.
+
+    Raises:
+        RecipeError: it is no address.
+        SourceError: nothing is there.
+        StorageError: the store does not answer, or refuses.
+
+    """
+    url = ObjectUrl.parse(address)
+    archive = objects.head(url) if url.key and not address.endswith("/") else None
+    if archive is not None:
+        return FoundObjects(url, archive, [])
+    out = {place.rstrip("/") for place in leave_out} - {str(url).rstrip("/")}
+    left_out = tuple(f"{place}/" for place in out)
+    below = [
+        facts
+        for facts in objects.listing(url)
+        if facts.name and not str(url / facts.name).startswith(left_out)
+    ]
+    if not below:
+        raise SourceError(
+            address,
+            "there is no such object, and none below it",
+            "give the address of an archive, or what objects lie below",
+        )
+    return FoundObjects(url, None, below)
