@@ -135,7 +135,7 @@ class _Copy:
         """
         final, names = self.folder.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
-            return {*names, MANIFEST_FILE}
+            return set(names)
         if not self.folder.is_finished or load_manifest(final) != self.manifest:
             raise BuildError(
                 str(final),

@@ -83,16 +83,15 @@ class Budget:
         """Return an image or a table; one that is too large says so when it is read."""
         packed = extent.stored_bytes if isinstance(extent, ZipExtent) else extent.num_bytes
         largest = max(packed, extent.num_bytes)
+        reason = self._bomb(packed, extent.num_bytes)
         if largest > self.limits.max_member_size:
             limit = f"{self.limits.max_member_size / 1e6:,.0f} MB"
             reason = f"is larger than --max-member-size allows ({largest:,} bytes, {limit})"
-        elif self._is_bomb(packed, extent.num_bytes):
-            reason = self._bomb(packed, extent.num_bytes)
-        else:
-            if packed != extent.num_bytes:
-                self.unpack(extent.num_bytes, key)
-            return extent
-        return RefusedExtent(min(largest, MOST_BYTES), reason)
+        if reason:
+            return RefusedExtent(min(largest, MOST_BYTES), reason)
+        if packed != extent.num_bytes:
+            self.unpack(extent.num_bytes, key)
+        return extent
 
     def unpack(self, num_bytes: int, name: str) -> None:
         """Count bytes that are unpacked, or will be."""
@@ -109,16 +108,12 @@ class Budget:
 
     def check_ratio(self, packed: int, unpacked: int, name: str) -> None:
         """Refuse an archive that grows too much."""
-        if self._is_bomb(packed, unpacked):
-            raise SourceError(
-                name, self._bomb(packed, unpacked), "raise --max-ratio if that is right"
-            )
-
-    def _is_bomb(self, packed: int, unpacked: int) -> bool:
-        return unpacked > _SMALL_BYTES and unpacked > self.limits.max_ratio * packed
+        if what := self._bomb(packed, unpacked):
+            raise SourceError(name, what, "raise --max-ratio if that is right")
 
     def _bomb(self, packed: int, unpacked: int) -> str:
-        return (
-            f"{packed:,} bytes unpack to {unpacked:,} or more, "
-            f"past --max-ratio {self.limits.max_ratio:,}"
-        )
+        """Return what is wrong with a ratio, "" where nothing is."""
+        most = self.limits.max_ratio
+        if unpacked <= max(_SMALL_BYTES, most * packed):
+            return ""
+        return f"{packed:,} bytes unpack to {unpacked:,} or more, past --max-ratio {most:,}"

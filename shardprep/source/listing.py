@@ -135,7 +135,6 @@ class _Walk:
         self.skipped: list[Skipped] = []
 
     def listing(self) -> Listing:
-        """Return everything found, sorted by key; two members with one key are an error."""
         for members in (self.images, self.others):
             members.sort(key=lambda member: member.key)
         self.skipped.sort(key=lambda skipped: skipped.key)
@@ -149,7 +148,6 @@ class _Walk:
         return Listing(self.images, self.others, self.skipped)
 
     def file(self, place: str, num_bytes: int) -> None:
-        """Add the members of an archive that is the source."""
         extent = PlainExtent.named(place, num_bytes)
         self.budget.add_source(num_bytes)
         if not self.archive(extent, place.rpartition("/")[2], prefix="", depth=1):
@@ -178,7 +176,6 @@ class _Walk:
             self.file(str(found.url), found.archive.num_bytes)
 
     def folder(self, root: Path, leave_out: Iterable[str]) -> None:
-        """Add the files below a folder."""
         follow_links = self.budget.limits.follow_links
         for path, name, status, problem in walk_files(root, leave_out, follow_links=follow_links):
             self.budget.add_member(root.name)
@@ -195,7 +192,6 @@ class _Walk:
         self.skipped.append(Skipped(key, reason, min(num_bytes, MOST_BYTES), detail))
 
     def image(self, key: str, extent: StoredExtent) -> None:
-        """Add an image."""
         self.images.append(Member(key, self.budget.readable(extent, key)))
 
     def member(self, key: str, extent: StoredExtent, depth: int) -> None:
@@ -248,10 +244,7 @@ class _Walk:
         return True
 
     def _archive_type(self, extent: StoredExtent, name: str, depth: int) -> str | None:
-        try:
-            kind = archive_type(extent.read_head(HEAD_BYTES))
-        except MemberError as error:
-            raise SourceError(name, str(error)) from error
+        kind = _head_type(extent, name)
         if kind is None and (depth == 1 or name.lower().endswith((".zip", ".exe"))):
             # Something may stand before a zip, a self-extractor say: its directory is at its end.
             with buffered(self.workshop.in_place(extent, name)) as whole:
@@ -297,11 +290,7 @@ class _Walk:
             name, depth = min(self.volumes)
             volumes = self.volumes.pop((name, depth))
             first = min(volumes)
-            try:
-                kind = archive_type(volumes[first].read_head(HEAD_BYTES))
-            except MemberError as error:
-                raise SourceError(f"{name}.{first:03d}", str(error)) from error
-            if kind is None:
+            if _head_type(volumes[first], f"{name}.{first:03d}") is None:
                 for number, extent in volumes.items():
                     self.unnamed(f"{name}.{number:03d}", extent, depth)
                 continue
@@ -315,3 +304,10 @@ class _Walk:
             except MemberError as error:
                 raise SourceError(name, f"a volume of it {error}") from error
             self.archive(place, name, prefix=f"{name}/" if depth else "", depth=depth + 1)
+
+
+def _head_type(extent: StoredExtent, name: str) -> str | None:
+    try:
+        return archive_type(extent.read_head(HEAD_BYTES))
+    except MemberError as error:
+        raise SourceError(name, str(error)) from error

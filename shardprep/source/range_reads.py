@@ -42,13 +42,7 @@ _at_hand: dict[str, list[tuple[int, bytes]]] = {}
 
 
 def read_at(file: str, offset: int, num_bytes: int) -> bytes:
-    """Return bytes of an object, fewer where it ends before.
-
-    Raises:
-        FileNotFoundError: there is no such object.
-        StorageError: the store does not answer, or refuses.
-
-    """
+    """Return bytes of an object, fewer where it ends before. Raises as `objects.get_range`."""
     for start, data in _at_hand.get(file, ()):
         if start <= offset and offset + num_bytes <= start + len(data):
             return data[offset - start : offset - start + num_bytes]
@@ -79,12 +73,7 @@ def forget() -> None:
 
 
 def read_ahead(spans: Sequence[PlainExtent]) -> Iterator[PlainExtent]:
-    """Yield the spans; those of objects are at hand when they come, until the next window.
-
-    Raises:
-        StorageError: the store does not answer, or refuses.
-
-    """
+    """Yield the spans; those of objects are at hand when they come, until the next window."""
     if not any(is_url(span.file) for span in spans):
         yield from spans
         return

@@ -113,12 +113,7 @@ class UnpackedFile:
         return PlainExtent(str(self._path), 0, self._num_bytes)
 
     def write(self, block: bytes | bytearray) -> int:
-        """Append a block.
-
-        Raises:
-            SourceError: that is more than the limits or the disk allow.
-
-        """
+        """Append a block; a `SourceError` where that is more than the limits or the disk allow."""
         self._num_bytes += len(block)
         self._budget.unpack(len(block), self._name)
         self._budget.check_ratio(self._packed_bytes, self._num_bytes, self._name)

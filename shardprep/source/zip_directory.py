@@ -8,6 +8,7 @@ unpacks to any size.
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -96,12 +97,7 @@ def _measure(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
 
 
 def check_end(end: End | None, name: str) -> End:
-    """Check that a zip has a directory, and one that can be read in time linear in its size.
-
-    Raises:
-        SourceError: it has not.
-
-    """
+    """Check that a zip has a directory, and one that can be read in time linear in its size."""
     if end is None:
         raise SourceError(
             name, "is cut: the directory at the end of a zip is not there", _PACK_IT_AGAIN
@@ -116,12 +112,7 @@ def check_end(end: End | None, name: str) -> End:
 
 
 def check_directory(archive: zipfile.ZipFile, place: PlainExtent, end: End, name: str) -> None:
-    """Check that the members of an opened zip do not overlap, and that no member lies between.
-
-    Raises:
-        SourceError: members overlap, or there are some that the directory does not name.
-
-    """
+    """Check that the members of an opened zip do not overlap, and that no member lies between."""
     infos = archive.infolist()
     # Some programs count in 16 bits, however many there are.
     if (end.num_stated ^ len(infos)) & 0xFFFF:
@@ -132,13 +123,16 @@ def check_directory(archive: zipfile.ZipFile, place: PlainExtent, end: End, name
         )
     stop = archive.start_dir
     ordered = sorted(infos, key=attrgetter("header_offset"))
-    _check_apart(ordered, stop, name)
+    for one, two in pairwise(ordered):
+        if two.header_offset < _end_of(one) <= stop:  # else it is cut, which reading it will say
+            names = f"{shown(one.filename, 40)!r} and {shown(two.filename, 40)!r}"
+            raise SourceError(
+                name, f"its members {names} lie in the same bytes", "it is damaged, or a bomb"
+            )
     if ordered and not 0 <= ordered[-1].header_offset < stop:
         return  # a member out of place leaves a gap, and is an error of its own when it is read
-    gaps = [*_gaps(ordered, place, stop), (end.stop, place.num_bytes)]
-    for start, gap_stop in gaps:
-        at = _find_member(place, start, gap_stop)
-        if at is not None:
+    for start, gap_stop in (*_gaps(ordered, place, stop), (end.stop, place.num_bytes)):
+        if _holds_member(place, start, gap_stop):
             raise SourceError(
                 name,
                 f"{gap_stop - start:,} bytes at offset {start:,} hold members that its directory "
@@ -147,20 +141,9 @@ def check_directory(archive: zipfile.ZipFile, place: PlainExtent, end: End, name
             )
 
 
-def _check_apart(ordered: Sequence[zipfile.ZipInfo], stop: int, name: str) -> None:
-    before = None
-    reached = 0
-    for info in ordered:
-        if before is not None and info.header_offset < reached:
-            one, two = shown(before.filename, 40), shown(info.filename, 40)
-            raise SourceError(
-                name,
-                f"its members {one!r} and {two!r} lie in the same bytes",
-                "it is damaged, or a bomb",
-            )
-        after = info.header_offset + _LOCAL.size + info.compress_size
-        if after <= stop:  # else it is cut, which reading it will say
-            before, reached = info, after
+def _end_of(info: zipfile.ZipInfo) -> int:
+    """Return the least offset at which a member can end: it has a name as well."""
+    return info.header_offset + _LOCAL.size + info.compress_size
 
 
 def _gaps(
@@ -173,7 +156,7 @@ def _gaps(
         if info.header_offset - reached >= _LOCAL.size:
             gaps.append((reached, info.header_offset))
         following = ordered[i + 1].header_offset if i + 1 < len(ordered) else stop
-        reached = info.header_offset + _LOCAL.size + info.compress_size
+        reached = _end_of(info)
         if following - reached > 4 * len(info.filename) + _SPARE_BYTES:
             reached += _name_and_extra_bytes(place, info.header_offset)
         else:
@@ -192,17 +175,17 @@ def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:
     return int(fields[-2]) + int(fields[-1])
 
 
-def _find_member(place: PlainExtent, start: int, stop: int) -> int | None:
-    """Return where the first member between two offsets starts, None where there is none."""
+def _holds_member(place: PlainExtent, start: int, stop: int) -> bool:
+    """Tell whether there is a member between two offsets."""
     while start + _LOCAL.size < stop:
         block = place.read_range(start, min(_SCAN_BYTES, stop - start))
         at = block.find(b"PK\3\4")
         while at >= 0:
             if _is_member(place, start + at, stop):
-                return start + at
+                return True
             at = block.find(b"PK\3\4", at + 4)
         start += max(1, len(block) - 3)
-    return None
+    return False
 
 
 def _is_member(place: PlainExtent, at: int, stop: int) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import logging
 import math
 import multiprocessing
@@ -109,18 +108,16 @@ class Wait:
 def waiting(host: Callable[[], str], total_s: float) -> Iterator[Wait]:
     """Let a line be written now and then while a store is silent in this context."""
     wait = Wait(host, total_s, time.monotonic())
-    key = next(_numbers)
-    _waits[key] = wait
+    _waits[id(wait)] = wait
     if not _awake.is_set():
         _awake.set()
         _start()
     try:
         yield wait
     finally:
-        del _waits[key]
+        del _waits[id(wait)]
 
 
-_numbers = itertools.count()
 _waits: dict[int, Wait] = {}
 _awake = threading.Event()
 _told: dict[str, float] = {}

@@ -53,12 +53,7 @@ def open_regular(path: Path | str) -> io.FileIO:
 
 
 def read_regular(path: Path | str, most_bytes: int) -> bytes:
-    """Return the bytes of a regular file of at most so many.
-
-    Raises:
-        OSError: as `regular_descriptor`, or the file is larger.
-
-    """
+    """Return the bytes of a regular file. Raises as `regular_descriptor`, or where it is larger."""
     with io.BufferedReader(open_regular(path)) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:

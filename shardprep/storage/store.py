@@ -103,15 +103,9 @@ def _obstore() -> Any:
 
 
 def _store(url: ObjectUrl, bounds: Patience) -> Any:
-    """Return this process's store for a bucket.
-
-    Raises:
-        StorageError: the process was forked from one that had a store: obstore would wait for ever
-            for threads that are not there.
-
-    """
+    """Return this process's store for a bucket."""
     _used_by.add(os.getpid())
-    if len(_used_by) > 1:
+    if len(_used_by) > 1:  # obstore would wait for ever for threads that are not there
         raise StorageError(
             str(url),
             "cannot be reached from a process that was forked after its parent had reached it",
