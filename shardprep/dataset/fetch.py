@@ -127,12 +127,7 @@ class _Copy:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lacking(self, *, hashed: bool) -> set[str]:
-        """Return the files that the finished copy lacks or has damaged; all if there is no copy.
-
-        Raises:
-            BuildError: another dataset is there.
-
-        """
+        """Return the files that the finished copy lacks or has damaged; all if there is no copy."""
         final, names = self.folder.final, [*self.manifest.shards, *self._documents()]
         if not final.exists():
             return set(names)
@@ -170,16 +165,14 @@ class _Copy:
             if hashed:
                 self._count(shard.num_bytes)
             return _is_whole(path, shard, hashed=hashed)
-        there = self.remote.objects.get(name)
         if not path.is_file():
             return False
         if name in self.manifest.files:
             return sha256_of(path) == self.manifest.files[name]
-        if there is None or path.stat().st_size != there.num_bytes:
-            return there is None
-        return (
-            not hashed or path.read_bytes() == (self.remote.documents((name,)) / name).read_bytes()
-        )
+        there = self.remote.objects.get(name)
+        if there is None or not hashed:
+            return there is None or path.stat().st_size == there.num_bytes
+        return path.read_bytes() == (self.remote.documents((name,)) / name).read_bytes()
 
     def get_shards(self, wanted: set[str], num_threads: int) -> None:
         """Fetch shards side by side."""
@@ -206,7 +199,7 @@ class _Copy:
         if _is_whole(path, shard, hashed=True):
             self._count(shard.num_bytes)
             return
-        with DurableFile(path, os.urandom(4).hex()) as file:
+        with DurableFile(path, is_shared=True) as file:
 
             def write(block: bytes) -> None:
                 file.write(block)

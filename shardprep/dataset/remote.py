@@ -96,7 +96,7 @@ class RemoteDataset:
     def _copy(self, name: str, path: Path) -> None:
         facts, num_bytes = self.objects[name], 0
         make_cache(path.parent)
-        with DurableFile(path, os.urandom(4).hex()) as file:
+        with DurableFile(path, is_shared=True) as file:
             for block in objects.read_whole(self.url / facts.name, facts.etag):
                 num_bytes += len(block)
                 if num_bytes > facts.num_bytes:

@@ -8,12 +8,9 @@ unpacked, once, in the work folder; no member's name ever becomes a path.
 from __future__ import annotations
 
 import glob
-import lzma
 import re
-import struct
 import tarfile
 import zipfile
-import zlib
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +19,7 @@ from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
 from shardprep.source.containers import tar_entries, zip_entries
 from shardprep.source.directory import find_objects, walk_files
-from shardprep.source.extent import MOST_BYTES, Extent, MemberError, PlainExtent
+from shardprep.source.extent import MOST_BYTES, UNPACK_ERRORS, Extent, MemberError, PlainExtent
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
 from shardprep.source.streams import buffered, decompressed, member_stream
@@ -38,8 +35,7 @@ if TYPE_CHECKING:
 
 _COMPRESSED = ("gz", "bz2", "xz")
 _DAMAGE = (
-    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError,
-    NotImplementedError, ValueError, OverflowError, OSError, RecursionError, MemoryError,
+    *UNPACK_ERRORS, zipfile.BadZipFile, tarfile.TarError, NotImplementedError, RecursionError,
     MemberError,
 )  # fmt: skip
 """Errors that the libraries raise for damaged archives."""

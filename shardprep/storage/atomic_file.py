@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 class DurableFile:
     """A file that exists under its name only after `commit`; the end of a context abandons it."""
 
-    def __init__(self, path: Path, token: str = "") -> None:
+    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
         """Open a hidden sibling of `path` for writing, replacing one a dead run has left.
 
-        Where several processes may write the same file, each gives a token of its own.
+        One that `is_shared` has a name of its own: several processes may write the same file.
         """
         self.path = path
-        name = f".{path.name}.{token}.tmp" if token else f".{path.name}.tmp"
-        self._temporary = path.with_name(name)
+        token = f".{os.urandom(4).hex()}" if is_shared else ""
+        self._temporary = path.with_name(f".{path.name}{token}.tmp")
         self.stream: BinaryIO = self._temporary.open("wb")
         """For libraries that write to a file object; do not close it."""
 
@@ -65,9 +65,9 @@ class DurableFile:
         self._temporary.unlink(missing_ok=True)
 
 
-def write_durably(path: Path, data: bytes, token: str = "") -> None:
-    """Write a whole file at once, complete or not at all; `token` as for `DurableFile`."""
-    with DurableFile(path, token) as file:
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a whole file at once, complete or not at all."""
+    with DurableFile(path) as file:
         file.write(data)
         file.commit()
 

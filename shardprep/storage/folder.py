@@ -7,7 +7,6 @@ its files, each process makes for itself.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -56,7 +55,7 @@ class LocalFolder:
         """Begin a file, to take the place of one of that name."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        return DurableFile(path, os.urandom(4).hex())
+        return DurableFile(path, is_shared=True)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a whole file at once, complete or not at all."""

@@ -57,11 +57,10 @@ def endpoint_of(scheme: str) -> str:
 def _check_endpoint(name: str, endpoint: str) -> None:
     try:
         parts = urlsplit(endpoint)
-        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_server = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_good = is_server and not (parts.username or parts.query or parts.fragment)
     except ValueError:
         is_good = False
-    else:
-        is_good = is_good and not (parts.username or parts.query or parts.fragment)
     if not is_good:
         raise StorageError(
             name, "is no address of a server", "give http(s)://HOST[:PORT], without credentials"
@@ -73,14 +72,13 @@ def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> Storage
     text = str(error)
     verb = "written" if writing else "read"
     found = _STATUS.search(text)
+    number = found[1][:3] if found else ""
     status = f"HTTP {found[1]}" if found else ""
     if code := _CODE.search(text):
         status = f"{status} {code[1]}".strip()
     if _is_about_credentials(text):
-        return StorageError(
-            str(url), f"cannot be {verb}: there are no credentials", _CREDENTIALS[url.scheme]
-        )
-    number = found[1][:3] if found else ""
+        what = f"cannot be {verb}: there are no credentials"
+        return StorageError(str(url), what, _CREDENTIALS[url.scheme])
     if number == "404":
         return no_bucket(url, writing=writing)
     if number in ("401", "403"):
