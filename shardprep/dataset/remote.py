@@ -1,6 +1,7 @@
 """A dataset in object storage, and copies of the documents beside its shards.
 
-One listing gives the names, sizes and ETags that all later reads rely on.
+One listing gives the names, sizes and ETags that all later reads rely on. What is missing there, or
+not what the listing or the manifest says, is a `DatasetError`.
 """
 
 from __future__ import annotations
@@ -66,11 +67,6 @@ class RemoteDataset:
         Args:
             wanted: names of those that must be there; by default all.
 
-        Raises:
-            StorageError: one cannot be read.
-            DatasetError: one is larger than any document of its kind beside such shards, or not
-                what the store listed.
-
         """
         documents = {name: facts for name, facts in self.objects.items() if is_document(name)}
         state = "\n".join([str(self.url), *(f"{name} {one[:]}" for name, one in documents.items())])
@@ -117,23 +113,13 @@ class RemoteDataset:
         return MAX_DOCUMENT_BYTES + (3 * shard.num_bytes if shard else 0)
 
     def manifest(self) -> Manifest:
-        """Return the manifest.
-
-        Raises:
-            DatasetError: it is not what a build wrote.
-
-        """
+        """Return the manifest."""
         folder = self.documents((MANIFEST_FILE,))
         with addressed(folder, self.url):
             return load_manifest(folder)
 
     def checked(self, manifest: Manifest, wanted: Sequence[str]) -> Path:
-        """Return a folder with copies of documents that are what the manifest says.
-
-        Raises:
-            DatasetError: one is missing or differs.
-
-        """
+        """Return a folder with copies of documents that are what the manifest says."""
         for name in wanted:
             if name not in self.objects:
                 raise self._error(name, "is not there")
@@ -144,12 +130,7 @@ class RemoteDataset:
         return folder
 
     def shard(self, shard: Shard) -> RemoteShard:
-        """Return a shard of the manifest, as it lies here.
-
-        Raises:
-            DatasetError: it is missing, or has another size.
-
-        """
+        """Return a shard of the manifest, as it lies here."""
         found = self.objects.get(shard.name)
         if found is None or found.num_bytes != shard.num_bytes:
             here = "is missing" if found is None else f"has {found.num_bytes:,} bytes"
@@ -201,12 +182,7 @@ def documents_of(found: Path | RemoteDataset, names: Sequence[str]) -> Path:
 
 
 def described(found: Path | RemoteDataset) -> tuple[Manifest, Schema]:
-    """Return the manifest and the schema of a dataset.
-
-    Raises:
-        DatasetError: one of them is missing or damaged.
-
-    """
+    """Return the manifest and the schema of a dataset."""
     if isinstance(found, RemoteDataset):
         manifest = found.manifest()
         folder = found.checked(manifest, (SCHEMA_FILE,))

@@ -1,6 +1,7 @@
-"""The entries of one zip or tar, in the order of the archive.
+"""The entries of one zip or tar, in the order of the archive; messages call it `name`.
 
-No entry's name is used as a path here or anywhere.
+No entry's name is used as a path here or anywhere. Damage is an error of zipfile or tarfile, or a
+`SourceError` where those libraries would not notice it.
 """
 
 from __future__ import annotations
@@ -47,14 +48,9 @@ class Entry(NamedTuple):
 def zip_entries(
     place: PlainExtent, name: str, encoding: str | None, budget: Budget
 ) -> Iterator[Entry]:
-    """Yield the members of a zip that messages call `name`.
+    """Yield the members of a zip.
 
     `encoding` is that of member names without the UTF-8 flag.
-
-    Raises:
-        zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError: it cannot be read.
-        SourceError: it has too many members, or its directory does not fit its bytes.
-
     """
     end = check_end(read_end(place), name)
     budget.check_members(end.num_listed, name)
@@ -106,13 +102,7 @@ class _Headers(io.BufferedReader):
 
 
 def tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
-    """Yield the members of an uncompressed tar that messages call `name`.
-
-    Raises:
-        tarfile.TarError: it cannot be read.
-        SourceError: it is cut inside a member, or more follows behind its end.
-
-    """
+    """Yield the members of an uncompressed tar."""
     with (
         _Headers(Window(place), _BLOCK_BYTES) as headers,
         tarfile.open(fileobj=headers, mode="r:") as archive,

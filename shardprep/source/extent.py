@@ -1,6 +1,7 @@
 """Extents: where the bytes of one member lie, and how to read them. Small and picklable.
 
-A member is never extracted under its own name: a worker reads it in place, by file and offset.
+A member is never extracted under its own name: a worker reads it in place, by file and offset. If
+its bytes are gone, cut, damaged, encrypted or packed by an unknown method, it is a `MemberError`.
 """
 
 from __future__ import annotations
@@ -74,12 +75,7 @@ class PlainExtent(NamedTuple):
         return self
 
     def read(self) -> bytes:
-        """Return the bytes.
-
-        Raises:
-            MemberError: the file is gone or shorter than it was.
-
-        """
+        """Return the bytes."""
         return _read_at(self.file, self.offset, self.num_bytes)
 
     def read_head(self, num_bytes: int) -> bytes:
@@ -111,12 +107,7 @@ class ZipExtent(NamedTuple):
         return PlainExtent(self.file, self.header_offset, self.stored_bytes + _MOST_HEADER_BYTES)
 
     def read(self) -> bytes:
-        """Return the uncompressed bytes, checked against size and CRC-32.
-
-        Raises:
-            MemberError: encrypted, packed by an unknown method, damaged, or not as long as stated.
-
-        """
+        """Return the uncompressed bytes, checked against size and CRC-32."""
         data = _inflate(self.stored().read(), self.method, self.num_bytes)
         if len(data) != self.num_bytes:
             raise MemberError(f"holds {len(data):,} bytes, the archive says {self.num_bytes:,}")
@@ -137,12 +128,7 @@ class ZipExtent(NamedTuple):
         return self.method != 0 or bool(self.flags & _ENCRYPTED)
 
     def stored(self) -> PlainExtent:
-        """Return the stored bytes, packed or not.
-
-        Raises:
-            MemberError: they are encrypted, or not where the archive says.
-
-        """
+        """Return the stored bytes, packed or not."""
         if self.flags & _ENCRYPTED:
             raise MemberError("is encrypted")
         header = _read_at(self.file, self.header_offset, _LOCAL_HEADER.size)

@@ -71,10 +71,6 @@ def sevenzip_entries(
     """Yield the members of a 7z, unpacked one behind the other into the file `out`.
 
     A 7z packs its members as one stream, so there is no reading them in place.
-
-    Raises:
-        SourceError: it is damaged, encrypted or too large.
-
     """
     try:
         with closing(out), py7zr.SevenZipFile(buffered(place)) as archive:

@@ -25,7 +25,10 @@ _KEEP_FREE_BYTES = 256 << 20
 
 
 class Workshop:
-    """Unpacks whole archives into a folder, which the caller removes."""
+    """Unpacks whole archives into a folder, which the caller removes.
+
+    Bytes that do not fit their size, their CRC-32, the limits or the disk are a `SourceError`.
+    """
 
     def __init__(self, folder: Path, notice: Callable[[str], None], budget: Budget) -> None:
         """`folder` is made when first needed; `notice` is called with lines about long work."""
@@ -39,12 +42,6 @@ class Workshop:
 
         One that is not packed is read for its CRC-32 only if `check` asks for it: most kinds have
         their own.
-
-        Raises:
-            SourceError: its bytes do not fit their size and CRC-32, it is larger than the limits
-                allow, or the disk is full.
-            MemberError: it cannot be unpacked.
-
         """
         if isinstance(extent, PlainExtent):
             return extent

@@ -15,12 +15,7 @@ def cache_root() -> Path:
 
 
 def make_cache(folder: Path) -> Path:
-    """Return a folder of the cache, made if need be.
-
-    Raises:
-        StorageError: it cannot be made.
-
-    """
+    """Return a folder of the cache, made if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,7 @@
-"""Objects by their addresses: read, written, listed and removed."""
+"""Objects by their addresses: read, written, listed and removed.
+
+One that is not there is a `FileNotFoundError`, unless a function says what else it is.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +54,7 @@ def get(url: ObjectUrl) -> bytes | None:
 
 
 def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
-    """Return so many bytes from an offset on, fewer where the object ends before.
-
-    Raises:
-        FileNotFoundError: there is no such object.
-
-    """
+    """Return so many bytes from an offset on, fewer where the object ends before."""
     if num_bytes <= 0:
         return b""
     span = {"start": start, "length": num_bytes}
@@ -64,12 +62,7 @@ def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
 
 
 def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-    """Return several ranges, each asked for as it is, side by side.
-
-    Raises:
-        FileNotFoundError: there is no such object.
-
-    """
+    """Return several ranges, each asked for as it is, side by side."""
     spans = {"starts": starts, "lengths": lengths, "coalesce": 0}
     return list(map(bytes, asked(url, lambda store, _: store.get_ranges(url.key, **spans))))
 

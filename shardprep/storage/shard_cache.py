@@ -50,13 +50,7 @@ class RemoteShard:
 def copy_shard(
     shard: RemoteShard, write: Callable[[bytes], object], is_over: Callable[[], bool]
 ) -> bool:
-    """Pass the bytes of a shard on to `write`; False where that `is_over` before their end.
-
-    Raises:
-        StorageError: it cannot be read.
-        DatasetError: it is not what the manifest says.
-
-    """
+    """Pass the bytes of a shard on to `write`; False where that `is_over` before their end."""
     digest, num_bytes = hashlib.sha256(), 0
     for block in objects.read_whole(shard.url, shard.etag, is_over):
         if is_over():
@@ -87,12 +81,7 @@ class StagedShards:
         return self._folder / shard.sha256
 
     def limit(self) -> int:
-        """Return the bytes that all copies may take together.
-
-        Raises:
-            StorageError: the variable says no number of bytes.
-
-        """
+        """Return the bytes that all copies may take together."""
         if self._limit is not None:
             return self._limit
         said = os.environ.get(LIMIT_VARIABLE)

@@ -90,12 +90,7 @@ class ObjectUrl(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ObjectUrl:
-        """Return the parts of an address.
-
-        Raises:
-            RecipeError: it is none.
-
-        """
+        """Return the parts of an address."""
         url = cls.split(text)
         if not is_url(text):
             _check_scheme(text)

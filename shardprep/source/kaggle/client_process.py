@@ -90,12 +90,7 @@ def arrived(folder: Path) -> list[Path]:
 
 
 def check_space(folder: Path, name: str, num_bytes: int) -> None:
-    """Check that a folder has room for bytes that are still to come.
-
-    Raises:
-        SourceError: it has not.
-
-    """
+    """Check that a folder has room for bytes that are still to come."""
     free = shutil.disk_usage(folder).free
     if free < num_bytes + _KEEP_FREE_BYTES:
         raise SourceError(
