@@ -1,4 +1,4 @@
-"""The entries of one zip or tar, in the order of the archive; messages call it `name`.
+"""The entries of one archive, in its order.
 
 No entry's name is used as a path here or anywhere. Damage is an error of zipfile or tarfile, or a
 `SourceError` where those libraries would not notice it.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardprep.source.limits import Budget
+    from shardprep.source.unpack import Workshop
 
 _UTF8_FLAG = 0x800
 _MAX_HEADER_BYTES = 1 << 20
@@ -45,13 +46,36 @@ class Entry(NamedTuple):
     """The reason why it must not be used, "" for an ordinary member."""
 
 
-def zip_entries(
+def entries(
+    place: PlainExtent, name: str, kind: str, encoding: str | None, workshop: Workshop
+) -> Iterator[Entry]:
+    """Return the members of a "zip", "tar" or "7z".
+
+    Args:
+        place: its bytes.
+        name: what messages call it.
+        kind: one of these.
+        encoding: of member names of a zip that lack the UTF-8 flag.
+        workshop: unpacks a 7z.
+
+    """
+    if kind == "zip":
+        return _zip_entries(place, name, encoding, workshop.budget)
+    if kind == "tar":
+        return _tar_entries(place, name)
+    try:
+        from shardprep.source.sevenzip import sevenzip_entries  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise SourceError(
+            name, "is a 7z archive, which needs py7zr", "pip install 'shardprep[7z]'"
+        ) from error
+    out = workshop.new_file(name, place.num_bytes)
+    return sevenzip_entries(place, name, out, workshop.budget)
+
+
+def _zip_entries(
     place: PlainExtent, name: str, encoding: str | None, budget: Budget
 ) -> Iterator[Entry]:
-    """Yield the members of a zip.
-
-    `encoding` is that of member names without the UTF-8 flag.
-    """
     end = check_end(read_end(place), name)
     budget.check_members(end.num_listed, name)
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
@@ -101,8 +125,7 @@ class _Headers(io.BufferedReader):
         return data
 
 
-def tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
-    """Yield the members of an uncompressed tar."""
+def _tar_entries(place: PlainExtent, name: str) -> Iterator[Entry]:
     with (
         _Headers(Window(place), _BLOCK_BYTES) as headers,
         tarfile.open(fileobj=headers, mode="r:") as archive,

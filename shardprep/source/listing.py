@@ -13,11 +13,13 @@ import tarfile
 import zipfile
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
-from shardprep.source.containers import tar_entries, zip_entries
+from shardprep.source.containers import entries
 from shardprep.source.directory import find_objects, walk_files
 from shardprep.source.extent import MOST_BYTES, UNPACK_ERRORS, Extent, MemberError, PlainExtent
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
@@ -27,10 +29,9 @@ from shardprep.source.unpack import Workshop
 from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from shardprep.source.containers import Entry
     from shardprep.source.extent import StoredExtent
 
 _COMPRESSED = ("gz", "bz2", "xz")
@@ -126,22 +127,20 @@ class _Walk:
         self.budget = budget
         self.zip_encoding = zip_encoding
         self.volumes: dict[tuple[str, int], dict[int, StoredExtent]] = defaultdict(dict)
-        self.images: list[Member] = []
-        self.others: list[Member] = []
-        self.skipped: list[Skipped] = []
+        self.found = Listing([], [], [])
 
     def listing(self) -> Listing:
-        for members in (self.images, self.others):
-            members.sort(key=lambda member: member.key)
-        self.skipped.sort(key=lambda skipped: skipped.key)
-        for one, two in zip(self.images, self.images[1:], strict=False):
+        found = self.found
+        for members in (found.images, found.others, found.skipped):
+            members.sort(key=attrgetter("key"))
+        for one, two in pairwise(found.images):
             if one.key == two.key:
                 raise SourceError(
                     one.key,
                     "two members of the source have this path",
                     "remove one of them from the archive",
                 )
-        return Listing(self.images, self.others, self.skipped)
+        return found
 
     def file(self, place: str, num_bytes: int) -> None:
         extent = PlainExtent.named(place, num_bytes)
@@ -185,10 +184,10 @@ class _Walk:
     def skip(self, name: str, reason: str, num_bytes: int, detail: str = "") -> None:
         """Leave a member out; what it says of its size and its name may be anything."""
         key = shown(clean_key(name), MAX_KEY_LENGTH)
-        self.skipped.append(Skipped(key, reason, min(num_bytes, MOST_BYTES), detail))
+        self.found.skipped.append(Skipped(key, reason, min(num_bytes, MOST_BYTES), detail))
 
     def image(self, key: str, extent: StoredExtent) -> None:
-        self.images.append(Member(key, self.budget.readable(extent, key)))
+        self.found.images.append(Member(key, self.budget.readable(extent, key)))
 
     def member(self, key: str, extent: StoredExtent, depth: int) -> None:
         """Sort one member into images, archives (opened), junk, or others."""
@@ -210,7 +209,7 @@ class _Walk:
         if is_image(head):
             self.image(key, extent)
         elif not self.archive(extent, key, prefix=f"{key}/", depth=depth + 1):
-            self.others.append(Member(key, self.budget.readable(extent, key)))
+            self.found.others.append(Member(key, self.budget.readable(extent, key)))
 
     def archive(self, extent: StoredExtent, name: str, prefix: str, depth: int) -> bool:
         """Add the members of the archive that the extent holds; False where it holds none."""
@@ -224,7 +223,7 @@ class _Walk:
             if kind in _COMPRESSED:
                 return self._compressed(extent, name, prefix, depth, kind)
             place = self.workshop.in_place(extent, name, check=kind == "tar")
-            for entry in self._entries(place, name, kind):
+            for entry in entries(place, name, kind, self.zip_encoding, self.workshop):
                 self.budget.add_member(name)
                 if entry.extent is None:
                     self.skip(prefix + entry.name, entry.problem, entry.num_bytes)
@@ -246,20 +245,6 @@ class _Walk:
             with buffered(self.workshop.in_place(extent, name)) as whole:
                 kind = "zip" if zipfile.is_zipfile(whole) else None
         return kind
-
-    def _entries(self, place: PlainExtent, name: str, kind: str) -> Iterator[Entry]:
-        if kind == "zip":
-            return zip_entries(place, name, self.zip_encoding, self.budget)
-        if kind == "tar":
-            return tar_entries(place, name)
-        try:
-            from shardprep.source.sevenzip import sevenzip_entries  # noqa: PLC0415 - an extra
-        except ModuleNotFoundError as error:
-            raise SourceError(
-                name, "is a 7z archive, which needs py7zr", "pip install 'shardprep[7z]'"
-            ) from error
-        out = self.workshop.new_file(name, place.num_bytes)
-        return sevenzip_entries(place, name, out, self.budget)
 
     def _compressed(
         self, extent: StoredExtent, name: str, prefix: str, depth: int, kind: str

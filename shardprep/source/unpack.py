@@ -34,7 +34,7 @@ class Workshop:
         """`folder` is made when first needed; `notice` is called with lines about long work."""
         self._folder = folder
         self._notice = notice
-        self._budget = budget
+        self.budget = budget
         self._num_files = 0
 
     def in_place(self, extent: StoredExtent, name: str, *, check: bool = False) -> PlainExtent:
@@ -52,7 +52,7 @@ class Workshop:
             self._notice(f"{verb} {name} ({extent.num_bytes / 1e6:,.0f} MB)")
         with member_stream(extent) as stream:
             if extent.is_packed:
-                self._budget.check_ratio(extent.stored_bytes, extent.num_bytes, name)
+                self.budget.check_ratio(extent.stored_bytes, extent.num_bytes, name)
                 with closing(self.new_file(name, extent.stored_bytes)) as out:
                     found = _copy(stream, extent.num_bytes, out)
                 place = out.place
@@ -85,7 +85,7 @@ class Workshop:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._num_files += 1
         path = self._folder / f"{self._num_files:03d}"
-        return UnpackedFile(path, name, packed_bytes, self._budget)
+        return UnpackedFile(path, name, packed_bytes, self.budget)
 
 
 class UnpackedFile:

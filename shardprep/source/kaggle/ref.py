@@ -14,8 +14,18 @@ SCHEME = "kaggle:"
 SITE = "https://www.kaggle.com"
 
 _HOSTS = ("www.kaggle.com", "kaggle.com")
-_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_VERSION = re.compile("[1-9][0-9]{0,8}")
+_SLUG = "[A-Za-z0-9][A-Za-z0-9_.-]*"
+_DATASET = rf"(?P<owner>{_SLUG})/(?P<name>{_SLUG})"
+_VERSION = "(?P<version>[1-9][0-9]{0,8})"
+_PAGES = (
+    rf"(competitions|c)/(?P<name>{_SLUG})(/.*)?",
+    rf"datasets/{_DATASET}(/versions/{_VERSION})?(/.*)?",
+)
+"""Paths of pages on Kaggle, whatever follows."""
+_NAMES = (
+    rf"(?P<name>{_SLUG})",
+    rf"(?!(competitions|c|datasets)/){_DATASET}(/(versions/)?{_VERSION})?",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +82,21 @@ def parse_ref(text: str) -> KaggleRef:
     """
     path = text.removeprefix(SCHEME)
     is_page = _host(path) in _HOSTS
-    parts = [part for part in (urlsplit(path).path if is_page else path).split("/") if part]
-    ref = _page_ref(parts) if is_page else _short_ref(parts)
-    if ref is None or not all(map(_SLUG.fullmatch, ref.slug.split("/"))):
+    parts = (urlsplit(path).path if is_page else path).split("/")
+    patterns = _PAGES if is_page else (*_PAGES, *_NAMES)
+    matches = (re.fullmatch(one, "/".join(filter(None, parts)), re.DOTALL) for one in patterns)
+    found = next(filter(None, matches), None)
+    if found is None:
         raise RecipeError(
             repr(text),
             "names neither a competition nor a dataset of Kaggle",
             "write kaggle:COMPETITION, kaggle:OWNER/DATASET, kaggle:OWNER/DATASET/VERSION, or "
             f"paste its address ({SITE}/competitions/… or {SITE}/datasets/…)",
         )
-    return ref
+    facts = found.groupdict()
+    owner, version = facts.get("owner", ""), facts.get("version")
+    kind: Literal["competition", "dataset"] = "dataset" if owner else "competition"
+    return KaggleRef(kind, owner, facts["name"], int(version) if version else None)
 
 
 def _host(text: str) -> str | None:
@@ -89,28 +104,3 @@ def _host(text: str) -> str | None:
         return urlsplit(text).hostname
     except ValueError:  # brackets that hold no address
         return None
-
-
-def _page_ref(parts: list[str]) -> KaggleRef | None:
-    match parts:
-        case ["competitions" | "c", name, *_]:
-            return KaggleRef("competition", "", name)
-        case ["datasets", owner, name, "versions", version, *_] if _VERSION.fullmatch(version):
-            return KaggleRef("dataset", owner, name, int(version))
-        case ["datasets", owner, name, *_]:
-            return KaggleRef("dataset", owner, name)
-    return None
-
-
-def _short_ref(parts: list[str]) -> KaggleRef | None:
-    match parts:
-        case ["competitions" | "c" | "datasets", _, *_]:
-            return _page_ref(parts)
-        case [name]:
-            return KaggleRef("competition", "", name)
-        case [owner, name]:
-            return KaggleRef("dataset", owner, name)
-        case [owner, name, version] | [owner, name, "versions", version]:
-            if _VERSION.fullmatch(version):
-                return KaggleRef("dataset", owner, name, int(version))
-    return None
