@@ -13,6 +13,7 @@ from typing import NamedTuple
 from shardprep.errors import RecipeError
 
 SCHEMES = ("s3", "gs", "az")
+_STARTS = ("s3://", "gs://", "az://")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)")
 """A drive of Windows is one letter, and no scheme."""
 _CONTAINER = "az://CONTAINER/KEY, with the account in AZURE_STORAGE_ACCOUNT_NAME"
@@ -28,7 +29,7 @@ _MEANT = {
 
 def is_url(text: str) -> bool:
     """Tell whether a text is an address in object storage, and no path."""
-    return text.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+    return text.startswith(_STARTS)
 
 
 def parse_place(text: str) -> ObjectUrl | Path:
@@ -54,8 +55,7 @@ def _check_scheme(text: str) -> None:
     if found[1] in SCHEMES:
         what, way = "is an address that became a path", f"give it as a text, {scheme}://…"
     else:
-        known = ", ".join(f"{one}://" for one in SCHEMES)
-        what = f"{found[1]}:// is no scheme that is known here, which are {known}"
+        what = f"{found[1]}:// is no scheme that is known here, which are {', '.join(_STARTS)}"
         meant = f"{scheme}://BUCKET/KEY" if scheme in SCHEMES else _MEANT.get(scheme, "")
         way = f"write {meant}" if meant else "give such an address, or a path of this machine"
     raise RecipeError(shown_url(text), what, way)

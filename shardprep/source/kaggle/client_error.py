@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from shardprep.errors import SourceError
@@ -21,25 +22,17 @@ FaultKind = Literal[
 ]
 
 
+@dataclass(eq=False)
 class ClientError(Exception):
-    """One attempt of the client came to nothing; `message` is one line and holds no secret."""
+    """One attempt of the client came to nothing."""
 
-    def __init__(
-        self,
-        kind: FaultKind,
-        message: str = "",
-        *,
-        status: int = 0,
-        retry_after_s: float | None = None,
-        in_body: bool = False,
-    ) -> None:
-        """`in_body`: the client had begun to write the file."""
-        super().__init__(kind, message)
-        self.kind = kind
-        self.message = message
-        self.status = status
-        self.retry_after_s = retry_after_s
-        self.in_body = in_body
+    kind: FaultKind
+    message: str = ""
+    """One line without secrets."""
+    status: int = 0
+    retry_after_s: float | None = None
+    in_body: bool = False
+    """True if the client had begun to write the file."""
 
     @property
     def is_passing(self) -> bool:

@@ -79,7 +79,7 @@ def run_client(
 
 
 def bytes_in(folder: Path) -> int:
-    """Return how many bytes of the archive have arrived in the folder of an order."""
+    """Return how many bytes of the archive have arrived in a folder."""
     return sum(path.stat().st_size for path in arrived(folder))
 
 
