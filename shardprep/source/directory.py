@@ -14,21 +14,20 @@ from shardprep.storage.url import ObjectUrl
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from shardprep.storage.objects import ObjectFacts
-
 LEADS_OUTSIDE = "link that leads outside"
 NOT_REGULAR = "not a regular file"
 
 
 class FoundFile(NamedTuple):
-    """One name below a folder."""
+    """One name below a folder or an address."""
 
     path: str
-    """The path of its bytes: no link itself, though folders above it may be."""
+    """The path or address of its bytes: no link itself, though folders above it may be."""
     relative: str
-    """The path relative to the folder, POSIX."""
-    status: os.stat_result | None
-    """None where it is not to be read."""
+    """The path relative to the folder or the address, POSIX."""
+    num_bytes: int = 0
+    mark: int | str = ""
+    """Changes with the content: time of the last change in nanoseconds, ETag of an object."""
     problem: str = ""
     """The reason not to read it: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a broken link)."""
 
@@ -67,7 +66,7 @@ def walk_files(
         outside = [name for name in folders if not _lies_in(inside, within + name)]
         folders[:] = sorted(set(folders).difference(outside))
         for name in outside:
-            yield FoundFile(within + name, below + name, None, LEADS_OUTSIDE)
+            yield FoundFile(within + name, below + name, problem=LEADS_OUTSIDE)
         for name in sorted(files):
             yield _file(within + name, below + name, inside)
 
@@ -90,31 +89,23 @@ def _file(path: str, relative: str, inside: str) -> FoundFile:
         if stat.S_ISLNK(status.st_mode):
             path = os.path.realpath(path)
             if not path.startswith(inside):
-                return FoundFile(path, relative, None, LEADS_OUTSIDE)
+                return FoundFile(path, relative, problem=LEADS_OUTSIDE)
             status = os.lstat(path)
     except OSError:
-        return FoundFile(path, relative, None, NOT_REGULAR)
+        return FoundFile(path, relative, problem=NOT_REGULAR)
     if not stat.S_ISREG(status.st_mode):
-        return FoundFile(path, relative, None, NOT_REGULAR)
-    return FoundFile(path, relative, status)
+        return FoundFile(path, relative, problem=NOT_REGULAR)
+    return FoundFile(path, relative, status.st_size, status.st_mtime_ns)
 
 
 def _unreadable(error: OSError) -> None:
     raise SourceError(str(error.filename), f"cannot be read ({error.strerror})")
 
 
-class FoundObjects(NamedTuple):
-    """The object at an address, or the objects below it."""
+def find_objects(address: str, leave_out: Iterable[str]) -> list[FoundFile]:
+    """Return the object at an address, `relative` being "", or all below it, sorted.
 
-    url: ObjectUrl
-    archive: ObjectFacts | None
-    """The object at the address itself, None where there is none."""
-    below: list[ObjectFacts]
-    """All objects below the address, sorted, if there is none at it."""
-
-
-def find_objects(address: str, leave_out: Iterable[str]) -> FoundObjects:
-    """Return the objects of an address, without those below the addresses to leave out.
+    Those below the addresses `leave_out` do not count.
 
     Raises:
         RecipeError: it is no address.
@@ -125,13 +116,13 @@ def find_objects(address: str, leave_out: Iterable[str]) -> FoundObjects:
     url = ObjectUrl.parse(address)
     archive = objects.head(url) if url.key and not address.endswith("/") else None
     if archive is not None:
-        return FoundObjects(url, archive, [])
+        return [FoundFile(str(url), "", archive.num_bytes, archive.etag)]
     out = {place.rstrip("/") for place in leave_out} - {str(url).rstrip("/")}
     left_out = tuple(f"{place}/" for place in out)
     below = [
-        facts
-        for facts in objects.listing(url)
-        if facts.name and not str(url / facts.name).startswith(left_out)
+        FoundFile(str(url / one.name), one.name, one.num_bytes, one.etag)
+        for one in objects.listing(url)
+        if one.name and not str(url / one.name).startswith(left_out)
     ]
     if not below:
         raise SourceError(
@@ -139,4 +130,4 @@ def find_objects(address: str, leave_out: Iterable[str]) -> FoundObjects:
             "there is no such object, and none below it",
             "give the address of an archive, or what objects lie below",
         )
-    return FoundObjects(url, None, below)
+    return below

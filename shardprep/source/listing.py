@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from shardprep.source.directory import FoundFile
     from shardprep.source.extent import StoredExtent
 
 _COMPRESSED = ("gz", "bz2", "xz")
@@ -105,7 +106,8 @@ def list_source(
     if isinstance(place, ObjectUrl):
         walk.address(str(source), leave_out)
     elif place.is_dir():
-        walk.folder(place, leave_out)
+        below = walk_files(place, leave_out, follow_links=limits.follow_links)
+        walk.files(below, place.name)
     elif not place.is_file():
         raise SourceError(str(place), "no such file or folder", "give a folder, a zip or a tar")
     elif (volume := _VOLUME.fullmatch(place.name)) is not None:
@@ -155,31 +157,27 @@ class _Walk:
     def address(self, address: str, leave_out: Iterable[str]) -> None:
         """Add the members of an archive in object storage, or the objects below an address."""
         found = find_objects(address, leave_out)
-        if found.archive is None:
-            for one in found.below:
-                self.budget.add_member(address)
-                self.budget.add_source(one.num_bytes)
-                extent = PlainExtent(str(found.url / one.name), 0, one.num_bytes)
-                self.member(clean_key(one.name), extent, depth=1)
-        elif _VOLUME.fullmatch(found.url.name):
+        if found[0].relative:
+            self.files(found, address)
+        elif _VOLUME.fullmatch(found[0].path):
             raise SourceError(
                 address,
                 "is one volume of a split archive",
                 "give the address that all its volumes lie below",
             )
         else:
-            self.file(str(found.url), found.archive.num_bytes)
+            self.file(found[0].path, found[0].num_bytes)
 
-    def folder(self, root: Path, leave_out: Iterable[str]) -> None:
-        follow_links = self.budget.limits.follow_links
-        for path, name, status, problem in walk_files(root, leave_out, follow_links=follow_links):
-            self.budget.add_member(root.name)
-            if status is None:
-                self.skip(name, problem, 0)
+    def files(self, found: Iterable[FoundFile], root: str) -> None:
+        """Add what lies below a folder or an address."""
+        for one in found:
+            self.budget.add_member(root)
+            if one.problem:
+                self.skip(one.relative, one.problem, 0)
             else:
-                self.budget.add_source(status.st_size)
-                extent = PlainExtent(path, 0, status.st_size)
-                self.member(clean_key(name), extent, depth=1)
+                self.budget.add_source(one.num_bytes)
+                extent = PlainExtent(one.path, 0, one.num_bytes)
+                self.member(clean_key(one.relative), extent, depth=1)
 
     def skip(self, name: str, reason: str, num_bytes: int, detail: str = "") -> None:
         """Leave a member out; what it says of its size and its name may be anything."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.manifest import Manifest
     from shardprep.recipe.recipe import Recipe
+    from shardprep.source.directory import FoundFile
 
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _BLOCK_BYTES = 1 << 20
@@ -96,7 +97,7 @@ def source_signature(
         return _object_signature(str(source), leave_out)
     source = Path(source)
     if source.is_dir():
-        lines = sorted(_listing(source, leave_out, follow_links=follow_links))
+        lines = sorted(map(_line, walk_files(source, leave_out, follow_links=follow_links)))
         return _sha256("\n".join(lines).encode(errors="surrogateescape"))
     if not source.is_file():
         raise SourceError(
@@ -115,13 +116,11 @@ def source_signature(
 def _object_signature(address: str, leave_out: Iterable[str]) -> str:
     range_reads.forget()  # what it was, and whether it has changed since, must be seen anew
     found = find_objects(address, leave_out)
-    if found.archive is None:
-        return _sha256(
-            "\n".join(f"{one.name} {one.num_bytes} {one.etag}" for one in found.below).encode()
-        )
+    if found[0].relative:
+        return _sha256("\n".join(map(_line, found)).encode())
     try:
-        whole = PlainExtent(str(found.url), 0, found.archive.num_bytes)
-        return _file_signature(whole, found.archive.etag)
+        whole = PlainExtent(found[0].path, 0, found[0].num_bytes)
+        return _file_signature(whole, str(found[0].mark))
     except MemberError as error:
         raise SourceError(address, str(error)) from error
 
@@ -164,11 +163,8 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _listing(folder: Path, leave_out: Iterable[str], *, follow_links: bool) -> list[str]:
-    return [
-        f"{relative} {problem if status is None else f'{status.st_size} {status.st_mtime_ns}'}"
-        for _, relative, status, problem in walk_files(folder, leave_out, follow_links=follow_links)
-    ]
+def _line(one: FoundFile) -> str:
+    return f"{one.relative} {one.problem or f'{one.num_bytes} {one.mark}'}"
 
 
 def _sha256(data: bytes) -> str:
