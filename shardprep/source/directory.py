@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError
 from shardprep.storage import objects
-from shardprep.storage.url import ObjectUrl
+from shardprep.storage.url import ObjectUrl, parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,23 +32,43 @@ class FoundFile(NamedTuple):
     """The reason not to read it: `LEADS_OUTSIDE`, or `NOT_REGULAR` (a device, a broken link)."""
 
 
-def walk_files(
-    root: Path, leave_out: Iterable[str] = (), *, follow_links: bool = False
-) -> Iterator[FoundFile]:
-    """Yield the files below a folder, sorted in each; links to folders are followed, each once.
+def find_files(
+    source: Path | str, leave_out: Iterable[str] = (), *, follow_links: bool = False
+) -> Iterable[FoundFile]:
+    """Return the one file or object that a source is, `relative` being "", or all below it.
 
-    A stranger's folder must not decide what else of this machine is read: a link whose target
-    lies outside the folder is yielded as it is, and not followed unless that is asked for.
+    They are sorted in each folder; links to folders are followed, each once. A stranger's folder
+    must not decide what else of this machine is read: a link whose target lies outside the folder
+    is yielded as it is, and not followed unless that is asked for.
 
     Args:
-        root: where to begin; it may be a link itself.
-        leave_out: folders below it that do not count: what is built from it may lie in it.
+        source: a path, which may be a link itself, or an address.
+        leave_out: folders or addresses below it that do not count: what is built from it may lie
+            in it.
         follow_links: whether links may lead outside.
 
     Raises:
-        SourceError: a folder cannot be read.
+        RecipeError: it is neither a path nor an address.
+        SourceError: nothing is there, or a folder cannot be read.
+        StorageError: the store does not answer, or refuses.
 
     """
+    place = parse_place(str(source))
+    if isinstance(place, ObjectUrl):
+        return _objects(str(source), place, leave_out)
+    if place.is_dir():
+        return _walk(place, leave_out, follow_links=follow_links)
+    if not place.is_file():
+        raise SourceError(
+            str(place),
+            "no such file or folder",
+            "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)",
+        )
+    status = place.stat()
+    return [FoundFile(str(place), "", status.st_size, status.st_mtime_ns)]
+
+
+def _walk(root: Path, leave_out: Iterable[str], *, follow_links: bool) -> Iterator[FoundFile]:
     seen: set[tuple[int, int]] = set()
     seen.update(_identity(folder) for folder in leave_out if Path(folder).is_dir())
     seen.discard(_identity(root))
@@ -102,18 +122,7 @@ def _unreadable(error: OSError) -> None:
     raise SourceError(str(error.filename), f"cannot be read ({error.strerror})")
 
 
-def find_objects(address: str, leave_out: Iterable[str]) -> list[FoundFile]:
-    """Return the object at an address, `relative` being "", or all below it, sorted.
-
-    Those below the addresses `leave_out` do not count.
-
-    Raises:
-        RecipeError: it is no address.
-        SourceError: nothing is there.
-        StorageError: the store does not answer, or refuses.
-
-    """
-    url = ObjectUrl.parse(address)
+def _objects(address: str, url: ObjectUrl, leave_out: Iterable[str]) -> list[FoundFile]:
     archive = objects.head(url) if url.key and not address.endswith("/") else None
     if archive is not None:
         return [FoundFile(str(url), "", archive.num_bytes, archive.etag)]

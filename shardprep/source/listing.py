@@ -15,22 +15,22 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
 from shardprep.source.containers import entries
-from shardprep.source.directory import find_objects, walk_files
+from shardprep.source.directory import find_files
 from shardprep.source.extent import MOST_BYTES, UNPACK_ERRORS, Extent, MemberError, PlainExtent
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
 from shardprep.source.streams import buffered, decompressed, member_stream
 from shardprep.source.unpack import Workshop
-from shardprep.storage.url import ObjectUrl, parse_place
+from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from shardprep.source.directory import FoundFile
     from shardprep.source.extent import StoredExtent
@@ -42,7 +42,7 @@ _DAMAGE = (
 )  # fmt: skip
 """Errors that the libraries raise for damaged archives."""
 _SHOWN_ERROR = 100
-_VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})")
+_VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})", re.DOTALL)
 
 
 class Member(NamedTuple):
@@ -102,21 +102,8 @@ def list_source(
     """
     budget = Budget(limits)
     walk = _Walk(Workshop(work_dir, notice, budget), budget, zip_encoding)
-    place = parse_place(str(source))
-    if isinstance(place, ObjectUrl):
-        walk.address(str(source), leave_out)
-    elif place.is_dir():
-        below = walk_files(place, leave_out, follow_links=limits.follow_links)
-        walk.files(below, place.name)
-    elif not place.is_file():
-        raise SourceError(str(place), "no such file or folder", "give a folder, a zip or a tar")
-    elif (volume := _VOLUME.fullmatch(place.name)) is not None:
-        for path in sorted(place.parent.glob(f"{glob.escape(volume['whole'])}.[0-9][0-9][0-9]")):
-            extent = PlainExtent.named(str(path), path.stat().st_size)
-            budget.add_source(extent.num_bytes)
-            walk.volume(path.name, extent, depth=0)
-    else:
-        walk.file(str(place), place.stat().st_size)
+    root = str(source) if is_url(str(source)) else Path(source).name
+    walk.files(find_files(source, leave_out, follow_links=limits.follow_links), root)
     walk.join_volumes()
     return walk.listing()
 
@@ -144,7 +131,36 @@ class _Walk:
                 )
         return found
 
+    def files(self, found: Iterable[FoundFile], root: str) -> None:
+        """Add what lies below a folder or an address, or in an archive that is the source."""
+        for one in found:
+            if not one.relative:
+                self.file(one.path, one.num_bytes)
+                continue
+            self.budget.add_member(root)
+            if one.problem:
+                self.skip(one.relative, one.problem, 0)
+            else:
+                self.budget.add_source(one.num_bytes)
+                extent = PlainExtent(one.path, 0, one.num_bytes)
+                self.member(clean_key(one.relative), extent, depth=1)
+
     def file(self, place: str, num_bytes: int) -> None:
+        """Add the members of an archive that is the source, or the first volume of it."""
+        volume = _VOLUME.fullmatch(place)
+        if volume and is_url(place):
+            raise SourceError(
+                place,
+                "is one volume of a split archive",
+                "give the address that all its volumes lie below",
+            )
+        if volume:
+            whole = Path(volume["whole"])
+            for path in sorted(whole.parent.glob(f"{glob.escape(whole.name)}.[0-9][0-9][0-9]")):
+                extent = PlainExtent.named(str(path), path.stat().st_size)
+                self.budget.add_source(extent.num_bytes)
+                self.volume(path.name, extent, depth=0)
+            return
         extent = PlainExtent.named(place, num_bytes)
         self.budget.add_source(num_bytes)
         if not self.archive(extent, place.rpartition("/")[2], prefix="", depth=1):
@@ -153,31 +169,6 @@ class _Walk:
                 "is neither a folder nor an archive that can be read",
                 "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)",
             )
-
-    def address(self, address: str, leave_out: Iterable[str]) -> None:
-        """Add the members of an archive in object storage, or the objects below an address."""
-        found = find_objects(address, leave_out)
-        if found[0].relative:
-            self.files(found, address)
-        elif _VOLUME.fullmatch(found[0].path):
-            raise SourceError(
-                address,
-                "is one volume of a split archive",
-                "give the address that all its volumes lie below",
-            )
-        else:
-            self.file(found[0].path, found[0].num_bytes)
-
-    def files(self, found: Iterable[FoundFile], root: str) -> None:
-        """Add what lies below a folder or an address."""
-        for one in found:
-            self.budget.add_member(root)
-            if one.problem:
-                self.skip(one.relative, one.problem, 0)
-            else:
-                self.budget.add_source(one.num_bytes)
-                extent = PlainExtent(one.path, 0, one.num_bytes)
-                self.member(clean_key(one.relative), extent, depth=1)
 
     def skip(self, name: str, reason: str, num_bytes: int, detail: str = "") -> None:
         """Leave a member out; what it says of its size and its name may be anything."""

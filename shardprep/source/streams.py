@@ -33,9 +33,7 @@ class Window(io.RawIOBase):
     def __init__(self, place: PlainExtent) -> None:
         """Open the file; closing the window closes it."""
         self._place = place
-        is_object = is_url(place.file)
-        self._file = None if is_object else open_regular(place.file)
-        self._size = place.num_bytes
+        self._file = None if is_url(place.file) else open_regular(place.file)
         self._at = 0
 
     def readable(self) -> bool:
@@ -45,17 +43,14 @@ class Window(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._place.num_bytes}[whence]
         if base + offset < 0:
             raise OSError(errno.EINVAL, "negative position")
         self._at = base + offset
         return self._at
 
-    def tell(self) -> int:
-        return self._at
-
     def readinto(self, buffer: Buffer) -> int:
-        view = memoryview(buffer)[: max(0, self._size - self._at)]
+        view = memoryview(buffer)[: max(0, self._place.num_bytes - self._at)]
         if self._file is None:
             data = self._place.read_range(self._at, len(view))
             num_bytes = len(data)

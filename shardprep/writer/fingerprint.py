@@ -20,7 +20,7 @@ from shardprep.errors import DatasetError, RecipeError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.recipe.recipe import outputs, stored_recipe
 from shardprep.source import range_reads
-from shardprep.source.directory import find_objects, walk_files
+from shardprep.source.directory import find_files
 from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.zip_directory import read_end
 from shardprep.storage.regular_file import read_named
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.manifest import Manifest
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.directory import FoundFile
 
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _BLOCK_BYTES = 1 << 20
@@ -93,36 +92,19 @@ def source_signature(
         SourceError: there is no such file or folder.
 
     """
-    if is_url(str(source)):
-        return _object_signature(str(source), leave_out)
-    source = Path(source)
-    if source.is_dir():
-        lines = sorted(map(_line, walk_files(source, leave_out, follow_links=follow_links)))
-        return _sha256("\n".join(lines).encode(errors="surrogateescape"))
-    if not source.is_file():
-        raise SourceError(
-            str(source),
-            "no such file or folder",
-            "give a folder, a zip, or a tar (plain, .gz, .bz2, .xz)",
-        )
-    status = source.stat()
+    is_object = is_url(str(source))
+    if is_object:
+        range_reads.forget()  # what it was, and whether it has changed since, must be seen anew
+    found = list(find_files(source, leave_out, follow_links=follow_links))
+    if not found or found[0].relative:
+        lines = [f"{one.relative} {one.problem or f'{one.num_bytes} {one.mark}'}" for one in found]
+        text = "\n".join(lines if is_object else sorted(lines))
+        return _sha256(text.encode(errors="surrogateescape"))
     try:
-        whole = PlainExtent.named(str(source), status.st_size)
-        return _file_signature(whole, str(status.st_mtime_ns))
-    except MemberError as error:
-        raise SourceError(str(source), str(error)) from error
-
-
-def _object_signature(address: str, leave_out: Iterable[str]) -> str:
-    range_reads.forget()  # what it was, and whether it has changed since, must be seen anew
-    found = find_objects(address, leave_out)
-    if found[0].relative:
-        return _sha256("\n".join(map(_line, found)).encode())
-    try:
-        whole = PlainExtent(found[0].path, 0, found[0].num_bytes)
+        whole = PlainExtent.named(found[0].path, found[0].num_bytes)
         return _file_signature(whole, str(found[0].mark))
     except MemberError as error:
-        raise SourceError(address, str(error)) from error
+        raise SourceError(str(source), str(error)) from error
 
 
 def _file_signature(whole: PlainExtent, mark: str) -> str:
@@ -161,10 +143,6 @@ def _shown(value: object) -> str:
     if isinstance(value, list):
         return "x".join(str(side) for side in reversed(value)) or "none"
     return str(value)
-
-
-def _line(one: FoundFile) -> str:
-    return f"{one.relative} {one.problem or f'{one.num_bytes} {one.mark}'}"
 
 
 def _sha256(data: bytes) -> str:
