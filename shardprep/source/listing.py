@@ -100,8 +100,7 @@ def list_source(
             members have one key.
 
     """
-    budget = Budget(limits)
-    walk = _Walk(Workshop(work_dir, notice, budget), budget, zip_encoding)
+    walk = _Walk(Workshop(work_dir, notice, Budget(limits)), zip_encoding)
     root = str(source) if is_url(str(source)) else Path(source).name
     walk.files(find_files(source, leave_out, follow_links=limits.follow_links), root)
     walk.join_volumes()
@@ -111,9 +110,9 @@ def list_source(
 class _Walk:
     """Collects the members of one source."""
 
-    def __init__(self, workshop: Workshop, budget: Budget, zip_encoding: str | None) -> None:
+    def __init__(self, workshop: Workshop, zip_encoding: str | None) -> None:
         self.workshop = workshop
-        self.budget = budget
+        self.budget = workshop.budget
         self.zip_encoding = zip_encoding
         self.volumes: dict[tuple[str, int], dict[int, StoredExtent]] = defaultdict(dict)
         self.found = Listing([], [], [])

@@ -17,7 +17,6 @@ from shardprep.storage.url import ObjectUrl, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from concurrent.futures import Future
 
     from shardprep.source.extent import PlainExtent
 
@@ -82,7 +81,7 @@ def read_ahead(spans: Sequence[PlainExtent]) -> Iterator[PlainExtent]:
         coming = deque(pool.submit(_get, window) for window in windows[:_WINDOWS_AHEAD])
         try:
             for i, window in enumerate(windows, _WINDOWS_AHEAD):
-                found = _arrived(coming.popleft())
+                found = stage("read")(coming.popleft().result)()
                 coming.extend(pool.submit(_get, later) for later in windows[i : i + 1])
                 _at_hand.update(found)
                 yield from window
@@ -90,13 +89,6 @@ def read_ahead(spans: Sequence[PlainExtent]) -> Iterator[PlainExtent]:
         finally:
             _at_hand.clear()
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-@stage("read")
-def _arrived(
-    coming: Future[dict[str, list[tuple[int, bytes]]]],
-) -> dict[str, list[tuple[int, bytes]]]:
-    return coming.result()
 
 
 def _windows(spans: Sequence[PlainExtent]) -> Iterator[list[PlainExtent]]:
