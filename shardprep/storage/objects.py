@@ -226,16 +226,19 @@ def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
     The store copies by itself what it may, by the size that the object has; the rest goes through
     this machine.
     """
-    try:
-        if num_bytes > _COPY_BYTES:
-            with tempfile.NamedTemporaryFile(prefix="shardprep-") as file:
-                file.writelines(_blocks(source, {}))
-                file.flush()
-                put(to, Path(file.name))
-        else:
+    if num_bytes <= _COPY_BYTES:
+        try:
             asked(to, lambda store, _: store.copy(source.key, to.key), writing=True)
-    except FileNotFoundError:
-        return False
+        except FileNotFoundError:
+            return False
+        return True
+    with tempfile.NamedTemporaryFile(prefix="shardprep-") as file:
+        try:
+            file.writelines(_blocks(source, {}))
+        except FileNotFoundError:
+            return False
+        file.flush()
+        put(to, Path(file.name))
     return True
 
 

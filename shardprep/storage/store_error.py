@@ -47,24 +47,21 @@ class ChangedError(StorageError):
 def endpoint_of(scheme: str) -> str:
     """Return the server that the environment names, "" for the provider's own."""
     for name in ENDPOINTS[scheme]:
-        endpoint = os.environ.get(name, "")
-        if endpoint:
-            _check_endpoint(name, endpoint)
+        if endpoint := os.environ.get(name):
+            if not _is_server(endpoint):
+                way = "give http(s)://HOST[:PORT], without credentials"
+                raise StorageError(name, "is no address of a server", way)
             return endpoint
     return ""
 
 
-def _check_endpoint(name: str, endpoint: str) -> None:
+def _is_server(address: str) -> bool:
     try:
-        parts = urlsplit(endpoint)
-        is_server = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-        is_good = is_server and not (parts.username or parts.query or parts.fragment)
+        parts = urlsplit(address)
+        is_web = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        is_good = False
-    if not is_good:
-        raise StorageError(
-            name, "is no address of a server", "give http(s)://HOST[:PORT], without credentials"
-        )
+        return False
+    return bool(is_web) and not (parts.username or parts.query or parts.fragment)
 
 
 def explained(error: BaseException, url: ObjectUrl, *, writing: bool) -> StorageError:

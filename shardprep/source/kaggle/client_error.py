@@ -69,7 +69,7 @@ def _http_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
     elif status == 403 and rules:
         lines = (
             "the competition's rules are not accepted yet (403)",
-            f"accept them at {ref.rules_page}",
+            f"accept them at {ref.page}/rules",
         )
     elif status == 403:
         why = "the account may have to join first, or to verify a phone number"

@@ -62,11 +62,6 @@ class KaggleRef:
             return f"{SITE}/competitions/{self.name}"
         return f"{SITE}/datasets/{self.owner}/{self.name}"
 
-    @property
-    def rules_page(self) -> str:
-        """The web page on which the rules of a competition are accepted, in a browser."""
-        return f"{self.page}/rules"
-
 
 def is_ref(source: str) -> bool:
     """Tell whether a source means Kaggle: `kaggle:…`, or an address of kaggle.com."""
