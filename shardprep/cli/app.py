@@ -27,6 +27,7 @@ EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     name="shardprep",
+    cls=o.Group,
     help="Raw Kaggle images in, training-ready TFRecord shards and a matching reader out.",
     epilog="Try it: shardprep sample, then shardprep build --shards 20, then shardprep inspect.\n\n"
     "With data of your own: shardprep init photos.zip, then shardprep build.",
@@ -171,4 +172,5 @@ _COMMANDS = {
 """In the order of `--help`."""
 
 for _name, _module in _COMMANDS.items():
-    app.command(_name, epilog=_module.EPILOG)(o.with_options(getattr(_module, _name)))
+    command = app.command(_name, cls=o.Command, epilog=_module.EPILOG)
+    command(o.with_options(getattr(_module, _name)))

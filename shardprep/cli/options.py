@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from shardprep.cli.streams import start_logging
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS, BuildOptions, Option
@@ -74,6 +75,29 @@ def workers(text: str) -> Any:
 def max_rejected(shown: str) -> Any:
     """Return the option `--max-rejected` of a command with another default."""
     return number(replace(BUILD_OPTIONS["max_rejected"], panel="", shown=shown), float)
+
+
+class _Plain:
+    """A command whose help names values as they are called here, never by types of Python."""
+
+    def get_params(self, context: Any) -> list[Any]:
+        """Return the parameters, each with a metavar."""
+        found: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for one in found:
+            if one.param_type_name == "argument":
+                one.metavar = one.name.upper()
+                one.display_type_rich = lambda **_: None
+            elif one.metavar is None:
+                one.metavar = ""  # a switch: it takes no value
+        return found
+
+
+class Command(_Plain, TyperCommand):
+    """One command."""
+
+
+class Group(_Plain, TyperGroup):
+    """The program: all commands."""
 
 
 Source = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -73,3 +74,9 @@ def test_a_flag_of_no_wins_over_a_switch_of_the_file(tmp_path: Path) -> None:
     for flags, count in (((), 4), (("--no-dedup",), 5)):
         plan = shardprep("build", "--dry-run", "--json", *flags, cwd=tmp_path)
         assert f'"train": {count}' in plan
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_no_type_of_python(tmp_path: Path, command: str) -> None:
+    shown = shardprep(*command.split(), "--help", cwd=tmp_path, COLUMNS="80")
+    assert not re.findall(r" <\w+>", shown)
