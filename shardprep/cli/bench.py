@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, notice, picked, print_json
+from shardprep.cli.streams import console, picked, print_json
 from shardprep.recipe.options import Option
 from shardprep.storage.url import local_path
+
+if TYPE_CHECKING:
+    from shardprep.benchmark.result import Benchmark
+    from shardprep.cli.display.console import Terminal
 
 EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats --plot bench.png"
 
@@ -72,8 +76,39 @@ def bench(
         ways = [picked(WayJson, way, bytes_s=found.bytes_s(way)) for way in found.ways]
         print_json(picked(BenchJson, found, path=str(found.path), ways=ways))
         return
-    from shardprep.cli.display.benchmark import print_benchmark
-
     print_benchmark(console(), found)
     if plot is not None:
-        notice(console(), f"wrote {plot}")
+        console().notice(f"wrote {plot}")
+
+
+def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
+    """Print a row for each pipeline, and why one did not run."""
+    from shardprep.benchmark.pipelines import PIPELINES
+    from shardprep.cli.display.console import counted, megabytes, plain_table
+
+    what = f"{found.split}: {found.num_records:,} images, {megabytes(found.num_bytes)}"
+    terminal.heading(str(found.path), f"  {what}")
+    columns = ("way", "images/s", "a core", "MB/s", "first batch", "memory", "yields")
+    table = plain_table(*columns, left=("yields",))
+    for way in found.ways:
+        cells = (
+            f"{way.images_s:,.0f}",
+            f"{way.images_s_core:,.0f}",
+            f"{found.bytes_s(way) / 1e6:,.1f}",
+            f"{way.first_batch_s:.2f} s",
+            megabytes(way.peak_bytes),
+            way.yields,
+        )
+        table.add_row(PIPELINES[way.name].title, *(cells if way.rounds else "-" * len(cells)))
+    terminal.print(table)
+    for way in found.ways:
+        if way.problem:
+            title = PIPELINES[way.name].title
+            terminal.entry("not run", f"{title}: {way.problem}", style="yellow")
+    settings = found.settings
+    terminal.entry(
+        "measured",
+        f"batches of {settings.batch_size}, {counted(found.num_cores, 'core')}, median of "
+        f"{settings.rounds} x {settings.seconds:g} s after the first batch, files in memory; a "
+        "core: images for each second of one core; memory: the most that the process held",
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, notice, picked, print_json, show_result
+from shardprep.cli.streams import console, picked, print_json
 from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -72,9 +72,10 @@ def build(
         flags = {"source": source, **flags}
     recipe = recipe_of(flags)
     crew = engine_of(engine, ray_address, workers)
+    terminal = console(stderr=True)
     if source is not None and recipe_applies(source):
-        notice(console(stderr=True), f"the options of {RECIPE_FILE} apply: it is for this source")
-    local = local_source(recipe.source, console(stderr=True), refresh=refresh)
+        terminal.notice(f"the options of {RECIPE_FILE} apply: it is for this source")
+    local = local_source(recipe.source, terminal, refresh=refresh)
     recipe = replace(recipe, source=local)
     if profile:
         from shardprep import profiling
@@ -100,8 +101,7 @@ def _build(
     import pyarrow as pa
 
     from shardprep.cli.display.progress import BuildProgress
-    from shardprep.cli.display.summary import print_inputs
-    from shardprep.dataset.describe import read_rejections
+    from shardprep.cli.display.summary import show_refused, show_result
     from shardprep.writer.build import build_dataset
     from shardprep.writer.finalize import TooManyRejectedError
 
@@ -116,8 +116,7 @@ def _build(
                 engine=workers.engine,
             )
     except TooManyRejectedError as error:
-        rejections = read_rejections(error.draft)
-        print_inputs(console(stderr=True), error.manifest, rejections)
+        show_refused(error)
         if save_rejected is not None:
             _save_rejected(error.draft, recipe, save_rejected)
         raise
@@ -158,9 +157,8 @@ def _show_plan(recipe: Recipe, part: Part | None, *, as_json: bool) -> None:
 
     from shardprep.writer.plan import make_plan
 
-    terminal = console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
-        plan = make_plan(recipe, Path(work), lambda line: notice(terminal, line))
+        plan = make_plan(recipe, Path(work), console(stderr=True).notice)
     num_all_shards = len(plan.shards)
     if part is not None:
         plan = plan.of_part(part)
@@ -194,11 +192,8 @@ def _save_rejected(folder: Path, recipe: Recipe, into: Path) -> None:
     from shardprep.writer.save_rejected import LIST_FILE, save_rejected
 
     terminal = console(stderr=True)
-    num_files, num_rejected = save_rejected(
-        folder, recipe, into, lambda line: notice(terminal, line)
-    )
-    notice(
-        terminal,
+    num_files, num_rejected = save_rejected(folder, recipe, into, terminal.notice)
+    terminal.notice(
         f"{num_files:,} of {num_rejected:,} rejected images copied to {into}, "
         f"with their reasons in {into / LIST_FILE}",
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, notice, print_json
+from shardprep.cli.streams import console, print_json
 from shardprep.recipe.options import Option
 from shardprep.storage.url import local_path
 
@@ -41,4 +41,4 @@ def download(
 
         print_json(DownloadJson(path=str(path), num_bytes=path.stat().st_size))
     else:
-        notice(console(), str(path))
+        console().notice(str(path))

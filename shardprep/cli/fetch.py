@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import EXIT_PROBLEMS, console, notice, picked, print_json
+from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
 from shardprep.recipe.options import Option
 from shardprep.storage.url import ObjectUrl, local_path
 
@@ -49,7 +49,7 @@ def fetch(
 
     Files that a copy has lost are fetched again. Exits with 3 where files are left out.
     """
-    from shardprep.cli.display.transfer import ByteProgress
+    from shardprep.cli.display.progress import ByteProgress
     from shardprep.dataset.fetch import fetch_dataset
     from shardprep.dataset.locate import locate
 
@@ -75,17 +75,17 @@ def fetch(
 
 
 def _show(found: Fetched) -> None:
-    from shardprep.cli.display.summary import megabytes
+    from shardprep.cli.display.console import megabytes
 
-    notice(console(), str(found.path))
+    console().notice(str(found.path))
     how = f"{megabytes(found.num_new_bytes)} fetched"
     if found.was_there:
         how = "is there already" + (", mended" if found.renewed else "")
     size = megabytes(found.manifest.totals.num_bytes)
-    notice(console(), f"{len(found.manifest.shards):,} shards, {size}: {how}")
+    console().notice(f"{len(found.manifest.shards):,} shards, {size}: {how}")
     for name in found.renewed:
-        notice(console(), f"fetched anew: {name}")
+        console().notice(f"fetched anew: {name}")
     for error in found.left_out:
-        notice(console(), f"left out: {error.where}: {error.what}")
+        console().notice(f"left out: {error.where}: {error.what}")
     if found.left_out:
-        notice(console(), f"next: shardprep verify {found.path} --repair --source …")
+        console().notice(f"next: shardprep verify {found.path} --repair --source …")

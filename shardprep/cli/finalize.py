@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, show_result
+from shardprep.cli.streams import console
 
 EPILOG = "Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_vs_cats"
 
@@ -30,9 +30,8 @@ def finalize(
 
     It needs neither source nor options, and names the parts to run again if shards are missing.
     """
-    from shardprep.cli.display.summary import print_inputs
+    from shardprep.cli.display.summary import show_refused, show_result
     from shardprep.cli.resolve import unfinished
-    from shardprep.dataset.describe import read_rejections
     from shardprep.machine import usable_cores
     from shardprep.writer.finalize import TooManyRejectedError, finalize_dataset
 
@@ -44,7 +43,6 @@ def finalize(
                 max_rejected=max_rejected,
             )
     except TooManyRejectedError as error:
-        rejections = read_rejections(error.draft)
-        print_inputs(console(stderr=True), error.manifest, rejections)
+        show_refused(error)
         raise
     show_result(result, as_json=as_json)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, notice, print_json
+from shardprep.cli.streams import console, print_json
 from shardprep.errors import RecipeError
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from shardprep.catalog.survey import Survey
+    from shardprep.cli.display.console import Terminal
+
+_MOST_RULES = 8
+_MOST_LETTERS = 16
 EPILOG = "Example:\n\nshardprep init dogs-vs-cats.zip && shardprep build"
 
 
@@ -44,18 +52,59 @@ def init(
     notices = console(stderr=True)
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         local = local_source(archive, notices, refresh=refresh)
-        survey = survey_source(
-            local,
-            Path(work),
-            lambda line: notice(notices, line),
-            follow_links=follow_links,
-        )
+        survey = survey_source(local, Path(work), notices.notice, follow_links=follow_links)
     survey = replace(survey, source=archive)
     write_durably(place, recipe_text(survey).encode())
     if as_json:
         print_json(survey)
         return
-    from shardprep.cli.display.survey import print_survey
-
-    print_survey(console(), survey)
+    _print(console(), survey)
     typer.echo(f"wrote {RECIPE_FILE}; next: shardprep build")
+
+
+def _print(terminal: Terminal, survey: Survey) -> None:
+    """Print what a source holds, and what each way to find labels would give."""
+    from shardprep.cli.display.console import counts_line, megabytes
+
+    terminal.heading(survey.source)
+    size = f"{survey.num_images:,}, {megabytes(survey.num_bytes)}"
+    terminal.entry("images", f"{size} ({counts_line(survey.suffixes)})")
+    terminal.entry("splits", counts_line(survey.splits))
+    for table in survey.tables:
+        fits = table.problem
+        if table.id_column:
+            fits = f"column {table.id_column!r} names {table.num_matched:,} images"
+        columns = ", ".join(table.columns)
+        terminal.entry("table", f"{table.name}: {table.num_rows:,} rows, {fits} ({columns})")
+    for title, counts in (("others", survey.others), ("skipped", survey.skipped)):
+        if counts:
+            terminal.entry(title, counts_line(counts))
+    if survey.num_doubles:
+        terminal.entry("twice", f"{survey.num_doubles:,} images; --dedup leaves them out")
+    if survey.rules:
+        terminal.print(_rule_table(survey))
+    if survey.classes:
+        shown = [f"{name} ({count:,})" for name, count in list(survey.classes.items())[:6]]
+        more = f", … {len(survey.classes):,} classes" if len(survey.classes) > 6 else ""
+        terminal.entry("classes", ", ".join(shown) + more)
+    elif survey.target == "none":
+        terminal.entry("classes", "none found: say where labels are in shardprep.toml")
+    for line in survey.findings:
+        terminal.entry("note", line)
+
+
+def _rule_table(survey: Survey) -> Table:
+    from shardprep.cli.display.console import plain_table
+
+    rules = plain_table("labels by", "labelled", "classes", "such as", left=("such as",))
+    rules.columns[0].overflow = "fold"
+    for rule in survey.rules[:_MOST_RULES]:
+        mark = " *" if rule.keys == {"labels": survey.chosen} else ""
+        examples = ", ".join(
+            text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"
+            for text in rule.examples
+        )
+        name = rule.rule if len(rule.keys) == 1 else rule.flags
+        numbers = f"{rule.num_labelled:,}", f"{rule.num_classes:,}"
+        rules.add_row(name + mark, *numbers, examples)
+    return rules

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardprep.cli.display.transfer import ByteProgress
+from shardprep.cli.display.progress import ByteProgress
 from shardprep.dataset.locate import locate
 from shardprep.errors import DatasetError, RecipeError, ShardprepError
 from shardprep.machine import usable_cores

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, notice, print_json
+from shardprep.cli.streams import console, print_json
 from shardprep.storage.url import local_path
 
 EPILOG = "Example:\n\nshardprep sample demo && cd demo && shardprep build --shards 20"
@@ -36,6 +36,6 @@ def sample(
 
         print_json(SampleJson(path=str(archive), recipe=str(recipe), num_bytes=num_bytes))
         return
-    notice(console(), f"{archive} ({num_bytes / 1e6:.1f} MB) and {recipe}")
+    console().notice(f"{archive} ({num_bytes / 1e6:.1f} MB) and {recipe}")
     there = "" if directory == Path() else f"cd {directory} && "
-    notice(console(), f"next: {there}shardprep build --shards 20")
+    console().notice(f"next: {there}shardprep build --shards 20")

@@ -15,7 +15,6 @@ from shardprep.errors import RecipeError, printable_json
 
 if TYPE_CHECKING:
     from shardprep.cli.display.console import Terminal
-    from shardprep.writer.finalize import BuildResult
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -36,7 +35,7 @@ class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print the record, a line for each of its own."""
         for line in self.format(record).splitlines():
-            notice(console(stderr=True, level=record.levelno), line)
+            console(stderr=True, level=record.levelno).notice(line)
 
 
 def start_logging(level: str = "info") -> None:
@@ -61,11 +60,6 @@ def console(*, stderr: bool = False, level: int = logging.INFO) -> Terminal:
     from shardprep.cli.display.console import Terminal
 
     return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(level))
-
-
-def notice(terminal: Terminal, line: str) -> None:
-    """Print one line that others may have written."""
-    terminal.print(line, soft_wrap=True)
 
 
 def picked(kind: Any, found: object, **more: Any) -> dict[str, Any]:
@@ -116,26 +110,3 @@ def outlive_readers() -> None:
             write_through=stream.write_through,
         )
         setattr(sys, name, again)
-
-
-def show_result(result: BuildResult, *, as_json: bool) -> None:
-    """Print the result of a build."""
-    from shardprep import profiling
-    from shardprep.cli.display.summary import print_result
-    from shardprep.cli.results import BuildJson
-    from shardprep.dataset.describe import read_rejections
-    from shardprep.dataset.folder import read_schema
-
-    seconds = profiling.taken()
-    if as_json:
-        more: dict[str, Any] = {"path": result.location, "elapsed_s": round(result.elapsed_s, 3)}
-        if profiling.is_on():
-            more["profile"] = {name: round(value, 4) for name, value in seconds.items()}
-        print_json(picked(BuildJson, result, **more))
-        return
-    schema = read_schema(result.path)
-    print_result(console(), result, schema, read_rejections(result.path))
-    if profiling.is_on() and result.num_new_items:
-        from shardprep.cli.display.profile import print_profile
-
-        print_profile(console(), seconds, result.num_new_items, result.elapsed_s)

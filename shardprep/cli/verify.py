@@ -8,19 +8,25 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
+from shardprep.errors import some_of
 from shardprep.recipe.options import Option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from shardprep.cli.display.console import Terminal
     from shardprep.dataset.remote import RemoteDataset
-    from shardprep.verifier.problem import Verification
+    from shardprep.verifier.problem import Problem, Verification
 
 EPILOG = (
     "Examples:\n\nshardprep verify\n\n"
     "shardprep verify tfrecords/dogs_vs_cats --decode\n\n"
     "shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip"
 )
+
+_SHOWN = 5
+"""Problems of one kind."""
 
 
 def verify(
@@ -48,30 +54,29 @@ def verify(
 
     Exits with 3 where problems are found, or remain after --repair.
     """
-    from shardprep.cli.display.verification import print_verification
     from shardprep.cli.resolve import dataset_at, repair_source
+
+    def checked(place: Path | RemoteDataset) -> Verification:
+        found = _verify(place, workers, decode=decode)
+        if not as_json:
+            _print(console(), found, decode=decode, repair=repair)
+        return found
 
     place = dataset_at(dataset, damaged=True)
     origin = ""
     if repair:
         origin = repair_source(str(place), source)
         place = _settled(place)
-    found = _verify(place, workers, decode=decode)
-    if not as_json:
-        print_verification(console(), found, decode=decode, repair=repair)
-    was_repaired = bool(repair and found.problems)
-    before = found
-    if was_repaired:
+    found = checked(place)
+    more: dict[str, Any] = {}
+    if repair and found.problems:
+        more["repaired"] = found.problems
         _repair(found, origin, workers)
-        found = _verify(dataset_at(found.location), workers, decode=decode)
-        if not as_json:
-            print_verification(console(), found, decode=decode, repair=repair)
+        found = checked(dataset_at(found.location))
     if as_json:
         from shardprep.cli.results import VerifyJson
 
-        more: dict[str, Any] = {"path": found.location, "elapsed_s": round(found.elapsed_s, 3)}
-        if was_repaired:
-            more["repaired"] = before.problems
+        more |= {"path": found.location, "elapsed_s": round(found.elapsed_s, 3)}
         print_json(picked(VerifyJson, found, **more))
     if found.problems:
         raise typer.Exit(EXIT_PROBLEMS)
@@ -90,7 +95,7 @@ def _settled(place: Path | RemoteDataset) -> Path | RemoteDataset:
 
 
 def _verify(place: Path | RemoteDataset, workers: int | None, *, decode: bool) -> Verification:
-    from shardprep.cli.display.transfer import ByteProgress
+    from shardprep.cli.display.progress import ByteProgress
     from shardprep.machine import usable_cores
     from shardprep.verifier.dataset import verify_dataset
 
@@ -110,3 +115,65 @@ def _repair(found: Verification, source: str, workers: int | None) -> None:
     local = local_source(source, terminal, refresh=False)
     with BuildProgress(terminal) as progress:
         repair_dataset(found, local, num_workers=workers or usable_cores(), watcher=progress)
+
+
+def _print(terminal: Terminal, found: Verification, *, decode: bool, repair: bool) -> None:
+    """Print what was checked and what is wrong; `decode` and `repair` are asked for already."""
+    from shardprep.cli.display.console import counted, megabytes
+
+    terminal.heading(found.location)
+    if found.problems:
+        _print_problems(terminal, found.problems)
+    if found.unknown:
+        shown = f"{some_of(found.unknown)}: no part of the dataset, and no harm to it"
+        terminal.entry("not ours", shown)
+    rate = found.num_bytes / max(found.elapsed_s, 1e-9)
+    terminal.entry("time", f"{found.elapsed_s:.1f} s, {megabytes(rate)}/s")
+    verdict = "no problem found"
+    if found.problems:
+        num_files = len({problem.file for problem in found.problems})
+        verdict = f"{counted(len(found.problems), 'problem')} found in {counted(num_files, 'file')}"
+    records = f"{counted(found.num_shards, 'shard')}, {counted(found.num_records, 'record')}"
+    terminal.notice(
+        f"{records}, {megabytes(found.num_bytes)} checked: {verdict}",
+        style="red" if found.problems else "green",
+    )
+    if found.address:
+        terminal.entry("not seen", "uploads that broke off: let a rule of the bucket end them")
+    if found.problems and not repair:
+        command = f"shardprep verify {found.location} --repair"
+        terminal.entry("next", f"{command} builds what is damaged again from the source")
+    elif not found.problems and not decode:
+        terminal.entry("next", "--decode checks the pixels of every image as well")
+
+
+def _print_problems(terminal: Terminal, problems: Sequence[Problem]) -> None:
+    """Print how many there are of each kind, and the first ones."""
+    from shardprep.cli.display.console import plain_table
+    from shardprep.verifier.problem import MEANINGS
+
+    by_kind = {kind: [one for one in problems if one.kind == kind] for kind in MEANINGS}
+    table = plain_table("problem", "found", "what it means", left=("what it means",))
+    for kind, found in by_kind.items():
+        if found:
+            table.add_row(kind, f"{len(found):,}", MEANINGS[kind])
+    terminal.print(table)
+    # Where there is no terminal each line is to be found by its kind.
+    for kind, found in by_kind.items():
+        for i, problem in enumerate(found[:_SHOWN]):
+            terminal.entry(kind if i == 0 or not terminal.is_terminal else "", _line(problem))
+        if found[_SHOWN:]:
+            more = f"and {len(found) - _SHOWN:,} more; --json lists them all"
+            terminal.entry("", more, style="dim")
+
+
+def _line(problem: Problem) -> str:
+    """Return a problem in words: file, record, offset, key, and what is wrong."""
+    where = [problem.file]
+    if problem.record is not None:
+        where.append(f"record {problem.record:,}")
+    if problem.offset is not None:
+        where.append(f"offset {problem.offset:,}")
+    if problem.key:
+        where.append(problem.key)
+    return f"{', '.join(where)}: {problem.what}"

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from rich.console import Console
 
 from shardprep.benchmark import run as bench_run
 from shardprep.benchmark.pipelines import PIPELINES, Pipeline, Source, images_of, naive
 from shardprep.benchmark.plot import check_plot, write_plot
 from shardprep.benchmark.result import Benchmark, Round, Settings, Way
 from shardprep.benchmark.run import run_benchmark
-from shardprep.cli.display.benchmark import print_benchmark
+from shardprep.cli.bench import print_benchmark
+from shardprep.cli.display.console import Terminal
 from shardprep.cli.results import BenchJson
 from shardprep.errors import DatasetError, RecipeError
 from tests.support.benchmark import TRACED, example
@@ -235,11 +235,13 @@ def test_timelines_are_as_fast_as_what_runs_here(
     assert found.step_s == pytest.approx(BATCH_SIZE / found.ways[1].images_s)
 
 
-def test_the_table_fits_80_columns_and_says_what_did_not_run() -> None:
-    out = io.StringIO()
+def test_the_table_fits_80_columns_and_says_what_did_not_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     found = example(tfds=Way("tfds", "tensorflow-datasets is not installed"))
-    print_benchmark(Console(file=out, width=80), found)
-    lines = out.getvalue().splitlines()
+    print_benchmark(Terminal(), found)
+    lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines)
     rows = {line[:14].strip(): line.split() for line in lines}
     assert rows["reader.load"][1:] == [

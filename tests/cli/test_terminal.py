@@ -238,7 +238,7 @@ def test_a_benchmark_of_strange_names_is_shown_as_it_is(
     from dataclasses import replace
 
     from shardprep.benchmark.result import Way
-    from shardprep.cli.display.benchmark import print_benchmark
+    from shardprep.cli.bench import print_benchmark
     from tests.support.benchmark import example
 
     found: Any = example(tfds=Way("tfds", HOSTILE), load=Way("load", yields=HOSTILE))
@@ -249,7 +249,7 @@ def test_a_benchmark_of_strange_names_is_shown_as_it_is(
 
 
 def test_a_profile_of_the_bar_reads_no_markup_either(capsys: pytest.CaptureFixture[str]) -> None:
-    from shardprep.cli.display.transfer import ByteProgress
+    from shardprep.cli.display.progress import ByteProgress
 
     with ByteProgress(Terminal(stderr=True)) as bar:
         bar.begin(HOSTILE, 100)

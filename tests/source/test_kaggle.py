@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from rich.console import Console
 
-from shardprep.cli.display import bar
-from shardprep.cli.display import transfer as report
+from shardprep.cli.display import progress as report
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
 from shardprep.source.kaggle.credentials import credentials
@@ -785,7 +784,7 @@ def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) ->
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool = False) -> str:
-    monkeypatch.setattr(bar, "_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(report, "_LINE_EVERY_S", 0.0)
     out = io.StringIO()
     with report.ByteProgress(Console(file=out, force_terminal=terminal, width=90)) as progress:
         progress.notice("downloading [kaggle:pets]")

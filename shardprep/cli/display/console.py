@@ -7,17 +7,21 @@ with escapes for control characters, and is never read as rich's markup or for i
 from __future__ import annotations
 
 import os
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from shardprep.errors import printable
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from collections.abc import Collection, Mapping
 
 _UNWRAPPED_CELLS = 1 << 20
 """The width where there is no terminal: a line is one line, to be found by grep."""
+_TITLE_CELLS = 10
 
 
 class Terminal(Console):
@@ -32,3 +36,49 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a string, or a cell of a table, as what is shown of it."""
         return super().render_str(printable(text), **options)
+
+    def notice(self, line: str, style: str = "") -> None:
+        """Print one line."""
+        self.print(line, style=style, soft_wrap=True)
+
+    def heading(self, title: str, rest: str = "") -> None:
+        """Print what a report is of, and what there is to say at once."""
+        self.print(Text.assemble((printable(title), "bold"), printable(rest)), soft_wrap=True)
+
+    def entry(self, title: str, text: str, style: str = "") -> None:
+        """Print a titled line, its continuation below its beginning."""
+        width = max(20, self.width - _TITLE_CELLS)
+        for line in textwrap.wrap(printable(text), width, break_on_hyphens=False) or [""]:
+            head = f"{title:<{_TITLE_CELLS}}"
+            self.print(Text.assemble((head, "bold"), (line, style)), soft_wrap=True)
+            title = ""
+
+
+def plain_table(*titles: str, left: Collection[str] = ("",)) -> Table:
+    """Return a table without lines: columns to the right, but for the first one and those named."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in titles:
+        is_left = title in (titles[0], *left)
+        table.add_column(title, justify="left" if is_left else "right")
+    return table
+
+
+def megabytes(num_bytes: float) -> str:
+    """Return a size in the decimal unit that fits it: "812 kB", "45.5 MB"."""
+    size, unit = num_bytes, "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    digits = 0 if unit == "B" or size >= 100 else 1
+    return f"{size:.{digits}f} {unit}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 shard" or "2,000 shards"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def counts_line(counts: Mapping[str, int]) -> str:
+    """Return "3 junk, 1 not an image"."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
