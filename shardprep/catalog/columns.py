@@ -41,11 +41,6 @@ def make_columns(
     A column is int64 if all of its cells are whole numbers of at most 18 digits, float32 if all
     are numbers, else text. Whole numbers that are written otherwise (007, 1_000, +1) are texts:
     an id must come out as it went in.
-
-    Raises:
-        SourceError: there is no table or no such column in it, or a number is beyond float32.
-        RecipeError: a column would hide a feature of every example.
-
     """
     if not names:
         return (), [()] * num_keys

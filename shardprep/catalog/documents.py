@@ -61,12 +61,7 @@ class Documents:
         return self._with(self._table(_join_parts(first)[0]), others)
 
     def read(self, file: str) -> bytes:
-        """Return the bytes of a member of the source, or else of a file on disk.
-
-        Raises:
-            SourceError: there is none, or the source has several of that name.
-
-        """
+        """Return the bytes of a member of the source, or else of a file on disk."""
         return self._find(file)[1]
 
     def ids(self, file: str) -> list[str]:
@@ -79,12 +74,7 @@ class Documents:
         return [_NUMBERED.sub(r"\1", line) for line in lines]
 
     def listed_splits(self, index: KeyIndex, rule: SplitRule) -> list[str | None]:
-        """Return the split on whose list each key is, None where it is on none.
-
-        Raises:
-            SourceError: a key is on two lists.
-
-        """
+        """Return the split on whose list each key is, None where it is on none."""
         splits: list[str | None] = [None] * len(index.keys)
         for split, file in rule.places.items():
             for text in self.ids(file):

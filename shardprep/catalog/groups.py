@@ -22,11 +22,6 @@ def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> list
 
     `rule` is a column of the label table, folder:N (Nth above the image), or regex:PATTERN, whose
     first group, tried on the file name and then on the whole key, is the image's group.
-
-    Raises:
-        SourceError: there is no table, no such column, or no key has a group.
-        RecipeError: the pattern is not valid.
-
     """
     kind, _, argument = rule.partition(":")
     if kind == "regex" and argument:

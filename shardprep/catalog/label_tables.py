@@ -41,12 +41,7 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
 
 
 def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> Labelling:
-    """Return the labels that the label columns of a matched table give.
-
-    Raises:
-        SourceError: a column is missing or not clear, or one image has two labels.
-
-    """
+    """Return the labels that the label columns of a matched table give."""
     table = match.table
     titles, cell_of = _label_cells(table, rule.label_columns, match.id_column)
     names: list[Cell | None] = [None] * len(keys)

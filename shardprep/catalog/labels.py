@@ -31,13 +31,7 @@ ENOUGH = 0.9
 
 
 def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Labelling:
-    """Return what the rule finds; of `tables`, a csv rule uses the first, auto any that fits.
-
-    Raises:
-        SourceError: a table lacks a column, gives one image two labels, or an id of it fits
-            several images.
-
-    """
+    """Return what the rule finds; of `tables`, a csv rule uses the first, auto any that fits."""
     keys = index.keys
     match rule.kind:
         case "folder":

@@ -164,12 +164,7 @@ def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatc
 
 
 def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
-    """Return the given column or template, or else the column that holds most names of images.
-
-    Raises:
-        SourceError: no column holds any.
-
-    """
+    """Return the given column or template, or else the column that holds most names of images."""
     if column:
         return row_ids(table, column)[0]
     sample = table.rows[:: max(1, len(table.rows) // _SAMPLE_ROWS)]
@@ -188,10 +183,6 @@ def row_ids(table: Table, column: str) -> tuple[str, Callable[[list[str]], str]]
 
     `column` names a column, or is a path template over all of them, where {id} stands for a
     column, {id[0]} for its first letter and {id[0:2]} for its first two.
-
-    Raises:
-        SourceError: there is no such column.
-
     """
     if "{" not in column:
         position = table.column(column)

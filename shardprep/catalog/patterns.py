@@ -6,6 +6,7 @@ A pattern that can match in many ways (`([a-z]+)*$`) takes exponential time for 
 
 from __future__ import annotations
 
+import marshal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,14 +17,14 @@ from shardprep.errors import RecipeError, shown
 from shardprep.source.names import without_archive_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 FREE_S = 10.0
 """CPU seconds for each pattern, however few names there are."""
 S_PER_NAME = 20e-6
 """Further CPU seconds for each name; an ordinary pattern takes a twentieth of them."""
-_BATCH = 4096
-"""Number of names sent at a time."""
+_BATCH = 1 << 18
+"""Number of names that one process searches."""
 _MOST_SHOWN = 80
 """Characters of a pattern or a name in an error."""
 
@@ -49,39 +50,20 @@ class Pattern:
             RecipeError: it takes longer than `FREE_S` and `S_PER_NAME` allow.
 
         """
-        if not names:
-            return []
-        limit_s = FREE_S + S_PER_NAME * len(names)
-        command = [sys.executable, "-I", "-S", searcher.__file__]
-        child = subprocess.Popen(  # noqa: S603 - a module of ours
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        try:
-            found: list[str | None] = []
-            for answer in self._answers(child, names, limit_s):
-                found += answer
-            return found
-        finally:
-            child.kill()
-            child.communicate()
-
-    def _answers(
-        self, child: subprocess.Popen[bytes], names: Sequence[str], limit_s: float
-    ) -> Iterator[list[str | None]]:
-        assert child.stdin is not None  # noqa: S101 - asked for; says so to mypy
-        assert child.stdout is not None  # noqa: S101 - as above
-        order: object = (self.text, self.group, self.is_whole, limit_s)
-        try:
-            searcher.send(child.stdin, order)
-            for start in range(0, len(names), _BATCH):
-                batch = list(names[start : start + _BATCH])
-                searcher.send(child.stdin, batch)
-                answer = searcher.receive(child.stdout)
-                if isinstance(answer, int):
-                    raise self._too_slow(limit_s, batch[answer])
-                yield answer
-        except (EOFError, BrokenPipeError) as error:
-            raise self._too_slow(limit_s, "") from error
+        found: list[str | None] = []
+        for start in range(0, len(names), _BATCH):
+            batch = list(names[start : start + _BATCH])
+            limit_s = FREE_S + S_PER_NAME * len(batch)
+            order = marshal.dumps((self.text, self.group, self.is_whole, limit_s, batch))
+            answer = subprocess.run(  # noqa: S603 - a module of ours
+                [sys.executable, "-I", "-S", searcher.__file__],
+                input=order, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
+            ).stdout  # fmt: skip
+            groups = marshal.loads(answer) if answer else None  # noqa: S302 - of our own process
+            if not isinstance(groups, list):
+                raise self._too_slow(limit_s, "" if groups is None else batch[groups])
+            found += groups
+        return found
 
     def _too_slow(self, limit_s: float, name: str) -> RecipeError:
         where = f", the last at {shown(name, _MOST_SHOWN)}" if name else ""

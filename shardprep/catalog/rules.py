@@ -58,12 +58,7 @@ class Labelling:
 
 
 def parse_label_rule(text: str) -> LabelRule:
-    """Return the rule that a `--labels` value asks for.
-
-    Raises:
-        RecipeError: it is none of the forms, or its regular expression is not usable.
-
-    """
+    """Return the rule that a `--labels` value asks for."""
     kind, _, argument = text.partition(":")
     rule = LabelRule(kind, argument)  # type: ignore[arg-type]
     if kind not in get_args(RuleKind):
@@ -84,12 +79,7 @@ def parse_label_rule(text: str) -> LabelRule:
 
 
 def folder_depth(argument: str, where: str) -> int:
-    """Return the N of "folder:N", 1 for "".
-
-    Raises:
-        RecipeError: it is no number from 1 to 9,999.
-
-    """
+    """Return the N of "folder:N", 1 for ""."""
     if not re.fullmatch("([1-9][0-9]{0,3})?", argument):
         problem = f"folder:{shown(argument, _MOST_SHOWN)} is not folder:N"
         raise RecipeError(where, problem, "N counts from 1")

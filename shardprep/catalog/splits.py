@@ -98,12 +98,7 @@ def table_split(name: str) -> str:
 
 
 def column_split(cell: str, rule: SplitRule) -> str:
-    """Return the split that a cell of the split column means.
-
-    Raises:
-        RecipeError: the cell is neither named in the rule nor a split by itself.
-
-    """
+    """Return the split that a cell of the split column means."""
     if cell in rule.places:
         return rule.places[cell]
     split = given_split([cell])
@@ -160,12 +155,7 @@ def _ratios(text: str) -> dict[str, float]:
 
 
 def parse_pairs(text: str, option: str) -> dict[str, str]:
-    """Return what "a=b,c=d" says; `option` is what an error calls it.
-
-    Raises:
-        RecipeError: a part is not of this form.
-
-    """
+    """Return what "a=b,c=d" says; `option` is what an error calls it."""
     pairs = {}
     for part in text.split(","):
         left, sign, right = (piece.strip() for piece in part.partition("="))

@@ -38,12 +38,7 @@ class Table:
         return self.name
 
     def column(self, name: str) -> int:
-        """Return the index of a column, by exact name first and else regardless of case.
-
-        Raises:
-            SourceError: there is no such column; the message lists those there are.
-
-        """
+        """Return the index of a column, by exact name first and else regardless of case."""
         lowered = [title.lower() for title in self.header]
         if name in self.header:
             return self.header.index(name)
@@ -115,10 +110,6 @@ def joined(table: Table, other: Table, key: str) -> Table:
 
     `key` may be "" where they share just one column. Every row of `table` stays; where `other` has
     several rows of a key, the first counts.
-
-    Raises:
-        SourceError: the key is not a column of both, or is not given and not clear.
-
     """
     if not key:
         shared = [title for title in table.header if title in other.header]

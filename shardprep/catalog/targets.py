@@ -84,10 +84,6 @@ def make_targets(
         cells: the cell of each image.
         spec: the kind of targets asked for.
         all_cells: further cells of the table, whose classes count though no image has them.
-
-    Raises:
-        SourceError: a cell does not fit the kind, or a name is not among the classes.
-
     """
     found = [cell for cell in cells if cell is not None]
     kind, separator = spec.kind, spec.separator
@@ -124,12 +120,7 @@ def make_targets(
 
 
 def parse_class_map(data: bytes, name: str) -> dict[str, str]:
-    """Return the names in a JSON object, a JSON list (by position) or a CSV of two columns.
-
-    Raises:
-        SourceError: it is none of these.
-
-    """
+    """Return the names in a JSON object, a JSON list (by position) or a CSV of two columns."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:

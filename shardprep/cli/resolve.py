@@ -39,12 +39,7 @@ _OPTION = re.compile("--([a-z-]+)")
 
 
 def recipe_of(flags: dict[str, Any]) -> Recipe:
-    """Return the recipe of flags and of ./shardprep.toml, unless that is for another source.
-
-    Raises:
-        RecipeError: neither names a source, or a key cannot be used.
-
-    """
+    """Return the recipe of flags and of ./shardprep.toml, unless that is for another source."""
     keys = _keys_here()
     if "source" in flags and flags["source"] != keys.get("source"):
         return make_recipe({}, "shardprep build", flags)
@@ -104,12 +99,7 @@ class Crew(NamedTuple):
 def engine_of(
     name: str, ray_address: str | None, workers: int | None
 ) -> AbstractContextManager[Crew]:
-    """Return what gives the workers that are asked for, and lets them go.
-
-    Raises:
-        RecipeError: there is no such engine, or nothing says where it is.
-
-    """
+    """Return what gives the workers that are asked for, and lets them go."""
     if name == "ray":
         return _on_cluster(cluster.wanted_address(ray_address), workers)
     if name != "local":
@@ -129,12 +119,7 @@ def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
 
 
 def part_of(text: str) -> Part:
-    """Return the part that "3/16" means.
-
-    Raises:
-        RecipeError: it means none.
-
-    """
+    """Return the part that "3/16" means."""
     number, slash, count = text.partition("/")
     if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise RecipeError("--part", f"{text!r} is not I/N, such as 3/16", "count from 1 to N")
@@ -142,13 +127,7 @@ def part_of(text: str) -> Part:
 
 
 def unfinished(dataset: str | None) -> Workspace:
-    """Return the workspace of a dataset, finished or not; None is the one of the recipe.
-
-    Raises:
-        DatasetError: there is none, there are several, or parts of other datasets are unfinished
-            and none of the recipe's.
-
-    """
+    """Return the workspace of a dataset, finished or not; None is the one of the recipe."""
     recipe = _recipe_here() if dataset is None else None
     if recipe is None:
         return find_workspace(dataset or _datasets())
@@ -159,12 +138,7 @@ def unfinished(dataset: str | None) -> Workspace:
 
 
 def repair_source(location: str, source: str | None) -> str:
-    """Return the source that is given, else that of the recipe here, if it builds this dataset.
-
-    Raises:
-        RecipeError: neither says it.
-
-    """
+    """Return the source that is given, else that of the recipe here, if it builds this dataset."""
     if source is None and "source" in _keys_here():
         recipe = make_recipe(_keys_here(), RECIPE_FILE)
         is_same = _is_same(workspace_of(recipe).location, location)
@@ -185,12 +159,7 @@ def _is_same(one: str, two: str) -> bool:
 
 
 def only_archive() -> str:
-    """Return the one archive in this folder.
-
-    Raises:
-        RecipeError: there is none, or several.
-
-    """
+    """Return the one archive in this folder."""
     files = sorted(path.name for path in Path().iterdir() if path.is_file())
     found = [name for name in files if is_archive_name(name)]
     if len(found) == 1:
@@ -205,10 +174,6 @@ def dataset_at(dataset: str | None, *, damaged: bool = False) -> Path | RemoteDa
     Args:
         dataset: a folder or an address in object storage, of the dataset or above it.
         damaged: also take a dataset that has lost its manifest.
-
-    Raises:
-        DatasetError: there is no such dataset, or there are several.
-
     """
     recipe = _recipe_here() if dataset is None else None
     if recipe is not None:

@@ -39,12 +39,7 @@ class _Notices(logging.Handler):
 
 
 def start_logging(level: str = "info") -> None:
-    """Let stderr have messages of this level and above; progress and notices are of `info`.
-
-    Raises:
-        RecipeError: there is no such level.
-
-    """
+    """Let stderr have messages of this level and above; progress and notices are of `info`."""
     if level not in _LEVELS:
         raise RecipeError("--log-level", f"{level!r} is not one of {', '.join(_LEVELS)}")
     if not _log.handlers:

@@ -49,12 +49,7 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
 
 
 def consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    """Return the options of a file and of flags together, without those that give way to a flag.
-
-    Raises:
-        RecipeError: two flags contradict each other, or two keys of the file.
-
-    """
+    """Return the options of a file and of flags together, without those that give way to a flag."""
     found = {**keys, **flags}
     if "size" in found and found["size"] is None:
         found["size"] = "none"

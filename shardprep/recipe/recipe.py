@@ -114,12 +114,7 @@ def stored_recipe(options: Mapping[str, Any]) -> Recipe:
 
 
 def _read(key: str, value: object) -> Any:
-    """Return the value of an option as it is stored.
-
-    Raises:
-        ValueError: it is not what the option takes; the message says so.
-
-    """
+    """Return the value of an option as it is stored."""
     option, kind = BUILD_OPTIONS[key], _TYPES[key]
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     if any("\0" in text for text in texts_in(value)):
@@ -163,12 +158,7 @@ def _wanted(key: str) -> str:
 
 
 def _checked(keys: Mapping[str, Any], place: Place) -> Recipe:
-    """Return the recipe of keys, each of which is read and checked.
-
-    Raises:
-        RecipeError: of all problems.
-
-    """
+    """Return the recipe of keys, each of which is read and checked."""
     values: dict[str, Any] = {}
     problems: list[tuple[str, str]] = []
     for key in [key for key in BUILD_OPTIONS if key in keys]:
