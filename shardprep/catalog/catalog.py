@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardprep.catalog.annotations import annotation_findings
 from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.columns import Column, Value, make_columns
-from shardprep.catalog.dedup import drop_duplicates
 from shardprep.catalog.documents import Documents
 from shardprep.catalog.groups import group_findings, group_keys
 from shardprep.catalog.labels import ENOUGH, label_keys
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.rules import parse_label_rule
-from shardprep.catalog.select import leave_out, root_splits, select
+from shardprep.catalog.select import MOST_SHOWN, root_splits, select
 from shardprep.catalog.splits import (
     SplitRule,
     column_split,
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
 UNLABELLED = -1
 NO_LABEL = "no label"
 """Reason for leaving out an image without a label in a split that has labels."""
-_MOST_SHOWN = 160
-"""Characters of a key in an error."""
 
 
 class Item(NamedTuple):
@@ -123,8 +120,11 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
         recipe.source_limits,
         outputs(recipe),
     )
+    if not listing.images:
+        raise no_image(recipe.source, listing)
     documents = Documents(listing.others, recipe)
-    members, skipped = _wanted(listing, recipe, documents)
+    excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
+    members, skipped = select(listing.images, recipe, excluded)
     keys = [member.key for member in members]
     index = KeyIndex(keys)
     tables = documents.label_tables()
@@ -136,7 +136,10 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     groups = group_keys(keys, recipe.group, match) if recipe.group else [""] * len(keys)
     columns, values = make_columns(recipe.columns, match, len(keys))
     items, unlabelled = _join(members, targets, splits, groups, values)
-    findings = _link_findings(listing)
+    findings = []
+    if num_links := _num_links_outside(listing):
+        links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
+        findings.append(f"{links} outside skipped; --follow-links follows")
     if recipe.group:
         is_cut = rule is not None and rule.kind == "ratio"
         findings += group_findings(items, recipe.group, is_cut=is_cut)
@@ -161,54 +164,19 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     )
 
 
-def _wanted(
-    listing: Listing, recipe: Recipe, documents: Documents
-) -> tuple[list[Member], list[Skipped]]:
-    if not listing.images:
-        raise no_image(recipe.source, listing)
-    members, skipped = select(
-        listing.images, root=recipe.root, include=recipe.include, exclude=recipe.exclude
-    )
-    if recipe.exclude_list:
-        members, listed = leave_out(members, documents.ids(recipe.exclude_list))
-        skipped += listed
-    if recipe.dedup:
-        members, doubles = drop_duplicates(members)
-        skipped += doubles
-    if not members:
-        reasons = Counter(one.reason for one in skipped)
-        counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-        raise SourceError(
-            recipe.source,
-            f"none of its {len(listing.images):,} images is wanted ({counted})",
-            f"a key looks like {shown(listing.images[0].key, _MOST_SHOWN)}",
-        )
-    return members, skipped
-
-
 def no_image(source: str, listing: Listing) -> SourceError:
     """Return the error for a source without an image."""
     if num_links := _num_links_outside(listing):
-        return SourceError(
-            source,
-            f"holds no image, but {num_links:,} links that lead outside of it",
-            "add --follow-links if they are to be followed",
-        )
+        what = f"holds no image, but {num_links:,} links that lead outside of it"
+        return SourceError(source, what, "add --follow-links if they are to be followed")
     suffixes = Counter(Path(member.key).suffix or "no suffix" for member in listing.others)
     found = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(4))
-    return SourceError(
-        source, f"holds no image ({found or 'it is empty'})", "is it the right archive?"
-    )
+    what = f"holds no image ({found or 'it is empty'})"
+    return SourceError(source, what, "is it the right archive?")
 
 
 def _num_links_outside(listing: Listing) -> int:
     return sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)
-
-
-def _link_findings(listing: Listing) -> list[str]:
-    num_links = _num_links_outside(listing)
-    links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
-    return [f"{links} outside skipped; --follow-links follows"] if num_links else []
 
 
 def _table_match(index: KeyIndex, labelling: Labelling, documents: Documents) -> TableMatch | None:
@@ -226,8 +194,7 @@ def _targets(
     if rule.kind not in ("auto", "none") and all(name is None for name in labelling.names):
         raise SourceError(
             f"--labels {rule.kind}",
-            f"finds no label for any of {len(keys):,} images, "
-            f"such as {shown(keys[0], _MOST_SHOWN)}",
+            f"finds no label for any of {len(keys):,} images, such as {shown(keys[0], MOST_SHOWN)}",
             "try --labels auto",
         )
     class_map: Mapping[str, str] = {}
@@ -311,6 +278,6 @@ def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, num_images: 
         raise SourceError(
             "--labels auto",
             f"finds no label for {len(lost):,} of {num_images:,} images, such as "
-            f"{shown(lost[0], _MOST_SHOWN)} (labels by {labelling.how})",
+            f"{shown(lost[0], MOST_SHOWN)} (labels by {labelling.how})",
             f"--labels {rule} leaves them out, --labels none takes all without labels",
         )

@@ -1,61 +1,71 @@
-"""Selection of images: below a root, matched by globs, not on an exclude list."""
+"""Selection of images: below a root, matched by globs, not on an exclude list, and each once."""
 
 from __future__ import annotations
 
 import fnmatch
-import itertools
+import hashlib
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.patterns import Pattern, globs_match
+from shardprep.catalog.splits import given_split
+from shardprep.errors import SourceError, shown
+from shardprep.source.extent import MemberError, ZipExtent
 from shardprep.source.listing import Skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from shardprep.catalog.splits import SplitRule
+    from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Member
 
 _ANY_FOLDER = "(?:.*/)?"
 """Pattern of the folders that may stand before what a glob fits."""
+_KEPT_FIRST = ("test", "validation", "train")
+MOST_SHOWN = 160
+"""Characters of a key in an error."""
 
 
 def select(
-    members: Sequence[Member],
-    *,
-    root: str,
-    include: Sequence[str],
-    exclude: Sequence[str],
+    images: Sequence[Member], recipe: Recipe, excluded: Sequence[str]
 ) -> tuple[list[Member], list[Skipped]]:
-    """Return the wanted members, and the others with the reason.
+    """Return the wanted images, and the others with the reason.
 
     A glob is tried, regardless of case, on the whole key and on every end of it that starts at a
     folder: `*.png`, `part_1/*`, `**/masks/**`. Inner archives count as folders, with or without
-    their suffix.
+    their suffix. `excluded` are the ids of the exclude list.
     """
-    wanted = list(members)
-    left_out: list[Skipped] = []
-    below = [f"{root.strip('/')}/*"] if root.strip("/.") else []
+    wanted, skipped = list(images), list[Skipped]()
+    below = [f"{recipe.root.strip('/')}/*"] if recipe.root.strip("/.") else []
     for globs, option, start, is_kept, reason in (
         (below, "--root", "", True, "not below --root"),
-        (include, "--include", _ANY_FOLDER, True, "not matched by --include"),
-        (exclude, "--exclude", _ANY_FOLDER, False, "matched by --exclude"),
+        (recipe.include, "--include", _ANY_FOLDER, True, "not matched by --include"),
+        (recipe.exclude, "--exclude", _ANY_FOLDER, False, "matched by --exclude"),
     ):
-        if not globs:
-            continue
-        text = "|".join(start + _translated(glob) for glob in globs)
-        pattern = Pattern(text, option, " ".join(globs), is_whole=True)
-        kept = [
-            fits == is_kept
-            for fits in globs_match([member.key.lower() for member in wanted], pattern)
-        ]
-        left_out += [
-            Skipped(member.key, reason, member.extent.num_bytes)
-            for member, is_wanted in zip(wanted, kept, strict=True)
-            if not is_wanted
-        ]
-        wanted = list(itertools.compress(wanted, kept))
-    return wanted, sorted(left_out, key=lambda skipped: skipped.key)
+        if globs:
+            text = "|".join(start + _translated(glob) for glob in globs)
+            pattern = Pattern(text, option, " ".join(globs), is_whole=True)
+            fits = globs_match([member.key.lower() for member in wanted], pattern)
+            out = {i: "" for i, fit in enumerate(fits) if fit != is_kept}
+            wanted = _without(wanted, out, reason, skipped)
+    skipped.sort(key=lambda one: one.key)
+    if excluded:
+        index = KeyIndex([member.key for member in wanted])
+        listed = {position: "" for text in set(excluded) for position in index.find(text)}
+        wanted = _without(wanted, listed, "on the exclude list", skipped)
+    if recipe.dedup:
+        wanted = _without(wanted, _copies(wanted), "a copy of another", skipped)
+    if not wanted:
+        reasons = Counter(one.reason for one in skipped)
+        counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+        raise SourceError(
+            recipe.source,
+            f"none of its {len(images):,} images is wanted ({counted})",
+            f"a key looks like {shown(images[0].key, MOST_SHOWN)}",
+        )
+    return wanted, skipped
 
 
 def root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
@@ -70,18 +80,51 @@ def root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
     return splits
 
 
-def leave_out(members: Sequence[Member], ids: Iterable[str]) -> tuple[list[Member], list[Skipped]]:
-    """Return the members without those that a list names, and these with the reason."""
-    index = KeyIndex([member.key for member in members])
-    out = {position for text in set(ids) for position in index.find(text)}
-    kept = [member for i, member in enumerate(members) if i not in out]
-    skipped = [
-        Skipped(members[i].key, "on the exclude list", members[i].extent.num_bytes)
-        for i in sorted(out)
-    ]
-    return kept, skipped
-
-
 def _translated(glob: str) -> str:
     """Return a glob as a regular expression for names in lower case."""
     return fnmatch.translate(glob.removeprefix("**/").lower())
+
+
+def _without(
+    members: list[Member], out: Mapping[int, str], reason: str, skipped: list[Skipped]
+) -> list[Member]:
+    """Return the members but those at the positions in `out`, which are skipped with a detail."""
+    for i, detail in sorted(out.items()):
+        skipped.append(Skipped(members[i].key, reason, members[i].extent.num_bytes, detail))
+    return [member for i, member in enumerate(members) if i not in out]
+
+
+def _copies(members: Sequence[Member]) -> dict[int, str]:
+    """Return the positions of images that equal another byte for byte, and the key of that one.
+
+    Of equal images, the one in a test or validation folder is kept, so that given sets for
+    evaluation stay whole and training does not see them; among the others, the first by key. Only
+    images of equal size (and CRC-32, in a zip) are read.
+    """
+    crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]
+    if -1 in crcs:  # a folder has no CRCs: sizes alone tell which files to read
+        crcs = [-1] * len(crcs)
+    alike: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, member in enumerate(members):
+        alike[member.extent.num_bytes, crcs[i]].append(i)
+    copies: dict[int, str] = {}
+    for group in alike.values():
+        for same in _equal(members, group) if len(group) > 1 else ():
+            first, *others = sorted(same, key=lambda i: _rank(members[i].key))
+            copies.update(dict.fromkeys(others, members[first].key))
+    return copies
+
+
+def _equal(members: Sequence[Member], group: Iterable[int]) -> Iterable[list[int]]:
+    """Return groups of positions whose bytes are equal."""
+    by_hash: dict[bytes, list[int]] = defaultdict(list)
+    for i in group:
+        try:
+            by_hash[hashlib.sha256(members[i].extent.read()).digest()].append(i)
+        except MemberError:
+            continue  # it stays an item, and the build rejects it with the reason
+    return by_hash.values()
+
+
+def _rank(key: str) -> tuple[int, str]:
+    return _KEPT_FIRST.index(given_split(key.split("/")[:-1]) or "train"), key
