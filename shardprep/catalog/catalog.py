@@ -24,6 +24,7 @@ from shardprep.catalog.splits import (
     SplitRule,
     column_split,
     folder_splits,
+    parse_pairs,
     parse_split_rule,
     table_split,
 )
@@ -33,7 +34,6 @@ from shardprep.catalog.targets import (
     TargetSpec,
     make_targets,
     parse_class_map,
-    parse_inline_map,
 )
 from shardprep.errors import SourceError, shown
 from shardprep.recipe.recipe import outputs
@@ -103,13 +103,12 @@ class Catalog:
 def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> Catalog:
     """Return the catalog of the recipe's source.
 
-    Args:
-        recipe: the source, the rules for labels and splits, and the selection of images.
-        work_dir: folder for unpacked archives; it must exist as long as the items are used.
-        notice: called with one line about work that takes long.
+    `work_dir` is for unpacked archives and must exist as long as the items are used; `notice` is
+    called with one line about work that takes long.
 
     Raises:
         SourceError: the source cannot be read, holds no image, or contradicts the rules.
+        RecipeError: a rule cannot be used.
 
     """
     listing = list_source(
@@ -192,15 +191,14 @@ def _targets(
 ) -> Targets:
     rule = parse_label_rule(recipe.labels)
     if rule.kind not in ("auto", "none") and all(name is None for name in labelling.names):
-        raise SourceError(
-            f"--labels {rule.kind}",
-            f"finds no label for any of {len(keys):,} images, such as {shown(keys[0], MOST_SHOWN)}",
-            "try --labels auto",
-        )
+        example = shown(keys[0], MOST_SHOWN)
+        what = f"finds no label for any of {len(keys):,} images, such as {example}"
+        raise SourceError(f"--labels {rule.kind}", what, "try --labels auto")
     class_map: Mapping[str, str] = {}
-    if recipe.class_map:
-        inline = parse_inline_map(recipe.class_map)
-        class_map = inline or parse_class_map(documents.read(recipe.class_map), recipe.class_map)
+    if "=" in recipe.class_map:
+        class_map = parse_pairs(recipe.class_map, "--class-map")
+    elif recipe.class_map:
+        class_map = parse_class_map(documents.read(recipe.class_map), recipe.class_map)
     spec = TargetSpec(
         kind="class" if recipe.target == "auto" and labelling.match is None else recipe.target,
         separator=recipe.separator,
@@ -225,11 +223,8 @@ def _given_splits(
     if rule.kind == "list":
         return documents.listed_splits(index, rule)
     if match is None:
-        raise SourceError(
-            f"--split {rule.kind}",
-            "needs a label table, and there is none",
-            "use --labels csv:FILE or --join FILE",
-        )
+        hint = "use --labels csv:FILE or --join FILE"
+        raise SourceError(f"--split {rule.kind}", "needs a label table, and there is none", hint)
     if rule.kind == "tables":
         table = match.table
         return [

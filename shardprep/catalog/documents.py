@@ -27,10 +27,9 @@ _NUMBERED = re.compile(r"^(\S*(?:/\S+|\.[A-Za-z]{3,4}))(?:\s+[0-9]+)+$")
 
 
 class Documents:
-    """Finds and reads the files beside the images."""
+    """The files beside the images: `others`, the members of the source that are no images."""
 
     def __init__(self, others: Sequence[Member], recipe: Recipe) -> None:
-        """`others` are the members of the source that are no images."""
         self._others = others
         self._recipe = recipe
 
@@ -81,10 +80,9 @@ class Documents:
                 found = index.find_one(text, file)
                 if found is None:
                     continue
-                if splits[found] not in (None, split):
-                    raise SourceError(
-                        file, f"{index.keys[found]} is in two splits, {splits[found]} and {split}"
-                    )
+                if (other := splits[found]) not in (None, split):
+                    what = f"{index.keys[found]} is in two splits, {other} and {split}"
+                    raise SourceError(file, what)
                 splits[found] = split
         return splits
 
@@ -114,11 +112,9 @@ class Documents:
             return file, read_table(file, self._recipe.max_member_size)
         except OSError as error:
             there = [m.key for m in self._others if m.key.lower().endswith(TABLE_SUFFIXES)]
-            raise SourceError(
-                file,
-                "no such label table or list, neither in the source nor on disk",
-                f"the source has {', '.join(there[:5])}" if there else "the source has no CSV",
-            ) from error
+            what = "no such label table or list, neither in the source nor on disk"
+            hint = f"the source has {', '.join(there[:5]) or 'no CSV'}"
+            raise SourceError(file, what, hint) from error
 
 
 def named_files(recipe: Recipe) -> list[str]:
@@ -151,9 +147,8 @@ def read_table(file: str, most_bytes: int) -> bytes:
     if not Path(file).is_file():
         raise FileNotFoundError
     if Path(file).stat().st_size > most_bytes:
-        raise SourceError(
-            file, "is larger than --max-member-size", f"tables of {most_bytes:,} bytes are read"
-        )
+        hint = f"tables of {most_bytes:,} bytes are read"
+        raise SourceError(file, "is larger than --max-member-size", hint)
     try:
         return read_named(file, most_bytes)
     except OSError as error:

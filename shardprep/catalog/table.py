@@ -54,24 +54,16 @@ def parse_table(
 ) -> Table:
     """Return the table in the bytes of a CSV file.
 
-    UTF-8 with or without a byte order mark, else Windows-1252; separated by comma, semicolon, tab
-    or bar, whichever the first line has most of. Short rows are filled with "", long ones cut.
-
-    Args:
-        data: the whole file.
-        name: what messages call it.
-        has_header: whether the first line names the columns; else they are called 1, 2, 3 …
-        null: cells that mean nothing; they are read as "".
+    It is separated by comma, semicolon, tab or bar, whichever the first line has most of. Short
+    rows are filled with "", long ones cut. Without a header columns are called 1, 2, 3 …; cells
+    that mean nothing (`null`) are read as "".
 
     Raises:
-        SourceError: it is empty or no CSV.
+        SourceError: it is empty or no CSV; messages call it by `name`.
 
     """
     csv.field_size_limit(_MAX_CELL)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("cp1252", errors="replace")
+    text = decoded(data)
     first_line = text.split("\n", 1)[0]
     delimiter = max(_DELIMITERS, key=first_line.count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
@@ -90,6 +82,14 @@ def parse_table(
         nothing = frozenset(null)
         rows = [["" if cell in nothing else cell for cell in row] for row in rows]
     return Table(name, header, rows)
+
+
+def decoded(data: bytes) -> str:
+    """Return a text of UTF-8, with or without a byte order mark, or else of Windows-1252."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace")
 
 
 def stacked(tables: list[Table]) -> Table:

@@ -14,12 +14,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from shardprep.catalog.splits import natural_order, parse_pairs
+from shardprep.catalog.splits import natural_order
+from shardprep.catalog.table import decoded
 from shardprep.dataset.example import is_beyond_float32
 from shardprep.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from shardprep.dataset.schema import TargetKind
 
@@ -77,13 +78,9 @@ def make_targets(
     spec: TargetSpec,
     all_cells: Iterable[Cell] = (),
 ) -> Targets:
-    """Return the targets that the cells mean.
+    """Return the targets that the cells of the images mean.
 
-    Args:
-        keys: keys of the images, for messages.
-        cells: the cell of each image.
-        spec: the kind of targets asked for.
-        all_cells: further cells of the table, whose classes count though no image has them.
+    `all_cells` are further cells of the table, whose classes count though no image has them.
     """
     found = [cell for cell in cells if cell is not None]
     kind, separator = spec.kind, spec.separator
@@ -97,15 +94,15 @@ def make_targets(
         pairs = zip(keys, cells, strict=True)
         return Targets(kind, [None if c is None else _number(key, c) for key, c in pairs], ())
     if kind == "multilabel" and not separator:
-        separator = _separator(found) or _commonest_separator(found)
+        texts = [cell for cell in found if isinstance(cell, str)]
+        separator = _separator(set(texts)) or _commonest_separator(texts)
     split = [
         None if cell is None else _several(key, cell, kind, separator)
         for key, cell in zip(keys, cells, strict=True)
     ]
     extra = [name for cell in all_cells for name in _several("", cell, kind, separator)]
-    names = _names(
-        [name for several in split if several for name in several], extra, spec.class_map
-    )
+    raw = {name for several in split if several for name in several}
+    names = _names(raw.union(extra), spec.class_map)
     if spec.classes:
         _check_known(keys, split, names, spec.classes)
         ordered = tuple(spec.classes)
@@ -121,10 +118,7 @@ def make_targets(
 
 def parse_class_map(data: bytes, name: str) -> dict[str, str]:
     """Return the names in a JSON object, a JSON list (by position) or a CSV of two columns."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("cp1252", errors="replace")
+    text = decoded(data)
     try:
         document = json.loads(text)
     except json.JSONDecodeError:
@@ -141,29 +135,22 @@ def parse_class_map(data: bytes, name: str) -> dict[str, str]:
     raise SourceError(name, "is no JSON object of names", 'write {"0": "cat", "1": "dog"}')
 
 
-def parse_inline_map(text: str) -> dict[str, str] | None:
-    """Return the names in "cane=dog,gatto=cat", None where the text is not of this form."""
-    return parse_pairs(text, "--class-map") if "=" in text else None
-
-
 def _guess(found: Sequence[Cell], separator: str) -> tuple[TargetKind, str]:
+    """Return the kind of target that the cells are of, and the separator of several classes."""
     if not found:
         return "none", ""
-    if any(isinstance(cell, tuple) for cell in found) or separator:
-        return "multilabel", separator
     texts = {cell for cell in found if isinstance(cell, str)}
-    if guessed := _separator(found):
-        return "multilabel", guessed
+    separator = separator or _separator(texts)
+    if separator or any(isinstance(cell, tuple) for cell in found):
+        return "multilabel", separator
     numbers = [_as_number(text) for text in texts]
     fractions = any(number is not None and number != int(number) for number in numbers)
-    if len(texts) > _MANY_VALUES and None not in numbers and fractions:
-        return "regression", ""
-    return "class", ""
+    is_number = len(texts) > _MANY_VALUES and None not in numbers and fractions
+    return "regression" if is_number else "class", ""
 
 
-def _separator(found: Sequence[Cell]) -> str:
+def _separator(texts: Collection[str]) -> str:
     """Return the separator of class names: each name of a cell is in other cells too."""
-    texts = {cell for cell in found if isinstance(cell, str)}
     for separator in _SEPARATORS:
         split = [{part.strip() for part in text.split(separator)} - {""} for text in texts]
         if not any(len(parts) > 1 for parts in split):
@@ -175,12 +162,10 @@ def _separator(found: Sequence[Cell]) -> str:
     return ""
 
 
-def _commonest_separator(found: Sequence[Cell]) -> str:
+def _commonest_separator(texts: Iterable[str]) -> str:
     """Return the separator that most cells contain; a space if none does."""
-    texts = [cell for cell in found if isinstance(cell, str)]
-    counts = {separator: sum(separator in text for text in texts) for separator in _SEPARATORS}
-    best = max(_SEPARATORS, key=lambda separator: counts[separator])
-    return best if counts[best] else " "
+    counts = Counter(separator for text in texts for separator in _SEPARATORS if separator in text)
+    return max(_SEPARATORS, key=lambda separator: counts[separator]) if counts else " "
 
 
 def _text(cell: Cell) -> str:
@@ -188,19 +173,13 @@ def _text(cell: Cell) -> str:
 
 
 def _number(key: str, cell: Cell) -> float:
-    number = _as_number(_text(cell))
+    number, target = _as_number(_text(cell)), f"its target {_text(cell)!r}"
     if number is None:
-        raise SourceError(
-            key,
-            f"its target {_text(cell)!r} is not a number",
-            "name what stands for nothing with --null, or use --target class",
-        )
+        hint = "name what stands for nothing with --null, or use --target class"
+        raise SourceError(key, f"{target} is not a number", hint)
     if is_beyond_float32(number):
-        raise SourceError(
-            key,
-            f"its target {_text(cell)!r} is a number that float32 cannot hold",
-            "name it with --null, or use --target text",
-        )
+        hint = "name it with --null, or use --target text"
+        raise SourceError(key, f"{target} is a number that float32 cannot hold", hint)
     return number
 
 
@@ -215,31 +194,24 @@ def _as_number(text: str) -> float | None:
 def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[str, ...]:
     if isinstance(cell, tuple):
         if kind == "class" and len(cell) != 1:
-            raise SourceError(
-                key,
-                f"has {len(cell)} classes set ({', '.join(cell) or 'none'}), not one",
-                "use --target multilabel",
-            )
+            what = f"has {len(cell)} classes set ({', '.join(cell) or 'none'}), not one"
+            raise SourceError(key, what, "use --target multilabel")
         return cell
     if kind == "class":
         return (cell,)
     return tuple(part.strip() for part in cell.split(separator) if part.strip())
 
 
-def _names(
-    found: Iterable[str], extra: Iterable[str], renamed: Mapping[str, str]
-) -> dict[str, str]:
+def _names(raw: Collection[str], renamed: Mapping[str, str]) -> dict[str, str]:
     """Return the name of every raw class, in class order.
 
     Numbers keep their own order whatever they are renamed to; "1.0" is the class "1".
     """
-    raw = set(found) | set(extra)
     whole = {name: re.sub(r"\.0+$", "", name) for name in raw}
+    order = whole
     if not all(re.fullmatch(r"-?\d+", name) for name in whole.values()):
         whole = {name: name for name in raw}
         order = {name: renamed.get(name, name) for name in raw}
-    else:
-        order = whole
     names = {name: renamed.get(name, renamed.get(whole[name], whole[name])) for name in raw}
     return {name: names[name] for name in sorted(raw, key=lambda name: natural_order(order[name]))}
 
@@ -253,9 +225,6 @@ def _check_known(
     counts = Counter(names[raw] for several in split if several for raw in several)
     for key, several in zip(keys, split, strict=True):
         for raw in several or ():
-            if names[raw] not in classes:
-                raise SourceError(
-                    key,
-                    f"label {names[raw]!r} ({counts[names[raw]]:,} images) is not among --classes",
-                    f"known are {', '.join(list(classes)[:10])}",
-                )
+            if (name := names[raw]) not in classes:
+                what = f"label {name!r} ({counts[name]:,} images) is not among --classes"
+                raise SourceError(key, what, f"known are {', '.join(list(classes)[:10])}")
