@@ -10,7 +10,7 @@ import io
 import math
 import random
 import zipfile
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from PIL import ExifTags, Image, ImageDraw
 
@@ -19,54 +19,53 @@ from shardprep.recipe.document import RECIPE_FILE, key_lines
 from shardprep.storage.atomic_file import write_durably
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Mapping
     from pathlib import Path
 
-Colour: TypeAlias = tuple[int, int, int]
-Member: TypeAlias = tuple[str, bytes]
-Pair: TypeAlias = tuple[float, float]
+Colour = tuple[int, int, int]
+Pair = tuple[float, float]
 
-ARCHIVE_NAME: Final = "shapes.zip"
+ARCHIVE_NAME = "shapes.zip"
 
 # A class is a number of corners and nothing else; a circle has too many of them to see one.
-CORNERS: Final = {"circle": 72, "square": 4, "triangle": 3}
+CORNERS = {"circle": 72, "square": 4, "triangle": 3}
 
 # The train images that are odd, and how. Their numbers are low: the smallest archive has them too.
-ODD_IMAGES: Final = {
+ODD_IMAGES = {
     "train/triangle.2.jpg": "truncated",
     "train/square.4.jpg": "png",
     "train/circle.5.jpg": "cmyk",
     "train/triangle.7.jpg": "sideways",
 }
-JUNK: Final = {
+JUNK = {
     "__MACOSX/train/._circle.0.jpg": b"\0\5\x16\7\0\2\0\0Mac OS X        ".ljust(120, b"\0"),
     "train/Thumbs.db": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1".ljust(512, b"\0"),
 }
-MIN_IMAGES: Final = 40
-TRAIN_PERCENT: Final = 85
+MIN_IMAGES = 40
+TRAIN_PERCENT = 85
 
-SIDE_PX: Final = (96, 160)
-JPEG_QUALITY: Final = (85, 90)
-SUPERSAMPLE: Final = 3
+SIDE_PX = (96, 160)
+JPEG_QUALITY = (85, 90)
+SUPERSAMPLE = 3
 
 # What makes it hard to learn. Full turns or dark backdrops would ask for many more images.
-MAX_TILT_DEGREES: Final = 20
-BACKDROP_LIGHTNESS: Final = (0.74, 0.94)
-PAINT_LIGHTNESS: Final = (0.28, 0.48)
-SATURATION: Final = (0.45, 0.90)
-NUM_BEHIND: Final = (4, 9)
-NUM_IN_FRONT: Final = (0, 2)
-GRAIN: Final = (0.0, 0.12)
+MAX_TILT_DEGREES = 20
+BACKDROP_LIGHTNESS = (0.74, 0.94)
+PAINT_LIGHTNESS = (0.28, 0.48)
+SATURATION = (0.45, 0.90)
+NUM_BEHIND = (4, 9)
+NUM_IN_FRONT = (0, 2)
+GRAIN = (0.0, 0.12)
 
 # Lengths are fractions of the image's shorter side.
-SHAPE_SIZE: Final = (0.36, 0.54)
-OUTLINE_WIDTH: Final = (0.015, 0.035)
-LINE_LENGTH: Final = (0.6, 1.4)
-STROKE_LENGTH: Final = (0.06, 0.16)
-CLUTTER_WIDTH: Final = (0.010, 0.025)
-DOT_RADIUS: Final = (0.012, 0.028)
+SHAPE_SIZE = (0.36, 0.54)
+OUTLINE_WIDTH = (0.015, 0.035)
+LINE_LENGTH = (0.6, 1.4)
+STROKE_LENGTH = (0.06, 0.16)
+CLUTTER_WIDTH = (0.010, 0.025)
+DOT_RADIUS = (0.012, 0.028)
 
-RECIPE: Final = {
+RECIPE = {
     "source": ARCHIVE_NAME,
     "size": "64x64",
     "labels": "prefix",
@@ -202,62 +201,50 @@ def _scatter(image: Image.Image, count: int, paints: list[Colour], rng: random.R
 def _encoded(image: Image.Image, oddity: str | None, rng: random.Random) -> bytes:
     """Encode as JPEG, or as the odd thing that carries a JPEG's name."""
     buffer = io.BytesIO()
-    quality = rng.randint(*JPEG_QUALITY)
-    match oddity:
-        case "png":
-            image.save(buffer, "PNG")
-        case "cmyk":
-            image.convert("CMYK").save(buffer, "JPEG", quality=quality)
-        case "sideways":
-            # 6 asks the viewer for a quarter turn clockwise, which undoes this one.
-            image = image.transpose(Image.Transpose.ROTATE_90)
-            exif = Image.Exif()
-            exif[ExifTags.Base.Orientation] = 6
-            image.save(buffer, "JPEG", quality=quality, exif=exif)
-        case _:
-            image.save(buffer, "JPEG", quality=quality)
+    options: dict[str, Any] = {"quality": rng.randint(*JPEG_QUALITY)}
+    if oddity == "cmyk":
+        image = image.convert("CMYK")
+    elif oddity == "sideways":
+        # 6 asks the viewer for a quarter turn clockwise, which undoes this one.
+        image = image.transpose(Image.Transpose.ROTATE_90)
+        options["exif"] = Image.Exif()
+        options["exif"][ExifTags.Base.Orientation] = 6
+    image.save(buffer, "PNG" if oddity == "png" else "JPEG", **options)
     content = buffer.getvalue()
     return content[: len(content) // 2] if oddity == "truncated" else content
 
 
 def _archive(num_images: int, seed: int) -> bytes:
     per_class = num_images * TRAIN_PERCENT // 100 // len(CORNERS)
-    num_test = num_images - per_class * len(CORNERS)
-    rows = "".join(f"{number},0\n" for number in range(1, num_test + 1))
+    train = {f"train/{shape}.{n}.jpg": shape for n in range(per_class) for shape in CORNERS}
+    numbers = range(1, num_images - len(train) + 1)
+    rows = "".join(f"{number},0\n" for number in numbers)
     members = {
-        "train.zip": _zipped(_train_members(per_class, seed)),
-        "test.zip": _zipped(_test_members(num_test, seed)),
+        "train.zip": _zipped({**JUNK, **_drawn(train, seed)}),
+        "test.zip": _zipped(_drawn({f"test/{number}.jpg": "" for number in numbers}, seed)),
         "sampleSubmission.csv": f"id,label\n{rows}".encode(),
     }
-    return _zipped(members.items())
+    return _zipped(members)
 
 
-def _train_members(per_class: int, seed: int) -> Iterator[Member]:
-    yield from JUNK.items()
-    for number in range(per_class):
-        for shape in CORNERS:
-            name = f"train/{shape}.{number}.jpg"
-            rng = _dice(name, seed)
-            yield name, _encoded(draw_shape(shape, rng), ODD_IMAGES.get(name), rng)
+def _drawn(shapes: Mapping[str, str], seed: int) -> dict[str, bytes]:
+    """Draw an image for each name, any shape for "".
+
+    Each has a generator of its own: it looks the same in a small archive and in a large one.
+    """
+    members = {}
+    for name, shape in shapes.items():
+        rng = random.Random(f"{seed}/{name}")
+        image = draw_shape(shape or rng.choice(list(CORNERS)), rng)
+        members[name] = _encoded(image, ODD_IMAGES.get(name), rng)
+    return members
 
 
-def _test_members(num_test: int, seed: int) -> Iterator[Member]:
-    for number in range(1, num_test + 1):
-        name = f"test/{number}.jpg"
-        rng = _dice(name, seed)
-        yield name, _encoded(draw_shape(rng.choice(list(CORNERS)), rng), None, rng)
-
-
-def _dice(name: str, seed: int) -> random.Random:
-    """Give an image its own generator: it looks the same in a small archive and in a large one."""
-    return random.Random(f"{seed}/{name}")
-
-
-def _zipped(members: Iterable[Member]) -> bytes:
+def _zipped(members: Mapping[str, bytes]) -> bytes:
     """Zip the members so that neither the clock nor the operating system shows in the bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name, content in members:
+        for name, content in members.items():
             info = zipfile.ZipInfo(name, date_time=(2013, 9, 25, 12, 0, 0))
             info.create_system = 3
             info.external_attr = 0o100644 << 16
