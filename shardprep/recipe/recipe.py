@@ -16,9 +16,8 @@ from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.grammar import MAX_NAME
 from shardprep.dataset.schema import TargetKind
 from shardprep.image.spec import Fit, Format, ImageSpec, Truncated
-from shardprep.recipe.checks import check, consistent
+from shardprep.recipe.checks import check, consistent, flag_of, unknown_key, unusable
 from shardprep.recipe.options import BUILD_OPTIONS, BuildOptions
-from shardprep.recipe.problems import flag_of, unknown_key, unusable
 from shardprep.recipe.values import read_number, read_texts, texts_in, value_shown
 from shardprep.source.limits import SourceLimits
 from shardprep.source.names import without_archive_suffix
@@ -27,7 +26,7 @@ from shardprep.storage.url import is_url
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardprep.recipe.problems import Place
+    from shardprep.recipe.checks import Place
 
 _Part = TypeVar("_Part", ImageSpec, SourceLimits)
 _TYPES = get_type_hints(
