@@ -25,9 +25,9 @@ from shardprep.image.decode import (
     recover,
     scalable_size,
 )
-from shardprep.image.identify import description, is_broken_image
 from shardprep.image.jpeg_header import ordinary_jpeg
 from shardprep.image.resample import resize
+from shardprep.image.signatures import description, is_broken_image
 from shardprep.image.spec import fitted_size
 from shardprep.image.truncation import is_cut
 from shardprep.profiling import stage
