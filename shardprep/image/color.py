@@ -15,8 +15,7 @@ from PIL import Image, ImageCms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Pixels = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
-"""uint8[height, width, 3], RGB, row-major."""
+    from shardprep.image.resample import Pixels
 
 _TILE_PIXELS: Final = 1 << 18
 _MODES = {
@@ -116,28 +115,21 @@ def _transform(profile: bytes, mode: str) -> SrgbTransform | None:
     except (OSError, ValueError, TypeError, ImageCms.PyCMSError):
         return None
     if applied_in == "L":
-        colours = np.asarray(
-            apply(Image.fromarray(np.arange(256, dtype=np.uint8).reshape(1, 256)))
-        )[0]
-        return _of_grey(colours)
-    transform = SrgbTransform(applied_in, apply)
-    return None if applied_in == "RGB" and _changes_nothing(transform) else transform
+        greys = np.arange(256, dtype=np.uint8).reshape(1, 256)
+        colours = np.asarray(apply(Image.fromarray(greys)))
+        if _is_near(colours, greys[..., None]):
+            return None
+        return SrgbTransform("L", lambda image: Image.fromarray(colours[0][np.asarray(image)]))
+    if applied_in == "RGB":  # names of profiles vary too much: a grid of colours tells sRGB
+        steps = np.arange(0, 256, 15, dtype=np.uint8)
+        grid = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(1, -1, 3)
+        if _is_near(np.asarray(apply(Image.fromarray(grid))), grid):
+            return None
+    return SrgbTransform(applied_in, apply)
 
 
-def _of_grey(colours: np.ndarray[Any, np.dtype[np.uint8]]) -> SrgbTransform | None:
-    """Return the transform of 256 greys into RGB."""
-    moved = colours.astype(np.int16) - np.arange(256, dtype=np.int16).reshape(256, 1)
-    if np.abs(moved).max() <= _SRGB_TOLERANCE:
-        return None
-    return SrgbTransform("L", lambda image: Image.fromarray(colours[np.asarray(image)]))
-
-
-def _changes_nothing(transform: SrgbTransform) -> bool:
-    """Tell whether a profile is sRGB by what it does to a grid of colours: names vary too much."""
-    steps = np.arange(0, 256, 15).astype(np.uint8)
-    grid = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(1, -1, 3)
-    moved = np.asarray(transform.apply(Image.fromarray(grid))).astype(np.int16) - grid
-    return bool(np.abs(moved).max() <= _SRGB_TOLERANCE)
+def _is_near(moved: np.ndarray[Any, Any], colours: np.ndarray[Any, Any]) -> bool:
+    return bool(np.abs(moved.astype(np.int16) - colours).max() <= _SRGB_TOLERANCE)
 
 
 def _in_srgb(image: Image.Image, transform: SrgbTransform | None) -> Image.Image:

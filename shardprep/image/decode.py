@@ -9,14 +9,14 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 
-from shardprep.image.color import Pixels, convert_in_place, rgb_pixels, srgb_transform
+from shardprep.image.color import convert_in_place, rgb_pixels, srgb_transform
 from shardprep.image.truncation import without_cut_segment
 from shardprep.profiling import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.image.jpeg_header import OrdinaryJpeg
+    from shardprep.image.resample import Pixels
 
 DECODERS: Final = (
     "JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "PPM",
@@ -46,12 +46,7 @@ class Decoded(NamedTuple):
 
 @stage("decode")
 def open_image(data: bytes) -> Image.Image:
-    """Return an image whose header is read, and nothing more.
-
-    Raises:
-        Exception: the bytes are no image, or its header is broken.
-
-    """
+    """Return an image whose header is read, and nothing more; a broken header is any Exception."""
     return Image.open(io.BytesIO(data), formats=DECODERS)
 
 
@@ -67,17 +62,11 @@ def scalable_size(image: Image.Image) -> tuple[int, int] | None:
 def decode(
     data: bytes, image: Image.Image, scale: int, background: tuple[int, int, int]
 ) -> Decoded:
-    """Return the first frame, upright; the image is closed.
+    """Return the first frame, upright, of the bytes and the image that `open_image` gave for them.
 
-    Args:
-        data: all bytes of the file.
-        image: the result of `open_image` for them.
-        scale: 1, 2, 4 or 8: by how much a JPEG may be decoded smaller, sides rounded up.
-        background: RGB behind transparent pixels.
-
-    Raises:
-        Exception: whatever the decoder says of bytes that it cannot decode.
-
+    A JPEG may be decoded smaller by a `scale` of 1, 2, 4 or 8, sides rounded up. The RGB of
+    `background` is behind transparent pixels. The image is closed; whatever the decoder says of
+    bytes that it cannot decode is raised.
     """
     transform = srgb_transform(image)
     damage = ""
@@ -115,27 +104,12 @@ def recover(data: bytes, background: tuple[int, int, int]) -> Pixels | None:
     return None if (pixels == pixels[0, 0]).all() else pixels
 
 
-@stage("decode")
-def decode_ordinary(data: bytes, jpeg: OrdinaryJpeg, scale: int) -> Pixels:
-    """Do what `decode` does, for a JPEG that has nothing but pixels.
-
-    Raises:
-        ValueError: it finds fault with the bytes, which Pillow may yet get over.
-
-    """
-    return decode_jpeg(data, jpeg.height, jpeg.width, scale)
-
-
 def decode_jpeg(data: bytes, height: int, width: int, scale: int) -> Pixels:
     """Return the pixels as libjpeg-turbo decodes them, of a JPEG of this height and width.
 
     Same library and same settings as Pillow's decoder, so the same pixels (a test holds it),
-    in less time; what it refuses is left for Pillow to judge. At any scale it reads every bit
-    of the file, so a fault that it finds at one it finds at all.
-
-    Raises:
-        ValueError: it finds fault with the bytes.
-
+    in less time; what it refuses (ValueError) is left for Pillow to judge. At any scale it reads
+    every bit of the file, so a fault that it finds at one it finds at all.
     """
     return simplejpeg.decode_jpeg(  # type: ignore[no-any-return]
         data,
@@ -144,6 +118,10 @@ def decode_jpeg(data: bytes, height: int, width: int, scale: int) -> Pixels:
         min_width=-(-width // scale) if scale > 1 else 0,
         min_factor=scale,
     )
+
+
+decode_ordinary = stage("decode")(decode_jpeg)
+"""Does what `decode` does, for a JPEG that has nothing but pixels."""
 
 
 def _decode_by_pillow(image: Image.Image, background: tuple[int, int, int]) -> Pixels:

@@ -33,7 +33,7 @@ from shardprep.image.truncation import is_cut
 from shardprep.profiling import stage
 
 if TYPE_CHECKING:
-    from shardprep.image.color import Pixels
+    from shardprep.image.resample import Pixels
     from shardprep.image.spec import ImageSpec
 
 RejectionKind = Literal[
@@ -45,6 +45,11 @@ _DCT_SCALES = (8, 4, 2)
 """1/8, 1/4 and 1/2 have fast paths in libjpeg-turbo; the sevenths between them are slower."""
 _PROOF_SCALE = 8
 """Scale of a decode that only checks: every bit is read, few pixels are made."""
+_CUT = {
+    "reject": "the file ends before its image does; --truncated recover stores what is there",
+    "recover": "the file ends before its image does, and nothing of it can be decoded",
+}
+"""Reason for leaving a truncated file out, by `ImageSpec.truncated`."""
 _MEMORY = "the image needs more memory than a worker may use"
 
 
@@ -100,16 +105,13 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
         try:
             return _refused(original, spec) or _process(data, image, original, spec)
         except Exception as error:
-            return _undecoded(error, original)
+            if _is_out_of_memory(error):
+                return Rejection("crashed", _MEMORY, original)
+            return Rejection("undecodable", _words(error), original)
 
 
 def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
-    """Return what `_process` would, for an ordinary JPEG; None for any other image.
-
-    Raises:
-        Exception: it has a fault.
-
-    """
+    """Return what `_process` would for an ordinary JPEG, None for any other; a fault is raised."""
     jpeg = ordinary_jpeg(data)
     if jpeg is None:
         return None
@@ -118,9 +120,9 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
     if _refused(original, spec) is not None:
         return None  # a fault of the header would come first
     if spec.format == "keep" and not jpeg.is_grey and _is_fitted(size, spec):
-        decode_ordinary(data, jpeg, _PROOF_SCALE)
+        decode_ordinary(data, *size, _PROOF_SCALE)
         return ProcessedImage(data, *size, original)
-    fitted = _fit(decode_ordinary(data, jpeg, _dct_scale(size, spec)), spec)
+    fitted = _fit(decode_ordinary(data, *size, _dct_scale(size, spec)), spec)
     height, width = fitted.shape[:2]
     return ProcessedImage(_encode(fitted, original, spec), height, width, original)
 
@@ -157,12 +159,6 @@ def _refused(original: Original, spec: ImageSpec) -> Rejection | None:
     return None
 
 
-def _undecoded(error: Exception, original: Original) -> Rejection:
-    if _is_out_of_memory(error):
-        return Rejection("crashed", _MEMORY, original)
-    return Rejection("undecodable", _words(error), original)
-
-
 def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or str(error).startswith("out of memory")
 
@@ -187,7 +183,7 @@ def _process(
             raise
         found = recover(data, spec.background) if spec.truncated == "recover" else None
         if found is None:
-            return Rejection("truncated", _cut(spec), original)
+            return Rejection("truncated", _CUT[spec.truncated], original)
         pixels, is_srgb, damage = found, False, "recovered: the file ends before its image does"
     if is_kept and not damage:
         return ProcessedImage(data, original.height, original.width, original)
@@ -208,12 +204,6 @@ def _is_kept(data: bytes, image: Image.Image, original: Original, spec: ImageSpe
         and is_plain(data, image)
         and srgb_transform(image) is None
     )
-
-
-def _cut(spec: ImageSpec) -> str:
-    if spec.truncated == "recover":
-        return "the file ends before its image does, and nothing of it can be decoded"
-    return "the file ends before its image does; --truncated recover stores what is there"
 
 
 def _dct_scale(size: tuple[int, int] | None, spec: ImageSpec) -> int:
