@@ -6,6 +6,7 @@ Matplotlib is an extra (`pip install 'shardprep[plot]'`) and is imported here al
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardprep.benchmark.pipelines import PIPELINES
@@ -13,7 +14,6 @@ from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from shardprep.benchmark.result import Benchmark, Span, Timeline
 
@@ -74,7 +74,7 @@ def _bars(ax: Any, found: Benchmark) -> None:
     ax.bar_label(bars, labels, padding=5, color=_INK, fontsize=9)
     ax.set_xlim(0, max((way.images_s for way in ways), default=1.0) * 1.3)
     cores = "1 core" if found.num_cores == 1 else f"{found.num_cores} cores"
-    title = f"Images a second, {found.path.parent.name} {found.split}, {cores}"
+    title = f"Images a second, {Path(found.path).parent.name} {found.split}, {cores}"
     ax.set_title(title, loc="left", color=_INK, fontsize=11, fontweight="bold")
     ax.tick_params(axis="x", labelbottom=False, length=0)
     _plain(ax)

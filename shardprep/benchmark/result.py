@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,35 +24,45 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The rounds of one pipeline."""
+    """One way to read."""
 
     name: str
-    """Name in `shardprep.benchmark.pipelines.PIPELINES`."""
+    """Name of the way, as the table has it."""
     problem: str = ""
-    """Why it cannot run here; then there are no rounds."""
+    """Reason for which it cannot run here; then there are no rounds."""
     yields: str = ""
-    """The dtype of its images."""
+    """Dtype of its images."""
     peak_bytes: int = 0
-    """Most bytes of memory that its process has held, libraries included."""
+    """The most memory its process has held, libraries included."""
     rounds: tuple[Round, ...] = ()
+    """Measurements, one a round."""
+    images_s: float = 0.0
+    """Images a second after the first batch, median of the rounds."""
+    images_s_core: float = 0.0
+    """Images for each second that one core was at work, median of the rounds."""
+    bytes_s: float = 0.0
+    """Bytes of shards a second, median of the rounds."""
+    first_batch_s: float = 0.0
+    """Seconds to the first batch, median of the rounds."""
 
-    @property
-    def images_s(self) -> float:
-        """Images a second after the first batch, median of the rounds."""
-        return self._median(lambda one: one.num_images / one.elapsed_s)
-
-    @property
-    def images_s_core(self) -> float:
-        """Images for each second that one core was at work, median of the rounds."""
-        return self._median(lambda one: one.num_images / max(one.cpu_s, 1e-9))
-
-    @property
-    def first_batch_s(self) -> float:
-        """Seconds to the first batch, median of the rounds."""
-        return self._median(lambda one: one.first_batch_s)
-
-    def _median(self, value: Callable[[Round], float]) -> float:
-        return statistics.median(map(value, self.rounds)) if self.rounds else 0.0
+    @classmethod
+    def measured(
+        cls, name: str, rounds: Sequence[Round], yields: str, peak_bytes: int, image_bytes: float
+    ) -> Self:
+        """Return the medians of rounds; an image has so many bytes of the shards, on average."""
+        images_s = statistics.median(one.num_images / one.elapsed_s for one in rounds)
+        return cls(
+            name,
+            yields=yields,
+            peak_bytes=peak_bytes,
+            rounds=tuple(rounds),
+            images_s=images_s,
+            images_s_core=statistics.median(
+                one.num_images / max(one.cpu_s, 1e-9) for one in rounds
+            ),
+            bytes_s=images_s * image_bytes,
+            first_batch_s=statistics.median(one.first_batch_s for one in rounds),
+        )
 
 
 Span = tuple[float, float]
@@ -88,20 +97,23 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """The records that were read, and how fast each pipeline was."""
+    """The speed of several ways to read a split."""
 
-    path: Path
+    path: str
+    """The dataset: a folder."""
     split: str
+    """The split that was read."""
     num_records: int
+    """Records of the shards that were read."""
     num_bytes: int
-    """Bytes of the shards that were read."""
+    """Size of the shards that were read."""
     settings: Settings
+    """Settings of the measurement."""
     num_cores: int
+    """Cores that the process may use."""
     ways: tuple[Way, ...]
+    """Ways to read, in the order of the table."""
     timelines: tuple[Timeline, ...] = ()
+    """Timelines, with `--plot`."""
     step_s: float = 0.0
-    """Seconds of a step in the timelines."""
-
-    def bytes_s(self, way: Way) -> float:
-        """Return the bytes of shards a second of a pipeline."""
-        return way.images_s * self.num_bytes / self.num_records
+    """Duration of a training step in the timelines."""

@@ -55,6 +55,7 @@ def run_benchmark(
     """
     shards = _first_shards(folder, split)
     num_records = sum(shard.num_records for shard in shards)
+    num_bytes = sum(shard.num_bytes for shard in shards)
     for shard in shards:
         _warm(folder / shard.name)
     source = Source(folder, split, num_records, settings.batch_size)
@@ -62,13 +63,13 @@ def run_benchmark(
         notice("starting")  # all at once: that is not measured
         runs = [stack.enter_context(_Run(name, source)) for name in PIPELINES]
         for run in runs:
-            run.wait_until_ready()
+            run.listen()  # it has given a batch, or says why it cannot
         for turn in range(settings.rounds):
             for run in runs:
                 if not run.problem:
                     notice(f"{PIPELINES[run.name].title}: round {turn + 1} of {settings.rounds}")
                     run.round(settings.seconds)
-        ways = tuple(run.result() for run in runs)
+        ways = tuple(run.result(num_bytes / num_records) for run in runs)
     step_s, traced = 0.0, []
     rates = {way.name: way.images_s for way in ways if way.rounds}
     if settings.timelines and rates:
@@ -77,10 +78,10 @@ def run_benchmark(
             notice(f"{PIPELINES[name].title}: tracing")
             traced.append(_trace(name, source, step_s))
     return Benchmark(
-        path=folder,
+        path=str(folder),
         split=split,
         num_records=num_records,
-        num_bytes=sum(shard.num_bytes for shard in shards),
+        num_bytes=num_bytes,
         settings=settings,
         num_cores=usable_cores(),
         ways=ways,
@@ -150,29 +151,25 @@ class _Run:
         self._process.communicate()
         self._errors.close()
 
-    def wait_until_ready(self) -> None:
-        """Wait until the pipeline has given a batch, or the process has said why it cannot."""
-        self._listen()
-
     def round(self, seconds: float) -> None:
         """Measure one round of so many seconds."""
         stdin = self._process.stdin
         if stdin is not None:
             stdin.write(f"{seconds}\n")
             stdin.flush()
-        said = self._listen()
+        said = self.listen()
         if said is not None:
             self._rounds.append(Round(**{key: said[key] for key in Round.__slots__}))
 
-    def result(self) -> Way:
+    def result(self, image_bytes: float) -> Way:
         """Return the rounds so far, or the problem."""
         if self.problem:
             return Way(self.name, self.problem)
-        return Way(
-            self.name, "", self._said["yields"], self._said["peak_bytes"], tuple(self._rounds)
-        )
+        facts = self._said["yields"], self._said["peak_bytes"]
+        return Way.measured(self.name, self._rounds, *facts, image_bytes)
 
-    def _listen(self) -> dict[str, Any] | None:
+    def listen(self) -> dict[str, Any] | None:
+        """Wait for what the process says next; None where that is a problem."""
         stdout = self._process.stdout
         line = stdout.readline() if stdout is not None else ""
         said: dict[str, Any] = json.loads(line) if line else {"problem": self._last_words()}

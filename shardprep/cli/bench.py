@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, picked, print_json
+from shardprep.cli.streams import console, print_json
 from shardprep.recipe.options import Option
 from shardprep.storage.url import local_path
 
@@ -71,10 +71,7 @@ def bench(
     if plot is not None:
         write_plot(found, plot)
     if as_json:
-        from shardprep.cli.results import BenchJson, WayJson
-
-        ways = [picked(WayJson, way, bytes_s=found.bytes_s(way)) for way in found.ways]
-        print_json(picked(BenchJson, found, path=str(found.path), ways=ways))
+        print_json(found)
         return
     print_benchmark(console(), found)
     if plot is not None:
@@ -87,14 +84,14 @@ def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
     from shardprep.cli.display.console import counted, megabytes, plain_table
 
     what = f"{found.split}: {found.num_records:,} images, {megabytes(found.num_bytes)}"
-    terminal.heading(str(found.path), f"  {what}")
+    terminal.heading(found.path, f"  {what}")
     columns = ("way", "images/s", "a core", "MB/s", "first batch", "memory", "yields")
     table = plain_table(*columns, left=("yields",))
     for way in found.ways:
         cells = (
             f"{way.images_s:,.0f}",
             f"{way.images_s_core:,.0f}",
-            f"{found.bytes_s(way) / 1e6:,.1f}",
+            f"{way.bytes_s / 1e6:,.1f}",
             f"{way.first_batch_s:.2f} s",
             megabytes(way.peak_bytes),
             way.yields,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, NotRequired, TypedDict
 
-from shardprep.benchmark.result import Round, Settings, Timeline
+from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Example, Range
 from shardprep.dataset.manifest import Manifest, Totals
@@ -120,52 +120,6 @@ class VerifyJson(TypedDict):
     """With `--repair`, where there was need: the problems before; `problems` are those left."""
 
 
-class WayJson(TypedDict):
-    """One way to read."""
-
-    name: str
-    """Name of the way, as the table has it."""
-    problem: str
-    """Reason for which it cannot run here; then there are no rounds."""
-    yields: str
-    """Dtype of its images."""
-    peak_bytes: int
-    """The most memory its process has held, libraries included."""
-    rounds: tuple[Round, ...]
-    """Measurements, one a round."""
-    images_s: float
-    """Images a second after the first batch, median of the rounds."""
-    images_s_core: float
-    """Images for each second that one core was at work, median of the rounds."""
-    bytes_s: float
-    """Bytes of shards a second, median of the rounds."""
-    first_batch_s: float
-    """Seconds to the first batch, median of the rounds."""
-
-
-class BenchJson(TypedDict):
-    """The speed of several ways to read a split."""
-
-    path: str
-    """The dataset: a folder."""
-    split: str
-    """The split that was read."""
-    num_records: int
-    """Records of the shards that were read."""
-    num_bytes: int
-    """Size of the shards that were read."""
-    settings: Settings
-    """Settings of the measurement."""
-    num_cores: int
-    """Cores that the process may use."""
-    ways: list[WayJson]
-    """Ways to read, in the order of the table."""
-    timelines: tuple[Timeline, ...]
-    """Timelines, with `--plot`."""
-    step_s: float
-    """Duration of a training step in the timelines."""
-
-
 class DownloadJson(TypedDict):
     """An archive from Kaggle."""
 
@@ -243,7 +197,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "finalize": (BuildJson,),
     "init": (Survey,),
     "inspect": (InspectJson,),
-    "bench": (BenchJson,),
+    "bench": (Benchmark,),
     "verify": (VerifyJson,),
     "sample": (SampleJson,),
     "download": (DownloadJson,),

@@ -24,7 +24,6 @@ from shardprep.benchmark.result import Benchmark, Round, Settings, Way
 from shardprep.benchmark.run import run_benchmark
 from shardprep.cli.bench import print_benchmark
 from shardprep.cli.display.console import Terminal
-from shardprep.cli.results import BenchJson
 from shardprep.errors import DatasetError, RecipeError
 from tests.support.benchmark import TRACED, example
 from tests.support.builders import build, png, write, zip_bytes
@@ -121,7 +120,7 @@ def test_rounds_are_counted_and_the_first_batch_is_apart(
         assert one.first_batch_s > 0
     size = sum(path.stat().st_size for path in sets["png"].glob("*.tfrecord-*"))
     assert (found.num_records, found.num_bytes) == (NUM_IMAGES, size)
-    assert found.bytes_s(way) == pytest.approx(way.images_s * size / NUM_IMAGES)
+    assert way.bytes_s == pytest.approx(way.images_s * size / NUM_IMAGES)
 
 
 def test_a_way_that_cannot_run_says_why_and_the_others_go_on(
@@ -168,7 +167,7 @@ def test_bench_gives_json_and_a_picture(
         "--json", "--plot", picture, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = printed(done.stdout, BenchJson)
+    found = printed(done.stdout, Benchmark)
     ways = {way["name"]: way for way in found["ways"]}
     assert list(ways) == list(table)
     assert {name: way["problem"] for name, way in ways.items() if way["problem"]} == {}
@@ -253,8 +252,9 @@ def test_the_table_fits_80_columns_and_says_what_did_not_run(
 
 def test_the_median_of_the_rounds_counts() -> None:
     rounds = (Round(0.5, 100, 1.0, 1.0), Round(0.1, 900, 1.0, 1.5), Round(0.2, 200, 1.0, 0.5))
-    way = Way("load", rounds=rounds)
+    way = Way.measured("load", rounds, "uint8", 1, 10.0)
     assert (way.images_s, way.images_s_core, way.first_batch_s) == (200, 400, 0.2)
+    assert way.bytes_s == 2000
 
 
 @pytest.mark.parametrize("timelines", [True, False])

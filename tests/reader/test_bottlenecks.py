@@ -16,7 +16,7 @@ import pytest
 from shardprep.benchmark import run as benchmark
 from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.benchmark.result import Benchmark, Round, Settings, Way
-from tests.support.benchmark import example
+from tests.support.benchmark import IMAGE_BYTES, example
 from tests.support.command import run
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -65,8 +65,9 @@ def test_the_table_of_the_document_is_what_bench_prints(
     """Of a measurement that is made up: `test_bench` makes a real one."""
 
     def measured(folder: Path, _split: str, settings: Settings, _say: object) -> Benchmark:
-        naive = Way("naive", "", "float32", 677 << 20, (Round(0.06, 9986, 1.0, 1.0),))
-        return replace(example(naive=naive), path=folder, settings=settings)
+        rounds = [Round(0.06, 9986, 1.0, 1.0)]
+        naive = Way.measured("naive", rounds, "float32", 677 << 20, IMAGE_BYTES)
+        return replace(example(naive=naive), path=str(folder), settings=settings)
 
     monkeypatch.setattr(benchmark, "run_benchmark", measured)
     command, shown = block("bench").split("\n", 1)
