@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, picked, print_json
+from shardprep.cli.streams import console, print_json
 
 EPILOG = "Examples:\n\nshardprep inspect\n\nshardprep inspect tfrecords/dogs_vs_cats --json"
 
@@ -22,9 +22,7 @@ def inspect(
     found = dataset_at(dataset)
     facts = read_facts(documents_of(found, (SCHEMA_FILE, ITEMS_FILE)), str(found))
     if as_json:
-        from shardprep.cli.results import InspectJson
-
-        print_json(picked(InspectJson, facts, path=facts.location))
+        print_json(facts)
         return
     from shardprep.cli.display.summary import print_facts
 

@@ -11,9 +11,8 @@ from typing import Annotated, NotRequired, TypedDict
 
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.survey import Survey
-from shardprep.dataset.describe import Example, Range
+from shardprep.dataset.describe import Facts
 from shardprep.dataset.manifest import Manifest, Totals
-from shardprep.dataset.schema import Schema
 from shardprep.verifier.problem import Problem
 
 
@@ -76,27 +75,6 @@ class PlanJson(TypedDict):
     """Inputs left out, by reason."""
     estimated_bytes: int
     """Estimated size of all shards."""
-
-
-class InspectJson(TypedDict):
-    """The contents of a dataset."""
-
-    path: str
-    """The dataset: a folder, or an address in object storage."""
-    manifest: Manifest
-    """The dataset's `manifest.json`."""
-    schema: Schema
-    """The dataset's `schema.json`."""
-    formats: dict[str, int]
-    """Written images by the format they came in, most frequent first."""
-    original_width: Range | None
-    """Width of the written originals in pixels; null where there are none."""
-    original_height: Range | None
-    """Height of the written originals in pixels; null where there are none."""
-    target: Range | None
-    """Numbers to learn, in a regression set; null in others."""
-    rejections: dict[str, tuple[Example, ...]]
-    """A few examples for each kind of rejection."""
 
 
 class VerifyJson(TypedDict):
@@ -196,7 +174,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "build": (BuildJson, PartJson, PlanJson),
     "finalize": (BuildJson,),
     "init": (Survey,),
-    "inspect": (InspectJson,),
+    "inspect": (Facts,),
     "bench": (Benchmark,),
     "verify": (VerifyJson,),
     "sample": (SampleJson,),

@@ -10,13 +10,11 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
 from shardprep.dataset.folder import ITEMS_FILE, read_schema
-from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.manifest import Manifest, load_manifest
+from shardprep.dataset.schema import Schema  # noqa: TC001 - facts are JSON, and its types are read
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from shardprep.dataset.manifest import Manifest
-    from shardprep.dataset.schema import Schema
 
 _EXAMPLES = 3
 
@@ -40,24 +38,27 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts on a dataset."""
+    """The contents of a dataset."""
 
-    location: str
-    """Path or address of the dataset."""
+    path: str
+    """The dataset: a folder, or an address in object storage."""
     manifest: Manifest
+    """The dataset's `manifest.json`."""
     schema: Schema
+    """The dataset's `schema.json`."""
     formats: dict[str, int]
-    """Number of written images by original format, most frequent first."""
+    """Written images by the format they came in, most frequent first."""
     original_width: Range | None
+    """Width of the written originals in pixels; null where there are none."""
     original_height: Range | None
-    """Size of the written originals in pixels; None where there are none."""
+    """Height of the written originals in pixels; null where there are none."""
     target: Range | None
-    """Range of the regression targets."""
+    """Numbers to learn, in a regression set; null in others."""
     rejections: dict[str, tuple[Example, ...]]
     """A few examples for each kind of rejection."""
 
 
-def read_facts(folder: Path, location: str) -> Facts:
+def read_facts(folder: Path, path: str) -> Facts:
     """Return the facts on a finished dataset whose documents are in a folder.
 
     Raises:
@@ -70,7 +71,7 @@ def read_facts(folder: Path, location: str) -> Facts:
     table = item_table.read_items(folder / ITEMS_FILE, columns)
     written = item_table.with_status(table, item_table.WRITTEN)
     return Facts(
-        location=location,
+        path=path,
         manifest=manifest,
         schema=schema,
         formats=_counts(written["original_format"]),

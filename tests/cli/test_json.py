@@ -17,12 +17,12 @@ from shardprep.cli.results import (
     RESULTS,
     BuildJson,
     ErrorJson,
-    InspectJson,
     PartJson,
     PlanJson,
     SampleJson,
     VerifyJson,
 )
+from shardprep.dataset.describe import Facts
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import NARROW, Done
 from tests.support.command import run as command
@@ -73,7 +73,7 @@ def test_results_have_every_key_of_their_types_and_no_other(
     said(PartJson, "build", "--part", "1/1", "--shards", "2")
     said(BuildJson, "finalize")
     assert "profile" in said(BuildJson, "build", "--shards", "2", "--overwrite", "--profile")
-    said(InspectJson, "inspect")
+    said(Facts, "inspect")
     assert said(VerifyJson, "verify")["problems"] == []
     (here / FIRST).write_bytes((here / FIRST).read_bytes()[:2000])
     before = said(VerifyJson, "verify", code=3)["problems"]

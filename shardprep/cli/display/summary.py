@@ -125,7 +125,7 @@ def print_part(terminal: Terminal, result: PartResult) -> None:
 def print_facts(terminal: Terminal, facts: Facts) -> None:
     """Show a finished dataset."""
     manifest = facts.manifest
-    terminal.heading(f"{manifest.name} {manifest.version}", f"  {facts.location}")
+    terminal.heading(f"{manifest.name} {manifest.version}", f"  {facts.path}")
     terminal.print(_split_table(manifest))
     if manifest.labels.names:
         terminal.print(_class_table(manifest, one_label=facts.schema.target == LABEL))
