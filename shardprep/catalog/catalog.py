@@ -19,15 +19,8 @@ from shardprep.catalog.groups import group_findings, group_keys
 from shardprep.catalog.labels import ENOUGH, label_keys
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.rules import parse_label_rule
-from shardprep.catalog.select import MOST_SHOWN, root_splits, select
-from shardprep.catalog.splits import (
-    SplitRule,
-    column_split,
-    folder_splits,
-    parse_pairs,
-    parse_split_rule,
-    table_split,
-)
+from shardprep.catalog.select import MOST_SHOWN, select
+from shardprep.catalog.splits import given_splits, parse_pairs, parse_split_rule
 from shardprep.catalog.targets import (
     Target,
     Targets,
@@ -131,7 +124,7 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     match = _table_match(index, labelling, documents)
     targets = _targets(keys, labelling, recipe, documents)
     rule = parse_split_rule(recipe.split) if recipe.split else None
-    splits = _given_splits(index, rule, match, documents)
+    splits = given_splits(index, rule, match, documents)
     groups = group_keys(keys, recipe.group, match) if recipe.group else [""] * len(keys)
     columns, values = make_columns(recipe.columns, match, len(keys))
     items, unlabelled = _join(members, targets, splits, groups, values)
@@ -206,36 +199,6 @@ def _targets(
         class_map=class_map,
     )
     return make_targets(keys, labelling.names, spec, labelling.table_names)
-
-
-def _given_splits(
-    index: KeyIndex,
-    rule: SplitRule | None,
-    match: TableMatch | None,
-    documents: Documents,
-) -> list[str | None]:
-    """Return the split that folders give each key, or the rule; None: it is left out."""
-    by_folder = [split or "train" for split in folder_splits(index.keys)]
-    if rule is None or rule.kind == "ratio":
-        return [*by_folder]
-    if rule.kind == "roots":
-        return root_splits(index.keys, rule)
-    if rule.kind == "list":
-        return documents.listed_splits(index, rule)
-    if match is None:
-        hint = "use --labels csv:FILE or --join FILE"
-        raise SourceError(f"--split {rule.kind}", "needs a label table, and there is none", hint)
-    if rule.kind == "tables":
-        table = match.table
-        return [
-            folder if row is None else table_split(table.part_of(row))
-            for row, folder in zip(match.row_of, by_folder, strict=True)
-        ]
-    cells = match.cells(rule.column)
-    return [
-        column_split(cell, rule) if cell else folder
-        for cell, folder in zip(cells, by_folder, strict=True)
-    ]
 
 
 def _join(

@@ -16,8 +16,6 @@ from shardprep.storage.regular_file import read_named
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.catalog.lookup import KeyIndex
-    from shardprep.catalog.splits import SplitRule
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Member
 
@@ -71,20 +69,6 @@ class Documents:
         text = data.decode("utf-8-sig", errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return [_NUMBERED.sub(r"\1", line) for line in lines]
-
-    def listed_splits(self, index: KeyIndex, rule: SplitRule) -> list[str | None]:
-        """Return the split on whose list each key is, None where it is on none."""
-        splits: list[str | None] = [None] * len(index.keys)
-        for split, file in rule.places.items():
-            for text in self.ids(file):
-                found = index.find_one(text, file)
-                if found is None:
-                    continue
-                if (other := splits[found]) not in (None, split):
-                    what = f"{index.keys[found]} is in two splits, {other} and {split}"
-                    raise SourceError(file, what)
-                splits[found] = split
-        return splits
 
     def _with(self, table: Table, others: Sequence[str]) -> Table:
         """Join the other tables, "FILE" or "FILE:KEY" each, to a table."""

@@ -23,6 +23,8 @@ FREE_S = 10.0
 """CPU seconds for each pattern, however few names there are."""
 S_PER_NAME = 20e-6
 """Further CPU seconds for each name; an ordinary pattern takes a twentieth of them."""
+ANY_FOLDER = "(?:.*/)?"
+"""Pattern of the folders that may stand before what a glob fits."""
 _BATCH = 1 << 18
 """Number of names that one process searches."""
 _MOST_SHOWN = 80

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.lookup import KeyIndex
-from shardprep.catalog.patterns import Pattern, globs_match
+from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.splits import given_split
 from shardprep.errors import SourceError, shown
 from shardprep.source.extent import MemberError, ZipExtent
@@ -17,12 +17,9 @@ from shardprep.source.listing import Skipped
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from shardprep.catalog.splits import SplitRule
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Member
 
-_ANY_FOLDER = "(?:.*/)?"
-"""Pattern of the folders that may stand before what a glob fits."""
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
 """Characters of a key in an error."""
@@ -41,8 +38,8 @@ def select(
     below = [f"{recipe.root.strip('/')}/*"] if recipe.root.strip("/.") else []
     for globs, option, start, is_kept, reason in (
         (below, "--root", "", True, "not below --root"),
-        (recipe.include, "--include", _ANY_FOLDER, True, "not matched by --include"),
-        (recipe.exclude, "--exclude", _ANY_FOLDER, False, "matched by --exclude"),
+        (recipe.include, "--include", ANY_FOLDER, True, "not matched by --include"),
+        (recipe.exclude, "--exclude", ANY_FOLDER, False, "matched by --exclude"),
     ):
         if globs:
             text = "|".join(start + _translated(glob) for glob in globs)
@@ -66,18 +63,6 @@ def select(
             f"a key looks like {shown(images[0].key, MOST_SHOWN)}",
         )
     return wanted, skipped
-
-
-def root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
-    """Return the split whose glob each key lies below, None where there is none; case matters."""
-    splits: list[str | None] = [None] * len(keys)
-    for split, glob in rule.places.items():
-        left = [i for i, known in enumerate(splits) if known is None]
-        text = f"{_ANY_FOLDER}{fnmatch.translate(glob.rstrip('/') + '/*')}"
-        pattern = Pattern(text, "--split", glob, is_whole=True)
-        for i, fits in zip(left, globs_match([keys[i] for i in left], pattern), strict=True):
-            splits[i] = split if fits else None
-    return splits
 
 
 def _translated(glob: str) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.dataset.grammar import NAME
-from shardprep.errors import RecipeError
+from shardprep.errors import RecipeError, SourceError
 from shardprep.source.names import without_archive_suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from shardprep.catalog.documents import Documents
+    from shardprep.catalog.lookup import KeyIndex, TableMatch
 
 _OF = r"([-_ ]?(set|data|images?|imgs?))?[-_]?v?\d*"
 _SPLITS = {
@@ -50,24 +55,19 @@ def parse_split_rule(text: str) -> SplitRule:
         return SplitRule("ratio", _ratios(text))
     if kind == "tables":
         return SplitRule("tables", {})
+    if kind not in ("column", "list", "roots"):
+        hint = "column:NAME, list:train=FILE,…, roots:train=GLOB,… or tables"
+        what = f"{text!r} is not one of the ways to split"
+        raise RecipeError("--split", what, f"use train=0.8,test=0.2, {hint}")
+    column = ""
     if kind == "column":
-        column, _, values = rest.partition(":")
+        column, _, rest = rest.partition(":")
         if not column:
             raise RecipeError("--split", "column: names no column", "use column:NAME")
-        places = parse_pairs(values, "--split") if values else {}
-        for split in places.values():
-            _check_name(split)
-        return SplitRule("column", {}, column, places)
-    if kind in ("list", "roots"):
-        places = parse_pairs(rest, "--split")
-        for split in places:
-            _check_name(split)
-        return SplitRule(kind, {}, places=places)  # type: ignore[arg-type]
-    raise RecipeError(
-        "--split",
-        f"{text!r} is not one of the ways to split",
-        "use train=0.8,test=0.2, column:NAME, list:train=FILE,…, roots:train=GLOB,… or tables",
-    )
+    places = parse_pairs(rest, "--split") if rest or kind != "column" else {}
+    for split in places.values() if kind == "column" else places:
+        _check_name(split)
+    return SplitRule(kind, {}, column, places)  # type: ignore[arg-type]
 
 
 def given_split(folders: Iterable[str]) -> str | None:
@@ -90,23 +90,75 @@ def folder_splits(keys: Iterable[str]) -> list[str | None]:
     return [split_of[folder] for folder in folders]
 
 
-def table_split(name: str) -> str:
+def given_splits(
+    index: KeyIndex, rule: SplitRule | None, match: TableMatch | None, documents: Documents
+) -> list[str | None]:
+    """Return the split that folders give each key, or the rule; None: it is left out."""
+    if rule is not None and rule.kind == "roots":
+        return _root_splits(index.keys, rule)
+    if rule is not None and rule.kind == "list":
+        return _listed_splits(index, rule, documents)
+    by_folder = [split or "train" for split in folder_splits(index.keys)]
+    if rule is None or rule.kind == "ratio":
+        return [*by_folder]
+    if match is None:
+        hint = "use --labels csv:FILE or --join FILE"
+        raise SourceError(f"--split {rule.kind}", "needs a label table, and there is none", hint)
+    if rule.kind == "tables":
+        table = match.table
+        return [
+            folder if row is None else _table_split(table.part_of(row))
+            for row, folder in zip(match.row_of, by_folder, strict=True)
+        ]
+    cells = match.cells(rule.column)
+    return [
+        _column_split(cell, rule) if cell else folder
+        for cell, folder in zip(cells, by_folder, strict=True)
+    ]
+
+
+def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
+    """Return the split whose glob each key lies below, None where there is none; case matters."""
+    splits: list[str | None] = [None] * len(keys)
+    for split, glob in rule.places.items():
+        left = [i for i, known in enumerate(splits) if known is None]
+        text = f"{ANY_FOLDER}{fnmatch.translate(glob.rstrip('/') + '/*')}"
+        pattern = Pattern(text, "--split", glob, is_whole=True)
+        for i, fits in zip(left, globs_match([keys[i] for i in left], pattern), strict=True):
+            splits[i] = split if fits else None
+    return splits
+
+
+def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> list[str | None]:
+    """Return the split on whose list each key is, None where it is on none."""
+    splits: list[str | None] = [None] * len(index.keys)
+    for split, file in rule.places.items():
+        for text in documents.ids(file):
+            found = index.find_one(text, file)
+            if found is None:
+                continue
+            if (other := splits[found]) not in (None, split):
+                what = f"{index.keys[found]} is in two splits, {other} and {split}"
+                raise SourceError(file, what)
+            splits[found] = split
+    return splits
+
+
+def _table_split(name: str) -> str:
     """Return the split that the name of a label table gives: "train_labels.csv" → train."""
-    stem = name.rpartition("/")[2].rpartition(".")[0]
-    match = _TABLE_NAME.search(stem)
+    match = _TABLE_NAME.search(name.rpartition("/")[2].rpartition(".")[0])
     return (given_split([match[2]]) if match else None) or "train"
 
 
-def column_split(cell: str, rule: SplitRule) -> str:
+def _column_split(cell: str, rule: SplitRule) -> str:
     """Return the split that a cell of the split column means."""
     if cell in rule.places:
         return rule.places[cell]
     split = given_split([cell])
     if split is None or rule.places:
+        what = f"column {rule.column!r} has a cell {cell!r}, which names no split"
         raise RecipeError(
-            "--split",
-            f"column {rule.column!r} has a cell {cell!r}, which names no split",
-            f"say what it means: column:{rule.column}:{cell}=train,…",
+            "--split", what, f"say what it means: column:{rule.column}:{cell}=train,…"
         )
     return split
 
@@ -137,11 +189,8 @@ def _ratios(text: str) -> dict[str, float]:
         except ValueError:
             ratio = math.nan
         if not sign or math.isnan(ratio):
-            raise RecipeError(
-                "--split",
-                f"{part.strip()!r} is not NAME=RATIO",
-                "as in train=0.8,validation=0.1,test=0.1",
-            )
+            hint = "as in train=0.8,validation=0.1,test=0.1"
+            raise RecipeError("--split", f"{part.strip()!r} is not NAME=RATIO", hint)
         _check_name(name)
         if name in ratios:
             raise RecipeError("--split", f"{name!r} is named twice")
@@ -167,6 +216,5 @@ def parse_pairs(text: str, option: str) -> dict[str, str]:
 
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
-        raise RecipeError(
-            "--split", f"{name!r} is no name for a split", "use train, validation, test"
-        )
+        hint = "use train, validation, test"
+        raise RecipeError("--split", f"{name!r} is no name for a split", hint)
