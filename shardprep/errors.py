@@ -16,6 +16,7 @@ A bad image is none of these: it is a value (`shardprep.image.process.Rejection`
 
 from __future__ import annotations
 
+import copyreg
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ class ShardprepError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Let every field come through a pickle, whatever the constructor of a subclass takes."""
-        return _same, (type(self), self.args, self.__dict__)
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
         line = f"{shown(self.where, _MAX_WHERE)}: {self._fault}" if self.where else self._fault
@@ -89,14 +90,6 @@ class ShardprepError(Exception):
     def _fault(self) -> str:
         """The fault, as it is printed."""
         return self.what
-
-
-def _same(
-    kind: type[ShardprepError], args: tuple[object, ...], fields: dict[str, object]
-) -> ShardprepError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(fields)
-    return error
 
 
 def _line_of(kind: type[ShardprepError], text: str) -> str:

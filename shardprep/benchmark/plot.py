@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardprep.benchmark.pipelines import PIPELINES
+from shardprep.benchmark.result import union
 from shardprep.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ _OURS, _OTHERS, _INK, _FAINT = "#0b6e99", "#b9c4cc", "#22303a", "#8a979f"
 _ROWS = {"Read": "#d08a1d", "Decode": "#5b8c3e", "Train": "#0b6e99"}
 _WIDTH, _BARS_HEIGHT, _TIMELINE_HEIGHT, _DPI = 9.0, 3.7, 1.65, 150
 """Inches, and pixels of an inch."""
-_GAP_MS = 0.2
-"""Milliseconds of the longest pause between two images that is not drawn: finding the next one."""
+_GAP_S = 2e-4
+"""Seconds of the longest pause between two images that is not drawn: finding the next one."""
 
 
 def check_plot(path: Path) -> None:
@@ -85,7 +86,8 @@ def _timeline(ax: Any, timeline: Timeline, longest: float) -> None:
     for place, (name, row) in enumerate(zip(_ROWS, spans, strict=True)):
         colour = _ROWS[name]
         # Steps stay apart; what is shorter than a pixel is drawn as wide as one.
-        bars = _milliseconds(row, 0.0 if name == "Train" else _GAP_MS)
+        parts = row if name == "Train" else union(row, _GAP_S)
+        bars = [(start * 1e3, (end - start) * 1e3) for start, end in parts]
         edge = ("white", 0.8) if name == "Train" else (colour, 0.4)
         ax.broken_barh(
             bars, (-place - 0.36, 0.72), facecolors=colour, edgecolor=edge[0], linewidth=edge[1]
@@ -99,17 +101,6 @@ def _timeline(ax: Any, timeline: Timeline, longest: float) -> None:
         loc="left", color=_INK, fontsize=10,
     )  # fmt: skip
     _plain(ax)
-
-
-def _milliseconds(spans: Sequence[Span], gap: float) -> list[tuple[float, float]]:
-    """Return start and length of each span, those with less than a gap between them as one."""
-    found: list[tuple[float, float]] = []
-    for start, end in ((start * 1e3, end * 1e3) for start, end in spans):
-        if found and start - sum(found[-1]) < gap:
-            found[-1] = (found[-1][0], end - found[-1][0])
-        else:
-            found.append((start, end - start))
-    return found
 
 
 def _plain(ax: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,17 @@ class Way:
 
 Span = tuple[float, float]
 """Start and end, seconds."""
+
+
+def union(spans: Iterable[Span], gap_s: float = 0.0) -> list[Span]:
+    """Return, in order, the times when any span was running; a pause of a gap or less counts."""
+    found: list[Span] = []
+    for start, end in sorted(span for span in spans if span[0] < span[1]):
+        if found and start - found[-1][1] <= gap_s:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

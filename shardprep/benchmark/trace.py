@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardprep.benchmark.pipelines import PIPELINES, Source
-from shardprep.benchmark.result import Timeline
+from shardprep.benchmark.result import Timeline, union
 from shardprep.reader.arrays.features import Values
 from shardprep.reader.records import Records
 
@@ -74,20 +74,6 @@ def trace(name: str, source: Source, step_s: float) -> Timeline:
         decode=rows(decode),
         train=rows(steps),
     )
-
-
-def union(spans: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield the times when at least one of the spans was running, in order."""
-    current: tuple[float, float] | None = None
-    for start, end in sorted(span for span in spans if span[0] < span[1]):
-        if current is not None and start <= current[1]:
-            current = (current[0], max(current[1], end))
-            continue
-        if current is not None:
-            yield current
-        current = (start, end)
-    if current is not None:
-        yield current
 
 
 @contextmanager

@@ -16,12 +16,7 @@ from shardprep.errors import RecipeError, printable_json
 if TYPE_CHECKING:
     from shardprep.cli.display.console import Terminal
 
-_LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
+_LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("shardprep")
 
 
@@ -44,14 +39,11 @@ def start_logging(level: str = "info") -> None:
         raise RecipeError("--log-level", f"{level!r} is not one of {', '.join(_LEVELS)}")
     if not _log.handlers:
         _log.addHandler(_Notices())
-    _log.setLevel(_LEVELS[level])
+    _log.setLevel(level.upper())
 
 
 def console(*, stderr: bool = False, level: int = logging.INFO) -> Terminal:
-    """Return the terminal: results go to stdout, progress and notices to stderr.
-
-    `level` is that of what is printed on stderr.
-    """
+    """Return stdout for results, or stderr for progress and notices of a level."""
     from shardprep.cli.display.console import Terminal
 
     return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(level))

@@ -20,7 +20,7 @@ from PIL import Image
 from shardprep.benchmark import run as bench_run
 from shardprep.benchmark.pipelines import PIPELINES, Pipeline, Source, images_of, naive
 from shardprep.benchmark.plot import check_plot, write_plot
-from shardprep.benchmark.result import Benchmark, Round, Settings, Way
+from shardprep.benchmark.result import Benchmark, Round, Settings, Way, union
 from shardprep.benchmark.run import run_benchmark
 from shardprep.cli.bench import print_benchmark
 from shardprep.cli.display.console import Terminal
@@ -283,8 +283,6 @@ def test_a_picture_that_cannot_be_written_is_said_at_once(
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12))
 def test_times_when_something_ran_are_told_once(spans: list[tuple[int, int]]) -> None:
-    from shardprep.benchmark.trace import union
-
     found = list(union(spans))
     covered = {moment for start, end in spans for moment in range(start, end)}
     assert {moment for start, end in found for moment in range(int(start), int(end))} == covered
