@@ -70,11 +70,9 @@ def _dtype(cells: Sequence[str]) -> Literal["int64", "float32", "bytes"]:
 def _check_range(numbers: Iterable[Value], column: str, table: str) -> None:
     for number in numbers:
         if isinstance(number, float) and is_beyond_float32(number):
-            raise SourceError(
-                table,
-                f"column {column!r} has {number:g}, which float32 cannot hold",
-                "leave it out of --columns, or name the cell with --null",
-            )
+            what = f"column {column!r} has {number:g}, which float32 cannot hold"
+            hint = "leave it out of --columns, or name the cell with --null"
+            raise SourceError(table, what, hint)
 
 
 def _value(cell: str, dtype: str) -> Value:

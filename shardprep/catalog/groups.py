@@ -30,11 +30,9 @@ def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> list
         depth = folder_depth(argument, "--group")
         groups = ["/".join(key.split("/")[:-depth]) for key in keys]
     elif match is None:
-        raise SourceError(
-            f"--group {rule}",
-            "needs a label table with this column, and there is none",
-            "use --labels csv:FILE, --join FILE, or --group 'regex:PATTERN'",
-        )
+        what = "needs a label table with this column, and there is none"
+        hint = "use --labels csv:FILE, --join FILE, or --group 'regex:PATTERN'"
+        raise SourceError(f"--group {rule}", what, hint)
     else:
         groups = match.cells(rule)
     if not any(groups):

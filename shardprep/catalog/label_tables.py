@@ -52,11 +52,8 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         if names[position] is None:
             names[position] = cell
         elif cell not in (None, names[position]):
-            raise SourceError(
-                table.name,
-                f"gives {keys[position]} two labels, {names[position]!r} and {cell!r}",
-                "one row an image is needed",
-            )
+            what = f"gives {keys[position]} two labels, {names[position]!r} and {cell!r}"
+            raise SourceError(table.name, what, "one row an image is needed")
     columns = f"column {titles[0]!r}" if len(titles) == 1 else f"{len(titles)} columns"
     classes = {(title,) for title in titles} if len(titles) > 1 else set()
     return Labelling(
@@ -109,11 +106,9 @@ def _label_cells(
             return None  # another table without these columns lists it
         for title, place in places.items():
             if row[place].lower() not in _SET_OR_NOT:
-                raise SourceError(
-                    table.name,
-                    f"column {title!r} has {row[place]!r}, which is neither 1 nor 0 nor -1",
-                    "several label columns must say which classes an image has",
-                )
+                what = f"column {title!r} has {row[place]!r}, which is neither 1 nor 0 nor -1"
+                hint = "several label columns must say which classes an image has"
+                raise SourceError(table.name, what, hint)
         return tuple(title for title, place in places.items() if row[place].lower() in _SET)
 
     return tuple(places), names_set
@@ -127,8 +122,6 @@ def _label_column(table: Table, id_title: str) -> str:
     others = [title for name, title in lowered.items() if name not in _NO_LABEL_COLUMNS]
     if len(others) == 1:
         return others[0]
-    raise SourceError(
-        table.name,
-        f"it is not clear which column is the label: {', '.join(table.header)}",
-        f"name the columns: --labels csv:{table.name}:{id_title}:LABEL",
-    )
+    what = f"it is not clear which column is the label: {', '.join(table.header)}"
+    hint = f"name the columns: --labels csv:{table.name}:{id_title}:LABEL"
+    raise SourceError(table.name, what, hint)

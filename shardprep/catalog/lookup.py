@@ -170,11 +170,8 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     sample = table.rows[:: max(1, len(table.rows) // _SAMPLE_ROWS)]
     hits = [sum(bool(index.find(row[i])) for row in sample) for i in range(len(table.header))]
     if not any(hits):
-        raise SourceError(
-            table.name,
-            "no column of it holds names of images of the source",
-            "name the columns: --labels csv:FILE:ID:LABEL",
-        )
+        what = "no column of it holds names of images of the source"
+        raise SourceError(table.name, what, "name the columns: --labels csv:FILE:ID:LABEL")
     return table.header[hits.index(max(hits))]
 
 

@@ -69,11 +69,9 @@ class Pattern:
 
     def _too_slow(self, limit_s: float, name: str) -> RecipeError:
         where = f", the last at {shown(name, _MOST_SHOWN)}" if name else ""
-        return RecipeError(
-            self.option,
-            f"{shown(self.given, _MOST_SHOWN)} takes more than {limit_s:.3g} s{where}",
-            "write it so that it can match in one way only: not (a+)*, not .*.*",
-        )
+        what = f"{shown(self.given, _MOST_SHOWN)} takes more than {limit_s:.3g} s{where}"
+        hint = "write it so that it can match in one way only: not (a+)*, not .*.*"
+        return RecipeError(self.option, what, hint)
 
 
 def globs_match(keys: Sequence[str], pattern: Pattern) -> list[bool]:

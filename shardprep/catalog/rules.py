@@ -62,11 +62,8 @@ def parse_label_rule(text: str) -> LabelRule:
     kind, _, argument = text.partition(":")
     rule = LabelRule(kind, argument)  # type: ignore[arg-type]
     if kind not in get_args(RuleKind):
-        raise RecipeError(
-            "--labels",
-            f"{text!r} is not one of the ways to find labels",
-            "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL] or none",
-        )
+        hint = "use auto, folder, folder:N, prefix, regex:PATTERN, csv:FILE[:ID:LABEL] or none"
+        raise RecipeError("--labels", f"{text!r} is not one of the ways to find labels", hint)
     if kind == "folder":
         folder_depth(argument, "--labels")
     if kind == "csv" and not argument:

@@ -57,11 +57,9 @@ def select(
     if not wanted:
         reasons = Counter(one.reason for one in skipped)
         counted = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-        raise SourceError(
-            recipe.source,
-            f"none of its {len(images):,} images is wanted ({counted})",
-            f"a key looks like {shown(images[0].key, MOST_SHOWN)}",
-        )
+        what = f"none of its {len(images):,} images is wanted ({counted})"
+        hint = f"a key looks like {shown(images[0].key, MOST_SHOWN)}"
+        raise SourceError(recipe.source, what, hint)
     return wanted, skipped
 
 

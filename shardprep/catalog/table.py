@@ -114,11 +114,8 @@ def joined(table: Table, other: Table, key: str) -> Table:
     if not key:
         shared = [title for title in table.header if title in other.header]
         if len(shared) != 1:
-            raise SourceError(
-                other.name,
-                f"shares {len(shared)} columns with {table.name}",
-                f"say which one joins them: --join {other.name}:COLUMN",
-            )
+            hint = f"say which one joins them: --join {other.name}:COLUMN"
+            raise SourceError(other.name, f"shares {len(shared)} columns with {table.name}", hint)
         key = shared[0]
     ours, theirs = table.column(key), other.column(key)
     new = [i for i, title in enumerate(other.header) if title not in table.header]

@@ -144,11 +144,8 @@ def repair_source(location: str, source: str | None) -> str:
         is_same = _is_same(workspace_of(recipe).location, location)
         source = recipe.source if is_same else None
     if source is None:
-        raise RecipeError(
-            "--repair",
-            f"nothing here says what {location} was built from",
-            "add --source with the folder, the archive or the slug",
-        )
+        what = f"nothing here says what {location} was built from"
+        raise RecipeError("--repair", what, "add --source with the folder, the archive or the slug")
     return source
 
 
