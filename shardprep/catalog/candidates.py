@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.annotations import find_masks
-from shardprep.catalog.label_tables import candidate_columns, label_by_columns, label_by_table
-from shardprep.catalog.labels import auto_labels, label_keys
+from shardprep.catalog.labels import (
+    are_classes,
+    auto_labels,
+    candidate_columns,
+    label_by_columns,
+    label_by_table,
+    label_keys,
+)
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.rules import CsvRule, LabelRule
 from shardprep.catalog.splits import given_split
@@ -62,7 +68,7 @@ class Candidate:
     @property
     def is_likely(self) -> bool:
         """Whether there are two classes or more, each with two images on average."""
-        return 2 <= self.num_classes <= max(2, self.num_labelled // 2)
+        return are_classes(self.num_classes, self.num_labelled)
 
     @property
     def counts(self) -> str:

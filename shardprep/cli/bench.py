@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import console, print_json
-from shardprep.recipe.options import Option
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -19,36 +18,19 @@ EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats
 
 def bench(
     dataset: o.Dataset = None,
-    split: Annotated[
-        str, o.flag(Option("Split to read.", metavar="SPLIT", shown="train"))
-    ] = "train",
-    batch_size: Annotated[
-        int, o.number(Option("Images in a batch.", metavar="N", shown="64", least=1), int)
-    ] = 64,
+    split: Annotated[str, o.value("Split to read.", "SPLIT", "train")] = "train",
+    batch_size: Annotated[int, o.amount("Images in a batch.", "N", "64")] = 64,
     seconds: Annotated[
         float,
-        o.number(
-            Option(
-                "Seconds that each pipeline is measured in each round.",
-                metavar="SECONDS",
-                shown="2",
-                least=0.1,
-            ),
-            float,
+        o.amount(
+            "Seconds that each pipeline is measured in each round.", "SECONDS", "2", float, 0.1
         ),
     ] = 2.0,
-    rounds: Annotated[
-        int,
-        o.number(
-            Option("Rounds for each pipeline; the median counts.", metavar="N", shown="3", least=1),
-            int,
-        ),
-    ] = 3,
+    rounds: Annotated[int, o.amount("Rounds for each pipeline; the median counts.", "N", "3")] = 3,
     plot: Annotated[
         Path | None,
-        o.flag(
-            Option("Draw bars, and a timeline of read, decode and train.", metavar="FILE.png"),
-            parser=local_path,
+        o.value(
+            "Draw bars, and a timeline of read, decode and train.", "FILE.png", parser=local_path
         ),
     ] = None,
     as_json: o.Json = False,

@@ -9,7 +9,6 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import console, print_json
-from shardprep.recipe.options import Option
 from shardprep.storage.url import local_path
 
 EPILOG = (
@@ -27,7 +26,7 @@ def download(
     ],
     to: Annotated[
         Path | None,
-        o.flag(Option("Folder for the archive.", metavar="DIR", shown="cache"), parser=local_path),
+        o.value("Folder for the archive.", "DIR", "cache", parser=local_path),
     ] = None,
     refresh: o.Refresh = False,
     as_json: o.Json = False,

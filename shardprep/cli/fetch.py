@@ -9,7 +9,6 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
-from shardprep.recipe.options import Option
 from shardprep.storage.url import ObjectUrl, local_path
 
 if TYPE_CHECKING:
@@ -27,8 +26,7 @@ def fetch(
         ),
     ],
     to: Annotated[
-        Path,
-        o.flag(Option("Folder of datasets.", metavar="DIR", shown="tfrecords"), parser=local_path),
+        Path, o.value("Folder of datasets.", "DIR", "tfrecords", parser=local_path)
     ] = Path("tfrecords"),
     check: Annotated[
         bool, o.switch("--check", "Hash every file of a copy that is there already.")
@@ -36,12 +34,7 @@ def fetch(
     damaged: Annotated[
         bool, o.switch("--damaged", "Leave out files that are damaged or missing, and name them.")
     ] = False,
-    threads: Annotated[
-        int,
-        o.number(
-            Option("Number of shards fetched at a time.", metavar="N", shown="8", least=1), int
-        ),
-    ] = 8,
+    threads: Annotated[int, o.amount("Number of shards fetched at a time.", "N", "8")] = 8,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:

@@ -67,9 +67,21 @@ def switch(name: str, text: str) -> Any:
     return flag(Option(text), name)
 
 
+def value(text: str, metavar: str, shown: str = "", **settings: Any) -> Any:
+    """Return typer's form of an option of one command; `shown` is its default in words."""
+    return flag(Option(text, metavar=metavar, shown=shown), **settings)
+
+
+def amount(
+    text: str, metavar: str, shown: str, kind: type[int | float] = int, least: float = 1
+) -> Any:
+    """Return typer's form of an option of one command that takes a number."""
+    return number(Option(text, metavar=metavar, shown=shown, least=least), kind)
+
+
 def workers(text: str) -> Any:
     """Return the option `--workers` of a command whose workers do what `text` says."""
-    return number(Option(text, metavar="N", shown="usable cores", least=1), int)
+    return amount(text, "N", "usable cores")
 
 
 def max_rejected(shown: str) -> Any:

@@ -9,7 +9,6 @@ import typer
 from shardprep.cli import options as o
 from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
 from shardprep.errors import some_of
-from shardprep.recipe.options import Option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +37,10 @@ def verify(
     ] = False,
     source: Annotated[
         str | None,
-        o.flag(
-            Option(
-                "Source that the dataset was built from, for --repair.",
-                metavar="SOURCE",
-                shown="source of ./shardprep.toml",
-            )
+        o.value(
+            "Source that the dataset was built from, for --repair.",
+            "SOURCE",
+            "source of ./shardprep.toml",
         ),
     ] = None,
     workers: Annotated[int | None, o.workers("Number of processes that read.")] = None,
