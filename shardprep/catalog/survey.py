@@ -113,6 +113,7 @@ def survey_source(
     counts: Counter[int] = Counter()
     for value in targets.values:
         counts.update(value if isinstance(value, tuple) else [value] if type(value) is int else [])
+    zipped = [m.extent for m in listing.images if isinstance(m.extent, ZipExtent)]
     return Survey(
         source=str(source),
         num_images=len(keys),
@@ -128,18 +129,20 @@ def survey_source(
         others=_suffixes([m for m in listing.others if not m.key.lower().endswith(TABLE_SUFFIXES)]),
         skipped=dict(Counter(one.reason for one in listing.skipped)),
         follow_links=follow_links,
-        num_doubles=_num_doubles(listing.images),
+        num_doubles=len(zipped) - len({(one.num_bytes, one.crc32) for one in zipped}),
     )
 
 
 def recipe_text(survey: Survey) -> str:
     """Return the recipe of a survey as the text of a commented `shardprep.toml`."""
-    size = f"{survey.num_images:,} images, {survey.num_bytes / 1e6:,.1f} MB"
+    given = ", ".join(f"{count:,} {split}" for split, count in survey.splits.items())
+    has_test = "test" in survey.splits
+    ratios = "train=0.9,validation=0.1" if has_test else "train=0.8,validation=0.1,test=0.1"
     lines = [
         "# What `shardprep build` makes. A flag on the command line wins over this file;",
         "# `shardprep build --help` lists them; all that are not of one run alone are keys here.",
         "",
-        f"# {size}.",
+        f"# {survey.num_images:,} images, {survey.num_bytes / 1e6:,.1f} MB.",
         f"source = {toml_value(survey.source)}",
         "",
         *([*key_lines("follow_links", value=True), ""] if survey.follow_links else []),
@@ -148,7 +151,8 @@ def recipe_text(survey: Survey) -> str:
         "",
         *_label_lines(survey),
         "",
-        *_split_lines(survey),
+        f"# Folders give {given}; this would cut them anew:",
+        f"# split = {toml_value(ratios)}",
         "",
         *key_lines("shards", 20, is_set=False),
     ]
@@ -160,13 +164,12 @@ def recipe_text(survey: Survey) -> str:
 
 
 def _label_lines(survey: Survey) -> list[str]:
+    lines = ["# Where labels are found."]
     if survey.chosen == "none":
         lines = [
             "# No labels were found: folder, prefix, regex:PATTERN or csv:FILE:ID:LABEL would",
             "# say where they are.",
         ]
-    else:
-        lines = ["# Where labels are found."]
     if survey.classes:
         names = list(survey.classes)
         shown = ", ".join(names[:6]) + (f", … {len(names):,} classes" if names[6:] else "")
@@ -184,14 +187,6 @@ def _label_lines(survey: Survey) -> list[str]:
     return lines
 
 
-def _split_lines(survey: Survey) -> list[str]:
-    given = ", ".join(f"{count:,} {split}" for split, count in survey.splits.items())
-    lines = [f"# Folders give {given}; this would cut them anew:"]
-    ratios = "train=0.9,validation=0.1" if "test" in survey.splits else ""
-    lines.append(f"# split = {toml_value(ratios or 'train=0.8,validation=0.1,test=0.1')}")
-    return lines
-
-
 def _table(index: KeyIndex, table: Table) -> TableSurvey:
     facts = table.name, len(table.rows), table.header[:_MOST_COLUMNS]
     try:
@@ -204,12 +199,3 @@ def _table(index: KeyIndex, table: Table) -> TableSurvey:
 def _suffixes(members: Sequence[Member]) -> dict[str, int]:
     counts = Counter(PurePosixPath(m.key).suffix.lower() or "no suffix" for m in members)
     return dict(counts.most_common())
-
-
-def _num_doubles(members: Sequence[Member]) -> int:
-    marks = Counter(
-        (member.extent.num_bytes, member.extent.crc32)
-        for member in members
-        if isinstance(member.extent, ZipExtent)
-    )
-    return sum(count - 1 for count in marks.values())

@@ -10,6 +10,7 @@ import io
 import json
 import math
 import re
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -58,18 +59,17 @@ class Targets:
 
     def strata(self) -> list[tuple[int, ...]]:
         """Return the strata that a split spreads evenly: classes, or ten bins of a number."""
-        if self.kind == "class":
-            return [(value,) if isinstance(value, int) else () for value in self.values]
-        if self.kind == "multilabel":
-            return [value if isinstance(value, tuple) else () for value in self.values]
-        if self.kind == "regression":
-            order = sorted(v for v in self.values if isinstance(v, float))
-            bounds = [order[len(order) * i // _NUM_BINS] for i in range(1, _NUM_BINS)]
-            return [
-                (sum(value >= bound for bound in bounds),) if isinstance(value, float) else ()
-                for value in self.values
-            ]
-        return [() for _ in self.values]
+        order = sorted(value for value in self.values if isinstance(value, float))
+        bounds = [order[len(order) * i // _NUM_BINS] for i in range(1, _NUM_BINS) if order]
+
+        def strata(value: Target) -> tuple[int, ...]:
+            if isinstance(value, float):
+                return (bisect_right(bounds, value),)
+            if isinstance(value, int):
+                return (value,)
+            return value if isinstance(value, tuple) else ()
+
+        return [strata(value) for value in self.values]
 
 
 def make_targets(
