@@ -88,13 +88,7 @@ def _image_folders(mask: str, siblings: Collection[str]) -> set[str]:
 
 
 def annotation_findings(keys: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Return what was recognised beside the images, a line each for the user.
-
-    Args:
-        keys: of all images.
-        others: keys of what is no image.
-
-    """
+    """Return what was recognised among all images and what is no image, a line each."""
     found = []
     if masks := find_masks(keys).num_masks:
         globs = " ".join(f"--exclude '{name}/*'" for name in masks)

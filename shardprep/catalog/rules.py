@@ -97,8 +97,7 @@ def check_regex(pattern: str, group: str, where: str) -> None:
 
 def parse_csv_rule(argument: str) -> CsvRule:
     """Return the parts of what follows "csv:"."""
-    parts = argument.rsplit(":", 2)
-    files = tuple(parts[0].split(",")) if len(parts) == 3 else tuple(argument.split(","))
-    if len(parts) < 3:
-        return CsvRule(files)
-    return CsvRule(files, parts[1], tuple(n.strip() for n in parts[2].split(",") if n))
+    files, *columns = argument.rsplit(":", 2) if argument.count(":") >= 2 else (argument,)
+    id_column, labels = columns or ("", "")
+    names = tuple(name.strip() for name in labels.split(",") if name)
+    return CsvRule(tuple(files.split(",")), id_column, names)

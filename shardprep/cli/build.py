@@ -139,15 +139,8 @@ def _build_part(
     if as_json:
         from shardprep.cli.results import PartJson
 
-        print_json(
-            picked(
-                PartJson,
-                result,
-                path=result.workspace.location,
-                part=str(part),
-                elapsed_s=round(result.elapsed_s, 3),
-            )
-        )
+        more = {"path": result.workspace.location, "part": str(part)}
+        print_json(picked(PartJson, result, **more))
         return
     print_part(console(), result)
 

@@ -168,9 +168,7 @@ def only_archive() -> str:
 def dataset_at(dataset: str | None, *, damaged: bool = False) -> Path | RemoteDataset:
     """Return what `locate` finds; None is the dataset of the recipe, else the one in `tfrecords`.
 
-    Args:
-        dataset: a folder or an address in object storage, of the dataset or above it.
-        damaged: also take a dataset that has lost its manifest.
+    `damaged`: also take a dataset that has lost its manifest.
     """
     recipe = _recipe_here() if dataset is None else None
     if recipe is not None:

@@ -52,7 +52,8 @@ def console(*, stderr: bool = False, level: int = logging.INFO) -> Terminal:
 def picked(kind: Any, found: object, **more: Any) -> dict[str, Any]:
     """Return the keys of a type of `cli.results`, from `more` or else the attributes of `found`."""
     keys = [key for key in kind.__annotations__ if key in more or hasattr(found, key)]
-    return {key: more[key] if key in more else getattr(found, key) for key in keys}
+    values = {key: more[key] if key in more else getattr(found, key) for key in keys}
+    return {key: round(value, 3) if key == "elapsed_s" else value for key, value in values.items()}
 
 
 def print_json(result: Any) -> None:

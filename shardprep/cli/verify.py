@@ -51,10 +51,17 @@ def verify(
 
     Exits with 3 where problems are found, or remain after --repair.
     """
-    from shardprep.cli.resolve import dataset_at, repair_source
+    from shardprep.cli.display.progress import BuildProgress, ByteProgress
+    from shardprep.cli.resolve import dataset_at, local_source, repair_source
+    from shardprep.machine import usable_cores
+    from shardprep.verifier.dataset import verify_dataset
+    from shardprep.verifier.repair import repair_dataset
+
+    terminal, num_workers = console(stderr=True), workers or usable_cores()
 
     def checked(place: Path | RemoteDataset) -> Verification:
-        found = _verify(place, workers, decode=decode)
+        with ByteProgress(terminal) as progress:
+            found = verify_dataset(place, decode=decode, num_workers=num_workers, watcher=progress)
         if not as_json:
             _print(console(), found, decode=decode, repair=repair)
         return found
@@ -68,13 +75,14 @@ def verify(
     more: dict[str, Any] = {}
     if repair and found.problems:
         more["repaired"] = found.problems
-        _repair(found, origin, workers)
+        local = local_source(origin, terminal, refresh=False)
+        with BuildProgress(terminal) as progress:
+            repair_dataset(found, local, num_workers=num_workers, watcher=progress)
         found = checked(dataset_at(found.location))
     if as_json:
         from shardprep.cli.results import VerifyJson
 
-        more |= {"path": found.location, "elapsed_s": round(found.elapsed_s, 3)}
-        print_json(picked(VerifyJson, found, **more))
+        print_json(picked(VerifyJson, found, path=found.location, **more))
     if found.problems:
         raise typer.Exit(EXIT_PROBLEMS)
 
@@ -89,29 +97,6 @@ def _settled(place: Path | RemoteDataset) -> Path | RemoteDataset:
         return place
     settle(place)
     return locate(str(place), damaged=True)
-
-
-def _verify(place: Path | RemoteDataset, workers: int | None, *, decode: bool) -> Verification:
-    from shardprep.cli.display.progress import ByteProgress
-    from shardprep.machine import usable_cores
-    from shardprep.verifier.dataset import verify_dataset
-
-    with ByteProgress(console(stderr=True)) as progress:
-        return verify_dataset(
-            place, decode=decode, num_workers=workers or usable_cores(), watcher=progress
-        )
-
-
-def _repair(found: Verification, source: str, workers: int | None) -> None:
-    from shardprep.cli.display.progress import BuildProgress
-    from shardprep.cli.resolve import local_source
-    from shardprep.machine import usable_cores
-    from shardprep.verifier.repair import repair_dataset
-
-    terminal = console(stderr=True)
-    local = local_source(source, terminal, refresh=False)
-    with BuildProgress(terminal) as progress:
-        repair_dataset(found, local, num_workers=workers or usable_cores(), watcher=progress)
 
 
 def _print(terminal: Terminal, found: Verification, *, decode: bool, repair: bool) -> None:

@@ -157,25 +157,22 @@ def _tile(image: Image.Image, rows: slice, columns: slice) -> Image.Image:
 def _levels(image: Image.Image) -> _Levels | None:
     """Return the levels of an image of more than 8 bits, None for any other."""
     tags: Any = getattr(image, "tag_v2", {})
-    levels = _ascending_levels(image, tags)
-    if levels is not None and tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
-        return levels._replace(black=levels.white, white=levels.black)
-    return levels
-
-
-def _ascending_levels(image: Image.Image, tags: Any) -> _Levels | None:
+    low, high, dtype = 0.0, 1.0, ""
     if image.mode.startswith("I;16"):
         (bits, *_) = tags.get(_BITS_PER_SAMPLE, (16,))
-        return _Levels(0, (1 << min(bits, 16)) - 1)
-    if image.mode == "I":
+        high = (1 << min(bits, 16)) - 1
+    elif image.mode == "I":
         # Pillow reads 32 unsigned bits as signed ones
         unsigned = tags.get(_BITS_PER_SAMPLE) == (32,) and tags.get(_SAMPLE_FORMAT, (1,)) == (1,)
         dtype = "u4" if unsigned else ""
-        return _Levels(0, max(65535, _range(image, dtype)[1]), dtype)
-    if image.mode != "F":
+        high = max(65535, _range(image, dtype)[1])
+    elif image.mode == "F":
+        found = _range(image, "")
+        low, high = (0.0, 1.0) if found[0] >= 0 and found[1] <= 1 else found
+    else:
         return None
-    low, high = _range(image, "")
-    return _Levels(0, 1) if low >= 0 and high <= 1 else _Levels(low, high)
+    is_reversed = tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+    return _Levels(high, low, dtype) if is_reversed else _Levels(low, high, dtype)
 
 
 def _range(image: Image.Image, dtype: str) -> tuple[float, float]:

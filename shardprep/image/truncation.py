@@ -70,11 +70,6 @@ def _jpeg_header_is_cut(data: bytes) -> bool:
     return False
 
 
-def _riff_is_cut(data: bytes) -> bool:
-    (num_bytes,) = struct.unpack_from("<I", data, 4)
-    return bool(8 + num_bytes > len(data))
-
-
 def _boxes_are_cut(data: bytes) -> bool:
     """ISO/IEC 14496-12, 4.2: a size of 1 is followed by one of 64 bits, 0 reaches to the end."""
     at = 0
@@ -130,7 +125,7 @@ _FORMATS = (
     (rb"\x89PNG", _png_is_cut),
     (rb"\xff\xd8\xff", _jpeg_header_is_cut),
     (rb"GIF8", _gif_header_is_cut),
-    (rb"RIFF....WEBP", _riff_is_cut),
+    (rb"RIFF....WEBP", lambda data: 8 + int.from_bytes(data[4:8], "little") > len(data)),
     (rb"....(ftyp|jP  )", _boxes_are_cut),
     (rb"\xff\x4f\xff\x51", _codestream_is_cut),
     (rb"II\*\0|MM\0\*", _tiff_is_cut),

@@ -64,7 +64,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     if as_json:
         from shardprep.cli.results import BuildJson
 
-        more: dict[str, Any] = {"path": result.location, "elapsed_s": round(result.elapsed_s, 3)}
+        more: dict[str, Any] = {"path": result.location}
         if profiling.is_on():
             more["profile"] = {name: round(value, 4) for name, value in seconds.items()}
         print_json(picked(BuildJson, result, **more))
