@@ -17,6 +17,8 @@ import tempfile
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from pydantic import TypeAdapter
+
 from shardprep.benchmark import measure, trace
 from shardprep.benchmark.pipelines import PIPELINES, Source
 from shardprep.benchmark.result import Benchmark, Round, Timeline, Way
@@ -98,9 +100,7 @@ def _trace(name: str, source: Source, step_s: float) -> Timeline | None:
     )  # fmt: skip
     if done.returncode:
         return None
-    said = json.loads(done.stdout)
-    spans = {key: tuple(map(tuple, said[key])) for key in ("read", "decode", "train")}
-    return Timeline(**{**said, **spans})
+    return TypeAdapter(Timeline).validate_json(done.stdout)
 
 
 def _first_shards(folder: Path, split: str) -> list[Shard]:
@@ -123,9 +123,8 @@ def _warm(path: Path) -> None:
             while file.read(_BLOCK_BYTES):
                 pass
     except OSError as error:
-        raise DatasetError(
-            str(path), f"cannot be read ({error.strerror})", "build the set again"
-        ) from error
+        what = f"cannot be read ({error.strerror})"
+        raise DatasetError(str(path), what, "build the set again") from error
 
 
 class _Run:
@@ -181,7 +180,5 @@ class _Run:
         code = self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        how = (
-            f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        )
-        return f"{how}: {lines[-1]}" if lines else how
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return f"ended {how}: {lines[-1]}" if lines else f"ended {how}"

@@ -11,11 +11,18 @@ from shardprep.dataset.example import is_beyond_float32
 from shardprep.errors import RecipeError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from shardprep.catalog.lookup import TableMatch
 
 Value = int | float | str
+DType = Literal["int64", "float32", "bytes"]
+_READ: dict[DType, tuple[Callable[[str], Value], Value]] = {
+    "int64": (int, -1),
+    "float32": (float, math.nan),
+    "bytes": (str, ""),
+}
+"""Function that reads a cell, and the value of an empty one."""
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 """A whole number that is written in the one way in which int64 gives it back."""
 _FLOAT = re.compile(
@@ -30,7 +37,7 @@ class Column:
     """A column and the type of its cells; an empty cell is −1, NaN or ""."""
 
     name: str
-    dtype: Literal["int64", "float32", "bytes"]
+    dtype: DType
 
 
 def make_columns(
@@ -53,14 +60,15 @@ def make_columns(
             raise RecipeError("--columns", f"{name!r} is the name of another feature")
         cells = match.cells(name)
         dtype = _dtype(cells)
+        read, nothing = _READ[dtype]
         columns.append(Column(name, dtype))
-        values.append([_value(cell, dtype) for cell in cells])
+        values.append([read(cell) if cell else nothing for cell in cells])
         if dtype == "float32":
             _check_range(values[-1], name, match.table.name)
     return tuple(columns), list(zip(*values, strict=True))
 
 
-def _dtype(cells: Sequence[str]) -> Literal["int64", "float32", "bytes"]:
+def _dtype(cells: Sequence[str]) -> DType:
     others = [cell for cell in set(cells) if cell and not _INTEGER.fullmatch(cell)]
     if not others:
         return "int64"
@@ -73,11 +81,3 @@ def _check_range(numbers: Iterable[Value], column: str, table: str) -> None:
             what = f"column {column!r} has {number:g}, which float32 cannot hold"
             hint = "leave it out of --columns, or name the cell with --null"
             raise SourceError(table, what, hint)
-
-
-def _value(cell: str, dtype: str) -> Value:
-    if dtype == "int64":
-        return int(cell) if cell else -1
-    if dtype == "float32":
-        return float(cell) if cell else math.nan
-    return cell

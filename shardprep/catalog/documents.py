@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,10 +45,8 @@ class Documents:
         found = []
         for member in self._others:
             if member.key.lower().endswith(TABLE_SUFFIXES):
-                try:
+                with contextlib.suppress(SourceError):  # no table: it stays listed as skipped
                     found.append(self._parse(_read(member), member.key))
-                except SourceError:
-                    continue  # not a table after all: it stays listed as skipped
         return found
 
     def joined_table(self) -> Table | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from shardprep.cli import options as o
 from shardprep.cli.streams import console, print_json
 from shardprep.storage.url import local_path
@@ -20,8 +18,8 @@ EPILOG = (
 def download(
     slug: Annotated[
         str,
-        typer.Argument(
-            help="COMPETITION, OWNER/DATASET, OWNER/DATASET/VERSION, or the address of its page."
+        o.argument(
+            "COMPETITION, OWNER/DATASET, OWNER/DATASET/VERSION, or the address of its page."
         ),
     ],
     to: Annotated[

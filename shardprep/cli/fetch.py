@@ -19,11 +19,7 @@ EPILOG = "Examples:\n\nshardprep fetch s3://bucket/dogs_vs_cats --to tfrecords"
 
 def fetch(
     url: Annotated[
-        str,
-        typer.Argument(
-            help="Address of the dataset or one above it: s3://, gs:// or az://.",
-            show_default=False,
-        ),
+        str, o.argument("Address of the dataset or one above it: s3://, gs:// or az://.")
     ],
     to: Annotated[
         Path, o.value("Folder of datasets.", "DIR", "tfrecords", parser=local_path)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from shardprep.cli import options as o
 from shardprep.cli.streams import console
 
@@ -15,10 +13,9 @@ EPILOG = "Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_v
 def finalize(
     dataset: Annotated[
         str | None,
-        typer.Argument(
-            help="Folder of the dataset or one above it. By default what ./shardprep.toml builds, "
-            "else the one unfinished build under ./tfrecords.",
-            show_default=False,
+        o.argument(
+            "Folder of the dataset or one above it. By default what ./shardprep.toml builds, else "
+            "the one unfinished build under ./tfrecords."
         ),
     ] = None,
     max_rejected: Annotated[float | None, o.max_rejected(shown="share of the parts")] = None,

@@ -25,10 +25,7 @@ EPILOG = "Example:\n\nshardprep init dogs-vs-cats.zip && shardprep build"
 def init(
     source: Annotated[
         str | None,
-        typer.Argument(
-            help="Folder, archive or kaggle:…. By default the one archive in this folder.",
-            show_default=False,
-        ),
+        o.argument("Folder, archive or kaggle:…. By default the one archive in this folder."),
     ] = None,
     follow_links: o.FollowLinks = False,
     overwrite: o.Overwrite = False,

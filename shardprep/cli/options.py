@@ -79,6 +79,11 @@ def amount(
     return number(Option(text, metavar=metavar, shown=shown, least=least), kind)
 
 
+def argument(text: str) -> Any:
+    """Return typer's form of an argument, whose help says what its default is."""
+    return typer.Argument(help=text, show_default=False)
+
+
 def workers(text: str) -> Any:
     """Return the option `--workers` of a command whose workers do what `text` says."""
     return amount(text, "N", "usable cores")
@@ -112,15 +117,12 @@ class Group(_Plain, TyperGroup):
     """The program: all commands."""
 
 
-Source = Annotated[
-    str | None, typer.Argument(help=help_of(BUILD_OPTIONS["source"]), show_default=False)
-]
+Source = Annotated[str | None, argument(help_of(BUILD_OPTIONS["source"]))]
 Dataset = Annotated[
     str | None,
-    typer.Argument(
-        help="Folder of the dataset or one above it, here or in object storage (s3://, gs://, "
-        "az://). By default what ./shardprep.toml builds, else the one dataset under ./tfrecords.",
-        show_default=False,
+    argument(
+        "Folder of the dataset or one above it, here or in object storage (s3://, gs://, az://). "
+        "By default what ./shardprep.toml builds, else the one dataset under ./tfrecords."
     ),
 ]
 FollowLinks = Annotated[bool, flag(BUILD_OPTIONS["follow_links"], "--follow-links")]

@@ -120,10 +120,11 @@ def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
 
 def part_of(text: str) -> Part:
     """Return the part that "3/16" means."""
-    number, slash, count = text.partition("/")
-    if not (slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+    found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+    part = Part(int(found[1]), int(found[2])) if found else Part(0, 0)
+    if not 1 <= part.number <= part.count:
         raise RecipeError("--part", f"{text!r} is not I/N, such as 3/16", "count from 1 to N")
-    return Part(int(number), int(count))
+    return part
 
 
 def unfinished(dataset: str | None) -> Workspace:
