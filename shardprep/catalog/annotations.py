@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.catalog.splits import given_split
+from shardprep.errors import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -106,8 +107,7 @@ def annotation_findings(keys: Sequence[str], others: Sequence[str]) -> list[str]
             )
     coco = [key for key in others if _COCO.search(key)]
     if coco:
-        more = f" and {len(coco) - 1:,} more" if coco[1:] else ""
-        found.append(f"annotations of COCO are not read yet: {coco[0]}{more}")
+        found.append(f"annotations of COCO are not read yet: {some_of(coco, 1)}")
     return found
 
 

@@ -78,12 +78,11 @@ class Candidate:
     @property
     def flags(self) -> str:
         """The flags that choose this candidate, as typed in a shell."""
-        pairs = [
+        return " ".join(
             f"--{key} {shlex.quote(value)}"
             for key, values in self.keys.items()
             for value in ((values,) if isinstance(values, str) else values)
-        ]
-        return " ".join(pairs)
+        )
 
 
 def candidate(labelling: Labelling, **part: str | tuple[str, ...]) -> Candidate:
