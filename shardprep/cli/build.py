@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from shardprep.cli.resolve import Crew
     from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.part import Part
+    from shardprep.writer.shard_plan import Part
 
 EPILOG = (
     "Examples:\n\n"

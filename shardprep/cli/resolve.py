@@ -19,7 +19,7 @@ from shardprep.source.names import is_archive_name
 from shardprep.storage.url import is_url
 from shardprep.writer.build import ON_THIS_MACHINE
 from shardprep.writer.engine.ray import cluster
-from shardprep.writer.part import Part
+from shardprep.writer.shard_plan import Part
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.find import find_workspace, refuse_other_parts, workspace_of
 

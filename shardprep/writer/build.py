@@ -21,10 +21,9 @@ from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.finalize import BuildResult, complete
 from shardprep.writer.fingerprint import differences, make_fingerprint
 from shardprep.writer.outline import make_outline, write_outline
-from shardprep.writer.part import WHOLE, Part
 from shardprep.writer.plan import frozen_plan
 from shardprep.writer.receipt import is_done, write_skipped
-from shardprep.writer.shard import ShardTask
+from shardprep.writer.shard_plan import WHOLE, Part
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.damaged import find_damage
 from shardprep.writer.workspace.find import workspace_of
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.job import Engine
     from shardprep.writer.outline import Outline
     from shardprep.writer.plan import BuildPlan
+    from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.damaged import DamagedDataset
     from shardprep.writer.workspace.layout import Folders
     from shardprep.writer.workspace.states import Workspace
@@ -57,7 +57,7 @@ class Watcher(Protocol):
     def notice(self, line: str) -> None:
         """Take one line about something worth knowing."""
 
-    def planned(self, plan: BuildPlan, shards: Sequence[ShardTask], num_done: int) -> None:
+    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
         """Take the plan, and the shards that this run is to write; called once.
 
         Earlier runs have done `num_done` of the items in these shards.
@@ -263,7 +263,7 @@ class _Shards:
             frozen_plan(self.recipe, scratch, watcher.notice) as plan,
         ):
             outline = make_outline(plan, self.recipe, self.fingerprint, part.count)
-            mine = part.of([ShardTask(plan.shard_name(shard), shard) for shard in plan.shards])
+            mine = part.of(plan.shards)
             states.join(workspace, self.fingerprint)
             folders = states.folders_of(workspace, self.fingerprint)
             with states.writing(workspace):
@@ -274,13 +274,13 @@ class _Shards:
         return folders, outline, num_new
 
     def _write_shards(
-        self, folders: Folders, plan: BuildPlan, mine: Sequence[ShardTask], watcher: Watcher
+        self, folders: Folders, plan: BuildPlan, mine: Sequence[ShardPlan], watcher: Watcher
     ) -> int:
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             done = pool.map(lambda shard: is_done(folders, shard.name), mine)
             todo = [shard for shard, is_so in zip(mine, done, strict=True) if not is_so]
-        num_todo = sum(len(shard.plan.items) for shard in todo)
-        num_mine = sum(len(shard.plan.items) for shard in mine)
+        num_todo = sum(len(shard.items) for shard in todo)
+        num_mine = sum(len(shard.items) for shard in mine)
         watcher.planned(plan, mine, num_mine - num_todo)
         if not todo:
             return 0
@@ -307,7 +307,7 @@ class _Shards:
                 "free some space, give another --out, or a smaller --size",
             )
 
-    def _check_source(self, mine: Sequence[ShardTask]) -> None:
+    def _check_source(self, mine: Sequence[ShardPlan]) -> None:
         """Check that the source is still what was planned; else forget the shards read from it."""
         with contextlib.suppress(SourceError):
             if make_fingerprint(self.recipe).inputs == self.fingerprint.inputs:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
-from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest, Shard
+from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.dataset.totals import Tally
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.profiling import stage
 from shardprep.writer.outline import read_outline
-from shardprep.writer.part import numbers_of
 from shardprep.writer.receipt import is_written, read_receipt, read_skipped
+from shardprep.writer.shard_plan import numbers_of
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.layout import SKIPPED_FILE, receipt_name, taken_over
 
@@ -191,16 +191,10 @@ def _tables(folders: Folders, outline: Outline, tally: Tally) -> Iterator[pa.Tab
     One table is held at a time, so memory does not grow with the data.
     """
     for shard in outline.shards:
-        receipt = read_receipt(folders.state, shard.name, folders.build)
+        receipt = read_receipt(folders, shard.name)
         if receipt is None:
             raise _missing(folders, receipt_name(shard.name))
-        measured = Shard(
-            name=shard.name,
-            num_records=receipt.num_records,
-            num_bytes=receipt.written.num_bytes,
-            sha256=receipt.written.sha256,
-        )
-        tally.add(measured, shard.split, receipt.table)
+        tally.add(receipt.shard, shard.split, receipt.table)
         index = item_table.index_text(receipt.table)
         folders.output.write(index_name(shard.name), index.encode())
         yield receipt.table

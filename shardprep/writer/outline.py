@@ -36,7 +36,6 @@ class PlannedShard(_Model):
     name: str
     """`grammar.shard_name` of the dataset, the split, its place and their number."""
     split: Name
-    num_items: Count
 
 
 class Outline(_Model):
@@ -63,10 +62,12 @@ class Outline(_Model):
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         counts = Counter(shard.split for shard in self.shards)
-        seen: Counter[str] = Counter()
-        for shard in self.shards:
-            wanted = shard_name(self.name, shard.split, seen[shard.split], counts[shard.split])
-            seen[shard.split] += 1
+        names = [
+            shard_name(self.name, split, i, count)
+            for split, count in counts.items()
+            for i in range(count)
+        ]
+        for shard, wanted in zip(self.shards, names, strict=True):
             if shard.name != wanted:
                 message = f"a shard is called {shard.name!r}, not {wanted}"
                 raise ValueError(message)
@@ -77,11 +78,6 @@ class Outline(_Model):
             message = "fingerprint.options has no seed"
             raise ValueError(message)
         return self
-
-    @property
-    def num_items(self) -> int:
-        """Items of all shards."""
-        return sum(shard.num_items for shard in self.shards)
 
 
 def make_outline(
@@ -97,10 +93,7 @@ def make_outline(
         labels_from=plan.labels_from,
         num_rows_without_image=len(plan.rows_without_image),
         rows_without_image=plan.rows_without_image[:_SHOWN_ROWS],
-        shards=tuple(
-            PlannedShard(name=plan.shard_name(one), split=one.split, num_items=len(one.items))
-            for one in plan.shards
-        ),
+        shards=tuple(PlannedShard(name=one.name, split=one.split) for one in plan.shards),
         skipped=dict(sorted(Counter(one.reason for one in plan.skipped).items())),
         max_rejected=recipe.max_rejected,
         num_parts=num_parts,

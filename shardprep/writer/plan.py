@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.splits import parse_split_rule
-from shardprep.dataset.grammar import shard_name
 from shardprep.dataset.schema import TARGET_FEATURES, Schema, load_schema
 from shardprep.errors import RecipeError, SchemaError
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
 from shardprep.source.extent import RefusedExtent
 from shardprep.source.listing import Skipped
-from shardprep.writer.shard_plan import ShardPlan, cut_splits, plan_shards
+from shardprep.writer.shard_plan import cut_splits, plan_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.catalog import Item
     from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.part import Part
+    from shardprep.writer.shard_plan import Part, ShardPlan
 
 _RECORD_OVERHEAD_BYTES = 200
 """Bytes of a record besides its image and key: framing and feature names."""
@@ -59,12 +58,21 @@ class BuildPlan:
         estimate = self.estimated_bytes * num_items // self.num_items
         return replace(self, shards=shards, estimated_bytes=estimate)
 
-    def shard_name(self, shard: ShardPlan) -> str:
-        """Return the file name of one of the shards."""
-        return shard_name(self.name, shard.split, shard.index, shard.count)
+
+@contextlib.contextmanager
+def _paused_collection() -> Iterator[None]:
+    """Pause the garbage collector, which finds nothing in objects that are only made."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @stage("plan")
+@_paused_collection()
 def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> BuildPlan:
     """Return the plan of a recipe.
 
@@ -78,8 +86,22 @@ def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> 
         ShardprepError: the source, its labels, the schema or the options do not allow it.
 
     """
-    with _paused_collection():
-        return _make_plan(recipe, work_dir, notice)
+    spec = recipe.image_spec
+    catalog = make_catalog(recipe, work_dir, notice)
+    items, skipped = _final_splits(catalog, recipe)
+    estimate = sum(_record_bytes(item, spec) for item in items)
+    return BuildPlan(
+        name=recipe.dataset_name,
+        shards=plan_shards(recipe.dataset_name, items, recipe.shards, estimate, recipe.seed),
+        skipped=skipped,
+        spec=spec,
+        schema=_schema(recipe, catalog, spec),
+        labels_from=catalog.labels_from,
+        rows_without_image=catalog.rows_without_image,
+        columns=tuple(column.name for column in catalog.columns),
+        findings=catalog.findings,
+        estimated_bytes=estimate,
+    )
 
 
 @contextlib.contextmanager
@@ -101,37 +123,6 @@ def frozen_plan(
     finally:
         if freezes:
             gc.unfreeze()
-
-
-@contextlib.contextmanager
-def _paused_collection() -> Iterator[None]:
-    """Pause the garbage collector, which finds nothing in objects that are only made."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> BuildPlan:
-    spec = recipe.image_spec
-    catalog = make_catalog(recipe, work_dir, notice)
-    items, skipped = _final_splits(catalog, recipe)
-    estimate = sum(_record_bytes(item, spec) for item in items)
-    return BuildPlan(
-        name=recipe.dataset_name,
-        shards=plan_shards(items, recipe.shards, estimate, recipe.seed),
-        skipped=skipped,
-        spec=spec,
-        schema=_schema(recipe, catalog, spec),
-        labels_from=catalog.labels_from,
-        rows_without_image=catalog.rows_without_image,
-        columns=tuple(column.name for column in catalog.columns),
-        findings=catalog.findings,
-        estimated_bytes=estimate,
-    )
 
 
 def _record_bytes(item: Item, spec: ImageSpec) -> int:

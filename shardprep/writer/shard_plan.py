@@ -1,7 +1,12 @@
-"""Split, order and shard of every item, as a pure function.
+"""Split, order, shard and part of every item, as a pure function.
 
 It follows from the keys, labels, options and the seed alone, never from the order in which a disk
 lists its files, from the number of workers, or from time.
+
+Splits of items with groups or several classes are cut by iterative stratification (Sechidis,
+Tsoumakas, Vlahavas: On the Stratification of Multi-label Data, ECML PKDD 2011), with groups in
+place of single examples: the rarest class is dealt out first, its largest groups first, each to
+the split that still wants most of this class.
 """
 
 from __future__ import annotations
@@ -9,15 +14,18 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from shardprep.dataset.grammar import shard_name
 from shardprep.errors import RecipeError
-from shardprep.writer.stratify import cut_together
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardprep.catalog.catalog import Item
+
+_Shard = TypeVar("_Shard")
 
 SHARD_BYTES = 128 << 20
 """Size of a shard in bytes where no number is asked for: large enough to stream, small enough to
@@ -25,22 +33,40 @@ spread over readers."""
 MAX_CHUNK_ITEMS = 256
 _CHUNK_BYTES = 16 << 20
 _CHUNKS_A_BUILD = 64
+_NO_CLASS = -1
+"""Class index of items without a class."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPlan:
-    """The items of one shard, in the order of its records."""
+class ShardPlan(NamedTuple):
+    """One shard to be written: the slice of the plan that travels to a worker."""
 
+    name: str
+    """File name."""
     split: str
-    index: int
-    """From 0 to `count` - 1."""
-    count: int
-    """Number of shards of this split."""
     items: tuple[Item, ...]
+    """Items in the order of their records."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Part:
+    """One of the equal parts of a build, which machines do independently: every N-th shard."""
+
+    number: int
+    """From 1 to `count`."""
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def of(self, shards: Sequence[_Shard]) -> Sequence[_Shard]:
+        """Return the shards of this part, none where there are fewer shards than parts."""
+        return shards[self.number - 1 :: self.count]
+
+
+WHOLE = Part(1, 1)
+
+
+class Cut(NamedTuple):
     """Items with their new splits, and those that are left out."""
 
     items: list[Item]
@@ -59,7 +85,7 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
     pool = sorted(labelled or items, key=lambda item: _rank(item.key, seed, b"split"))
     rest = [item for item in items if item.target is None] if labelled else []
     if any(item.group or len(item.strata) > 1 for item in pool):
-        cut = cut_together(pool, ratios)
+        cut = _cut_together(pool, ratios)
     else:
         cut = _cut_apart(pool, ratios)
     cut.extend(item for item in rest if item.split not in ratios)
@@ -67,11 +93,16 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
 
 
 def plan_shards(
-    items: Sequence[Item], num_shards: int | None, estimated_bytes: int, seed: int
+    dataset: str,
+    items: Sequence[Item],
+    num_shards: int | None,
+    estimated_bytes: int,
+    seed: int,
 ) -> tuple[ShardPlan, ...]:
     """Return the shards of all splits, each split shuffled by the seed and cut evenly.
 
     Args:
+        dataset: name of the dataset.
         items: with their final splits.
         num_shards: of the largest split; the others get as many as keep shards of equal size, at
             least 1. None: by size, about `SHARD_BYTES` each.
@@ -102,8 +133,8 @@ def plan_shards(
         count = max(1, round(num_shards * len(members) / largest))
         bounds = [len(members) * i // count for i in range(count + 1)]
         plans.extend(
-            ShardPlan(split, i, count, tuple(members[bounds[i] : bounds[i + 1]]))
-            for i in range(count)
+            ShardPlan(shard_name(dataset, split, i, count), split, tuple(members[start:end]))
+            for i, (start, end) in enumerate(pairwise(bounds))
         )
     return tuple(plans)
 
@@ -118,6 +149,19 @@ def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[tuple
     size = max(1, min(size, -(-num_items // _CHUNKS_A_BUILD)))
     for start in range(0, len(plan.items), size):
         yield plan.items[start : start + size]
+
+
+def numbers_of(shards: Iterable[int], count: int) -> str:
+    """Return the numbers of the parts, of `count`, that hold some shards, as "2,5,7-9".
+
+    Shards are counted from 0, parts from 1. Array jobs take the text as it is.
+    """
+    numbers = sorted({shard % count + 1 for shard in shards})
+    runs = [
+        [number for _, number in run]
+        for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _cut_apart(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item]:
@@ -149,6 +193,46 @@ def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]
         counts[split] += 1
         debts[split] -= 1.0
     return counts
+
+
+def _cut_together(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item]:
+    """Return the items with splits near the ratios, in total and for every class.
+
+    No group is parted. The order of `pool` decides between what is otherwise equal.
+    """
+    groups: dict[str, list[Item]] = defaultdict(list)
+    for item in pool:
+        groups[(item.group and f"group {item.group}") or f"item {item.key}"].append(item)
+    counts = {name: _classes(members) for name, members in groups.items()}
+    by_class: dict[int, list[str]] = defaultdict(list)
+    for name, classes in counts.items():
+        for label in classes:
+            by_class[label].append(name)
+    left = _classes(pool)
+    wanted = {
+        split: Counter({k: n * share for k, n in left.items()}) for split, share in ratios.items()
+    }
+    room = {split: len(pool) * share for split, share in ratios.items()}
+    owed = dict.fromkeys(ratios, 0.0)
+    split_of: dict[str, str] = {}
+    while left:
+        label = min(left, key=lambda label: (left[label], label))
+        waiting = [name for name in by_class[label] if name not in split_of]
+        for name in sorted(waiting, key=lambda name: -counts[name][label]):
+            split = max(ratios, key=lambda s: (wanted[s][label] + owed[s], room[s]))
+            split_of[name] = split
+            wanted[split].subtract(counts[name])
+            room[split] -= len(groups[name])
+            left.subtract(counts[name])
+        for split in ratios:  # what rounding left: over many small classes it adds up
+            owed[split] += wanted[split][label]
+        left = +left
+    return [item.in_split(split_of[name]) for name, members in groups.items() for item in members]
+
+
+def _classes(members: Sequence[Item]) -> Counter[int]:
+    """Count the items of a group by class."""
+    return Counter(label for item in members for label in item.strata or (_NO_CLASS,))
 
 
 def _rank(key: str, seed: int, purpose: bytes) -> bytes:

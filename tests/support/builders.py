@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.limits import WorkerLimits
     from shardprep.writer.finalize import BuildResult
     from shardprep.writer.plan import BuildPlan
-    from shardprep.writer.shard import ShardTask
+    from shardprep.writer.shard_plan import ShardPlan
 
     Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 
@@ -132,7 +132,7 @@ class Quiet:
         """Remember the line."""
         self.lines.append(line)
 
-    def planned(self, plan: BuildPlan, shards: Sequence[ShardTask], num_done: int) -> None:
+    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
         """Remember how much was done before."""
         del plan, shards
         self.num_done = num_done

@@ -19,7 +19,7 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_part
 from shardprep.writer.engine.job import by_chunks
 from shardprep.writer.finalize import finalize_dataset
-from shardprep.writer.part import Part
+from shardprep.writer.shard_plan import Part
 from shardprep.writer.workspace.find import find_workspace
 from tests.support.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
 from tests.support.builders import build_part as one_part

@@ -26,9 +26,8 @@ from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.limits import WorkerLimits
 from shardprep.writer.finalize import TooManyRejectedError
-from shardprep.writer.part import Part, numbers_of
 from shardprep.writer.plan import make_plan
-from shardprep.writer.shard import ShardTask
+from shardprep.writer.shard_plan import Part, numbers_of
 from shardprep.writer.workspace.layout import Folders
 from tests.support.builders import (
     Quiet,
@@ -669,9 +668,9 @@ def test_what_travels_to_a_worker_does_not_grow_with_the_plan(tmp_path: Path) ->
         source = write(tmp_path / "pets.zip", zip_bytes({"train.zip": zip_bytes(members)}))
         keys = {"source": str(source), "labels": "none", "shards": num_items // 8}
         plan = make_plan(make_recipe(keys, "test"), tmp_path / "work", print)
-        task = ShardTask("pets", plan.shards[0])
-        chunk = ChunkTask("pets", 0, task.plan.items[:4])
-        assert len(task.plan.items) == 8
+        task = plan.shards[0]
+        chunk = ChunkTask("pets", 0, task.items[:4])
+        assert len(task.items) == 8
         folder = LocalFolder(tmp_path)
         encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns)
         job = ShardJob(Folders(folder, folder), encoder, WorkerLimits(), num_items, 100)

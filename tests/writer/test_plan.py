@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections import Counter
@@ -15,6 +16,7 @@ from shardprep.catalog.catalog import Item
 from shardprep.dataset.grammar import shard_name
 from shardprep.errors import RecipeError
 from shardprep.source.extent import PlainExtent
+from shardprep.writer import shard_plan
 from shardprep.writer.shard_plan import (
     MAX_CHUNK_ITEMS,
     SHARD_BYTES,
@@ -22,7 +24,6 @@ from shardprep.writer.shard_plan import (
     _shares,
     chunks,
     cut_splits,
-    plan_shards,
 )
 from tests.support.examples import examples
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIXTY = examples(60, database=None)
+plan_shards = functools.partial(shard_plan.plan_shards, "pets")
 
 
 def item(key: str, split: str = "train", *labels: int, group: str = "") -> Item:
@@ -133,8 +135,8 @@ def test_shards_are_numbered_from_0_and_know_their_count(
     num_shards = min(num_shards, _largest(items))
     for _, group in groupby(plan_shards(items, num_shards, 0, seed), lambda shard: shard.split):
         shards = list(group)
-        assert [shard.index for shard in shards] == list(range(len(shards)))
-        assert {shard.count for shard in shards} == {len(shards)}
+        names = [shard_name("pets", shards[0].split, i, len(shards)) for i in range(len(shards))]
+        assert [shard.name for shard in shards] == names
 
 
 def test_train_comes_first_and_other_splits_by_name() -> None:
@@ -205,21 +207,21 @@ def test_the_size_of_shards_is_that_of_the_largest_split() -> None:
 def test_chunks_are_the_items_of_the_shard_in_order(
     size: int, more_items: int, record_bytes: int
 ) -> None:
-    shard = ShardPlan("train", 0, 1, tuple(items_of("train", size)))
+    shard = ShardPlan("pets", "train", tuple(items_of("train", size)))
     cut = list(chunks(shard, size + more_items, record_bytes))
     assert tuple(item for chunk in cut for item in chunk) == shard.items
     assert all(1 <= len(chunk) <= MAX_CHUNK_ITEMS == 256 for chunk in cut)
 
 
 def test_a_chunk_of_large_records_stays_small() -> None:
-    shard = ShardPlan("train", 0, 1, tuple(items_of("train", 300)))
+    shard = ShardPlan("pets", "train", tuple(items_of("train", 300)))
     for record_bytes in (1 << 20, 100 << 20, 4 << 30):
         most = max(len(chunk) for chunk in chunks(shard, 10**6, record_bytes))
         assert most == 1 or most * record_bytes <= 64 << 20
 
 
 def test_a_small_build_is_cut_into_chunks_for_many_workers() -> None:
-    shard = ShardPlan("train", 0, 1, tuple(items_of("train", 256)))
+    shard = ShardPlan("pets", "train", tuple(items_of("train", 256)))
     assert len(list(chunks(shard, 256, 10_000))) >= 32
 
 

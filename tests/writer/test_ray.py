@@ -25,7 +25,6 @@ from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.ray import cluster
 from shardprep.writer.engine.ray.cluster import connected
 from shardprep.writer.engine.ray.preflight import difference, terms
-from shardprep.writer.shard import ShardTask
 from shardprep.writer.shard_plan import ShardPlan
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.ending import Deadly
@@ -232,7 +231,7 @@ def test_the_death_of_the_command_s_own_node_is_one_line(monkeypatch: pytest.Mon
         raise LocalRayletDiedError
 
     monkeypatch.setattr(ray, "get", get)
-    shard = ShardTask("pets-train", ShardPlan("train", 0, 1, ()))
+    shard = ShardPlan("pets-train", "train", ())
     with pytest.raises(BuildError) as error:
         engine._result(None, shard)
     assert str(error.value) == (
@@ -312,7 +311,7 @@ def test_what_cluster_is_meant_must_be_said(case: str, monkeypatch: pytest.Monke
 def _agreed(tmp_path: Path) -> Iterator[Terms]:
     source = write(tmp_path / "pets.tar", b"a source")
     item = Item("0", PlainExtent(str(source), 0, 8), "train")
-    shard = ShardTask("pets-train", ShardPlan("train", 0, 1, (item,)))
+    shard = ShardPlan("pets-train", "train", (item,))
     (tmp_path / "out").mkdir()
     with terms([shard], LocalFolder(tmp_path / "out")) as agreed:
         yield agreed

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from shardprep.writer.plan import BuildPlan
-    from shardprep.writer.shard import ShardTask
+    from shardprep.writer.shard_plan import ShardPlan
 
 _LINE_EVERY_S = 10.0
 
@@ -103,12 +103,12 @@ class BuildProgress(Bar):
         )
         self._total = self._num_done = self._num_new = self._num_rejected = 0
 
-    def planned(self, plan: BuildPlan, shards: Sequence[ShardTask], num_done: int) -> None:
+    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
         """Say what is to be done and start counting."""
         num_all = len(plan.shards)
         written = counted(num_all, "shard")
         self.notice(f"{plan.num_items:,} images to {written}, labels by {plan.labels_from}")
-        num_items = sum(len(shard.plan.items) for shard in shards)
+        num_items = sum(len(shard.items) for shard in shards)
         if len(shards) < num_all:
             self.notice(f"this part: {num_items:,} images, {len(shards):,} of the shards")
         for line in plan.findings:

@@ -17,10 +17,11 @@ from shardprep.profiling import stage
 from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 from shardprep.writer.engine.commits import Commits
 from shardprep.writer.engine.limits import WorkerLimits
-from shardprep.writer.shard import ShardTask, ShardWriter
+from shardprep.writer.shard import ShardWriter
 from shardprep.writer.shard_plan import chunks
 
 if TYPE_CHECKING:
+    from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.layout import Folders
 
 
@@ -36,10 +37,10 @@ class ShardJob:
     record_bytes: int
     """Estimated bytes of a record."""
 
-    def tasks(self, shard: ShardTask) -> Iterator[ChunkTask]:
+    def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
         """Yield the chunks of a shard."""
         start = 0
-        for items in chunks(shard.plan, self.num_items, self.record_bytes):
+        for items in chunks(shard, self.num_items, self.record_bytes):
             yield ChunkTask(shard.name, start, items)
             start += len(items)
 
@@ -52,7 +53,7 @@ class Progress(NamedTuple):
     """Rejected items among `num_items`."""
 
 
-Engine = Callable[[ShardJob, Sequence[ShardTask], int], Generator[Progress]]
+Engine = Callable[[ShardJob, Sequence["ShardPlan"], int], Generator[Progress]]
 """Takes the job, the shards, and how many workers it may have."""
 ChunkRunner = Callable[
     [ChunkEncoder, Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]
@@ -66,7 +67,7 @@ def by_chunks(run: ChunkRunner) -> Engine:
     While one is committed the next is written.
     """
 
-    def engine(job: ShardJob, shards: Sequence[ShardTask], num_workers: int) -> Generator[Progress]:
+    def engine(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> Generator[Progress]:
         tasks = (task for shard in shards for task in job.tasks(shard))
         first = list(islice(tasks, num_workers))  # workers without a task are not started
         with (
@@ -82,7 +83,7 @@ def by_chunks(run: ChunkRunner) -> Engine:
 
 
 def write_shard(
-    job: ShardJob, shard: ShardTask, encoded: Iterator[EncodedChunk]
+    job: ShardJob, shard: ShardPlan, encoded: Iterator[EncodedChunk]
 ) -> Iterator[Progress]:
     """Write one shard from the next chunks of an iterator, which are its own."""
     writer = ShardWriter(job.folders, shard)

@@ -11,7 +11,6 @@ import pyarrow as pa
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, is_own, lacking, read_schema
 from shardprep.dataset.item_table import COLUMNS, read_items, rows_by_shard
 from shardprep.errors import BuildError, ShardprepError, some_of
-from shardprep.storage.folder import Written
 from shardprep.storage.regular_file import sha256_of
 from shardprep.writer.fingerprint import differences
 from shardprep.writer.receipt import Receipt, write_receipt
@@ -59,7 +58,7 @@ class DamagedDataset:
     def take_into(self, workspace: Workspace) -> None:
         """Make the intact shards, and the foreign files, part of the build begun there."""
         for name in self.foreign:
-            workspace.adopt(name, name, "")
+            workspace.adopt(name, "", name)
         if self.items is None:
             return
         rows = rows_by_shard(read_items(self.items, COLUMNS.names))
@@ -67,9 +66,8 @@ class DamagedDataset:
         def take(name: str) -> None:
             shard = self.manifest.shards[name]
             table = pa.Table.from_pydict(rows[name].to_pydict(), schema=COLUMNS)
-            file, mark = self.intact[name]
-            written = Written(shard.num_bytes, shard.sha256, workspace.adopt(file, name, mark))
-            write_receipt(workspace.state, name, Receipt(shard.num_records, written, table))
+            mark = workspace.adopt(*self.intact[name], name)
+            write_receipt(workspace.state, Receipt(shard, mark, table))
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(take, self.intact))

@@ -123,13 +123,13 @@ class LocalWorkspace:
         self.state.write(BUILD_FILE, build)
         return True
 
-    def adopt(self, file: str, name: str, mark: str) -> str:
+    def adopt(self, file: str, mark: str, name: str) -> str:
         """Make a file of the finished dataset a file of the build, without a copy if possible.
 
         Args:
             file: name in the finished dataset.
-            name: name in the build.
             mark: ETag in the finished dataset, "" on a disk.
+            name: name in the build.
 
         Returns:
             The ETag in the build, "" on a disk.

@@ -127,7 +127,7 @@ class ObjectWorkspace:
                 self._remove_draft(draft, found)
         self._forget()
 
-    def adopt(self, file: str, name: str, mark: str) -> str:
+    def adopt(self, file: str, mark: str, name: str) -> str:
         if file == name or not is_own(name):
             return mark
         begun = read_build(self.state)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from shardprep.writer.chunk import EncodedChunk
     from shardprep.writer.engine.ray.cluster import Node
-    from shardprep.writer.shard import ShardTask
+    from shardprep.writer.shard_plan import ShardPlan
 
 _MOST_DEATHS = 4
 """Workers lost over one shard after which the cluster is at fault, and no image."""
@@ -78,7 +78,7 @@ class _Done(NamedTuple):
     """Seconds by stage, where they are counted."""
 
 
-def by_shards(job: ShardJob, shards: Sequence[ShardTask], num_workers: int) -> Generator[Progress]:
+def by_shards(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> Generator[Progress]:
     """Write the shards on the cluster that this process is connected to; an `Engine`.
 
     At most `num_workers` tasks are begun and not yet finished. Progress comes shard by shard.
@@ -93,7 +93,7 @@ def by_shards(job: ShardJob, shards: Sequence[ShardTask], num_workers: int) -> G
         order = _Order(job, agreed, str(Path.cwd()))
         _compare(order, nodes())
         with contextlib.ExitStack() as ends:
-            running: dict[Any, ShardTask] = {}
+            running: dict[Any, ShardPlan] = {}
             ends.callback(_cancel, running)
             yield from _run(_Submit(order, shards), deque(shards), num_workers, running)
 
@@ -101,21 +101,21 @@ def by_shards(job: ShardJob, shards: Sequence[ShardTask], num_workers: int) -> G
 class _Submit:
     """Starts tasks."""
 
-    def __init__(self, order: _Order, shards: Sequence[ShardTask]) -> None:
+    def __init__(self, order: _Order, shards: Sequence[ShardPlan]) -> None:
         self._order = ray.put(order)
         memory = min(_memory(order.job, shards), max(node.memory_bytes for node in nodes()))
         self._remote = ray.remote(
             num_cpus=1, memory=memory or None, max_retries=0, retry_exceptions=False
         )(_write)
 
-    def __call__(self, shard: ShardTask, *, careful: bool) -> Any:
+    def __call__(self, shard: ShardPlan, *, careful: bool) -> Any:
         return self._remote.options(name=f"shardprep {shard.name}").remote(
             self._order, shard, careful
         )
 
 
 def _run(
-    submit: _Submit, todo: deque[ShardTask], num_workers: int, running: dict[Any, ShardTask]
+    submit: _Submit, todo: deque[ShardPlan], num_workers: int, running: dict[Any, ShardPlan]
 ) -> Iterator[Progress]:
     deaths: Counter[str] = Counter()
     while todo or running:
@@ -146,12 +146,12 @@ def _run(
 
 
 @stage("wait")
-def _awaited(running: dict[Any, ShardTask]) -> Any:
+def _awaited(running: dict[Any, ShardPlan]) -> Any:
     ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
     return ready[0] if ready else None
 
 
-def _result(ready: Any, shard: ShardTask) -> _Done:
+def _result(ready: Any, shard: ShardPlan) -> _Done:
     """Return what a task has come to; an error that it met is raised here, as if it were ours."""
     try:
         found: _Done | ShardprepError | OSError = ray.get(ready)
@@ -172,7 +172,7 @@ def _result(ready: Any, shard: ShardTask) -> _Done:
     return found
 
 
-def _cancel(running: dict[Any, ShardTask]) -> None:
+def _cancel(running: dict[Any, ShardPlan]) -> None:
     """End what still runs, and wait until it has: nothing is written any more."""
     for ref in running:
         with contextlib.suppress(RayError, ValueError):
@@ -231,9 +231,9 @@ def _unfit(address: str, problem: str) -> BuildError:
     )
 
 
-def _memory(job: ShardJob, shards: Sequence[ShardTask]) -> int:
+def _memory(job: ShardJob, shards: Sequence[ShardPlan]) -> int:
     """Return what a task may be expected to take, in bytes: pixels are not known before."""
-    largest = max(item.extent.num_bytes for shard in shards for item in shard.plan.items)
+    largest = max(item.extent.num_bytes for shard in shards for item in shard.items)
     estimate = _BASE_BYTES + _BYTES_A_BYTE * largest
     return min(estimate, job.limits.worker_bytes or estimate)
 
@@ -254,7 +254,7 @@ def _probe(order: _Order) -> str:
     return problem
 
 
-def _write(order: _Order, shard: ShardTask, careful: bool) -> _Done | ShardprepError | OSError:  # noqa: FBT001 - Ray
+def _write(order: _Order, shard: ShardPlan, careful: bool) -> _Done | ShardprepError | OSError:  # noqa: FBT001 - Ray
     """Write a shard; runs on a node. Errors are values: Ray would make tracebacks of them."""
     try:
         if problem := _probe(order):
@@ -265,11 +265,11 @@ def _write(order: _Order, shard: ShardTask, careful: bool) -> _Done | ShardprepE
         return error
 
 
-def _written(job: ShardJob, shard: ShardTask, *, careful: bool) -> _Done:
+def _written(job: ShardJob, shard: ShardPlan, *, careful: bool) -> _Done:
     if is_done(job.folders, shard.name):
-        receipt = read_receipt(job.folders.state, shard.name)
-        num_items = len(shard.plan.items)
-        num_rejected = 0 if receipt is None else num_items - receipt.num_records
+        receipt = read_receipt(job.folders, shard.name)
+        num_items = len(shard.items)
+        num_rejected = 0 if receipt is None else num_items - receipt.shard.num_records
         return _Done(Progress(num_items, num_rejected), {})
     profiling.taken()
     if careful:
@@ -283,13 +283,13 @@ def _written(job: ShardJob, shard: ShardTask, *, careful: bool) -> _Done:
     return _Done(progress, seconds)
 
 
-def _total(job: ShardJob, shard: ShardTask, chunks: Generator[EncodedChunk]) -> Progress:
+def _total(job: ShardJob, shard: ShardPlan, chunks: Generator[EncodedChunk]) -> Progress:
     with closing(chunks):
         steps = list(write_shard(job, shard, chunks))
     return Progress(*(sum(column) for column in zip(*steps, strict=True)))
 
 
-def _encoded(job: ShardJob, shard: ShardTask) -> Generator[EncodedChunk]:
+def _encoded(job: ShardJob, shard: ShardPlan) -> Generator[EncodedChunk]:
     start = partial(start_clock, job.limits.item_s)
     for task in job.tasks(shard):
         chunk = job.encoder(task, start)

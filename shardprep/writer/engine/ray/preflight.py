@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from shardprep.source.extent import StoredExtent
     from shardprep.storage.folder import Folder
-    from shardprep.writer.shard import ShardTask
+    from shardprep.writer.shard_plan import ShardPlan
 
 _MOST_FILES = 16
 """Files of the source that are compared: a folder has as many as it has images."""
@@ -52,7 +52,7 @@ class Terms:
 
 
 @contextlib.contextmanager
-def terms(shards: Iterable[ShardTask], folder: Folder) -> Iterator[Terms]:
+def terms(shards: Iterable[ShardPlan], folder: Folder) -> Iterator[Terms]:
     """Give the terms as this machine finds them; they hold until the end of the block."""
     token = os.urandom(8).hex()
     name = _token_file(token)
@@ -82,11 +82,11 @@ def _versions() -> dict[str, str]:
     return {"Python": f"{major}.{minor}", **versions()}
 
 
-def _samples(shards: Iterable[ShardTask]) -> Iterator[Sample]:
+def _samples(shards: Iterable[ShardPlan]) -> Iterator[Sample]:
     """Yield the first item of each file that items lie in, up to so many files."""
     seen: set[str] = set()
     for shard in shards:
-        for item in shard.plan.items:
+        for item in shard.items:
             if isinstance(item.extent, RefusedExtent) or item.extent.file in seen:
                 continue
             seen.add(item.extent.file)
