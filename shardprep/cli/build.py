@@ -49,7 +49,7 @@ def build(
 
     A build that was interrupted goes on where it stopped when the same command runs again.
     """
-    from shardprep.writer.engine.forkserver import start_server
+    from shardprep.writer.engine.process import start_server
 
     if engine == "local" and not dry_run:
         start_server()

@@ -16,8 +16,8 @@ from shardprep import profiling
 from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.writer.chunk import ChunkEncoder
 from shardprep.writer.engine.job import ShardJob, by_chunks
-from shardprep.writer.engine.limits import WorkerLimits
 from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, complete
 from shardprep.writer.fingerprint import differences, make_fingerprint
 from shardprep.writer.outline import make_outline, write_outline

@@ -88,11 +88,14 @@ class ShardWriter:
         """Give the shard its name, then write its receipt: from then on it is done.
 
         Raises:
-            BuildError: another build has taken this one over.
+            BuildError: another build has taken this one over; nothing is left.
 
         """
-        self._folders.check_build()
-        mark = self._file.commit() or ""
+        try:
+            self._folders.check_build()
+            mark = self._file.commit() or ""
+        finally:
+            self._file.abandon()
         shard = Shard(
             name=self.plan.name,
             num_records=self._num_records,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from shardprep.writer.build import PartResult
     from shardprep.writer.chunk import ChunkTask, EncodedChunk
-    from shardprep.writer.engine.limits import WorkerLimits
+    from shardprep.writer.engine.process import WorkerLimits
     from shardprep.writer.finalize import BuildResult
     from shardprep.writer.plan import BuildPlan
     from shardprep.writer.shard_plan import ShardPlan

@@ -16,8 +16,8 @@ from shardprep.catalog.catalog import Item
 from shardprep.errors import BuildError, InternalError
 from shardprep.source.extent import PlainExtent
 from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
-from shardprep.writer.engine.limits import WorkerLimits
 from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.process import WorkerLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -20,8 +20,8 @@ from shardprep.cli.resolve import engine_of
 from shardprep.errors import BuildError, RecipeError
 from shardprep.source.extent import PlainExtent
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.engine.limits import WorkerLimits, limited, start_clock
 from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.process import WorkerLimits, limited, start_clock
 from shardprep.writer.engine.ray import cluster
 from shardprep.writer.engine.ray.cluster import connected
 from shardprep.writer.engine.ray.preflight import difference, terms

@@ -1,13 +1,19 @@
 """The job of an engine: the shards to write, and the means. The engine yields its progress.
 
 An engine may run anywhere and in any order. It writes each shard and its receipt through a
-`ShardWriter`, so that what it leaves behind counts as done, however it ends.
+`ShardWriter`, so that what it leaves behind counts as done, however it ends. The engine by chunks
+commits shards while the next ones are written, as syncing and sending need not cost the workers'
+time; a few at once, so that neither memory, nor the temporary folder, nor what is lost when a build
+fails grows with their number.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,14 +21,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardprep import profiling
 from shardprep.profiling import stage
 from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
-from shardprep.writer.engine.commits import Commits
-from shardprep.writer.engine.limits import WorkerLimits
+from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.shard import ShardWriter
 from shardprep.writer.shard_plan import chunks
 
 if TYPE_CHECKING:
     from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.layout import Folders
+
+_COMMITS_AT_ONCE = 2
+_LEAVE_S = 10.0
+"""Seconds that running commits get to end when a build fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +80,15 @@ def by_chunks(run: ChunkRunner) -> Engine:
         tasks = (task for shard in shards for task in job.tasks(shard))
         first = list(islice(tasks, num_workers))  # workers without a task are not started
         with (
-            closing(run(job.encoder, chain(first, tasks), max(1, len(first)), job.limits)) as found,
-            Commits() as commits,
+            contextlib.closing(
+                run(job.encoder, chain(first, tasks), max(1, len(first)), job.limits)
+            ) as found,
+            _commits() as commit,
         ):
             for shard in shards:
                 writer = ShardWriter(job.folders, shard)
                 yield from _filled(writer, found)
-                commits.add(writer)
+                commit(writer)
 
     return engine
 
@@ -88,10 +99,7 @@ def write_shard(
     """Write one shard from the next chunks of an iterator, which are its own."""
     writer = ShardWriter(job.folders, shard)
     yield from _filled(writer, encoded)
-    try:
-        _commit(writer)
-    finally:
-        writer.abandon()
+    stage("write")(writer.commit)()
 
 
 def _filled(writer: ShardWriter, encoded: Iterator[EncodedChunk]) -> Iterator[Progress]:
@@ -108,11 +116,44 @@ def _filled(writer: ShardWriter, encoded: Iterator[EncodedChunk]) -> Iterator[Pr
         raise
 
 
-@stage("write")
-def _commit(writer: ShardWriter) -> None:
-    writer.commit()
-
-
 @stage("wait")
 def _awaited(encoded: Iterator[EncodedChunk]) -> EncodedChunk:
     return next(encoded)
+
+
+@contextlib.contextmanager
+def _commits() -> Iterator[Callable[[ShardWriter], None]]:
+    """Give what begins to commit a full shard; the end waits for all, and raises their errors."""
+    begun: deque[Future[None]] = deque()
+
+    @stage("write")
+    def await_all_but(most: int) -> None:
+        while len(begun) > most:
+            begun.popleft().result()
+
+    def commit(writer: ShardWriter) -> None:
+        await_all_but(_COMMITS_AT_ONCE - 1)
+        begun.append(_begin(writer))
+
+    try:
+        yield commit
+    except BaseException:
+        wait(begun, timeout=_LEAVE_S)
+        raise
+    await_all_but(0)
+
+
+def _begin(writer: ShardWriter) -> Future[None]:
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            writer.commit()
+        except BaseException as error:  # the future raises it where it is waited for
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    # One that hangs in the network must not keep an interrupted program from ending: a daemon.
+    threading.Thread(target=run, name="shardprep commit", daemon=True).start()
+    return future

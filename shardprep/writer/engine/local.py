@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError, InternalError, ShardprepError
 from shardprep.writer.chunk import EncodedChunk
-from shardprep.writer.engine.forkserver import start_server
-from shardprep.writer.engine.limits import (
+from shardprep.writer.engine.process import (
     WorkerLimits,
     cause_of_death,
     die_with_parent,
     hold_memory,
     start_clock,
+    start_server,
 )
 
 if TYPE_CHECKING:
@@ -64,26 +64,25 @@ def run_chunks(
 
 
 def _in_order(workers: list[_Worker], tasks: Iterator[ChunkTask]) -> Iterator[EncodedChunk]:
+    numbered = enumerate(tasks)
     idle = list(workers)
-    begun: deque[int] = deque()
     done: dict[int, EncodedChunk] = {}
-    number = 0
-    more = True
-    while more or begun:
-        while more and idle and len(begun) < _WINDOW * len(workers):
-            task = next(tasks, None)
+    num_begun = num_taken = 0
+    while True:
+        while idle and num_begun - num_taken < _WINDOW * len(workers):
+            task = next(numbered, None)
             if task is None:
-                more = False
                 break
-            idle.pop().begin(number, task)
-            begun.append(number)
-            number += 1
-        while begun and begun[0] in done:
-            yield done.pop(begun.popleft())
-        if more and idle and len(begun) < _WINDOW * len(workers):
+            idle.pop().begin(*task)
+            num_begun += 1
+        if num_taken in done:
+            yield done.pop(num_taken)
+            num_taken += 1
             continue
         busy = {worker.pipe: worker for worker in workers if worker not in idle}
-        for pipe in connection.wait(list(busy)) if busy else ():
+        if not busy:
+            return
+        for pipe in connection.wait(list(busy)):
             worker = busy[pipe]  # type: ignore[index]
             chunk = worker.advance()
             if chunk is not None:

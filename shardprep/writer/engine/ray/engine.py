@@ -31,8 +31,8 @@ from shardprep import profiling
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.profiling import stage
 from shardprep.writer.engine.job import Progress, ShardJob, write_shard
-from shardprep.writer.engine.limits import keep_buffers, limited, start_clock
 from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.process import keep_buffers, limited, start_clock
 from shardprep.writer.engine.ray.cluster import nodes
 from shardprep.writer.engine.ray.preflight import Terms, difference, terms
 from shardprep.writer.receipt import is_done, read_receipt

@@ -1,27 +1,41 @@
-"""Limits of time and memory for an item and a worker, enforced by the operating system.
+"""The processes that encode: the server that forks them, and the limits they are held to.
 
-A decoder that never comes back, or asks for all memory there is, costs one image, not the build.
+The server runs no code of ours beyond imports, has one thread, and ends when its parent does.
+Started first of all, it is ready when the plan is. The operating system enforces the limits: a
+decoder that never comes back, or asks for all memory there is, costs one image, not the build.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
+import os
 import resource
 import signal
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from multiprocessing.context import ForkServerContext
 
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """malloc.h"""
-KEPT_BYTES = 512 << 20
+_KEPT_BYTES = 512 << 20
 """Bytes of freed memory that malloc keeps, rather than map it anew for every image."""
+_PRELOADED = ["shardprep.cli.app", "shardprep.writer.engine.local", "shardprep.catalog.catalog"]
+"""Modules to import once: those of a task, and the program itself, which a worker imports too."""
+_ENVIRONMENT = {
+    "MALLOC_TRIM_THRESHOLD_": str(_KEPT_BYTES),
+    "MALLOC_MMAP_THRESHOLD_": str(_KEPT_BYTES),
+    # numpy's own threads would not survive the fork, and nothing here multiplies matrices.
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +46,20 @@ class WorkerLimits:
     """Seconds of the wall for reading, decoding and encoding one item."""
     worker_bytes: int = 0
     """Memory that a worker may allocate."""
+
+
+def start_server() -> ForkServerContext:
+    """Start the server unless it runs; return what starts workers. It does not wait."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name in added:
+            del os.environ[name]
+    return context
 
 
 def hold_memory(num_bytes: int) -> None:
@@ -62,10 +90,10 @@ def limited(limits: WorkerLimits) -> Iterator[None]:
 
 
 def keep_buffers() -> None:
-    """Let malloc keep `KEPT_BYTES` from now on: what the environment says at the start (glibc)."""
+    """Let malloc keep `_KEPT_BYTES` from now on: what the environment says at the start (glibc)."""
     with contextlib.suppress(OSError, AttributeError):
         for parameter in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
-            ctypes.CDLL(None).mallopt(parameter, KEPT_BYTES)
+            ctypes.CDLL(None).mallopt(parameter, _KEPT_BYTES)
 
 
 def start_clock(seconds: float) -> None:
