@@ -22,7 +22,7 @@ from shardprep.writer.finalize import BuildResult, complete
 from shardprep.writer.fingerprint import differences, make_fingerprint
 from shardprep.writer.outline import make_outline, write_outline
 from shardprep.writer.plan import frozen_plan
-from shardprep.writer.receipt import is_done, write_skipped
+from shardprep.writer.receipt import done_receipt, write_skipped
 from shardprep.writer.shard_plan import WHOLE, Part
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.damaged import find_damage
@@ -277,8 +277,8 @@ class _Shards:
         self, folders: Folders, plan: BuildPlan, mine: Sequence[ShardPlan], watcher: Watcher
     ) -> int:
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            done = pool.map(lambda shard: is_done(folders, shard.name), mine)
-            todo = [shard for shard, is_so in zip(mine, done, strict=True) if not is_so]
+            done = pool.map(lambda shard: done_receipt(folders, shard.name) is not None, mine)
+            todo = [shard for shard, is_done in zip(mine, done, strict=True) if not is_done]
         num_todo = sum(len(shard.items) for shard in todo)
         num_mine = sum(len(shard.items) for shard in mine)
         watcher.planned(plan, mine, num_mine - num_todo)

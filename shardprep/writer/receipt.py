@@ -117,12 +117,15 @@ def is_written(folders: Folders, shard: str) -> bool:
     return receipt is not None and receipt.is_of(folders.output)
 
 
-def is_done(folders: Folders, shard: str) -> bool:
-    """Tell whether a shard is written, and without rejections that another run might undo."""
+def done_receipt(folders: Folders, shard: str) -> Receipt | None:
+    """Return the receipt of a shard that is done, else None.
+
+    It is written, and without rejections that another run might undo.
+    """
     receipt = read_receipt(folders, shard)
     if receipt is None or set(receipt.table["kind"].cast("string").to_pylist()) & {*_RETRIED}:
-        return False
-    return receipt.is_of(folders.output)
+        return None
+    return receipt if receipt.is_of(folders.output) else None
 
 
 def _write(state: Folder, name: str, table: pa.Table, facts: bytes = b"{}") -> None:

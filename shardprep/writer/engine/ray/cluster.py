@@ -44,13 +44,13 @@ class Node(NamedTuple):
     id: str
     address: str
     num_cpus: int
+    """Number of processors that tasks may ask for."""
     memory_bytes: int
-    """Processors that tasks may ask for."""
 
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Be connected to the cluster of an address: `wanted_address` has it.
+    """Be connected to the cluster of an address, as `wanted_address` returns it.
 
     A connection that is there already is used, and left as it is.
 
@@ -64,7 +64,11 @@ def connected(address: str) -> Iterator[None]:
         return
     if address != _AUTO:
         _knock(address)
-    _connect(ray, address)
+    try:
+        with _silent():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise _refused(address, f"{error} {error.__cause__ or ''}") from error
     with last_words():
         try:
             yield
@@ -162,14 +166,6 @@ def _knock(address: str) -> None:
         ) from error
 
 
-def _connect(ray: Any, address: str) -> None:
-    try:
-        with _silent():
-            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise _refused(address, f"{error} {error.__cause__ or ''}") from error
-
-
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """Hide what Ray's core prints, past all settings, while it connects."""
@@ -186,7 +182,7 @@ def _silent() -> Iterator[None]:
 
 
 def _refused(address: str, said: str) -> BuildError:
-    """Return what to say where Ray has said much."""
+    """Return the one line in place of the much that Ray has said."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     if "oken" in said and "uthenticat" in said:
         return BuildError(

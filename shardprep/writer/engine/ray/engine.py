@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import (
@@ -35,7 +34,7 @@ from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import keep_buffers, limited, start_clock
 from shardprep.writer.engine.ray.cluster import nodes
 from shardprep.writer.engine.ray.preflight import Terms, difference, terms
-from shardprep.writer.receipt import is_done, read_receipt
+from shardprep.writer.receipt import done_receipt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -43,6 +42,9 @@ if TYPE_CHECKING:
     from shardprep.writer.chunk import EncodedChunk
     from shardprep.writer.engine.ray.cluster import Node
     from shardprep.writer.shard_plan import ShardPlan
+
+    _Done = tuple[Progress, dict[str, float]]
+    """Items of a shard that is written; seconds by stage, where they are counted."""
 
 _MOST_DEATHS = 4
 """Workers lost over one shard after which the cluster is at fault, and no image."""
@@ -55,6 +57,8 @@ _ANSWER_S = 60.0
 _LOOK_S = 10.0
 """Seconds without a finished shard after which the nodes are counted again."""
 _END_S = 10.0
+_DEATHS = (WorkerCrashedError, NodeDiedError, OutOfMemoryError)
+"""Errors of Ray by which a worker is lost."""
 
 _agreed: set[str] = set()
 """Tokens of the builds whose terms this process has compared."""
@@ -68,14 +72,6 @@ class _Order:
     terms: Terms
     folder: str
     """Folder that relative paths start from."""
-
-
-class _Done(NamedTuple):
-    """A shard that is written."""
-
-    progress: Progress
-    seconds: dict[str, float]
-    """Seconds by stage, where they are counted."""
 
 
 def by_shards(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> Generator[Progress]:
@@ -92,44 +88,42 @@ def by_shards(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> G
     with terms(shards, job.folders.state) as agreed:
         order = _Order(job, agreed, str(Path.cwd()))
         _compare(order, nodes())
-        with contextlib.ExitStack() as ends:
-            running: dict[Any, ShardPlan] = {}
-            ends.callback(_cancel, running)
-            yield from _run(_Submit(order, shards), deque(shards), num_workers, running)
-
-
-class _Submit:
-    """Starts tasks."""
-
-    def __init__(self, order: _Order, shards: Sequence[ShardPlan]) -> None:
-        self._order = ray.put(order)
-        memory = min(_memory(order.job, shards), max(node.memory_bytes for node in nodes()))
-        self._remote = ray.remote(
+        memory = min(_memory(job, shards), max(node.memory_bytes for node in nodes()))
+        write = ray.remote(
             num_cpus=1, memory=memory or None, max_retries=0, retry_exceptions=False
         )(_write)
+        shared = ray.put(order)
 
-    def __call__(self, shard: ShardPlan, *, careful: bool) -> Any:
-        return self._remote.options(name=f"shardprep {shard.name}").remote(
-            self._order, shard, careful
-        )
+        def submit(shard: ShardPlan, is_careful: bool) -> Any:  # noqa: FBT001 - Ray
+            named = write.options(name=f"shardprep {shard.name}")
+            return named.remote(shared, shard, is_careful)
+
+        running: dict[Any, ShardPlan] = {}
+        try:
+            yield from _run(submit, deque(shards), num_workers, running)
+        finally:
+            _cancel(running)
 
 
 def _run(
-    submit: _Submit, todo: deque[ShardPlan], num_workers: int, running: dict[Any, ShardPlan]
+    submit: Callable[[ShardPlan, bool], Any],
+    todo: deque[ShardPlan],
+    num_workers: int,
+    running: dict[Any, ShardPlan],
 ) -> Iterator[Progress]:
     deaths: Counter[str] = Counter()
     while todo or running:
         while todo and len(running) < num_workers:
             shard = todo.popleft()
-            running[submit(shard, careful=deaths[shard.name] > 0)] = shard
+            running[submit(shard, deaths[shard.name] > 0)] = shard
         ready = _awaited(running)
         if ready is None:
             nodes()
             continue
         shard = running[ready]
         try:
-            done = _result(ready, shard)
-        except (WorkerCrashedError, NodeDiedError, OutOfMemoryError) as error:
+            progress, seconds = _result(ready, shard)
+        except _DEATHS as error:
             deaths[shard.name] += 1
             if deaths[shard.name] == _MOST_DEATHS:
                 raise BuildError(
@@ -141,8 +135,8 @@ def _run(
             continue
         finally:
             del running[ready]
-        profiling.add(done.seconds)
-        yield done.progress
+        profiling.add(seconds)
+        yield progress
 
 
 @stage("wait")
@@ -152,10 +146,10 @@ def _awaited(running: dict[Any, ShardPlan]) -> Any:
 
 
 def _result(ready: Any, shard: ShardPlan) -> _Done:
-    """Return what a task has come to; an error that it met is raised here, as if it were ours."""
+    """Return the result of a task; an error that it met is raised here, as if it were ours."""
     try:
         found: _Done | ShardprepError | OSError = ray.get(ready)
-    except (WorkerCrashedError, NodeDiedError, OutOfMemoryError):
+    except _DEATHS:
         raise
     except LocalRayletDiedError as error:
         raise BuildError(
@@ -166,7 +160,7 @@ def _result(ready: Any, shard: ShardPlan) -> _Done:
     except RayError as error:
         raise BuildError(
             shard.name, f"a worker failed: {_last_line(error)}", "see: ray logs"
-        ) from (error)
+        ) from error
     if isinstance(found, Exception):
         raise found
     return found
@@ -182,12 +176,7 @@ def _cancel(running: dict[Any, ShardPlan]) -> None:
 
 
 def _compare(order: _Order, found: Sequence[Node]) -> None:
-    """See that all nodes can do this build.
-
-    Raises:
-        BuildError: one cannot, or does not say.
-
-    """
+    """Check that all nodes can do this build, and say so."""
     mine = version("shardprep")
 
     def other_version() -> str:  # in here it travels as it is: a node may not have shardprep
@@ -266,35 +255,31 @@ def _write(order: _Order, shard: ShardPlan, careful: bool) -> _Done | ShardprepE
 
 
 def _written(job: ShardJob, shard: ShardPlan, *, careful: bool) -> _Done:
-    if is_done(job.folders, shard.name):
-        receipt = read_receipt(job.folders, shard.name)
+    receipt = done_receipt(job.folders, shard.name)
+    if receipt is not None:
         num_items = len(shard.items)
-        num_rejected = 0 if receipt is None else num_items - receipt.shard.num_records
-        return _Done(Progress(num_items, num_rejected), {})
+        return Progress(num_items, num_items - receipt.shard.num_records), {}
     profiling.taken()
     if careful:
-        progress = _total(job, shard, run_chunks(job.encoder, job.tasks(shard), 1, job.limits))
+        chunks = run_chunks(job.encoder, job.tasks(shard), 1, job.limits)
     else:
-        keep_buffers()
-        with limited(job.limits):
-            progress = _total(job, shard, _encoded(job, shard))
+        chunks = _encoded(job, shard)
+    with contextlib.closing(chunks):
+        steps = list(write_shard(job, shard, chunks))
     seconds = profiling.taken()
     seconds.pop("wait", None)
-    return _Done(progress, seconds)
-
-
-def _total(job: ShardJob, shard: ShardPlan, chunks: Generator[EncodedChunk]) -> Progress:
-    with closing(chunks):
-        steps = list(write_shard(job, shard, chunks))
-    return Progress(*(sum(column) for column in zip(*steps, strict=True)))
+    return Progress(*(sum(column) for column in zip(*steps, strict=True))), seconds
 
 
 def _encoded(job: ShardJob, shard: ShardPlan) -> Generator[EncodedChunk]:
+    """Yield the chunks of a shard, encoded in this process."""
     start = partial(start_clock, job.limits.item_s)
-    for task in job.tasks(shard):
-        chunk = job.encoder(task, start)
-        start_clock(0)
-        yield chunk
+    keep_buffers()
+    with limited(job.limits):
+        for task in job.tasks(shard):
+            chunk = job.encoder(task, start)
+            start_clock(0)
+            yield chunk
 
 
 def _in(folder: str) -> contextlib.AbstractContextManager[None]:

@@ -31,20 +31,12 @@ _HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """The beginning of an item, as this machine reads it."""
-
-    extent: StoredExtent
-    content: str
-    """Its hash, or why it cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
 class Terms:
     """Terms of a build: a machine must find all of it as it is found here."""
 
     versions: Mapping[str, str]
-    samples: tuple[Sample, ...]
+    samples: tuple[tuple[StoredExtent, str], ...]
+    """Some items, with the hash of their beginning or why it cannot be read here."""
     folder: Folder
     """Folder that receipts are written to."""
     token: str
@@ -69,11 +61,11 @@ def difference(terms: Terms) -> str:
     for name, wanted in terms.versions.items():
         if here.get(name) != wanted:
             return f"has {name} {here.get(name, 'None')}, where the build was started {wanted}"
-    for sample in terms.samples:
-        found = _content(sample.extent)
-        if found != sample.content:
-            what = "other bytes" if len(found) == len(sample.content) else found
-            return f"does not read {sample.extent.file} as where the build was started ({what})"
+    for extent, wanted in terms.samples:
+        found = _content(extent)
+        if found != wanted:
+            what = "other bytes" if len(found) == len(wanted) else found
+            return f"does not read {extent.file} as where the build was started ({what})"
     return _trouble_with(terms.folder, terms.token)
 
 
@@ -82,7 +74,7 @@ def _versions() -> dict[str, str]:
     return {"Python": f"{major}.{minor}", **versions()}
 
 
-def _samples(shards: Iterable[ShardPlan]) -> Iterator[Sample]:
+def _samples(shards: Iterable[ShardPlan]) -> Iterator[tuple[StoredExtent, str]]:
     """Yield the first item of each file that items lie in, up to so many files."""
     seen: set[str] = set()
     for shard in shards:
@@ -90,7 +82,7 @@ def _samples(shards: Iterable[ShardPlan]) -> Iterator[Sample]:
             if isinstance(item.extent, RefusedExtent) or item.extent.file in seen:
                 continue
             seen.add(item.extent.file)
-            yield Sample(item.extent, _content(item.extent))
+            yield item.extent, _content(item.extent)
             if len(seen) == _MOST_FILES:
                 return
 
