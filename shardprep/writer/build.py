@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from shardprep.writer.plan import BuildPlan
     from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.damaged import DamagedDataset
-    from shardprep.writer.workspace.layout import Folders
-    from shardprep.writer.workspace.states import Workspace
+    from shardprep.writer.workspace.states import Folders, Workspace
 
 _SPARE_BYTES = 64 << 20
 """Bytes that a build leaves free on the disk."""

@@ -19,7 +19,7 @@ from shardprep.writer.outline import read_outline
 from shardprep.writer.receipt import is_written, read_receipt, read_skipped
 from shardprep.writer.shard_plan import numbers_of
 from shardprep.writer.workspace import states
-from shardprep.writer.workspace.layout import SKIPPED_FILE, receipt_name, taken_over
+from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name, taken_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from shardprep.writer.outline import Outline
-    from shardprep.writer.workspace.layout import Folders
-    from shardprep.writer.workspace.states import Workspace
+    from shardprep.writer.workspace.states import Folders, Workspace
 
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
 _NUM_THREADS = 16

@@ -16,7 +16,7 @@ from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import MAX_SIDE, Schema
 from shardprep.errors import BuildError
 from shardprep.image.spec import ImageSpec
-from shardprep.writer.workspace.layout import OUTLINE_FILE
+from shardprep.writer.workspace.states import OUTLINE_FILE
 
 if TYPE_CHECKING:
     from shardprep.recipe.recipe import Recipe

@@ -25,14 +25,14 @@ from shardprep.dataset.item_table import (
 )
 from shardprep.dataset.manifest import Shard
 from shardprep.storage.folder import Written
-from shardprep.writer.workspace.layout import SKIPPED_FILE, receipt_name
+from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardprep.source.listing import Skipped
     from shardprep.storage.folder import Folder
-    from shardprep.writer.workspace.layout import Folders
+    from shardprep.writer.workspace.states import Folders
 
 _FACTS = b"shardprep"
 """Key of the facts among the metadata of a parquet file."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.catalog import Item
     from shardprep.writer.chunk import EncodedChunk
     from shardprep.writer.shard_plan import ShardPlan
-    from shardprep.writer.workspace.layout import Folders
+    from shardprep.writer.workspace.states import Folders
 
 
 class ShardWriter:

@@ -28,7 +28,7 @@ from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.finalize import TooManyRejectedError
 from shardprep.writer.plan import make_plan
 from shardprep.writer.shard_plan import Part, numbers_of
-from shardprep.writer.workspace.layout import Folders
+from shardprep.writer.workspace.states import Folders
 from tests.support.builders import (
     Quiet,
     animals,

@@ -27,7 +27,7 @@ from shardprep.writer.shard_plan import chunks
 
 if TYPE_CHECKING:
     from shardprep.writer.shard_plan import ShardPlan
-    from shardprep.writer.workspace.layout import Folders
+    from shardprep.writer.workspace.states import Folders
 
 _COMMITS_AT_ONCE = 2
 _LEAVE_S = 10.0

@@ -25,7 +25,7 @@ Rules that hold in every state:
    object storage are no locks: a build that takes over writes `.build.json` first; a build that
    finds another fingerprint there commits nothing more and removes a manifest it has just written.
 
-`layout` names the files, `states` has the transitions that both storages share, `local` and
-`remote` those that differ, `find` tells which build a path means, and `damaged` takes the intact
-files of a damaged dataset into a build.
+`states` names the files and has the transitions that both storages share, `local` and `remote`
+those that differ, `find` tells which build a path means, and `damaged` takes the intact files of a
+damaged dataset into a build.
 """

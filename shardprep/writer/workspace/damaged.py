@@ -14,7 +14,7 @@ from shardprep.errors import BuildError, ShardprepError, some_of
 from shardprep.storage.regular_file import sha256_of
 from shardprep.writer.fingerprint import differences
 from shardprep.writer.receipt import Receipt, write_receipt
-from shardprep.writer.workspace.layout import RECEIPTS_DIR, SCRATCH_DIR
+from shardprep.writer.workspace.states import RECEIPTS_DIR, SCRATCH_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -15,7 +15,7 @@ from shardprep.storage.atomic_file import sync_folder
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.objects import ObjectFacts
-from shardprep.writer.workspace.layout import BUILD_FILE, RECEIPTS_DIR, SCRATCH_DIR
+from shardprep.writer.workspace.states import BUILD_FILE, RECEIPTS_DIR, SCRATCH_DIR, dump_build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ class LocalWorkspace:
 
     @property
     def state(self) -> LocalFolder:
-        """The folder of the files that `layout` names."""
+        """The folder of the files that `states` names."""
         return LocalFolder(self.folder.incomplete)
 
     def output(self, fingerprint: Fingerprint) -> Folder:
@@ -107,11 +107,11 @@ class LocalWorkspace:
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
-    def start(self, build: bytes, *, over: bool, may_stand: bool) -> bool:
-        """Make `build` the `BUILD_FILE` of an otherwise empty workspace.
+    def start(self, fingerprint: Fingerprint, *, over: bool, may_stand: bool) -> bool:
+        """Write the `BUILD_FILE` of a build to an otherwise empty workspace.
 
         Args:
-            build: content of the file.
+            fingerprint: that of the build.
             over: take over the build that was begun here; else return False where one was.
             may_stand: a finished dataset may be here, and stays as it is.
 
@@ -120,7 +120,7 @@ class LocalWorkspace:
         for path in self.folder.incomplete.iterdir():
             if path.name != LOCK_FILE:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self.state.write(BUILD_FILE, build)
+        self.state.write(BUILD_FILE, dump_build(fingerprint))
         return True
 
     def adopt(self, file: str, mark: str, name: str) -> str:

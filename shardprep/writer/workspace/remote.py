@@ -22,7 +22,7 @@ from shardprep.dataset.schema import parse_schema
 from shardprep.errors import BuildError
 from shardprep.storage import objects
 from shardprep.storage.folder import ObjectFolder
-from shardprep.writer.workspace.layout import BUILD_FILE, parse_build, read_build, taken_over
+from shardprep.writer.workspace.states import BUILD_FILE, dump_build, read_build, taken_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -93,14 +93,14 @@ class ObjectWorkspace:
         with tempfile.TemporaryDirectory(prefix="shardprep-") as folder:
             yield Path(folder)
 
-    def start(self, build: bytes, *, over: bool, may_stand: bool) -> bool:
-        state = self.state
+    def start(self, fingerprint: Fingerprint, *, over: bool, may_stand: bool) -> bool:
+        state, build = self.state, dump_build(fingerprint)
         if over:  # before anything is removed, so that the other build stops
             state.write(BUILD_FILE, build)
         found, old_state = self._found(), state.names()
         if not over and (BUILD_FILE in old_state or not state.create(BUILD_FILE, build)):
             return False
-        draft = draft_name(parse_build(state, build))
+        draft = draft_name(fingerprint)
         if self.stands():
             if not may_stand:
                 state.remove([BUILD_FILE])

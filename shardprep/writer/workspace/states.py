@@ -1,32 +1,101 @@
-"""The transitions between the states of a build that both storages share."""
+"""The files that an unfinished build keeps beside its shards, and the transitions of its states.
+
+Here are those that both storages share. The files lie in `<version>.incomplete/`: on a disk the
+shards do too, in object storage they lie where `Workspace.output` says.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
+from shardprep.dataset.json_document import DocumentError, parse_document
+from shardprep.dataset.manifest import Fingerprint
 from shardprep.errors import BuildError
 from shardprep.writer.fingerprint import differences
-from shardprep.writer.workspace.layout import (
-    BUILD_FILE,
-    RECEIPTS_DIR,
-    Folders,
-    build_hash,
-    dump_build,
-    parse_build,
-    read_build,
-    receipt_name,
-    taken_over,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from shardprep.dataset.manifest import Fingerprint, Manifest
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.storage.folder import Folder
     from shardprep.writer.workspace.local import LocalWorkspace
     from shardprep.writer.workspace.remote import ObjectWorkspace
 
-    Workspace = LocalWorkspace | ObjectWorkspace
+    Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
+
+BUILD_FILE = ".build.json"
+"""The fingerprint of the build that owns the folder."""
+RECEIPTS_DIR = ".parts"
+OUTLINE_FILE = f"{RECEIPTS_DIR}/outline.json"
+SKIPPED_FILE = f"{RECEIPTS_DIR}/skipped.parquet"
+"""Rows of the inputs that never became items."""
+SCRATCH_DIR = ".work"
+"""Unpacked archives, on a disk only."""
+
+
+def receipt_name(shard: str) -> str:
+    """Return the name of the receipt of a shard."""
+    return f"{RECEIPTS_DIR}/{shard}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The two folders that a build writes to; a small value that travels to every worker."""
+
+    output: Folder
+    """Shards and documents: the files of the future dataset."""
+    state: Folder
+    """The files named above; the same folder on a disk."""
+    build: str = ""
+    """SHA-256 of the `BUILD_FILE`, by which receipts are told from another build's.
+
+    Checks nothing where it is ""."""
+
+    def check_build(self) -> None:
+        """Check that this build still owns the folder, and has not been published."""
+        if self.build and _sha256(self.state.read(BUILD_FILE) or b"") != self.build:
+            raise taken_over(self.state)
+
+    def is_taken_over(self) -> bool:
+        """Tell whether another build owns the folder now; False where none does."""
+        there = self.state.read(BUILD_FILE)
+        return bool(self.build) and there is not None and _sha256(there) != self.build
+
+
+def taken_over(state: Folder) -> BuildError:
+    """Return the error of a build whose folder another build has taken over."""
+    return BuildError(
+        str(state),
+        "another build has taken the place of this one",
+        "end one of them, or give another --name or --version",
+    )
+
+
+def read_build(state: Folder) -> Fingerprint | None:
+    """Return the fingerprint in the `BUILD_FILE`, None where there is no such file."""
+    data = state.read(BUILD_FILE)
+    return None if data is None else _parse_build(state, data)
+
+
+def _parse_build(state: Folder, data: bytes) -> Fingerprint:
+    try:
+        return parse_document(Fingerprint, data)
+    except DocumentError as error:
+        raise BuildError(
+            state.located(BUILD_FILE), f"is damaged ({error})", f"remove {state} to start again"
+        ) from error
+
+
+def dump_build(fingerprint: Fingerprint) -> bytes:
+    """Return the bytes of the `BUILD_FILE` of a fingerprint."""
+    return fingerprint.model_dump_json(indent=2).encode()
+
+
+def _sha256(build: bytes) -> str:
+    return hashlib.sha256(build).hexdigest()
 
 
 @contextlib.contextmanager
@@ -92,20 +161,14 @@ def begin(
             way = "add --overwrite to start again, or give the former options"
             raise _other_build(workspace, changes, is_dead + way)
     with writing(workspace):
-        build = dump_build(fingerprint)
-        if workspace.start(build, over=begun is not None, may_stand=may_stand):
+        if workspace.start(fingerprint, over=begun is not None, may_stand=may_stand):
             return True
     # Another run has begun in between.
     return begin(workspace, fingerprint, overwrite=overwrite, may_stand=may_stand)
 
 
 def join(workspace: Workspace, fingerprint: Fingerprint) -> None:
-    """Take up a build that others may be writing parts of, or start it.
-
-    Raises:
-        BuildError: a build of another fingerprint was begun here.
-
-    """
+    """Take up a build that others may be writing parts of, or start it."""
     if fingerprint_of(workspace) is None:
         with writing(workspace):
             workspace.state.create(BUILD_FILE, dump_build(fingerprint))
@@ -113,19 +176,11 @@ def join(workspace: Workspace, fingerprint: Fingerprint) -> None:
 
 
 def refuse_other_build(workspace: Workspace, fingerprint: Fingerprint) -> None:
-    """Check that no build of another fingerprint was begun here.
-
-    Raises:
-        BuildError: one was.
-
-    """
+    """Check that no build of another fingerprint was begun here."""
     begun = fingerprint_of(workspace)
     if begun is not None and (changes := differences(begun, fingerprint)):
-        raise _other_build(
-            workspace,
-            changes,
-            "give all parts the same source and options, or remove the folder to start again",
-        )
+        way = "give all parts the same source and options, or remove the folder to start again"
+        raise _other_build(workspace, changes, way)
 
 
 def _other_build(workspace: Workspace, changes: list[str], hint: str) -> BuildError:
@@ -136,12 +191,7 @@ def _other_build(workspace: Workspace, changes: list[str], hint: str) -> BuildEr
 def refuse_other_dataset(
     workspace: Workspace, finished: Manifest, fingerprint: Fingerprint
 ) -> None:
-    """Check that the finished dataset has this fingerprint, versions aside.
-
-    Raises:
-        BuildError: it was built from other inputs, or with other options.
-
-    """
+    """Check that the finished dataset has this fingerprint, versions aside."""
     there = finished.fingerprint.model_copy(update={"versions": fingerprint.versions})
     if changes := differences(there, fingerprint):
         raise BuildError(
@@ -152,16 +202,11 @@ def refuse_other_dataset(
 
 
 def folders_of(workspace: Workspace, fingerprint: Fingerprint) -> Folders:
-    """Return the folders that the build of this fingerprint, begun here, writes to.
-
-    Raises:
-        BuildError: another build has taken over, or none is begun.
-
-    """
+    """Return the folders that the build of this fingerprint, begun here, writes to."""
     data = workspace.state.read(BUILD_FILE)
-    if data is None or differences(parse_build(workspace.state, data), fingerprint):
+    if data is None or differences(_parse_build(workspace.state, data), fingerprint):
         raise taken_over(workspace.state)
-    return Folders(workspace.output(fingerprint), workspace.state, build_hash(data))
+    return Folders(workspace.output(fingerprint), workspace.state, _sha256(data))
 
 
 def forget(workspace: Workspace, shards: Iterable[str]) -> None:
@@ -172,11 +217,7 @@ def forget(workspace: Workspace, shards: Iterable[str]) -> None:
 def take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) -> None:
     """Remove a build that failed before any work was done, if no other run may be using it.
 
-    Args:
-        workspace: the place of the build.
-        fingerprint: the fingerprint of the build that failed.
-        is_new: it was begun by this run.
-
+    `is_new` tells whether this run has begun it.
     """
     begun = fingerprint_of(workspace)
     is_ours = begun is None or not differences(begun, fingerprint)
