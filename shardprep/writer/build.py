@@ -22,7 +22,7 @@ from shardprep.writer.finalize import BuildResult, complete
 from shardprep.writer.fingerprint import differences, make_fingerprint
 from shardprep.writer.outline import make_outline, write_outline
 from shardprep.writer.plan import frozen_plan
-from shardprep.writer.receipt import done_receipt, write_skipped
+from shardprep.writer.shard import done_receipt, write_skipped
 from shardprep.writer.shard_plan import WHOLE, Part
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.damaged import find_damage

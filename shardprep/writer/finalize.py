@@ -16,7 +16,7 @@ from shardprep.dataset.totals import Tally
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.profiling import stage
 from shardprep.writer.outline import read_outline
-from shardprep.writer.receipt import is_written, read_receipt, read_skipped
+from shardprep.writer.shard import is_written, read_receipt, read_skipped
 from shardprep.writer.shard_plan import numbers_of
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name, taken_over

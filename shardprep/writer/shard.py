@@ -1,28 +1,76 @@
-"""The shard, the unit of commit: a shard file under its final name is complete.
+"""The shard, the unit of commit, and its receipt, which is kept until the build is published.
 
-A build that another one has taken over commits nothing more.
+A shard file under its final name is complete. Its receipt holds the rows of its items, and the
+length and hash of its file; a shard is done only where both are there and agree. A build that
+another one has taken over commits nothing more.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ValidationError
 
-from shardprep.dataset.item_table import COLUMNS, REJECTED, WRITTEN
+from shardprep.dataset.item_table import (
+    COLUMNS,
+    REJECTED,
+    SKIPPED,
+    UNREADABLE,
+    WRITTEN,
+    bounded_table,
+)
 from shardprep.dataset.manifest import Shard
 from shardprep.profiling import stage
-from shardprep.writer.receipt import Receipt, write_receipt
+from shardprep.storage.folder import Written
+from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardprep.catalog.catalog import Item
+    from shardprep.source.listing import Skipped
+    from shardprep.storage.folder import Folder
     from shardprep.writer.chunk import EncodedChunk
     from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
+
+_FACTS = b"shardprep"
+"""Key of the facts among the metadata of a parquet file."""
+_SHA256 = re.compile("[0-9a-f]{64}")
+_RETRIED = ("unreadable", "crashed", "timeout")
+"""Rejections that the machine may be to blame for, such as a disk that was away; the next run
+tries these images again."""
+
+
+class Receipt(NamedTuple):
+    """A written shard, and the rows of its items."""
+
+    shard: Shard
+    mark: str
+    """ETag of the shard file in object storage; "" on a disk."""
+    table: pa.Table
+    """A row for each item, written or rejected, in plan order."""
+    build: str = ""
+    """`Folders.build` of the build that wrote it; "" where any build may use it."""
+
+    def is_of(self, output: Folder) -> bool:
+        """Tell whether the shard file is there and is what the receipt says."""
+        written = Written(self.shard.num_bytes, self.shard.sha256, self.mark)
+        return output.holds(self.shard.name, written)
+
+
+class _Facts(BaseModel):
+    """The facts in a receipt's metadata."""
+
+    shard: Shard
+    mark: str
+    build: str
 
 
 class ShardWriter:
@@ -113,3 +161,102 @@ class ShardWriter:
 
 def _targets(items: Sequence[Item], kind: type) -> list[Any]:
     return [item.target if isinstance(item.target, kind) else None for item in items]
+
+
+def write_skipped(state: Folder, skipped: Sequence[Skipped]) -> None:
+    """Write the rows of inputs that never became items beside the receipts."""
+    nothing = [None] * len(skipped)
+    columns: dict[str, list[Any]] = {
+        **dict.fromkeys(COLUMNS.names, nothing),
+        "key": [one.key for one in skipped],
+        "status": [SKIPPED] * len(skipped),
+        "reason": [f"{one.reason}: {one.detail}" if one.detail else one.reason for one in skipped],
+        "original_bytes": [one.num_bytes for one in skipped],
+    }
+    _write(state, SKIPPED_FILE, pa.Table.from_pydict(columns, schema=COLUMNS))
+
+
+def read_skipped(state: Folder) -> pa.Table | None:
+    """Return the rows of inputs that never became items, None where they are lost or damaged."""
+    found = _read(state, SKIPPED_FILE)
+    return None if found is None else found[0]
+
+
+def write_receipt(state: Folder, receipt: Receipt) -> None:
+    """Write the receipt of a shard."""
+    facts = _Facts(shard=receipt.shard, mark=receipt.mark, build=receipt.build)
+    name = receipt_name(receipt.shard.name)
+    _write(state, name, receipt.table, facts.model_dump_json().encode())
+
+
+def read_receipt(folders: Folders, shard: str) -> Receipt | None:
+    """Return the receipt of a shard, None where it is missing, damaged or of another build."""
+    found = _read(folders.state, receipt_name(shard))
+    if found is None:
+        return None
+    table, text = found
+    try:
+        facts = _Facts.model_validate_json(text)
+    except ValidationError:
+        return None
+    is_ours = not folders.build or facts.build in ("", folders.build)
+    if not is_ours or facts.shard.name != shard or not _are_rows_of(table, facts.shard):
+        return None
+    return Receipt(facts.shard, facts.mark, table, facts.build)
+
+
+def is_written(folders: Folders, shard: str) -> bool:
+    """Tell whether a shard file is there and is what its receipt says."""
+    receipt = read_receipt(folders, shard)
+    return receipt is not None and receipt.is_of(folders.output)
+
+
+def done_receipt(folders: Folders, shard: str) -> Receipt | None:
+    """Return the receipt of a shard that is done, else None.
+
+    It is written, and without rejections that another run might undo.
+    """
+    receipt = read_receipt(folders, shard)
+    if receipt is None or set(receipt.table["kind"].cast("string").to_pylist()) & {*_RETRIED}:
+        return None
+    return receipt if receipt.is_of(folders.output) else None
+
+
+def _write(state: Folder, name: str, table: pa.Table, facts: bytes = b"{}") -> None:
+    """Write a table and its facts as one parquet file, complete or not at all."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata({_FACTS: facts}), sink)
+    state.write(name, sink.getvalue().to_pybytes())
+
+
+def _read(state: Folder, name: str) -> tuple[pa.Table, bytes] | None:
+    """Return a table and its facts, None where the file is missing or damaged."""
+    data = state.read(name)
+    if data is None:
+        return None
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        table = bounded_table(file, len(data)).cast(COLUMNS.with_metadata(None))
+        return table, file.schema_arrow.metadata[_FACTS]
+    except UNREADABLE:
+        return None
+
+
+def _are_rows_of(table: pa.Table, shard: Shard) -> bool:
+    """Tell whether a table is one that `ShardWriter` makes for a shard."""
+    statuses = table["status"].cast("string")
+    written = table.filter(pc.equal(statuses, WRITTEN))
+    lengths = written["length"].to_pylist()
+    needed = ("key", "record", "offset", "length", "original_width", "original_height")
+    return (
+        set(statuses.to_pylist()) <= {WRITTEN, REJECTED}
+        and set(table["shard"].cast("string").to_pylist()) <= {shard.name}
+        and not table["key"].null_count
+        and not any(written[name].null_count for name in needed)
+        and written["record"].to_pylist() == list(range(shard.num_records))
+        and written["offset"].to_pylist() == [0, *accumulate(lengths)][:-1]
+        and sum(lengths) == shard.num_bytes
+        and all(map(_SHA256.fullmatch, written["original_sha256"].to_pylist()))
+        and min(written["original_width"].to_pylist(), default=1) >= 1
+        and min(written["original_height"].to_pylist(), default=1) >= 1
+    )

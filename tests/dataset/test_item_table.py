@@ -14,14 +14,14 @@ ROUND_TRIP = """
 import os, sys
 from pathlib import Path
 from shardprep.dataset import item_table
-from shardprep.writer import receipt
+from shardprep.writer import shard
 from shardprep.storage.folder import LocalFolder
 
 rows = item_table.COLUMNS.empty_table()
 before = len(os.listdir("/proc/self/task"))
 folder = LocalFolder(Path(sys.argv[1]))
-receipt.write_skipped(folder, [])
-read = receipt.read_skipped(folder)
+shard.write_skipped(folder, [])
+read = shard.read_skipped(folder)
 assert read is not None and read.equals(rows)
 item_table.write_items(folder, "items.parquet", [rows])
 assert item_table.read_items(Path(sys.argv[1]) / "items.parquet", ["key"]).num_rows == 0

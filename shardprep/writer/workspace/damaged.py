@@ -13,7 +13,7 @@ from shardprep.dataset.item_table import COLUMNS, read_items, rows_by_shard
 from shardprep.errors import BuildError, ShardprepError, some_of
 from shardprep.storage.regular_file import sha256_of
 from shardprep.writer.fingerprint import differences
-from shardprep.writer.receipt import Receipt, write_receipt
+from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.workspace.states import RECEIPTS_DIR, SCRATCH_DIR
 
 if TYPE_CHECKING:

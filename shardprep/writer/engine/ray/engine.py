@@ -34,7 +34,7 @@ from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import keep_buffers, limited, start_clock
 from shardprep.writer.engine.ray.cluster import nodes
 from shardprep.writer.engine.ray.preflight import Terms, difference, terms
-from shardprep.writer.receipt import done_receipt
+from shardprep.writer.shard import done_receipt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
