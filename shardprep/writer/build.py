@@ -18,7 +18,7 @@ from shardprep.writer.chunk import ChunkEncoder
 from shardprep.writer.engine.job import ShardJob, by_chunks
 from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import WorkerLimits
-from shardprep.writer.finalize import BuildResult, complete
+from shardprep.writer.finalize import BuildResult, complete, publish
 from shardprep.writer.fingerprint import differences, make_fingerprint
 from shardprep.writer.outline import make_outline, write_outline
 from shardprep.writer.plan import frozen_plan
@@ -142,8 +142,13 @@ def build_dataset(
         try:
             manifest = workspace.sealed()
             if manifest is None:
+                if damaged is not None:
+                    with states.writing(workspace):
+                        damaged.take_into(workspace)
                 shards = _Shards(workspace, recipe, fingerprint, num_workers, engine)
-                manifest, num_new = shards.write_all(watcher, damaged)
+                folders, outline, num_new = shards.write(WHOLE, watcher)
+                expected = None if damaged is None else damaged.manifest
+                manifest = complete(workspace, folders, outline, expected)
         except BaseException as error:
             manifest = None if stands else _by_another(workspace, fingerprint, error)
             if manifest is None:
@@ -151,11 +156,7 @@ def build_dataset(
                 with contextlib.suppress(ShardprepError, OSError):
                     states.take_back(workspace, fingerprint, is_new=is_new)
                 raise
-        with states.writing(workspace):
-            workspace.publish(manifest)
-    elapsed = time.monotonic() - start
-    path = workspace.documents()
-    return BuildResult(workspace.location, path, manifest, num_new_items=num_new, elapsed_s=elapsed)
+        return publish(workspace, manifest, start, num_new)
 
 
 def _by_another(
@@ -204,10 +205,13 @@ def build_part(
                 finished = workspace.finished()  # it may have been published meanwhile
                 if finished is None:
                     states.refuse_other_build(workspace, fingerprint)
-                    shards = _Shards(workspace, recipe, fingerprint, num_workers, engine)
-                    num_shards, num_new = shards.write_part(part, watcher)
+                    known: Manifest | Outline | None = workspace.sealed()
+                    num_new = 0
+                    if known is None:
+                        shards = _Shards(workspace, recipe, fingerprint, num_workers, engine)
+                        _, known, num_new = shards.write(part, watcher)
                     elapsed = time.monotonic() - start
-                    return PartResult(workspace, part, num_shards, num_new, elapsed)
+                    return PartResult(workspace, part, len(known.shards), num_new, elapsed)
         finally:
             states.take_back_unbegun(workspace)
     states.refuse_other_dataset(workspace, finished, fingerprint)
@@ -224,38 +228,13 @@ class _Shards:
     num_workers: int
     engine: Engine
 
-    def write_part(self, part: Part, watcher: Watcher) -> tuple[int, int]:
-        """Write the shards of a part, unless the build is complete.
+    def write(self, part: Part, watcher: Watcher) -> tuple[Folders, Outline, int]:
+        """Write the shards of a part that are not done.
 
         Returns:
-            The number of shards in all parts, and of items encoded now.
+            The folders and the outline of the build, and the number of items encoded now.
 
         """
-        sealed = self.workspace.sealed()
-        if sealed is not None:
-            return len(sealed.shards), 0
-        _, outline, num_new = self._write(part, watcher)
-        return len(outline.shards), num_new
-
-    def write_all(self, watcher: Watcher, damaged: DamagedDataset | None) -> tuple[Manifest, int]:
-        """Write all shards that are not done, then the documents and the manifest.
-
-        Returns:
-            The manifest, and the number of items encoded now.
-
-        """
-        if damaged is None:
-            folders, outline, num_new = self._write(WHOLE, watcher)
-            return complete(self.workspace, folders, outline), num_new
-        with states.writing(self.workspace):
-            damaged.take_into(self.workspace)
-        folders, outline, num_new = self._write(WHOLE, watcher)
-        # It was published with as many rejections before.
-        outline = outline.model_copy(update={"max_rejected": 1.0})
-        return complete(self.workspace, folders, outline, damaged.manifest), num_new
-
-    def _write(self, part: Part, watcher: Watcher) -> tuple[Folders, Outline, int]:
-        """Write the shards of a part that are not done; return the number of items encoded too."""
         workspace = self.workspace
         with (
             workspace.scratch() as scratch,

@@ -95,16 +95,25 @@ def finalize_dataset(
                 manifest = workspace.sealed() or _complete_parts(
                     workspace, num_threads, max_rejected
                 )
-                with states.writing(workspace):
-                    workspace.publish(manifest)
-                path, elapsed = workspace.documents(), time.monotonic() - start
-                return BuildResult(workspace.location, path, manifest, elapsed_s=elapsed)
+                return publish(workspace, manifest, start)
             workspace.discard()  # another process has published it in between
     finished = workspace.finished()
     if finished is None:
         raise _nothing_written(workspace)
     states.end_publishing(workspace, finished)
     return BuildResult(workspace.location, workspace.documents(), finished, was_there=True)
+
+
+def publish(
+    workspace: Workspace, manifest: Manifest, start: float, num_new_items: int = 0
+) -> BuildResult:
+    """Publish a sealed dataset; `start` is the monotonic time at which this run began."""
+    with states.writing(workspace):
+        workspace.publish(manifest)
+    path, elapsed = workspace.documents(), time.monotonic() - start
+    return BuildResult(
+        workspace.location, path, manifest, num_new_items=num_new_items, elapsed_s=elapsed
+    )
 
 
 def _complete_parts(workspace: Workspace, num_threads: int, max_rejected: float | None) -> Manifest:
@@ -131,11 +140,7 @@ def complete(
 ) -> Manifest:
     """Write all files of the dataset but its shards, the manifest last; return the manifest.
 
-    Args:
-        workspace: where the build was begun.
-        folders: its folders.
-        outline: its outline, with the share of images that may be rejected.
-        expected: the manifest of a damaged dataset, which must come out again.
+    `expected` is the manifest of a damaged dataset, which must come out again.
 
     Raises:
         TooManyRejectedError: more images are rejected than may be.
@@ -145,8 +150,9 @@ def complete(
     with states.writing(workspace):
         folders.check_build()
         manifest = _write_documents(folders, outline).signed()
-        _check_rejections(workspace, folders, manifest, outline.max_rejected)
-        if expected is not None:
+        if expected is None:
+            _check_rejections(workspace, folders, manifest, outline.max_rejected)
+        else:  # it was published with as many rejections before
             _check_same(workspace, manifest, expected)
         if not workspace.is_exclusive:
             _check_shards(folders, outline, _NUM_THREADS)

@@ -58,7 +58,7 @@ class LocalWorkspace:
 
     def finished(self) -> Manifest | None:
         """Return the manifest of the finished dataset, None where there is none."""
-        return load_manifest(self.folder.final) if self.folder.is_finished else None
+        return load_manifest(self.folder.final) if self.stands() else None
 
     def sealed(self) -> Manifest | None:
         """Return the manifest of a dataset that is complete but not published, else None."""
@@ -68,8 +68,10 @@ class LocalWorkspace:
     def files(self) -> Mapping[str, ObjectFacts]:
         """Return all files of the finished dataset's folder, foreign ones too, by name."""
         folder = LocalFolder(self.folder.final)
-        sizes = {name: (folder.path / name).stat().st_size for name in folder.names()}
-        return {name: ObjectFacts(name, num_bytes, "") for name, num_bytes in sizes.items()}
+        return {
+            name: ObjectFacts(name, (folder.path / name).stat().st_size, "")
+            for name in folder.names()
+        }
 
     def documents(self) -> Path:
         """Return a local folder with all files of the finished dataset but its shards."""

@@ -25,7 +25,7 @@ from shardprep.storage.folder import ObjectFolder
 from shardprep.writer.workspace.states import BUILD_FILE, dump_build, read_build, taken_over
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from shardprep.dataset.manifest import Fingerprint, Manifest
     from shardprep.storage.folder import Folder
@@ -113,8 +113,7 @@ class ObjectWorkspace:
             else:
                 self._remove_draft(draft, found)
         else:
-            own = [name for name in found if is_own(name) or name.startswith(DRAFT_PREFIX)]
-            self._root.remove([MANIFEST_FILE, *own])
+            self._root.remove([MANIFEST_FILE, *filter(_is_removed, found)])
         state.remove([name for name in old_state if name != BUILD_FILE])
         return True
 
@@ -197,14 +196,8 @@ class ObjectWorkspace:
             (self._root.read(SCHEMA_FILE) or b"").decode(), str(self.url / SCHEMA_FILE)
         )
         stays = inventory(manifest, schema)
-        self._root.remove(
-            [
-                name
-                for name in found
-                if (is_own(name) and name not in stays)
-                or (name.startswith(DRAFT_PREFIX) and not name.startswith(f"{draft}/"))
-            ]
-        )
+        others = [name for name in found if not name.startswith(f"{draft}/")]
+        self._root.remove([name for name in others if _is_removed(name) and name not in stays])
         self._remove_draft(draft, found, is_in_force=True)
 
     def _remove_draft(
@@ -215,17 +208,16 @@ class ObjectWorkspace:
         The manifest of one in force goes last, so that the next run goes on; else it goes first,
         so that what is left is not taken for complete.
         """
+        inside = [name for name in found if name.startswith(f"{draft}/")]
         seal = f"{draft}/{MANIFEST_FILE}"
-        others = [name for name in found if name.startswith(f"{draft}/") and name != seal]
-        steps: Sequence[list[str]] = (others, [seal]) if is_in_force else ([seal], others)
-        for names in steps:
-            self._root.remove([name for name in names if name in found])
+        for seals in (False, True) if is_in_force else (True, False):
+            self._root.remove([name for name in inside if (name == seal) == seals])
 
     def _forget(self) -> None:
         """Remove the state of the build, the `BUILD_FILE` last."""
-        names = self.state.names()
-        self.state.remove([name for name in names if name != BUILD_FILE])
-        self.state.remove([name for name in names if name == BUILD_FILE])
+        state = self.state
+        state.remove([name for name in state.names() if name != BUILD_FILE])
+        state.remove([BUILD_FILE])
 
     def documents(self) -> Path:
         return RemoteDataset(self.url, self.files()).documents()
@@ -235,3 +227,8 @@ class ObjectWorkspace:
         if output != self._root:
             found = under(str(output).removeprefix(f"{self.url}/"), found)
         return RemoteDataset(self.url, found).documents()
+
+
+def _is_removed(name: str) -> bool:
+    """Tell whether a file goes where another dataset comes: one of a dataset, or of a draft."""
+    return is_own(name) or name.startswith(DRAFT_PREFIX)
