@@ -35,7 +35,8 @@ COPY_AGAIN = "copy it again, or build the set again"
 _SHARD = r"[^./][^/]*\.tfrecord[^/]*"
 _LABELS = re.compile(r"[^./][^/]*\.labels\.txt")
 _OWN = re.compile(rf"{_SHARD}|{INDEX_DIR}/{_SHARD}\.idx|{_LABELS.pattern}")
-_DOCUMENTS = (SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, MANIFEST_FILE)
+DOCUMENT_FILES = (SCHEMA_FILE, ITEMS_FILE, *DOCUMENTS, MANIFEST_FILE)
+"""Names of the documents that every dataset has, besides its indexes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,14 @@ def inventory(manifest: Manifest, schema: Schema) -> set[str]:
     return {
         *manifest.shards,
         *map(index_name, manifest.shards),
-        *_DOCUMENTS,
+        *DOCUMENT_FILES,
         *tfds_files(manifest, schema),
     }
 
 
 def is_own(name: str) -> bool:
     """Tell whether a file of this name may belong to a dataset, this or another."""
-    return name in _DOCUMENTS or _OWN.fullmatch(name) is not None
+    return name in DOCUMENT_FILES or _OWN.fullmatch(name) is not None
 
 
 def belongs(name: str, manifest: Manifest) -> bool:
@@ -125,7 +126,7 @@ def belongs(name: str, manifest: Manifest) -> bool:
     Which files of class names there are follows from the schema: any of them may belong.
     """
     shard = name.removeprefix(f"{INDEX_DIR}/").removesuffix(".idx")
-    known = name in _DOCUMENTS or _LABELS.fullmatch(name) is not None
+    known = name in DOCUMENT_FILES or _LABELS.fullmatch(name) is not None
     return known or (shard in manifest.shards and name in (shard, index_name(shard)))
 
 

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import re
 import time
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.folder import index_name
+from shardprep.dataset.draft import DRAFT_PREFIX
+from shardprep.dataset.folder import (
+    DOCUMENT_FILES,
+    FETCHING_SUFFIX,
+    INCOMPLETE_SUFFIX,
+    INDEX_DIR,
+    OLD_SUFFIX,
+    index_name,
+)
+from shardprep.dataset.grammar import SHARD, shard_name
+from shardprep.dataset.locate import unfinished_error
 from shardprep.dataset.remote import RemoteDataset
-from shardprep.verifier.documents import index_problem, read_document
-from shardprep.verifier.examples import ExampleCheck
-from shardprep.verifier.folder import read_contents
+from shardprep.errors import DatasetError
+from shardprep.verifier.documents import Documents, index_problem, read_document
+from shardprep.verifier.examples import ExampleCheck, index_rows, written_rows
 from shardprep.verifier.problem import Problem, Verification
-from shardprep.verifier.rows import index_rows, written_rows
-from shardprep.verifier.shard import ShardTask, StoredObject
-from shardprep.verifier.workers import check_shards
+from shardprep.verifier.shard import (
+    ShardTask,
+    StoredObject,
+    begin_worker,
+    check_in_worker,
+    check_shard,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    import pyarrow as pa
 
     from shardprep.dataset.fetch import Watcher
-    from shardprep.verifier.folder import Contents
+    from shardprep.dataset.manifest import Shard
     from shardprep.verifier.shard import ShardReport
 
+_LABELS = re.compile(r"[^.].*\.labels\.txt")
+_WORKER_BYTES = 128 << 20
+"""Bytes of shards per process: with fewer, its start takes longer than the reading."""
+_TICK_S = 0.2
+"""Seconds between two reports of progress."""
 _ROW_COLUMNS = ("key", "status", "offset", "length", "label", "labels", "target", "text")
 
 
@@ -44,96 +70,162 @@ def verify_dataset(
 
     """
     start = time.monotonic()
-    remote = found if isinstance(found, RemoteDataset) else None
-    folder = found if isinstance(found, Path) else found.documents()
-    contents = read_contents(folder, remote)
-    check = ExampleCheck(contents.schema, decode=decode)
-    files = {name: _file(found, name) for name in contents.shards}
-    tasks = [_task(folder, file, name, contents, check) for name, file in files.items()]
-    reports = dict(zip(contents.shards, check_shards(tasks, num_workers, watcher), strict=True))
-    holds = _holdings(contents, reports)
-    moved = {name: of for name, of in holds.items() if of != name}
-    again = [_task(folder, files[name], of, contents, check) for name, of in moved.items()]
-    checked = check_shards(again, num_workers, watcher) if again else []
-    rechecked = dict(zip(moved, checked, strict=True))
-    intact = {of: name for name, of in moved.items()}
-    intact.update({name: name for name, of in holds.items() if of == name})
-    problems = [_in_another(problem, intact) for problem in contents.problems]
-    for name, report in reports.items():
-        problems += _shard_problems(name, report, contents, intact, moved, rechecked)
-    problems += _index_problems(folder, contents, reports)
+    contents = read_contents(found)
+    documents, shards = contents.documents, contents.shards
+    check = ExampleCheck(documents.schema, decode=decode)
+    tasks = [_task(documents, file, name, check) for name, file in shards.items()]
+    reports = dict(zip(shards, _check_shards(tasks, num_workers, watcher), strict=True))
+    holds = dict(_holdings(documents.shards, reports))
+    moved = {name: shard for name, shard in holds.items() if shard != name}
+    again = [_task(documents, shards[name], shard, check) for name, shard in moved.items()]
+    checked = _check_shards(again, num_workers, watcher) if again else []
+    reports_as_moved = dict(zip(moved, checked, strict=True))
+    intact = {shard: name for name, shard in moved.items()}
+    intact.update({name: name for name, shard in holds.items() if shard == name})
+    problems = [
+        *(_in_another(problem, intact) for problem in contents.problems),
+        *_shard_problems(documents.shards, reports, reports_as_moved, holds, intact),
+        *_index_problems(documents, reports),
+    ]
     return Verification(
-        path=folder,
+        path=documents.folder,
         problems=tuple(problems),
         unknown=contents.unknown,
         num_shards=len(reports),
         num_records=sum(len(report.places) for report in reports.values()),
         num_bytes=sum(report.num_bytes for report in reports.values()),
         intact=intact,
-        marks={name: file.etag for name, file in files.items() if isinstance(file, StoredObject)},
+        marks={name: file.etag for name, file in shards.items() if isinstance(file, StoredObject)},
         elapsed_s=time.monotonic() - start,
-        address=remote.url if remote else None,
+        address=found.url if isinstance(found, RemoteDataset) else None,
     )
 
 
-def _file(found: Path | RemoteDataset, name: str) -> Path | StoredObject:
-    if isinstance(found, Path):
-        return found / name
-    facts = found.objects[name]
-    return StoredObject(found.url / facts.name, facts.etag, facts.num_bytes)
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Documents, files and problems of a dataset, before any shard is read."""
+
+    documents: Documents
+    shards: Mapping[str, Path | StoredObject]
+    """Shard files by name, and files that a reader's glob would take for shards."""
+    unknown: tuple[str, ...]
+    """Names of all other files that no build writes."""
+    problems: tuple[Problem, ...]
+
+
+def read_contents(found: Path | RemoteDataset) -> Contents:
+    """Return the contents of a dataset and their problems; shards are not opened.
+
+    Raises:
+        DatasetError: there is no such folder, or it is that of an unfinished build.
+
+    """
+    files: Mapping[str, Path | StoredObject]
+    if isinstance(found, RemoteDataset):
+        folder = found.documents()
+        files = {
+            name: StoredObject(found.url / facts.name, facts.etag, facts.num_bytes)
+            for name, facts in sorted(found.objects.items())
+        }
+        beside = [found.url.name + INCOMPLETE_SUFFIX] if found.is_beside_unfinished() else []
+    else:
+        folder = found
+        files = _files(folder)
+        names = [folder.name + end for end in (OLD_SUFFIX, INCOMPLETE_SUFFIX, FETCHING_SUFFIX)]
+        beside = [name for name in names if (folder.parent / name).exists()]
+    documents = Documents(folder)
+    shards = {
+        name: file
+        for name, file in files.items()
+        if ".tfrecord" in name and name[0] != "." and "/" not in name
+    }
+    gone = _gone(set(shards), documents.shards)
+    problems = [*documents.problems, *(Problem("missing", name, "is not there") for name in gone)]
+    unknown = (*_unknown(files, {*shards, *gone}), *(f"../{name}" for name in beside))
+    return Contents(documents, shards, unknown, tuple(problems))
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Return all files in a folder by their relative paths, sorted."""
+    if not folder.is_dir():
+        raise DatasetError(str(folder), "no such folder", "give the folder of a dataset")
+    if folder.name.endswith(INCOMPLETE_SUFFIX):
+        raise unfinished_error(folder)
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in found))
+
+
+def _gone(there: set[str], shards: Mapping[str, Shard]) -> list[str]:
+    """Return the missing shards: by the manifest, else by the numbers of the others."""
+    if shards:
+        return sorted(shards.keys() - there)
+    matches = [match for name in there if (match := SHARD.fullmatch(name))]
+    wanted = {
+        shard_name(match["name"], match["split"], index, int(match["count"]))
+        for match in matches
+        for index in range(int(match["count"]))
+    }
+    return sorted(wanted - there)
+
+
+def _unknown(files: Iterable[str], shards: set[str]) -> list[str]:
+    """Return the files that do not belong, and a draft in object storage as one."""
+    known = {*DOCUMENT_FILES, INDEX_DIR, *shards, *map(index_name, shards)}
+    found = [name for name in files if name not in known and not _LABELS.fullmatch(name)]
+    drafts = [
+        f"{name.partition('/')[0]}/" if name.startswith(DRAFT_PREFIX) else name for name in found
+    ]
+    return list(dict.fromkeys(drafts))
 
 
 def _task(
-    folder: Path, file: Path | StoredObject, shard: str, contents: Contents, check: ExampleCheck
+    documents: Documents, file: Path | StoredObject, shard: str, check: ExampleCheck
 ) -> ShardTask:
     """Return the task to check a file as a shard, which need not be that of its name."""
-    expected = contents.manifest.shards.get(shard) if contents.manifest else None
-    table = contents.rows.get(shard)
+    table, index = documents.rows.get(shard), None
     if table is not None:
         table = table.select(_ROW_COLUMNS).take(list(range(len(table))))  # what pickles small
-    index = None
-    if table is None:
-        text = read_document(folder, index_name(shard), None, [])
-        index = None if text is None else index_rows(text)
-    return ShardTask(file, expected, table, index, check, contents.most_shard_bytes)
+    else:
+        text = read_document(documents.folder, index_name(shard))
+        index = None if isinstance(text, Problem) else index_rows(text)
+    expected = documents.shards.get(shard)
+    return ShardTask(file, expected, table, index, check, documents.most_shard_bytes)
 
 
-def _holdings(contents: Contents, reports: dict[str, ShardReport]) -> dict[str, str]:
-    """Return the shards that files hold, whatever their names: file → shard of the manifest."""
-    if contents.manifest is None:
-        return {}
-    shards = contents.manifest.shards
+def _holdings(
+    shards: Mapping[str, Shard], reports: Mapping[str, ShardReport]
+) -> Iterator[tuple[str, str]]:
+    """Yield the shards that files hold, whatever their names: file and shard of the manifest."""
     by_hash = {shard.sha256: name for name, shard in shards.items()}
-    found = {}
     for name, report in reports.items():
         if name in shards and shards[name].sha256 == report.sha256:
-            found[name] = name
+            yield name, name
         elif report.sha256 in by_hash:
-            found[name] = by_hash[report.sha256]
-    return found
+            yield name, by_hash[report.sha256]
 
 
 def _shard_problems(
-    name: str,
-    report: ShardReport,
-    contents: Contents,
-    intact: dict[str, str],
-    moved: dict[str, str],
-    rechecked: dict[str, ShardReport],
-) -> list[Problem]:
-    if name in moved:
-        of = moved[name]
-        if intact[of] == name:
-            first = Problem("misplaced", name, f"holds what the manifest calls {of}")
+    shards: Mapping[str, Shard],
+    reports: Mapping[str, ShardReport],
+    reports_as_moved: Mapping[str, ShardReport],
+    holds: Mapping[str, str],
+    intact: Mapping[str, str],
+) -> Iterator[Problem]:
+    for name, report in reports.items():
+        if name not in reports_as_moved:
+            if shards and name not in shards:
+                yield Problem("extra", name, "the manifest names no such shard")
+            yield from report.problems
+            continue
+        shard = holds[name]
+        if intact[shard] == name:
+            yield Problem("misplaced", name, f"holds what the manifest calls {shard}")
         else:
-            first = Problem("extra", name, f"is a copy of {of}")
-        return [first, *rechecked[name].problems]
-    if contents.manifest is not None and name not in contents.manifest.shards:
-        return [Problem("extra", name, "the manifest names no such shard"), *report.problems]
-    return list(report.problems)
+            yield Problem("extra", name, f"is a copy of {shard}")
+        yield from reports_as_moved[name].problems
 
 
-def _in_another(problem: Problem, intact: dict[str, str]) -> Problem:
+def _in_another(problem: Problem, intact: Mapping[str, str]) -> Problem:
     """Return the problem of a missing shard, naming the file that has its bytes, if any."""
     if problem.kind != "missing" or problem.file not in intact:
         return problem
@@ -141,19 +233,56 @@ def _in_another(problem: Problem, intact: dict[str, str]) -> Problem:
     return Problem("missing", problem.file, what)
 
 
-def _index_problems(
-    folder: Path, contents: Contents, reports: dict[str, ShardReport]
-) -> Iterator[Problem]:
-    target = contents.schema.target if contents.schema else None
-    names = contents.manifest.shards if contents.manifest else contents.shards
-    for name in names:
-        rows = written_rows(contents.rows[name], target) if name in contents.rows else None
-        places: tuple[tuple[int, int], ...] | None
+def _index_problems(documents: Documents, reports: Mapping[str, ShardReport]) -> Iterator[Problem]:
+    target = documents.schema.target if documents.schema else None
+    for name in documents.shards or reports:
+        table: pa.Table | None = documents.rows.get(name)
+        rows = None if table is None else written_rows(table, target)
+        places: tuple[tuple[int, int], ...] | None = None
         if name in reports and not reports[name].problems:
             places = reports[name].places
         elif rows is not None:
             places = tuple(zip(rows.offsets, rows.lengths, strict=True))
-        else:
-            places = None
-        if problem := index_problem(folder, name, places, rows):
+        if problem := index_problem(documents.folder, name, places, rows):
             yield problem
+
+
+def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
+    """Return the report of each task, in their order."""
+    num_bytes = sum(task.num_bytes for task in tasks)
+    watcher.begin("checking", num_bytes)
+    num_workers = min(num_workers, len(tasks), num_bytes // _WORKER_BYTES)
+    if num_workers > 1:
+        return side_by_side(tasks, num_workers, watcher)
+    done = 0
+
+    def moved(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        watcher.progress(done)
+
+    return [check_shard(task, moved) for task in tasks]
+
+
+def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
+    """Return the report of each task, from processes of their own; raises as `check_shards`."""
+    context = multiprocessing.get_context("spawn")
+    done = context.Value("Q", 0)
+    with ProcessPoolExecutor(num_workers, context, begin_worker, (done,)) as pool:
+        try:
+            jobs = [pool.submit(check_in_worker, task) for task in tasks]
+            left = {*jobs}
+            while left:
+                found, left = wait(left, _TICK_S)
+                for job in found:
+                    job.result()
+                watcher.progress(done.value)
+            return [job.result() for job in jobs]
+        except BrokenProcessPool as error:
+            raise DatasetError(
+                tasks[0].folder,
+                "a process that read the shards was killed",
+                "free some memory, or give fewer --workers",
+            ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

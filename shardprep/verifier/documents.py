@@ -2,128 +2,156 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
+from collections import Counter
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic_core import from_json
 
-from shardprep.dataset.folder import SCHEMA_FILE, index_name, read_schema
+from shardprep.dataset import item_table
+from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
+from shardprep.dataset.item_table import COLUMNS, WRITTEN, with_status
 from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES, check_size
-from shardprep.dataset.manifest import MANIFEST_FILE, contradictions, decode_manifest
+from shardprep.dataset.manifest import MANIFEST_FILE, Shard, contradictions, decode_manifest
 from shardprep.dataset.tfds_metadata import DOCUMENTS as TFDS_FILES
 from shardprep.dataset.tfds_metadata import tfds_files
+from shardprep.dataset.totals import Tally
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.storage.regular_file import read_regular, sha256_of
-from shardprep.verifier.problem import Problem
+from shardprep.verifier.problem import Problem, hash_problem
+from shardprep.writer.fingerprint import recorded_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
-    from shardprep.verifier.rows import Rows
+    from shardprep.verifier.examples import Rows
+    from shardprep.verifier.problem import Kind
+
+    _Result = TypeVar("_Result")
+
+_SPARE_BYTES = 64 << 20
+_UNCOUNTABLE = (DatasetError, ValueError, TypeError, KeyError, ArithmeticError, pa.ArrowException)
+"""Errors that counting raises where values are missing or impossible."""
 
 
-def checked_manifest(folder: Path, problems: list[Problem]) -> Manifest | None:
-    """Return the manifest, None where it cannot be read; faults are added to the problems."""
-    data = read_document(folder, MANIFEST_FILE, None, problems)
-    if data is None:
-        return None
-    try:
-        manifest = decode_manifest(data, "")
-    except DatasetError as error:
-        problems.append(Problem("manifest", MANIFEST_FILE, error.what))
-        return None
-    said = contradictions(manifest, data)
-    problems += [Problem("manifest", MANIFEST_FILE, what) for what in said]
-    return manifest
+class Documents:
+    """The documents of a folder; their faults are added to `problems`."""
 
+    def __init__(self, folder: Path) -> None:
+        """Read and check all of them but the indexes."""
+        self.folder = folder
+        self.problems: list[Problem] = []
+        self.manifest: Manifest | None = None
+        """None where it cannot be read, as `schema`."""
+        self.shards: Mapping[str, Shard] = {}
+        """Those of the manifest by name; empty where it cannot be read."""
+        self.schema: Schema | None = None
+        self.rows: dict[str, pa.Table] = {}
+        """Rows of each shard, in order; empty where `items.parquet` cannot be read."""
+        self._read_manifest()
+        self._read_schema()
+        self._read_items()
+        self._check_tfds()
 
-def read_document(
-    folder: Path,
-    name: str,
-    manifest: Manifest | None,
-    problems: list[Problem],
-    most_bytes: int = MAX_DOCUMENT_BYTES,
-) -> bytes | None:
-    """Return the bytes of a file, None where it cannot be read.
+    @property
+    def most_shard_bytes(self) -> int | None:
+        """Size in bytes above which a file is not read as a shard; None: no limit."""
+        sizes = [shard.num_bytes for shard in self.shards.values()]
+        return 2 * max(sizes) + _SPARE_BYTES if sizes else None
 
-    That, or another hash than the manifest has, is added to the problems.
-    """
-    with _noting(name, problems):
-        data = read_regular(folder / name, most_bytes)
-        problems += _hash_problems(name, manifest, hashlib.sha256(data).hexdigest())
+    def _read_manifest(self) -> None:
+        data = self._read(MANIFEST_FILE)
+        if data is None:
+            return
+        try:
+            self.manifest = decode_manifest(data, "")
+        except DatasetError as error:
+            self._add("manifest", MANIFEST_FILE, error.what)
+            return
+        self.shards = self.manifest.shards
+        for what in contradictions(self.manifest, data):
+            self._add("manifest", MANIFEST_FILE, what)
+
+    def _read_schema(self) -> None:
+        if self._read(SCHEMA_FILE) is None:
+            return
+        try:
+            self.schema = read_schema(self.folder)
+        except ShardprepError as error:
+            self._add("schema", SCHEMA_FILE, error.what)
+            return
+        if self.manifest is not None and self.schema.labels != self.manifest.labels.names:
+            what = f"has other classes than the manifest ({len(self.schema.labels):,} classes)"
+            self._add("schema", SCHEMA_FILE, what)
+
+    def _read_items(self) -> None:
+        digest = _attempt(ITEMS_FILE, lambda: sha256_of(self.folder / ITEMS_FILE))
+        if isinstance(digest, Problem):
+            self.problems.append(digest)
+            return
+        self._check_hash(ITEMS_FILE, digest)
+        try:
+            table = item_table.read_items(self.folder / ITEMS_FILE, COLUMNS.names)
+        except DatasetError as error:
+            self._add("items", ITEMS_FILE, error.what)
+            return
+        self.rows = item_table.rows_by_shard(table)
+        if self.manifest is not None:
+            self.problems += _table_problems(self.manifest, table, self.rows)
+
+    def _check_tfds(self) -> None:
+        """Check the files of TensorFlow Datasets; without manifest and schema they are parsed."""
+        expected = dict.fromkeys(TFDS_FILES, "")
+        if self.manifest is not None and self.schema is not None:
+            expected = tfds_files(self.manifest, self.schema)
+        for name, text in expected.items():
+            data = self._read(name)
+            if data is None or data == text.encode():
+                continue
+            compare = _json_faults if name.endswith(".json") else _line_faults
+            faults = list(compare(data, text))
+            if text and not faults:
+                faults.append("is not the text that the build wrote")
+            for what in faults:
+                self._add("tfds", name, what)
+
+    def _read(self, name: str) -> bytes | None:
+        """Return the bytes of a file, None where it cannot be read."""
+        data = read_document(self.folder, name)
+        if isinstance(data, Problem):
+            self.problems.append(data)
+            return None
+        self._check_hash(name, hashlib.sha256(data).hexdigest())
         return data
-    return None
+
+    def _check_hash(self, name: str, digest: str) -> None:
+        expected = self.manifest.files.get(name) if self.manifest else None
+        if expected not in (None, digest):
+            self.problems.append(hash_problem(name, digest, str(expected)))
+
+    def _add(self, kind: Kind, name: str, what: str) -> None:
+        self.problems.append(Problem(kind, name, what))
 
 
-def is_readable(
-    folder: Path, name: str, manifest: Manifest | None, problems: list[Problem]
-) -> bool:
-    """Tell whether a file of any size can be read; faults are added to the problems."""
-    with _noting(name, problems):
-        problems += _hash_problems(name, manifest, sha256_of(folder / name))
-        return True
-    return False
+def read_document(folder: Path, name: str, most_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | Problem:
+    """Return the bytes of a file, or the problem that it cannot be read."""
+    return _attempt(name, lambda: read_regular(folder / name, most_bytes))
 
 
-@contextlib.contextmanager
-def _noting(name: str, problems: list[Problem]) -> Iterator[None]:
-    """Add a file that cannot be read to the problems, in place of an error."""
+def _attempt(name: str, read: Callable[[], _Result]) -> _Result | Problem:
     try:
-        yield
+        return read()
     except FileNotFoundError:
-        problems.append(Problem("missing", name, "is not there"))
+        return Problem("missing", name, "is not there")
     except OSError as error:
-        problems.append(Problem("unreadable", name, f"cannot be read ({error.strerror})"))
-
-
-def _hash_problems(name: str, manifest: Manifest | None, digest: str) -> Iterator[Problem]:
-    expected = manifest.files.get(name) if manifest else None
-    if expected not in (None, digest):
-        what = f"has SHA-256 {digest[:12]}…, the manifest says {str(expected)[:12]}…"
-        yield Problem("hash", name, what)
-
-
-def checked_schema(
-    folder: Path, manifest: Manifest | None, problems: list[Problem]
-) -> Schema | None:
-    """Return the schema, None where it cannot be read; faults are added to the problems."""
-    if read_document(folder, SCHEMA_FILE, manifest, problems) is None:
-        return None
-    try:
-        schema = read_schema(folder)
-    except ShardprepError as error:
-        problems.append(Problem("schema", SCHEMA_FILE, error.what))
-        return None
-    if manifest is not None and schema.labels != manifest.labels.names:
-        what = f"has other classes than the manifest ({len(schema.labels):,} classes)"
-        problems.append(Problem("schema", SCHEMA_FILE, what))
-    return schema
-
-
-def check_tfds(
-    folder: Path, manifest: Manifest | None, schema: Schema | None, problems: list[Problem]
-) -> None:
-    """Check the files of TensorFlow Datasets; faults are added to the problems.
-
-    Without manifest and schema they are only parsed.
-    """
-    expected = dict.fromkeys(TFDS_FILES, "")
-    if manifest is not None and schema is not None:
-        expected = tfds_files(manifest, schema)
-    for name, text in expected.items():
-        data = read_document(folder, name, manifest, problems)
-        if data is None or data == text.encode():
-            continue
-        faults = list(_json_faults(data, text) if name.endswith(".json") else _lines(data, text))
-        if text and not faults:
-            faults.append("is not the text that the build wrote")
-        problems += [Problem("tfds", name, what) for what in faults]
+        return Problem("unreadable", name, f"cannot be read ({error.strerror})")
 
 
 def index_problem(
@@ -134,23 +162,18 @@ def index_problem(
     With `places` None, its content is not checked.
     """
     name = index_name(shard)
-    problems: list[Problem] = []
     expected = "".join(f"{offset} {length}\n" for offset, length in places or ())
-    most_bytes = 2 * len(expected) + MAX_DOCUMENT_BYTES
-    data = read_document(folder, name, None, problems, most_bytes)
-    if data is None:
-        return problems[0]
-    if places is None:
-        return None
-    if data == expected.encode():
+    data = read_document(folder, name, 2 * len(expected) + MAX_DOCUMENT_BYTES)
+    if isinstance(data, Problem):
+        return data
+    if places is None or data == expected.encode():
         return None
     here = data.decode(errors="replace").splitlines(keepends=True)
     pairs = list(zip_longest(here, expected.splitlines(keepends=True)))
     wrong = [number for number, (line, wanted) in enumerate(pairs) if line != wanted]
     if not wrong:
         return Problem("index", name, "is not the text that the build wrote")
-    line, wanted = pairs[wrong[0]]
-    line, wanted = (text and text.rstrip("\n") for text in (line, wanted))
+    line, wanted = (text and text.rstrip("\n") for text in pairs[wrong[0]])
     what = f"says {_shown(line)}, the shard {_shown(wanted)}"
     if len(wrong) > 1:
         what += f", and {len(wrong) - 1:,} more lines differ"
@@ -158,6 +181,70 @@ def index_problem(
     offset = places[number][0] if number is not None else None
     key = rows.key(number) if rows is not None and number is not None else ""
     return Problem("index", name, what, number, offset, key)
+
+
+def _table_problems(
+    manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]
+) -> Iterator[Problem]:
+    """Yield the contradictions between all rows, those of each shard, and the manifest.
+
+    Every number of the manifest is counted again.
+    """
+    for shard in rows:
+        if shard not in manifest.shards:
+            what = f"has rows of {shard}, which the manifest does not name"
+            yield Problem("items", ITEMS_FILE, what)
+    keys = with_status(table, WRITTEN)["key"]
+    if pc.count_distinct(keys).as_py() != len(keys):
+        for key, count in Counter(keys.to_pylist()).items():
+            if count > 1:
+                what = f"has {count} written rows of one key"
+                yield Problem("items", ITEMS_FILE, what, key=key or "")
+    try:
+        counted = _counted(manifest, table, rows)
+    except _UNCOUNTABLE as error:
+        what = f"cannot be counted ({str(error).splitlines()[0]})"
+        yield Problem("items", ITEMS_FILE, what)
+        return
+    before, now = (
+        one.model_dump(mode="json", include={"splits", "totals"})
+        for one in (manifest, manifest.model_copy(update=counted))
+    )
+    for what in differences(before, now):
+        yield Problem("items", ITEMS_FILE, f"its rows disagree with the manifest: {what}")
+
+
+def _counted(manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]) -> dict[str, object]:
+    """Return the splits and totals of the manifest, counted from the rows."""
+    tally = Tally(recorded_recipe(manifest, "-", "-").image_spec)
+    statuses = (WRITTEN, item_table.REJECTED, item_table.SKIPPED)
+    if {*table["status"].cast("string").unique().to_pylist()} - {*statuses}:
+        raise ValueError(f"a status is none of {', '.join(statuses)}")
+    for name, split in manifest.splits.items():
+        for shard in split.shards:
+            here = rows.get(shard.name, COLUMNS.empty_table())
+            if {*here["split"].cast("string").unique().to_pylist()} - {name}:
+                raise ValueError(f"a row of {shard.name} is of another split than {name}")
+            written = with_status(here, WRITTEN)
+            if written["record"].to_pylist() != list(range(len(written))):
+                raise ValueError(f"the records of {shard.name} are not numbered 0, 1, 2 …")
+            measured = Shard(
+                name=shard.name,
+                num_records=len(written),
+                num_bytes=pc.sum(written["length"]).as_py() or 0,
+                sha256=shard.sha256,
+            )
+            tally.add(measured, name, here)
+    skipped = with_status(table, item_table.SKIPPED)
+    known = sorted(manifest.totals.skipped, key=len, reverse=True)
+    reasons = Counter(_reason(text or "", known) for text in skipped["reason"].to_pylist())
+    return {"splits": tally.splits(manifest.labels.names), "totals": tally.totals(reasons)}
+
+
+def _reason(text: str, known: list[str]) -> str:
+    """Return the reason of a skipped input without the detail that may follow it."""
+    matches = (reason for reason in known if text == reason or text.startswith(f"{reason}: "))
+    return next(matches, text)
 
 
 def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:
@@ -189,7 +276,7 @@ def _json_faults(data: bytes, text: str) -> Iterator[str]:
         yield from differences(here, json.loads(text))
 
 
-def _lines(data: bytes, text: str) -> Iterator[str]:
+def _line_faults(data: bytes, text: str) -> Iterator[str]:
     here = data.decode(errors="replace").split("\n")
     for number, (line, wanted) in enumerate(zip_longest(here, text.split("\n")), 1):
         if line != wanted:

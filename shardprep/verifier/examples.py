@@ -1,32 +1,102 @@
-"""Checks of one record against its schema and its row, without any file."""
+"""Checks of one record against its schema and its row in `items.parquet`, without any file."""
 
 from __future__ import annotations
 
 import io
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import pyarrow.compute as pc
 import simplejpeg
 from PIL import Image
 
 from shardprep.catalog.catalog import UNLABELLED
 from shardprep.dataset.example_layout import Layout
-from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, WIDTH
+from shardprep.dataset.item_table import WRITTEN, with_status
+from shardprep.dataset.schema import (
+    FILENAME,
+    HEIGHT,
+    IMAGE,
+    LABEL,
+    LABELS,
+    TARGET,
+    TEXT,
+    WIDTH,
+)
 from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import pyarrow as pa
+
     from shardprep.dataset.example_layout import Features
     from shardprep.dataset.schema import Feature, Schema
     from shardprep.image.spec import Encoding
     from shardprep.verifier.problem import Kind
-    from shardprep.verifier.rows import Rows
 
 _JPEG = b"\xff\xd8\xff"
 _PNG, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 _TYPES = {"bytes": bytes, "int64": int, "float32": float}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Facts on the records of a shard; from an index only their offsets and lengths."""
+
+    offsets: Sequence[int]
+    lengths: Sequence[int]
+    """Bytes, framing included."""
+    keys: Sequence[str] = ()
+    targets: Sequence[object] = ()
+    """Targets as in the records: class index, list of indices, float32 or UTF-8 bytes."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def key(self, record: int) -> str:
+        """Return the key of a record, "" if unknown."""
+        return self.keys[record] if record < len(self.keys) else ""
+
+
+def written_rows(table: pa.Table, target: str | None) -> Rows:
+    """Return the written items among the rows of a shard; `target` names the target feature."""
+    table = with_status(table, WRITTEN)
+    return Rows(
+        _whole(table["offset"]),
+        _whole(table["length"]),
+        [key or "" for key in table["key"].to_pylist()],
+        _targets(table, target) if target else (),
+    )
+
+
+def index_rows(text: bytes) -> Rows | None:
+    """Return the offsets and lengths in the text of an index, None if it is damaged."""
+    try:
+        places = [tuple(map(int, line.split(b" "))) for line in text.splitlines()]
+        return Rows([offset for offset, _ in places], [length for _, length in places])
+    except ValueError:
+        return None
+
+
+def _whole(column: pa.ChunkedArray) -> list[int]:
+    """Return the integers of a column, null as -1."""
+    return pc.fill_null(column, -1).to_numpy().tolist()  # type: ignore[no-any-return]
+
+
+def _targets(table: pa.Table, target: str) -> Sequence[object]:
+    values = table[target].to_pylist()
+    if target == LABEL:
+        return [UNLABELLED if value is None else value for value in values]
+    if target == LABELS:
+        return [value or [] for value in values]
+    if target == TARGET:
+        whole = [math.nan if value is None else value for value in values]
+        return np.array(whole, np.float32).tolist()  # type: ignore[no-any-return]
+    return [(value or "").encode() for value in values] if target == TEXT else ()
 
 
 class Fault(NamedTuple):
@@ -82,14 +152,11 @@ class ExampleCheck:
         found: list[Fault] = []
         image = self._features[IMAGE]
         height, width = sound.get(HEIGHT), sound.get(WIDTH)
-        for name, side, wanted in (
-            (HEIGHT, height, image.shape[0]),
-            (WIDTH, width, image.shape[1]),
-        ):
+        for name, wanted in zip((HEIGHT, WIDTH), image.shape, strict=False):
+            side = sound.get(name)
             if isinstance(side, int) and (side < 1 or wanted not in (None, side)):
-                found.append(
-                    Fault("example", f"{name}: is {side}, the schema says {wanted or '1 or more'}")
-                )
+                what = f"{name}: is {side}, the schema says {wanted or '1 or more'}"
+                found.append(Fault("example", what))
         size = (height, width) if isinstance(height, int) and isinstance(width, int) else None
         data = sound.get(IMAGE)
         if isinstance(data, bytes):

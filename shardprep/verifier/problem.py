@@ -69,6 +69,12 @@ class Problem:
     """Key of the record's image in the source, "" if unknown."""
 
 
+def hash_problem(file: str, digest: str, expected: str) -> Problem:
+    """Return the problem of a file with another SHA-256, hex, than the manifest has."""
+    what = f"has SHA-256 {digest[:12]}…, the manifest says {expected[:12]}…"
+    return Problem("hash", file, what)
+
+
 @dataclass(frozen=True, slots=True)
 class Verification:
     """The problems of a dataset, and what was read to find them."""

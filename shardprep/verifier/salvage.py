@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
-    from shardprep.verifier.examples import ExampleCheck
+    from shardprep.verifier.examples import ExampleCheck, Rows
     from shardprep.verifier.problem import Kind
-    from shardprep.verifier.rows import Rows
 
 
 class Found(NamedTuple):

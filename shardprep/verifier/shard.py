@@ -1,6 +1,7 @@
 """Checks of one shard file: its hash, the frame and the content of every record, in one pass.
 
-Where a frame is damaged, or not where its row says, `salvage` reads the file once more.
+Where a frame is damaged, or not where its row says, `salvage` reads the file once more. This
+module is apart from those that read the folder, so that a process has little to import.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import signal
 import tempfile
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -17,13 +19,13 @@ from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import RecordError
 from shardprep.storage import objects
 from shardprep.storage.regular_file import open_regular, regular_size
-from shardprep.verifier.examples import Fault, key_of
-from shardprep.verifier.problem import Problem
-from shardprep.verifier.rows import written_rows
+from shardprep.verifier.examples import Fault, key_of, written_rows
+from shardprep.verifier.problem import Problem, hash_problem
 from shardprep.verifier.salvage import Found, Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from multiprocessing.sharedctypes import Synchronized
     from pathlib import Path
 
     import pyarrow as pa
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.manifest import Shard
     from shardprep.storage.url import ObjectUrl
-    from shardprep.verifier.examples import ExampleCheck
-    from shardprep.verifier.rows import Rows
+    from shardprep.verifier.examples import ExampleCheck, Rows
 
 _BLOCK_BYTES = 4 << 20
 
@@ -43,6 +44,14 @@ class StoredObject(NamedTuple):
     url: ObjectUrl
     etag: str
     num_bytes: int
+
+    @property
+    def name(self) -> str:
+        """File name."""
+        return self.url.name
+
+    def __str__(self) -> str:
+        return str(self.url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +72,12 @@ class ShardTask:
     @property
     def name(self) -> str:
         """File name."""
-        return self.file.url.name if isinstance(self.file, StoredObject) else self.file.name
+        return self.file.name
 
     @property
     def folder(self) -> str:
         """Folder or address of the file."""
-        where = self.file.url if isinstance(self.file, StoredObject) else self.file
-        return str(where).removesuffix(self.name).rstrip("/")
+        return str(self.file).removesuffix(self.name).rstrip("/")
 
     @property
     def num_bytes(self) -> int:
@@ -233,9 +241,28 @@ def _measured(
         what = f"has {num_bytes:,} bytes, the manifest says {expected.num_bytes:,}"
         problems.append(Problem("size", name, what))
     if digest != expected.sha256:
-        what = f"has SHA-256 {digest[:12]}…, the manifest says {expected.sha256[:12]}…"
-        problems.append(Problem("hash", name, what))
+        problems.append(hash_problem(name, digest, expected.sha256))
     if num_records not in (None, expected.num_records):
         what = f"has {num_records:,} records, the manifest says {expected.num_records:,}"
         problems.append(Problem("count", name, what))
     return problems
+
+
+_done: Synchronized[int]
+
+
+def begin_worker(done: Synchronized[int]) -> None:
+    """Begin a worker process, which Ctrl-C ends at once and without a word."""
+    global _done  # noqa: PLW0603 - what the pool hands to a process outlives each call
+    _done = done
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def check_in_worker(task: ShardTask) -> ShardReport:
+    """Return the report of a shard file; the bytes read are added to those of all workers."""
+    return check_shard(task, _count)
+
+
+def _count(num_bytes: int) -> None:
+    with _done.get_lock():
+        _done.value += num_bytes

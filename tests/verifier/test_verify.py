@@ -21,11 +21,9 @@ from shardprep.dataset.item_table import COLUMNS
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import load_schema
 from shardprep.errors import DatasetError
-from shardprep.verifier.dataset import verify_dataset
+from shardprep.verifier.dataset import read_contents, side_by_side, verify_dataset
 from shardprep.verifier.examples import ExampleCheck
-from shardprep.verifier.folder import read_contents
 from shardprep.verifier.shard import ShardTask, check_shard
-from shardprep.verifier.workers import side_by_side
 from tests.support.builders import Told, animals, build, jpeg, png, tree, write, zip_bytes
 from tests.support.damage import flipped
 from tests.support.examples import examples
@@ -184,13 +182,12 @@ def test_verify_changes_nothing(folder: Path) -> None:
 def test_workers_find_what_one_process_finds(folder: Path) -> None:
     write(folder / FIRST, flipped((folder / FIRST).read_bytes(), 8000))
     write(folder / SECOND, (folder / SECOND).read_bytes()[:100])
-    contents = read_contents(folder, None)
-    check = ExampleCheck(contents.schema, decode=True)
+    contents = read_contents(folder)
+    documents = contents.documents
+    check = ExampleCheck(documents.schema, decode=True)
     tasks = [
-        ShardTask(
-            folder / name, load_manifest(folder).shards[name], contents.rows[name], None, check
-        )
-        for name in contents.shards
+        ShardTask(file, documents.shards[name], documents.rows[name], None, check)
+        for name, file in contents.shards.items()
     ]
     told = Told()
     side = side_by_side(tasks, 2, told)
