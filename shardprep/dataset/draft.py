@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.dataset.folder import belongs, is_own
-from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
+from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.errors import DatasetError
 from shardprep.storage import objects

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from shardprep.dataset.grammar import Count, Name, Sha256, Version, shard_name
-from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES, DocumentError, parse_document
+from shardprep.dataset import grammar
+from shardprep.dataset.grammar import Count, Document, Name, Sha256, Version
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import read_regular
@@ -26,11 +26,7 @@ MANIFEST_FILE = "manifest.json"
 _HINT = "copy it again, or build the set again with --overwrite"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Shard(_Model):
+class Shard(Document):
     """One shard file."""
 
     name: str
@@ -40,7 +36,7 @@ class Shard(_Model):
     sha256: Sha256
 
 
-class Split(_Model):
+class Split(Document):
     """The shards of one split, in order."""
 
     num_records: Count
@@ -51,7 +47,7 @@ class Split(_Model):
     shards: tuple[Shard, ...] = Field(min_length=1)
 
 
-class Totals(_Model):
+class Totals(Document):
     """Outcomes of all inputs: written + rejected + skipped = inputs."""
 
     num_inputs: Count
@@ -76,7 +72,7 @@ class Totals(_Model):
     """Bytes of all shards."""
 
 
-class Labels(_Model):
+class Labels(Document):
     """The classes, and how they were found."""
 
     names: tuple[str, ...]
@@ -88,7 +84,7 @@ class Labels(_Model):
     """Ids of some of them."""
 
 
-class Fingerprint(_Model):
+class Fingerprint(Document):
     """Everything that the bytes of a dataset depend on."""
 
     inputs: dict[str, str]
@@ -99,7 +95,7 @@ class Fingerprint(_Model):
     """Versions of the packages and libraries that shape the bytes."""
 
 
-class Manifest(_Model):
+class Manifest(Document):
     """Contents and origin of a whole dataset."""
 
     format_version: Literal[1] = 1
@@ -111,7 +107,7 @@ class Manifest(_Model):
     totals: Totals
     splits: dict[Name, Split] = Field(min_length=1)
     """Splits in the order train, validation, test, then others by name."""
-    files: dict[str, Sha256] = {}
+    files: dict[str, Sha256] = Field(default_factory=dict)
     """SHA-256 of `items.parquet` and `schema.json`, hex."""
     sha256: str = ""
     """SHA-256 of this document's text with nothing between these quotes, hex."""
@@ -140,7 +136,7 @@ def load_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_FILE
     try:
-        data = read_regular(path, MAX_DOCUMENT_BYTES)
+        data = read_regular(path, grammar.MAX_DOCUMENT_BYTES)
     except FileNotFoundError as error:
         raise DatasetError(
             str(folder),
@@ -173,13 +169,13 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
     """
     try:
-        manifest = parse_document(Manifest, data)
-    except DocumentError as error:
+        manifest = grammar.parse_document(Manifest, data)
+    except grammar.DocumentError as error:
         raise _unreadable(where, str(error)) from error
     for name, split in manifest.splits.items():
         count = len(split.shards)
         for i, shard in enumerate(split.shards):
-            wanted = shard_name(manifest.name, name, i, count)
+            wanted = grammar.shard_name(manifest.name, name, i, count)
             if shard.name != wanted:
                 what = f"splits.{name}.shards.{i} is called {shard.name!r}, not {wanted}"
                 raise _unreadable(where, what)

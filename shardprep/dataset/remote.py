@@ -23,7 +23,7 @@ from shardprep.dataset.folder import (
     SCHEMA_FILE,
     read_schema,
 )
-from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
+from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.storage import objects

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from shardprep.dataset import example
-from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES, DocumentError, parse_document
+from shardprep.dataset import example, grammar
+from shardprep.dataset.grammar import Document
 from shardprep.errors import SchemaError
 from shardprep.image.spec import Encoding
 from shardprep.storage.regular_file import read_named
@@ -47,10 +47,8 @@ _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
-class Feature(BaseModel):
+class Feature(Document):
     """One named value of every example."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["image", "label", "labels", "text", "scalar"]
     """Meaning: encoded pixels, one or any number of class indices, UTF-8 text, a number."""
@@ -80,10 +78,8 @@ def _kind_problems(features: Mapping[str, Feature]) -> Iterator[str]:
             yield f"features.{name}: must be of kind {kind!r}, dtype {dtype!r}"
 
 
-class Schema(BaseModel):
+class Schema(Document):
     """The features of every example of a dataset, and the names of its classes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format_version: Literal[1] = 1
     name: str
@@ -164,7 +160,7 @@ def load_schema(name_or_path: str) -> Schema:
     """
     shipped = shipped_schemas()
     try:
-        data = read_named(shipped.get(name_or_path, Path(name_or_path)), MAX_DOCUMENT_BYTES)
+        data = read_named(shipped.get(name_or_path, Path(name_or_path)), grammar.MAX_DOCUMENT_BYTES)
     except OSError as error:
         raise SchemaError(
             name_or_path,
@@ -184,8 +180,8 @@ def parse_schema(data: bytes | str, where: str) -> Schema:
 
     """
     try:
-        return parse_document(Schema, data)
-    except DocumentError as error:
+        return grammar.parse_document(Schema, data)
+    except grammar.DocumentError as error:
         raise SchemaError(where, str(error)) from error
 
 

@@ -14,12 +14,11 @@ from pydantic_core import from_json
 
 from shardprep.dataset import item_table
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
+from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES, check_size
 from shardprep.dataset.item_table import COLUMNS, WRITTEN, with_status
-from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES, check_size
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, contradictions, decode_manifest
 from shardprep.dataset.tfds_metadata import DOCUMENTS as TFDS_FILES
 from shardprep.dataset.tfds_metadata import tfds_files
-from shardprep.dataset.totals import Tally
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.verifier.problem import Problem, hash_problem
@@ -216,7 +215,7 @@ def _table_problems(
 
 def _counted(manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]) -> dict[str, object]:
     """Return the splits and totals of the manifest, counted from the rows."""
-    tally = Tally(recorded_recipe(manifest, "-", "-").image_spec)
+    tally = item_table.Tally(recorded_recipe(manifest, "-", "-").image_spec)
     statuses = (WRITTEN, item_table.REJECTED, item_table.SKIPPED)
     if {*table["status"].cast("string").unique().to_pylist()} - {*statuses}:
         raise ValueError(f"a status is none of {', '.join(statuses)}")

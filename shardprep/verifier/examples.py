@@ -15,16 +15,7 @@ from PIL import Image
 from shardprep.catalog.catalog import UNLABELLED
 from shardprep.dataset.example_layout import Layout
 from shardprep.dataset.item_table import WRITTEN, with_status
-from shardprep.dataset.schema import (
-    FILENAME,
-    HEIGHT,
-    IMAGE,
-    LABEL,
-    LABELS,
-    TARGET,
-    TEXT,
-    WIDTH,
-)
+from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, LABEL, LABELS, TARGET, TEXT, WIDTH
 from shardprep.errors import RecordError
 
 if TYPE_CHECKING:

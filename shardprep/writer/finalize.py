@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
-from shardprep.dataset.totals import Tally
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.profiling import stage
 from shardprep.writer.outline import read_outline
@@ -166,7 +165,7 @@ def complete(
 @stage("finish")
 def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     """Write indexes, tables and documents from the receipts; return the manifest, not written."""
-    tally = Tally(outline.spec)
+    tally = item_table.Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
     item_table.write_items(folder, ITEMS_FILE, _tables(folders, outline, tally))
     manifest = Manifest(
@@ -190,7 +189,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     return manifest.model_copy(update={"files": hashes})
 
 
-def _tables(folders: Folders, outline: Outline, tally: Tally) -> Iterator[pa.Table]:
+def _tables(folders: Folders, outline: Outline, tally: item_table.Tally) -> Iterator[pa.Table]:
     """Yield the rows of each receipt in order; on the way write its index and count it.
 
     One table is held at a time, so memory does not grow with the data.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from PIL import features
 
 from shardprep.catalog.documents import named_files, read_table
-from shardprep.dataset.json_document import MAX_DOCUMENT_BYTES
+from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import shipped_schemas
 from shardprep.errors import DatasetError, RecipeError, SourceError

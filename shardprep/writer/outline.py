@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from shardprep.dataset.grammar import Count, Name, Version, shard_name
-from shardprep.dataset.json_document import DocumentError, parse_document
+from shardprep.dataset import grammar
+from shardprep.dataset.grammar import Count, Document, Name, Version
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import MAX_SIDE, Schema
 from shardprep.errors import BuildError
@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 _SHOWN_ROWS = 10
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class PlannedShard(_Model):
+class PlannedShard(Document):
     """One shard, without its items."""
 
     name: str
@@ -38,7 +34,7 @@ class PlannedShard(_Model):
     split: Name
 
 
-class Outline(_Model):
+class Outline(Document):
     """The dataset that a build will make, as far as it is known before the first image is read."""
 
     name: Name
@@ -63,7 +59,7 @@ class Outline(_Model):
     def _check_names(self) -> Self:
         counts = Counter(shard.split for shard in self.shards)
         names = [
-            shard_name(self.name, split, i, count)
+            grammar.shard_name(self.name, split, i, count)
             for split, count in counts.items()
             for i in range(count)
         ]
@@ -114,8 +110,8 @@ def read_outline(state: Folder) -> Outline | None:
     """
     data = state.read(OUTLINE_FILE)
     try:
-        return None if data is None else parse_document(Outline, data)
-    except DocumentError as error:
+        return None if data is None else grammar.parse_document(Outline, data)
+    except grammar.DocumentError as error:
         where = state.located(OUTLINE_FILE)
         raise BuildError(
             where, f"is damaged ({error})", "run the build, or its parts, again"

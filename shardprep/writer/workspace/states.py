@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from shardprep.dataset.json_document import DocumentError, parse_document
+from shardprep.dataset.grammar import DocumentError, parse_document
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.errors import BuildError
 from shardprep.writer.fingerprint import differences
