@@ -95,8 +95,8 @@ def _feature(values: Values) -> bytes:
 def _varint(value: int) -> bytes:
     if value < _ONE_BYTE:
         return _BYTES_OF[value]
-    out = []
-    while value > 0x7F:
+    out = bytearray()
+    while value >= _ONE_BYTE:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
@@ -107,40 +107,58 @@ def _field(number: int, data: bytes) -> bytes:
     return _BYTES_OF[number << 3 | _LENGTH] + _varint(len(data)) + data
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(_MAX_VARINT_BYTES):
-        byte = data[at + shift]
-        value |= (byte & 0x7F) << 7 * shift
-        if byte <= 0x7F:
-            return value & _UINT64, at + shift + 1
-    message = "a number is longer than 64 bits"
-    raise ValueError(message)
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Return the number at an offset, and the offset behind it.
+
+    Raises:
+        IndexError: the data ends in it.
+        ValueError: it is longer than 64 bits.
+
+    """
+    value = data[at]
+    if value < _ONE_BYTE:
+        return value, at + 1
+    value &= 0x7F
+    for shift in range(7, 7 * _MAX_VARINT_BYTES, 7):
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < _ONE_BYTE:
+            return value & _UINT64, at + 1
+    raise ValueError("a number is longer than 64 bits")
+
+
+def read_ints(data: bytes | memoryview, at: int, end: int) -> list[int]:
+    """Return the packed int64 between two offsets; raises as `read_varint`, or for another end."""
+    numbers = []
+    while at < end:
+        number, at = read_varint(data, at)
+        numbers.append(number - (1 << 64) if number >> 63 else number)
+    if at != end:
+        raise ValueError("cut inside a number")
+    return numbers
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes | int]]:
     """Yield (field number, wire type, value) of every field of a message."""
     at = 0
     while at < len(data):
-        tag, at = _read_varint(data, at)
+        tag, at = read_varint(data, at)
         kind = tag & 7
         if tag >> 3 == 0:
-            message = "field number 0"
-            raise ValueError(message)
+            raise ValueError("field number 0")
         if kind == _VARINT:
-            value, at = _read_varint(data, at)
+            value, at = read_varint(data, at)
             yield tag >> 3, kind, value
             continue
         if kind == _LENGTH:
-            size, at = _read_varint(data, at)
+            size, at = read_varint(data, at)
         elif kind in (_FIXED32, _FIXED64):
             size = 4 if kind == _FIXED32 else 8
         else:
-            message = f"wire type {kind}"
-            raise ValueError(message)
+            raise ValueError(f"wire type {kind}")
         if at + size > len(data):
-            message = "cut inside a field"
-            raise ValueError(message)
+            raise ValueError("cut inside a field")
         yield tag >> 3, kind, data[at : at + size]
         at += size
 
@@ -180,18 +198,11 @@ def _floats(block: bytes) -> list[float]:
 def _ints(block: bytes) -> list[int]:
     numbers: list[int] = []
     for field, kind, value in _fields(block):
-        if field != 1:
-            continue
-        if isinstance(value, int):
-            numbers.append(value)
-            continue
-        if kind != _LENGTH:
-            continue
-        at = 0
-        while at < len(value):
-            number, at = _read_varint(value, at)
-            numbers.append(number)
-    return [number - (1 << 64) if number >> 63 else number for number in numbers]
+        if field == 1 and isinstance(value, int):
+            numbers.append(value - (1 << 64) if value >> 63 else value)
+        elif field == 1 and isinstance(value, bytes) and kind == _LENGTH:
+            numbers += read_ints(value, 0, len(value))
+    return numbers
 
 
 _READERS: dict[int, Callable[[bytes], list[bytes] | list[int] | list[float]]] = {

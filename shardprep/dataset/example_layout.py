@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.example import decode
+from shardprep.dataset.example import decode, read_ints, read_varint
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -26,7 +26,6 @@ _LISTS = {"bytes": 0x0A, "float32": 0x12, "int64": 0x1A}
 """dtype of a feature → the tag of its list of values."""
 _SHORT = 128
 """Lengths in bytes below it take one byte."""
-_UINT64 = (1 << 64) - 1
 _NEVER = b"\0"
 """A tag that no field can have: no length of the entry fits."""
 
@@ -57,7 +56,7 @@ class Layout:
         """Return the values of the wanted features; bytes are views into `data`."""
         try:
             return self._find(memoryview(data))
-        except IndexError:
+        except (IndexError, ValueError):
             return None
 
     def decode(self, data: bytes) -> Features:
@@ -77,7 +76,7 @@ class Layout:
 
     def _find(self, data: memoryview) -> dict[str, Found] | None:
         found: dict[str, Found] = {}
-        size, at = _varint(data, 1)
+        size, at = read_varint(data, 1)
         if data[0] != _FIELD or at + size != len(data):
             return None
         for entry in self._entries:
@@ -95,9 +94,12 @@ class Layout:
                 if entry.list_tag == _LISTS["bytes"]:
                     found[entry.name] = [data[at:end]]
                 elif entry.list_tag == _LISTS["int64"]:
-                    found[entry.name] = _ints(data, at, end)
+                    found[entry.name] = read_ints(data, at, end)
+                elif (end - at) % 4:
+                    return None
                 else:
-                    found[entry.name] = _floats(data, at, end)
+                    floats = struct.unpack_from(f"<{(end - at) // 4}f", data, at)
+                    found[entry.name] = list(floats)
             at = end
         return found if at == len(data) else None
 
@@ -121,48 +123,16 @@ def _entry(name: str, list_tag: int, *, wanted: bool) -> _Entry:
 
 def _long(data: memoryview, at: int, entry: _Entry) -> tuple[int, int] | None:
     """Return where the values of an entry of any length start and end."""
-    size, start = _varint(data, at + 1)
+    size, start = read_varint(data, at + 1)
     end = start + size
     values = start + len(entry.head)
     if data[at] != _FIELD or not entry.head or bytes(data[start:values]) != entry.head:
         return None
-    size, at = _varint(data, values)
+    size, at = read_varint(data, values)
     if at + size != end or data[at] != entry.list_tag:
         return None
-    size, at = _varint(data, at + 1)
+    size, at = read_varint(data, at + 1)
     if at + size != end or data[at] != _FIELD:
         return None
-    size, at = _varint(data, at + 1)
+    size, at = read_varint(data, at + 1)
     return (at, end) if at + size == end else None
-
-
-def _ints(data: memoryview, at: int, end: int) -> list[int]:
-    numbers = []
-    while at < end:
-        number, at = _varint(data, at)
-        number &= _UINT64
-        numbers.append(number - (1 << 64) if number >> 63 else number)
-    if at != end:
-        raise IndexError
-    return numbers
-
-
-def _floats(data: memoryview, at: int, end: int) -> list[float]:
-    if (end - at) % 4:
-        raise IndexError
-    return list(struct.unpack_from(f"<{(end - at) // 4}f", data, at))
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return a number and where it ends. Raises IndexError for what is none."""
-    value = data[at]
-    if value < _SHORT:
-        return value, at + 1
-    value &= 0x7F
-    for shift in range(7, 70, 7):
-        at += 1
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        if byte < _SHORT:
-            return value, at + 1
-    raise IndexError
