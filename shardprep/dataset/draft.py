@@ -46,13 +46,8 @@ class InForce(NamedTuple):
 def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> InForce | None:
     """Return the draft whose manifest a dataset has, None where there is none.
 
-    Args:
-        url: the dataset.
-        found: everything below it, by name.
-
-    Raises:
-        StorageError: the manifest has changed since it was found.
-
+    `found` is everything below the dataset, by name. A manifest that has changed since it was found
+    is a StorageError.
     """
     if MANIFEST_FILE not in found or not any(name.startswith(DRAFT_PREFIX) for name in found):
         return None

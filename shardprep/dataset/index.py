@@ -66,12 +66,7 @@ def _is_chain(frames: Frames, num_bytes: int) -> bool:
 
 
 def check_shard(folder: Path, shard: Shard) -> None:
-    """Check that a shard in a folder is a regular file of the manifest's size.
-
-    Raises:
-        DatasetError: it does not.
-
-    """
+    """Check that a shard is a regular file of the manifest's size; DatasetError where not."""
     path = f"{folder}/{shard.name}"
     try:
         size = regular_size(path)

@@ -118,10 +118,7 @@ def below(root: Path | ObjectUrl, names: Sequence[str]) -> Path | ObjectUrl:
 def versions_below(root: Path | ObjectUrl) -> list[Version]:
     """Return the versions in a folder, or else of the datasets in it, oldest first for each.
 
-    Raises:
-        DatasetError: there is no such folder.
-        StorageError: there is no such bucket, or it cannot be read.
-
+    No such folder is a DatasetError, no such bucket a StorageError.
     """
     if isinstance(root, ObjectUrl):
         return _versions(_stored_folders(facts.name for facts in objects.listing(root)))

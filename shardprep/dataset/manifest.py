@@ -183,10 +183,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
-    """Yield the contradictions in a manifest, in words; the first is a wrong hash of its own.
-
-    `data` is the document that it was read from.
-    """
+    """Yield the contradictions in a manifest, read from `data`; first a wrong hash of its own."""
     if data != manifest.dumps().encode():
         yield "is not what the build wrote: its own SHA-256 differs"
     for name, split in manifest.splits.items():

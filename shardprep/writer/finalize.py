@@ -190,10 +190,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
 
 
 def _tables(folders: Folders, outline: Outline, tally: item_table.Tally) -> Iterator[pa.Table]:
-    """Yield the rows of each receipt in order; on the way write its index and count it.
-
-    One table is held at a time, so memory does not grow with the data.
-    """
+    """Yield the rows of each receipt in order; on the way write its index and count it."""
     for shard in outline.shards:
         receipt = read_receipt(folders, shard.name)
         if receipt is None:

@@ -37,12 +37,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def make_fingerprint(recipe: Recipe) -> Fingerprint:
-    """Return the fingerprint of what a recipe would build now.
-
-    Raises:
-        SourceError: the source is not there.
-
-    """
+    """Return the fingerprint of what a recipe would build now; raises as `source_signature`."""
     follow_links = recipe.follow_links
     signature = source_signature(recipe.source, outputs(recipe), follow_links=follow_links)
     inputs = {"source": signature}

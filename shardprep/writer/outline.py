@@ -102,12 +102,7 @@ def write_outline(state: Folder, outline: Outline) -> None:
 
 
 def read_outline(state: Folder) -> Outline | None:
-    """Return the outline of the build that was begun here, None where there is none.
-
-    Raises:
-        BuildError: it is damaged, or of another version.
-
-    """
+    """Return the outline of the build that was begun here, None where there is none."""
     data = state.read(OUTLINE_FILE)
     try:
         return None if data is None else grammar.parse_document(Outline, data)

@@ -76,15 +76,8 @@ def _paused_collection() -> Iterator[None]:
 def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> BuildPlan:
     """Return the plan of a recipe.
 
-    Args:
-        recipe: the dataset to build.
-        work_dir: folder where compressed inner archives are unpacked, which must live until the
-            items are read.
-        notice: called with one line on work that takes long.
-
-    Raises:
-        ShardprepError: the source, its labels, the schema or the options do not allow it.
-
+    Compressed inner archives are unpacked in `work_dir`, which must live until the items are read;
+    `notice` is called with one line on work that takes long.
     """
     spec = recipe.image_spec
     catalog = make_catalog(recipe, work_dir, notice)

@@ -71,10 +71,7 @@ ChunkRunner = Callable[
 
 
 def by_chunks(run: ChunkRunner) -> Engine:
-    """Return the engine that writes shards here, one after the other, from chunks of a runner.
-
-    While one is committed the next is written.
-    """
+    """Return the engine that writes shards here, one after the other, from chunks of a runner."""
 
     def engine(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> Generator[Progress]:
         tasks = (task for shard in shards for task in job.tasks(shard))

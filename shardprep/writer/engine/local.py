@@ -241,12 +241,7 @@ def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
 
 
 def _receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
-    """Return the bytes that were sent. `Connection.recv_bytes` takes three times as long.
-
-    Raises:
-        EOFError: the other side has ended.
-
-    """
+    """Return the bytes that were sent. `Connection.recv_bytes` takes three times as long."""
     data = bytearray(num_bytes)
     left = memoryview(data)
     while left:

@@ -79,10 +79,6 @@ def find_damage(
     """Return the finished dataset if files of it are missing or cut, None if it is whole.
 
     Only names and lengths are compared: `verify` finds the rest.
-
-    Raises:
-        BuildError: files are missing, and the same bytes cannot be built.
-
     """
     files = workspace.files()
     folder = workspace.documents()

@@ -57,12 +57,7 @@ def find_workspace(where: str) -> Workspace:
 
 
 def refuse_other_parts(recipe: Recipe, asked: Workspace) -> None:
-    """Check that the unfinished parts below the recipe's `out` are those that are asked for.
-
-    Raises:
-        DatasetError: parts of other builds lie there.
-
-    """
+    """Check that the unfinished parts below the recipe's `out` are those that are asked for."""
     root = parse_place(recipe.out)
     if isinstance(root, Path) and not root.is_dir():
         return

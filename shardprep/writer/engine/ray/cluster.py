@@ -96,12 +96,7 @@ def last_words() -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """Return the nodes that are alive and have a processor for tasks.
-
-    Raises:
-        BuildError: there is none.
-
-    """
+    """Return the nodes that are alive and have a processor for tasks; none is a BuildError."""
     found = [
         Node(
             node["NodeID"],
