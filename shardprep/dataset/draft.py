@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shardprep.dataset.folder import belongs, is_own
 from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
@@ -35,19 +35,11 @@ def draft_name(fingerprint: Fingerprint) -> str:
     return DRAFT_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:_NUM_DIGITS]
 
 
-class InForce(NamedTuple):
-    """A draft that a dataset is read from until its files have their final names."""
+def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> tuple[str, Manifest] | None:
+    """Return the prefix and the manifest of the draft in force, None where there is none.
 
-    prefix: str
-    """Name of the draft below the dataset."""
-    manifest: Manifest
-
-
-def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> InForce | None:
-    """Return the draft whose manifest a dataset has, None where there is none.
-
-    `found` is everything below the dataset, by name. A manifest that has changed since it was found
-    is a StorageError.
+    The dataset is read from it until its files have their final names. `found` is everything below
+    the dataset, by name. A manifest that has changed since it was found is a StorageError.
     """
     if MANIFEST_FILE not in found or not any(name.startswith(DRAFT_PREFIX) for name in found):
         return None
@@ -60,9 +52,9 @@ def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> InForce 
         return None  # whoever opens it is told
     prefix = draft_name(manifest.fingerprint)
     sealed = found.get(f"{prefix}/{MANIFEST_FILE}")
-    is_as_long = sealed is not None and sealed.num_bytes == len(data)
-    is_so = sealed is not None and is_as_long and _read(url, sealed) == data
-    return InForce(prefix, manifest) if is_so else None
+    if sealed is None or sealed.num_bytes != len(data) or _read(url, sealed) != data:
+        return None
+    return prefix, manifest
 
 
 def in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> Mapping[str, ObjectFacts]:
@@ -73,13 +65,13 @@ def in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> Mapping[str, O
     draft = draft_in_force(url, found)
     if draft is None:
         return found
+    prefix, manifest = draft
     stay = {
         name: facts
         for name, facts in found.items()
-        if not name.startswith(f"{draft.prefix}/")
-        and (belongs(name, draft.manifest) or not is_own(name))
+        if not name.startswith(f"{prefix}/") and (belongs(name, manifest) or not is_own(name))
     }
-    return {**stay, **under(draft.prefix, found), MANIFEST_FILE: found[MANIFEST_FILE]}
+    return {**stay, **under(prefix, found), MANIFEST_FILE: found[MANIFEST_FILE]}
 
 
 def under(prefix: str, found: Mapping[str, ObjectFacts]) -> dict[str, ObjectFacts]:

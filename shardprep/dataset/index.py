@@ -38,8 +38,7 @@ def read_index(folder: Path, shard: Shard) -> Frames:
     except FileNotFoundError as error:
         raise DatasetError(path, "is missing", way_out(folder)) from error
     except OSError as error:
-        what = f"cannot be read ({error.strerror or error})"
-        raise DatasetError(path, what, way_out(folder)) from error
+        raise _unreadable(path, error, folder) from error
     if text.translate(None, _NUMERALS):
         raise DatasetError(path, "is damaged: it holds more than numbers", way_out(folder))
     numbers = np.fromstring(text, np.int64, sep=" ") if text else np.empty(0, np.int64)
@@ -71,9 +70,12 @@ def check_shard(folder: Path, shard: Shard) -> None:
     try:
         size = regular_size(path)
     except OSError as error:
-        what = f"cannot be read ({error.strerror or error})"
-        raise DatasetError(path, what, way_out(folder)) from error
+        raise _unreadable(path, error, folder) from error
     check_size(path, size, shard.num_bytes, folder)
+
+
+def _unreadable(path: str, error: OSError, dataset: Path) -> DatasetError:
+    return DatasetError(path, f"cannot be read ({error.strerror or error})", way_out(dataset))
 
 
 def way_out(dataset: Path | str) -> str:

@@ -7,6 +7,7 @@ it, else the newest version of the one dataset in it.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, overload
 
@@ -129,18 +130,17 @@ def versions_below(root: Path | ObjectUrl) -> list[Version]:
 
 def _versions(folders: Iterable[tuple[tuple[str, ...], bool]]) -> list[Version]:
     """Return the versions among folders that have a manifest or not, of the upper level only."""
-    found: dict[tuple[str, ...], Version] = {}
+    found: defaultdict[tuple[str, ...], set[bool]] = defaultdict(set)
     for names, is_complete in folders:
         match = VERSION_FOLDER.fullmatch(names[-1])
-        is_unfinished = match is not None and match["unfinished"] is not None
-        if match is not None and (is_unfinished or is_complete):
-            key = (*names[:-1], match["version"])
-            known = found.get(key, Version(key, is_finished=False, is_unfinished=False))
-            found[key] = Version(
-                key, known.is_finished or not is_unfinished, known.is_unfinished or is_unfinished
-            )
+        if match and (match["unfinished"] or is_complete):
+            found[*names[:-1], match["version"]].add(match["unfinished"] is None)
     level = min(map(len, found), default=0)
-    upper = [one for one in found.values() if len(one.names) == level]
+    upper = [
+        Version(names, is_finished=True in states, is_unfinished=False in states)
+        for names, states in found.items()
+        if len(names) == level
+    ]
     return sorted(upper, key=lambda one: (one.names[:-1], version_key(one.names[-1]), one.names))
 
 

@@ -8,7 +8,6 @@ the result as `schema.json` beside the shards.
 from __future__ import annotations
 
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -115,16 +114,14 @@ class Schema(Document):
         size: tuple[int, int] | None,
         encoding: Encoding,
         labels: tuple[str, ...],
-        columns: Mapping[str, str] = MappingProxyType({}),
+        columns: Mapping[str, str],
     ) -> Schema:
         """Return this schema for one dataset.
 
         `size` is height, width, or None where it varies; `columns` are further features by dtype.
         """
-        height, width = size or (None, None)
-        image = self.image.model_copy(
-            update={"shape": (height, width, 3), "encoding": encoding},
-        )
+        shape = (*(size or (None, None)), 3)
+        image = self.image.model_copy(update={"shape": shape, "encoding": encoding})
         further = {
             name: Feature(kind="text" if dtype == "bytes" else "scalar", dtype=dtype)  # type: ignore[arg-type]
             for name, dtype in columns.items()
@@ -139,15 +136,13 @@ class Schema(Document):
 
     def dumps(self) -> str:
         """Return the schema as the text of a JSON file."""
-        return self.model_dump_json(indent=2, exclude_defaults=False) + "\n"
+        return self.model_dump_json(indent=2) + "\n"
 
 
 def shipped_schemas() -> dict[str, Path]:
     """Return the files of the schemas that come with the package, by name, sorted."""
-    inside = (
-        Path(__file__).parents[1] / "schemas"
-    )  # a wheel carries them; a checkout has them beside
-    folder = inside if inside.is_dir() else Path(__file__).parents[2] / "schemas"
+    inside, beside = (Path(__file__).parents[level] / "schemas" for level in (1, 2))
+    folder = inside if inside.is_dir() else beside  # in a wheel, in a checkout
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
 
@@ -168,7 +163,12 @@ def load_schema(name_or_path: str) -> Schema:
             f"shipped are {', '.join(shipped)}",
         ) from error
     schema = parse_schema(data, name_or_path)
-    _check_template(schema, name_or_path)
+    if lacking := [name for name in schema.features if name not in PROVIDED]:
+        raise SchemaError(
+            name_or_path,
+            "; ".join(f"features.{name!r}: a build has no values for it" for name in lacking),
+            f"there are values for {', '.join(sorted(PROVIDED))}",
+        )
     return schema
 
 
@@ -183,16 +183,3 @@ def parse_schema(data: bytes | str, where: str) -> Schema:
         return grammar.parse_document(Schema, data)
     except grammar.DocumentError as error:
         raise SchemaError(where, str(error)) from error
-
-
-def _check_template(schema: Schema, where: str) -> None:
-    """Check that a build has values for every feature; the error names all that it lacks."""
-    problems = [
-        f"features.{name!r}: a build has no values for it"
-        for name in schema.features
-        if name not in PROVIDED
-    ]
-    if problems:
-        raise SchemaError(
-            where, "; ".join(problems), f"there are values for {', '.join(sorted(PROVIDED))}"
-        )

@@ -108,8 +108,8 @@ class ObjectWorkspace:
                     self.location, "another build has just finished here", "run the command again"
                 )
             now = draft_in_force(self.url, found)
-            if now is not None and now.prefix == draft:
-                self._move_draft(now.manifest, found)
+            if now is not None and now[0] == draft:
+                self._move_draft(now[1], found)
             else:
                 self._remove_draft(draft, found)
         else:
