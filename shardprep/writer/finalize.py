@@ -14,7 +14,7 @@ from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.profiling import stage
-from shardprep.writer.outline import read_outline
+from shardprep.writer.plan import read_outline
 from shardprep.writer.shard import is_written, read_receipt, read_skipped
 from shardprep.writer.shard_plan import numbers_of
 from shardprep.writer.workspace import states
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from shardprep.writer.outline import Outline
+    from shardprep.writer.plan import Outline
     from shardprep.writer.workspace.states import Folders, Workspace
 
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
