@@ -36,22 +36,14 @@ class Found(NamedTuple):
     record: Record
 
 
-class _Break(NamedTuple):
-    """A place where no sound record starts."""
-
-    number: int | None
-    offset: int
-    kind: Kind
-    what: str
-
-
 class Search:
-    """Searches one damaged file."""
+    """Searches one damaged file; `problems` are complete when all records are found."""
 
     def __init__(
         self, file: BinaryIO, name: str, num_bytes: int, rows: Rows | None, check: ExampleCheck
     ) -> None:
         """`rows` have the offsets and keys of its records, if known; `name` stands in problems."""
+        self.problems: list[Problem] = []
         self._file = file
         self._name = name
         self._num_bytes = num_bytes
@@ -70,26 +62,31 @@ class Search:
         self._last = -1
         self._count = 0
 
-    def __iter__(self) -> Iterator[Found | Problem]:
-        """Yield the records found, in the order of the file, then the problems of all others."""
-        breaks: list[_Break] = []
+    def __iter__(self) -> Iterator[Found]:
+        """Yield the records found, in the order of the file."""
+        breaks: list[tuple[int | None, int, Kind, str]] = []
         at = 0
         while at < self._num_bytes:
             size = self._announced(at)
             record = self._read(at)
             if isinstance(record, Record):
-                yield from self._numbered(record)
+                yield Found(self._numbered(record), record)
                 at += record.length
             else:
                 end = at + (size or HEADER_BYTES)
                 number = self._count if self._rows is None else self._at(at)
                 kind: Kind = "cut" if end > self._num_bytes else "damaged"
-                breaks.append(_Break(number, at, kind, record))
+                breaks.append((number, at, kind, record))
                 at = self._next(at, size)
             self._count += 1
-        for one in breaks:
-            yield self._broken(one)
-        yield from self._lost()
+        for number, offset, kind, what in breaks:
+            if number in self._seen and self._rows is not None:
+                self._add("damaged", "bytes that are no record", None, offset)
+                continue
+            if number is not None:
+                self._seen.add(number)
+            self._add(kind, what, number, offset)
+        self._add_lost()
 
     def _announced(self, at: int) -> int | None:
         """Return the size in bytes of the frame at an offset, None where there is no frame."""
@@ -117,46 +114,39 @@ class Search:
                 return place
         return self._num_bytes
 
-    def _numbered(self, record: Record) -> Iterator[Found | Problem]:
-        number = self._count if self._rows is None else self._number(record)
-        yield Found(number, record)
+    def _numbered(self, record: Record) -> int | None:
+        """Return the number of a record; one that comes again, or too late, is a problem."""
+        if self._rows is None:
+            number: int | None = self._count
+        else:
+            features = self._check.read(record.payload)
+            key = "" if isinstance(features, Fault) else key_of(features)
+            number = self._keys.get(key, self._at(record.offset))
         if number is None:
-            return
+            return None
         if number <= self._last:
             again = number in self._seen
             what = "is there twice" if again else "stands after a record that it came before"
-            yield self._problem("items", what, number, record.offset)
+            self._add("items", what, number, record.offset)
         self._seen.add(number)
         self._last = max(self._last, number)
-
-    def _number(self, record: Record) -> int | None:
-        """Return the number of a record: by its key, else by its offset."""
-        features = self._check.read(record.payload)
-        key = "" if isinstance(features, Fault) else key_of(features)
-        return self._keys.get(key, self._at(record.offset))
+        return number
 
     def _at(self, offset: int) -> int | None:
         """Return the number of the record that should start at an offset."""
         return self._starts.get(offset, self._starts.get(offset - self._shift))
 
-    def _broken(self, one: _Break) -> Problem:
-        if one.number in self._seen and self._rows is not None:
-            return self._problem("damaged", "bytes that are no record", None, one.offset)
-        if one.number is not None:
-            self._seen.add(one.number)
-        return self._problem(one.kind, one.what, one.number, one.offset)
-
-    def _lost(self) -> Iterator[Problem]:
+    def _add_lost(self) -> None:
         offsets = self._rows.offsets if self._rows is not None else ()
         for number, offset in enumerate(offsets):
             if number in self._seen:
                 continue
             if offset >= self._num_bytes:
                 what = f"is gone, the file ends at {self._num_bytes:,}"
-                yield self._problem("cut", what, number, offset)
+                self._add("cut", what, number, offset)
             else:
-                yield self._problem("damaged", "is gone", number, offset)
+                self._add("damaged", "is gone", number, offset)
 
-    def _problem(self, kind: Kind, what: str, number: int | None, offset: int) -> Problem:
+    def _add(self, kind: Kind, what: str, number: int | None, offset: int) -> None:
         key = "" if self._rows is None or number is None else self._rows.key(number)
-        return Problem(kind, self._name, what, number, offset, key)
+        self.problems.append(Problem(kind, self._name, what, number, offset, key))

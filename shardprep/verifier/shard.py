@@ -200,12 +200,11 @@ def _search(
     places: list[tuple[int, int]] = []
     problems: list[Problem] = []
     whole.seek(0)
-    for found in Search(io.BufferedReader(whole), task.name, num_bytes, rows, task.check):
-        if isinstance(found, Problem):
-            problems.append(found)
-        else:
-            places.append((found.record.offset, found.record.length))
-            problems += _record_problems(task, rows, found)
+    search = Search(io.BufferedReader(whole), task.name, num_bytes, rows, task.check)
+    for found in search:
+        places.append((found.record.offset, found.record.length))
+        problems += _record_problems(task, rows, found)
+    problems += search.problems
     return places, sorted(problems, key=lambda problem: problem.offset or 0)
 
 
