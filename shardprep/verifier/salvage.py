@@ -9,13 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.dataset.tfrecord import (
-    FRAME_BYTES,
-    HEADER_BYTES,
-    Record,
-    payload_bytes,
-    read_records,
-)
+from shardprep.dataset import tfrecord
+from shardprep.dataset.tfrecord import HEADER_BYTES, Record
 from shardprep.errors import RecordError
 from shardprep.verifier.examples import Fault, key_of
 from shardprep.verifier.problem import Problem
@@ -91,14 +86,14 @@ class Search:
     def _announced(self, at: int) -> int | None:
         """Return the size in bytes of the frame at an offset, None where there is no frame."""
         self._file.seek(at)
-        size = payload_bytes(self._file.read(HEADER_BYTES))
-        return None if size is None else size + FRAME_BYTES
+        size = tfrecord.payload_bytes(self._file.read(HEADER_BYTES))
+        return None if size is None else size + tfrecord.FRAME_BYTES
 
     def _read(self, at: int) -> Record | str:
         """Return the record at an offset, or its fault."""
         self._file.seek(at)
         try:
-            record = next(read_records(self._file, ""))
+            record = next(tfrecord.read_records(self._file, ""))
         except RecordError as error:
             return error.what
         return record._replace(offset=at)

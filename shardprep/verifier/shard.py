@@ -169,23 +169,22 @@ def _check(task: ShardTask, whole: io.FileIO, file: _Hashed) -> ShardReport:
     while stream.read(_BLOCK_BYTES):
         pass
     digest = file.digest.hexdigest()
-    in_place = rows is None or places == list(zip(rows.offsets, rows.lengths, strict=True))
-    if is_sound and not in_place and task.expected and digest == task.expected.sha256:
+    is_off = rows is not None and places != list(zip(rows.offsets, rows.lengths, strict=True))
+    is_intact = task.expected is not None and digest == task.expected.sha256
+    if rows is not None and is_sound and is_off and is_intact:
         problems += _row_problems(task.name, rows, places)
-    elif not (is_sound and in_place):
+    elif is_off or not is_sound:
         places, problems = _search(task, whole, rows, file.num_bytes)
     explained = any(problem.kind in ("cut", "damaged") for problem in problems)
     measured = _measured(task, digest, file.num_bytes, None if explained else len(places))
     return ShardReport(digest, file.num_bytes, tuple(places), (*measured, *problems))
 
 
-def _row_problems(
-    shard: str, rows: Rows | None, places: list[tuple[int, int]]
-) -> Iterator[Problem]:
+def _row_problems(shard: str, rows: Rows, places: list[tuple[int, int]]) -> Iterator[Problem]:
     """Yield the faults of the rows of an intact shard."""
-    said = list(zip(rows.offsets, rows.lengths, strict=True)) if rows else []
+    said = zip(rows.offsets, rows.lengths, strict=True)
     for number, (row, place) in enumerate(zip_longest(said, places)):
-        if row != place and rows is not None:
+        if row != place:
             there = "not in it" if place is None else f"at {place[0]}, {place[1]} bytes long"
             here = "without a row" if row is None else f"at {row[0]}, {row[1]} bytes long"
             what = f"the record is {there} in the shard, {here} in its row"
@@ -217,10 +216,9 @@ def _record_problems(task: ShardTask, rows: Rows | None, found: Found) -> list[P
         faults = task.check.faults(features, rows, number)
     if not faults:
         return []
-    if number is not None and rows is not None and rows.key(number):
-        key = rows.key(number)
-    else:
-        key = "" if isinstance(features, Fault) else key_of(features)
+    key = rows.key(number) if number is not None and rows is not None else ""
+    if not key and not isinstance(features, Fault):
+        key = key_of(features)
     name = task.name
     return [Problem(f.kind, name, f.what, number, record.offset, key) for f in faults]
 

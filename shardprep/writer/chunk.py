@@ -163,33 +163,23 @@ def _sha256(data: bytes) -> str:
 
 @stage("frame")
 def _framed(item: Item, image: ProcessedImage, encoder: ChunkEncoder) -> bytes:
-    values = {
+    target = item.target
+    values: dict[str, bytes | float | tuple[int, ...]] = {
         names.IMAGE: image.data,
         names.FILENAME: item.key.encode(),
         names.HEIGHT: image.height,
         names.WIDTH: image.width,
-        **_target_values(item),
-        **_column_values(item, encoder.columns),
+        # The feature of every kind of target; the others are empty.
+        names.LABEL: item.label,
+        names.LABELS: target if isinstance(target, tuple) else (),
+        names.TARGET: target if isinstance(target, float) else math.nan,
+        names.TEXT: target.encode() if isinstance(target, str) else b"",
     }
+    for name, value in zip(encoder.columns, item.columns, strict=True):
+        values[name] = value.encode() if isinstance(value, str) else value
     return tfrecord.frame(encoder.schema.encode(values))
 
 
 def _unread(item: Item, kind: RejectionKind, reason: str) -> Outcome:
     """Return the rejection of an item that was not read."""
     return Outcome(kind, reason, 0, 0, 0, "", item.extent.num_bytes, "")
-
-
-def _target_values(item: Item) -> dict[str, bytes | float | tuple[int, ...]]:
-    """Return the target as the feature of every kind of schema; a kind's empty value for none."""
-    target = item.target
-    return {
-        names.LABEL: item.label,
-        names.LABELS: target if isinstance(target, tuple) else (),
-        names.TARGET: target if isinstance(target, float) else math.nan,
-        names.TEXT: target.encode() if isinstance(target, str) else b"",
-    }
-
-
-def _column_values(item: Item, columns: tuple[str, ...]) -> dict[str, bytes | float]:
-    pairs = zip(columns, item.columns, strict=True)
-    return {name: v.encode() if isinstance(v, str) else v for name, v in pairs}

@@ -17,14 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
-from shardprep.dataset.item_table import (
-    COLUMNS,
-    REJECTED,
-    SKIPPED,
-    UNREADABLE,
-    WRITTEN,
-    bounded_table,
-)
+from shardprep.dataset import item_table
+from shardprep.dataset.item_table import COLUMNS, REJECTED, WRITTEN
 from shardprep.dataset.manifest import Shard
 from shardprep.profiling import stage
 from shardprep.storage.folder import Written
@@ -169,7 +163,7 @@ def write_skipped(state: Folder, skipped: Sequence[Skipped]) -> None:
     columns: dict[str, list[Any]] = {
         **dict.fromkeys(COLUMNS.names, nothing),
         "key": [one.key for one in skipped],
-        "status": [SKIPPED] * len(skipped),
+        "status": [item_table.SKIPPED] * len(skipped),
         "reason": [f"{one.reason}: {one.detail}" if one.detail else one.reason for one in skipped],
         "original_bytes": [one.num_bytes for one in skipped],
     }
@@ -236,9 +230,9 @@ def _read(state: Folder, name: str) -> tuple[pa.Table, bytes] | None:
         return None
     try:
         file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
-        table = bounded_table(file, len(data)).cast(COLUMNS.with_metadata(None))
+        table = item_table.bounded_table(file, len(data)).cast(COLUMNS.with_metadata(None))
         return table, file.schema_arrow.metadata[_FACTS]
-    except UNREADABLE:
+    except item_table.UNREADABLE:
         return None
 
 

@@ -11,26 +11,22 @@ import os
 import signal
 import traceback
 from collections import deque
+from functools import partial
 from multiprocessing import connection
 from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError, InternalError, ShardprepError
 from shardprep.writer.chunk import EncodedChunk
-from shardprep.writer.engine.process import (
-    WorkerLimits,
-    cause_of_death,
-    die_with_parent,
-    hold_memory,
-    start_clock,
-    start_server,
-)
+from shardprep.writer.engine import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkServerProcess
 
+    from shardprep.image.process import RejectionKind
     from shardprep.writer.chunk import ChunkTask
+    from shardprep.writer.engine.process import WorkerLimits
 
     Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
 
@@ -102,7 +98,7 @@ class _Worker:
         self._start()
 
     def _start(self) -> None:
-        context = start_server()
+        context = process.start_server()
         self.pipe, theirs = context.Pipe()
         self._is_up = False
         self._process: ForkServerProcess = context.Process(
@@ -165,7 +161,7 @@ class _Worker:
         """Start a new process for what the dead one held, one item at a time from now on."""
         self._process.join()
         code = self._process.exitcode
-        how = cause_of_death(code)
+        how = process.cause_of_death(code)
         self.pipe.close()
         if not self._is_up:
             self._num_failed_starts += 1
@@ -187,15 +183,13 @@ class _Worker:
                     f"workers die at one image after the other ({how})",
                     "what is done is kept: free some memory and run the same command again",
                 )
-            self._parts.append(self._lost(task, code, how))
+            kind: RejectionKind = "crashed"
+            reason = f"its decoder ended the process, twice ({how})"
+            if code == -signal.SIGALRM:
+                kind = "timeout"
+                reason = f"took longer than {self._limits.item_s:g} s, twice (--timeout)"
+            self._parts.append(EncodedChunk.lost(task.items[0], kind, reason))
         self._start()
-
-    def _lost(self, task: ChunkTask, code: int | None, how: str) -> EncodedChunk:
-        item = task.items[0]
-        if code == -signal.SIGALRM:
-            reason = f"took longer than {self._limits.item_s:g} s, twice (--timeout)"
-            return EncodedChunk.lost(item, "timeout", reason)
-        return EncodedChunk.lost(item, "crashed", f"its decoder ended the process, twice ({how})")
 
 
 def _serve(
@@ -208,13 +202,11 @@ def _serve(
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    die_with_parent()
-    hold_memory(limits.worker_bytes)
-    _silence_stderr()
+    process.die_with_parent()
+    process.hold_memory(limits.worker_bytes)
+    process.silence_stderr()
 
-    def before_item() -> None:
-        start_clock(limits.item_s)
-
+    before_item = partial(process.start_clock, limits.item_s)
     with contextlib.suppress(EOFError, OSError):
         pipe.send_bytes(b"")
         while True:
@@ -229,7 +221,7 @@ def _serve(
                 answer = error
             except Exception:
                 answer = traceback.format_exc(limit=-3)
-            start_clock(0)
+            process.start_clock(0)
             pipe.send(answer)
             _send_bytes(pipe, data)
 
@@ -250,10 +242,3 @@ def _receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
             raise EOFError
         left = left[num_read:]
     return data
-
-
-def _silence_stderr() -> None:
-    """Hide what C libraries print: libtiff has pages to say of a bad file, we one reason."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)

@@ -121,3 +121,10 @@ def cause_of_death(exit_code: int | None) -> str:
     if exit_code is None or exit_code >= 0:
         return f"exit code {exit_code}"
     return f"killed by {signal.Signals(-exit_code).name}"
+
+
+def silence_stderr() -> None:
+    """Hide what C libraries print: libtiff has pages to say of a bad file, a rejection one line."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)

@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.errors import BuildError, RecipeError
+from shardprep.writer.engine.process import silence_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,9 +167,7 @@ def _silent() -> Iterator[None]:
     """Hide what Ray's core prints, past all settings, while it connects."""
     sys.stderr.flush()
     stderr = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
+    silence_stderr()
     try:
         yield
     finally:
