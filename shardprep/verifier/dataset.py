@@ -33,6 +33,7 @@ from shardprep.verifier.shard import (
     check_in_worker,
     check_shard,
 )
+from shardprep.writer.workspace.damaged import IntactShard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -94,8 +95,7 @@ def verify_dataset(
         num_shards=len(reports),
         num_records=sum(len(report.places) for report in reports.values()),
         num_bytes=sum(report.num_bytes for report in reports.values()),
-        intact=intact,
-        marks={name: file.etag for name, file in shards.items() if isinstance(file, StoredObject)},
+        intact={shard: _intact_shard(name, shards[name]) for shard, name in intact.items()},
         elapsed_s=time.monotonic() - start,
         address=found.url if isinstance(found, RemoteDataset) else None,
     )
@@ -202,6 +202,10 @@ def _holdings(
             yield name, name
         elif report.sha256 in by_hash:
             yield name, by_hash[report.sha256]
+
+
+def _intact_shard(name: str, file: Path | StoredObject) -> IntactShard:
+    return IntactShard(name, file.etag if isinstance(file, StoredObject) else "")
 
 
 def _shard_problems(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.storage.url import ObjectUrl
+    from shardprep.writer.workspace.damaged import IntactShard
 
 Kind = Literal[
     "unreadable",
@@ -89,10 +90,8 @@ class Verification:
     """Shard files read; they hold `num_records` and `num_bytes`."""
     num_records: int
     num_bytes: int
-    intact: Mapping[str, str] = field(default_factory=dict)
-    """Name of each intact shard → name of the file that has its bytes."""
-    marks: Mapping[str, str] = field(default_factory=dict)
-    """Name of each shard file in object storage → ETag of the bytes that were checked."""
+    intact: Mapping[str, IntactShard] = field(default_factory=dict)
+    """Name of each intact shard → the file that has its bytes, as it was checked."""
     elapsed_s: float = 0.0
     address: ObjectUrl | None = None
     """The address of a dataset in object storage."""

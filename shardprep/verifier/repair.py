@@ -14,7 +14,7 @@ from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.writer.build import build_dataset
 from shardprep.writer.fingerprint import differences, make_fingerprint, recorded_recipe
 from shardprep.writer.workspace import states
-from shardprep.writer.workspace.damaged import DamagedDataset, IntactShard, foreign_files
+from shardprep.writer.workspace.damaged import DamagedDataset, foreign_files
 from shardprep.writer.workspace.remote import ObjectWorkspace
 
 if TYPE_CHECKING:
@@ -54,12 +54,9 @@ def repair_dataset(
             f"{_damage(found, manifest)}",
             "repair it where these are as they were, or build it again with --overwrite",
         )
-    intact = {
-        name: IntactShard(file, found.marks.get(file, "")) for name, file in found.intact.items()
-    }
     is_sound = all(problem.file != ITEMS_FILE for problem in found.problems)
     items = found.path / ITEMS_FILE if is_sound else None
-    damaged = DamagedDataset(manifest, intact, items, foreign_files(found.unknown))
+    damaged = DamagedDataset(manifest, found.intact, items, foreign_files(found.unknown))
     return build_dataset(recipe, num_workers=num_workers, watcher=watcher, damaged=damaged)
 
 
