@@ -59,12 +59,7 @@ class Facts:
 
 
 def read_facts(folder: Path, path: str) -> Facts:
-    """Return the facts on a finished dataset whose documents are in a folder.
-
-    Raises:
-        DatasetError: its manifest is missing or cannot be read.
-
-    """
+    """Return the facts on a dataset; DatasetError where a document is missing or damaged."""
     manifest = load_manifest(folder)
     schema = read_schema(folder, manifest)
     columns = ("status", "original_width", "original_height", "original_format", "target")

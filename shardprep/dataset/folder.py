@@ -81,10 +81,7 @@ def has_manifest(folder: Path) -> bool:
 def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
     """Return the schema of a dataset folder, checked against the manifest if one is given.
 
-    Raises:
-        DatasetError: it is missing, or not what the manifest says.
-        SchemaError: it is no schema.
-
+    DatasetError where it is missing or not what the manifest says, SchemaError where it is none.
     """
     path = folder / SCHEMA_FILE
     try:

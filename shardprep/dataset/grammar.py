@@ -71,10 +71,8 @@ class DocumentError(ValueError):
 def parse_document(model: type[_Document], data: bytes | str) -> _Document:
     """Return what a JSON document says, as an instance of a model.
 
-    Raises:
-        DocumentError: it is too large, is no JSON, or breaks a rule of the model; the first few
-            that are broken are named with their places.
-
+    DocumentError where it is too large, is no JSON, or breaks rules of the model, the first of
+    which are named with their places.
     """
     check_size(data)
     try:
@@ -85,12 +83,7 @@ def parse_document(model: type[_Document], data: bytes | str) -> _Document:
 
 
 def check_size(data: bytes | str) -> None:
-    """Check that a JSON text is small enough to be parsed.
-
-    Raises:
-        DocumentError: it is too large, or has too many values.
-
-    """
+    """Check that a JSON text has few enough bytes and values to be parsed, else DocumentError."""
     raw = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     if len(raw) > MAX_DOCUMENT_BYTES:
         raise DocumentError(f"has {len(raw):,} bytes, more than {MAX_DOCUMENT_BYTES:,}")

@@ -27,10 +27,8 @@ _NUMERALS = b"0123456789 \n"
 def read_index(folder: Path, shard: Shard) -> Frames:
     """Return offset and length of every frame of a shard, int64[records, 2], bytes.
 
-    Raises:
-        DatasetError: the index is missing, its frames do not lie one behind the other, or they
-            are not the records that the manifest says, up to the very end of the shard.
-
+    DatasetError where the index is missing, its frames do not lie one behind the other, or are not
+    the records that the manifest says, up to the very end of the shard.
     """
     path = f"{folder}/{index_name(shard.name)}"  # a Path for each of a thousand takes its time
     try:

@@ -89,9 +89,7 @@ def write_items(folder: Folder, name: str, tables: Iterable[pa.Table]) -> None:
 def read_items(path: Path, columns: Sequence[str]) -> pa.Table:
     """Return some columns of `items.parquet`; every value is of its column's type.
 
-    Raises:
-        DatasetError: it is missing, damaged, or has other columns than a build writes.
-
+    DatasetError where it is missing, damaged, or has other columns than a build writes.
     """
     try:
         with open_regular(path) as raw:

@@ -128,12 +128,7 @@ class Manifest(Document):
 
 
 def load_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a dataset folder.
-
-    Raises:
-        DatasetError: there is none, or as `parse_manifest`.
-
-    """
+    """Return the manifest of a dataset folder; DatasetError for none, or as `parse_manifest`."""
     path = folder / MANIFEST_FILE
     try:
         data = read_regular(path, grammar.MAX_DOCUMENT_BYTES)
@@ -149,12 +144,7 @@ def load_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
-    """Return the manifest in a document, whose own hash and sums are checked.
-
-    Raises:
-        DatasetError: it is not what a build wrote, or not one that this version reads.
-
-    """
+    """Return the manifest in a document; DatasetError where its own hash or sums do not hold."""
     manifest = decode_manifest(data, where)
     for what in contradictions(manifest, data):
         raise DatasetError(where, what, _HINT)
@@ -164,9 +154,7 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Return the manifest in a document, without checking its hash and sums.
 
-    Raises:
-        DatasetError: it breaks a rule of the format, or is not one that this version reads.
-
+    DatasetError where it breaks a rule of the format, or is of a version unknown here.
     """
     try:
         manifest = grammar.parse_document(Manifest, data)

@@ -149,9 +149,7 @@ def shipped_schemas() -> dict[str, Path]:
 def load_schema(name_or_path: str) -> Schema:
     """Return a shipped schema by its name, or the schema in a JSON file.
 
-    Raises:
-        SchemaError: no such schema, or the file breaks a rule; every rule it breaks is named.
-
+    SchemaError for no such schema, or for a file that breaks rules; all of them are named.
     """
     shipped = shipped_schemas()
     try:
@@ -173,12 +171,7 @@ def load_schema(name_or_path: str) -> Schema:
 
 
 def parse_schema(data: bytes | str, where: str) -> Schema:
-    """Return the schema in a JSON document; `where` is what an error calls it.
-
-    Raises:
-        SchemaError: it is no schema; the first rules that it breaks are named.
-
-    """
+    """Return the schema in a document that errors call `where`; SchemaError where it is none."""
     try:
         return grammar.parse_document(Schema, data)
     except grammar.DocumentError as error:

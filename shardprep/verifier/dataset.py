@@ -116,9 +116,7 @@ class Contents:
 def read_contents(found: Path | RemoteDataset) -> Contents:
     """Return the contents of a dataset and their problems; shards are not opened.
 
-    Raises:
-        DatasetError: there is no such folder, or it is that of an unfinished build.
-
+    DatasetError where there is no such folder, or it is that of an unfinished build.
     """
     files: Mapping[str, Path | StoredObject]
     if isinstance(found, RemoteDataset):
@@ -269,7 +267,7 @@ def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) ->
 
 
 def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
-    """Return the report of each task, from processes of their own; raises as `check_shards`."""
+    """Return the report of each task, from processes of their own; DatasetError where one dies."""
     context = multiprocessing.get_context("spawn")
     done = context.Value("Q", 0)
     with ProcessPoolExecutor(num_workers, context, begin_worker, (done,)) as pool:

@@ -129,9 +129,7 @@ class ShardWriter:
     def commit(self) -> None:
         """Give the shard its name, then write its receipt: from then on it is done.
 
-        Raises:
-            BuildError: another build has taken this one over; nothing is left.
-
+        BuildError where another build has taken this one over; nothing is left then.
         """
         try:
             self._folders.check_build()

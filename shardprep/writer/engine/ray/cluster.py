@@ -81,8 +81,8 @@ def connected(address: str) -> Iterator[None]:
 def last_words() -> Iterator[None]:
     """Have a line said on stderr if this process ends before the block does.
 
-    Ray's core ends the process that it is in, at once and without a word, where it has lost its
-    own node. So a process beside it waits for the word that all is well, or for its silence.
+    Ray's core ends its process at once and without a word where it has lost its own node. So a
+    process beside it waits for the word that all is well, or for its silence.
     """
     beside = subprocess.Popen(  # noqa: S603 - words of ours
         [sys.executable, "-I", "-S", "-c", _LISTEN, _LAST_WORDS],
@@ -97,7 +97,7 @@ def last_words() -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """Return the nodes that are alive and have a processor for tasks; none is a BuildError."""
+    """Return the nodes that are alive and have a processor for tasks; BuildError where none is."""
     found = [
         Node(
             node["NodeID"],
