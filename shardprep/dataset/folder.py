@@ -16,12 +16,10 @@ from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
-    from shardprep.storage.objects import ObjectFacts
 
 ITEMS_FILE = "items.parquet"
 SCHEMA_FILE = "schema.json"
@@ -125,17 +123,3 @@ def belongs(name: str, manifest: Manifest) -> bool:
     shard = name.removeprefix(f"{INDEX_DIR}/").removesuffix(".idx")
     known = name in DOCUMENT_FILES or _LABELS.fullmatch(name) is not None
     return known or (shard in manifest.shards and name in (shard, index_name(shard)))
-
-
-def lacking(manifest: Manifest, schema: Schema, there: Mapping[str, ObjectFacts]) -> list[str]:
-    """Return the files of a dataset that are missing, and the shards of another length.
-
-    No file is read, and the manifest has no lengths of documents.
-    """
-    gone = [name for name in sorted(inventory(manifest, schema)) if name not in there]
-    cut = [
-        name
-        for name, shard in manifest.shards.items()
-        if name in there and there[name].num_bytes != shard.num_bytes
-    ]
-    return gone + cut

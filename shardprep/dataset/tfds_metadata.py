@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Feature, Schema
 
-_FEATURES = "tensorflow_datasets.core.features"
 DOCUMENTS = ("dataset_info.json", "features.json")
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
@@ -59,43 +58,35 @@ def _dataset_info(manifest: Manifest, schema: Schema) -> dict[str, Any]:
 
 def _features(schema: Schema) -> dict[str, Any]:
     features = {name: _feature(f, schema) for name, f in schema.features.items()}
-    return {
-        "pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict",
-        "featuresDict": {"features": features},
-    }
+    return _python("features_dict.FeaturesDict", featuresDict={"features": features})
 
 
 def _feature(feature: Feature, schema: Schema) -> dict[str, Any]:
     if feature.kind == "image":
         return _image(feature)
-    class_label = {
-        "pythonClassName": f"{_FEATURES}.class_label_feature.ClassLabel",
-        "classLabel": {"numClasses": str(len(schema.labels))},
-    }
-    if feature.kind == "label":
-        return class_label
-    if feature.kind == "labels":
-        return {
-            "pythonClassName": f"{_FEATURES}.sequence_feature.Sequence",
-            "sequence": {"feature": class_label, "length": "-1"},
-        }
     if feature.kind == "text":
-        return {"pythonClassName": f"{_FEATURES}.text_feature.Text", "text": {}}
-    return {
-        "pythonClassName": f"{_FEATURES}.scalar.Scalar",
-        "tensor": {"shape": {}, "dtype": feature.dtype, "encoding": "none"},
-    }
+        return _python("text_feature.Text", text={})
+    if feature.kind == "scalar":
+        tensor: dict[str, Any] = {"shape": {}, "dtype": feature.dtype, "encoding": "none"}
+        return _python("scalar.Scalar", tensor=tensor)
+    num_classes = {"numClasses": str(len(schema.labels))}
+    label = _python("class_label_feature.ClassLabel", classLabel=num_classes)
+    if feature.kind == "label":
+        return label
+    return _python("sequence_feature.Sequence", sequence={"feature": label, "length": "-1"})
 
 
 def _image(feature: Feature) -> dict[str, Any]:
-    dimensions = ["-1" if side is None else str(side) for side in feature.shape]
-    shape = {"dimensions": dimensions}
+    shape = {"dimensions": ["-1" if side is None else str(side) for side in feature.shape]}
     if feature.encoding == "raw":
-        return {
-            "pythonClassName": f"{_FEATURES}.tensor_feature.Tensor",
-            "tensor": {"shape": shape, "dtype": "uint8", "encoding": "bytes"},
-        }
+        tensor = {"shape": shape, "dtype": "uint8", "encoding": "bytes"}
+        return _python("tensor_feature.Tensor", tensor=tensor)
     image: dict[str, Any] = {"shape": shape, "dtype": "uint8"}
     if feature.encoding != "any":
         image["encodingFormat"] = feature.encoding
-    return {"pythonClassName": f"{_FEATURES}.image_feature.Image", "image": image}
+    return _python("image_feature.Image", image=image)
+
+
+def _python(name: str, **content: dict[str, Any]) -> dict[str, Any]:
+    """Return a feature of the class of a name."""
+    return {"pythonClassName": f"tensorflow_datasets.core.features.{name}", **content}

@@ -19,7 +19,7 @@ from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, LABEL, LABELS, TAR
 from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -116,38 +116,33 @@ class ExampleCheck:
         except RecordError as error:
             return Fault("example", error.what)
 
-    def faults(self, features: Features, rows: Rows | None, record: int | None) -> list[Fault]:
-        """Return all faults of the features of a record with this number."""
+    def faults(self, features: Features, rows: Rows | None, record: int | None) -> Iterator[Fault]:
+        """Yield all faults of the features of a record with this number."""
         if not self._features:
-            return []
-        found: list[Fault] = []
+            return
         sound: dict[str, object] = {}
         for name, feature in self._features.items():
             values = features.get(name)
             if values is None:
-                found.append(Fault("example", f"has no feature {name!r}"))
+                yield Fault("example", f"has no feature {name!r}")
             elif fault := _fault(values, feature, self._num_classes):
-                found.append(Fault(fault.kind, f"{name}: {fault.what}"))
+                yield Fault(fault.kind, f"{name}: {fault.what}")
             else:
                 sound[name] = values if feature.kind == "labels" else values[0]
-        found.extend(
-            Fault("example", f"has a feature {name!r} that the schema does not name")
-            for name in sorted(features.keys() - self._features.keys())
-        )
-        found.extend(self._image_faults(sound))
+        for name in sorted(features.keys() - self._features.keys()):
+            yield Fault("example", f"has a feature {name!r} that the schema does not name")
+        yield from self._image_faults(sound)
         if rows is not None and record is not None and record < len(rows.keys):
-            found.extend(_row_faults(sound, self.target, rows, record))
-        return found
+            yield from _row_faults(sound, self.target, rows, record)
 
-    def _image_faults(self, sound: Mapping[str, object]) -> list[Fault]:
-        found: list[Fault] = []
+    def _image_faults(self, sound: Mapping[str, object]) -> Iterator[Fault]:
         image = self._features[IMAGE]
         height, width = sound.get(HEIGHT), sound.get(WIDTH)
         for name, wanted in zip((HEIGHT, WIDTH), image.shape, strict=False):
             side = sound.get(name)
             if isinstance(side, int) and (side < 1 or wanted not in (None, side)):
                 what = f"{name}: is {side}, the schema says {wanted or '1 or more'}"
-                found.append(Fault("example", what))
+                yield Fault("example", what)
         size = (height, width) if isinstance(height, int) and isinstance(width, int) else None
         data = sound.get(IMAGE)
         if isinstance(data, bytes):
@@ -155,8 +150,7 @@ class ExampleCheck:
             if not what and self._decode:
                 what = _pixel_fault(data, image, size)
             if what:
-                found.append(Fault("image", f"the image {what}"))
-        return found
+                yield Fault("image", f"the image {what}")
 
 
 def key_of(features: Features) -> str:
@@ -198,19 +192,16 @@ def _label_fault(labels: Sequence[int], lowest: int, num_classes: int) -> Fault 
 
 def _row_faults(
     sound: Mapping[str, object], target: str | None, rows: Rows, record: int
-) -> list[Fault]:
-    """Return the differences between a record and its row in `items.parquet`."""
-    found = []
+) -> Iterator[Fault]:
+    """Yield the differences between a record and its row in `items.parquet`."""
     key = sound.get(FILENAME)
     if isinstance(key, bytes) and key.decode() != rows.keys[record]:
-        found.append(
-            Fault("items", f"is of {key.decode()!r}, items.parquet says {rows.keys[record]!r}")
-        )
+        what = f"is of {key.decode()!r}, items.parquet says {rows.keys[record]!r}"
+        yield Fault("items", what)
     if target is not None and target in sound and rows.targets:
         here, there = sound[target], rows.targets[record]
         if here != there and not (_is_nan(here) and _is_nan(there)):
-            found.append(Fault("items", f"{target}: is {here!r}, items.parquet says {there!r}"))
-    return found
+            yield Fault("items", f"{target}: is {here!r}, items.parquet says {there!r}")
 
 
 def _is_nan(value: object) -> bool:

@@ -207,42 +207,36 @@ def _search(
     return places, sorted(problems, key=lambda problem: problem.offset or 0)
 
 
-def _record_problems(task: ShardTask, rows: Rows | None, found: Found) -> list[Problem]:
+def _record_problems(task: ShardTask, rows: Rows | None, found: Found) -> Iterator[Problem]:
     number, record = found
     features = task.check.read(record.payload)
-    if isinstance(features, Fault):
-        faults = [features]
-    else:
-        faults = task.check.faults(features, rows, number)
-    if not faults:
-        return []
     key = rows.key(number) if number is not None and rows is not None else ""
-    if not key and not isinstance(features, Fault):
-        key = key_of(features)
-    name = task.name
-    return [Problem(f.kind, name, f.what, number, record.offset, key) for f in faults]
+    if isinstance(features, Fault):
+        yield Problem(features.kind, task.name, features.what, number, record.offset, key)
+        return
+    for fault in task.check.faults(features, rows, number):
+        key = key or key_of(features)
+        yield Problem(fault.kind, task.name, fault.what, number, record.offset, key)
 
 
 def _measured(
     task: ShardTask, digest: str, num_bytes: int, num_records: int | None
-) -> list[Problem]:
-    """Return the differences in size, hash and number of records from the manifest.
+) -> Iterator[Problem]:
+    """Yield the differences in size, hash and number of records from the manifest.
 
     `num_records` is None where each missing record has its own problem already.
     """
     name, expected = task.name, task.expected
     if expected is None:
-        return []
-    problems = []
+        return
     if num_bytes != expected.num_bytes:
         what = f"has {num_bytes:,} bytes, the manifest says {expected.num_bytes:,}"
-        problems.append(Problem("size", name, what))
+        yield Problem("size", name, what)
     if digest != expected.sha256:
-        problems.append(hash_problem(name, digest, expected.sha256))
+        yield hash_problem(name, digest, expected.sha256)
     if num_records not in (None, expected.num_records):
         what = f"has {num_records:,} records, the manifest says {expected.num_records:,}"
-        problems.append(Problem("count", name, what))
-    return problems
+        yield Problem("count", name, what)
 
 
 _done: Synchronized[int]

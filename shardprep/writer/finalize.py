@@ -250,7 +250,7 @@ def _check_rejections(
             f"({totals.num_rejected / num_items:.1%}), the limit is {limit:.1%}: {kinds}",
             "the work is kept: run again with a higher --max-rejected to accept it",
             manifest=manifest,
-            draft=workspace.draft(folders.output),
+            draft=workspace.documents(folders.output),
         )
 
 

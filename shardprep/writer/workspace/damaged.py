@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, is_own, lacking, read_schema
+from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, inventory, is_own, read_schema
 from shardprep.dataset.item_table import COLUMNS, read_items, rows_by_shard
 from shardprep.errors import BuildError, ShardprepError, some_of
 from shardprep.storage.regular_file import sha256_of
@@ -61,13 +61,12 @@ class DamagedDataset:
             workspace.adopt(name, "", name)
         if self.items is None:
             return
-        rows = rows_by_shard(read_items(self.items, COLUMNS.names))
+        rows, shards = rows_by_shard(read_items(self.items, COLUMNS.names)), self.manifest.shards
 
         def take(name: str) -> None:
-            shard = self.manifest.shards[name]
             table = pa.Table.from_pydict(rows[name].to_pydict(), schema=COLUMNS)
             mark = workspace.adopt(*self.intact[name], name)
-            write_receipt(workspace.state, Receipt(shard, mark, table))
+            write_receipt(workspace.state, Receipt(shards[name], mark, table))
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(take, self.intact))
@@ -82,10 +81,18 @@ def find_damage(
     """
     files = workspace.files()
     folder = workspace.documents()
+    intact = {
+        name: IntactShard(name, files[name].etag)
+        for name, shard in finished.shards.items()
+        if name in files and files[name].num_bytes == shard.num_bytes
+    }
     try:
-        gone = lacking(finished, read_schema(folder), files)
+        names = inventory(finished, read_schema(folder))
     except ShardprepError:
         gone = [SCHEMA_FILE]
+    else:
+        cut = [name for name in finished.shards if name in files and name not in intact]
+        gone = [*sorted(names - files.keys()), *cut]
     if not gone:
         return None
     if changes := differences(finished.fingerprint, fingerprint):
@@ -94,11 +101,6 @@ def find_damage(
             f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built",
             "build it where these are as they were, or add --overwrite to build all of it anew",
         )
-    intact = {
-        name: IntactShard(name, files[name].etag)
-        for name, shard in finished.shards.items()
-        if name in files and files[name].num_bytes == shard.num_bytes
-    }
     items = folder / ITEMS_FILE
     is_sound = items.is_file() and sha256_of(items) == finished.files.get(ITEMS_FILE)
     return DamagedDataset(finished, intact, items if is_sound else None, foreign_files(files))

@@ -73,14 +73,12 @@ class LocalWorkspace:
             for name in folder.names()
         }
 
-    def documents(self) -> Path:
-        """Return a local folder with all files of the finished dataset but its shards."""
-        return self.folder.final
+    def documents(self, output: Folder | None = None) -> Path:
+        """Return a local folder with all files of the finished dataset but its shards.
 
-    def draft(self, output: Folder) -> Path:
-        """Return a local folder with the documents of a build that has no manifest yet."""
-        del output
-        return self.folder.incomplete
+        With `output`, with those that a build without a manifest has written there.
+        """
+        return self.folder.final if output is None else self.folder.incomplete
 
     @contextlib.contextmanager
     def held(self, *, alone: bool) -> Iterator[bool]:

@@ -219,12 +219,9 @@ class ObjectWorkspace:
         state.remove([name for name in state.names() if name != BUILD_FILE])
         state.remove([BUILD_FILE])
 
-    def documents(self) -> Path:
-        return RemoteDataset(self.url, self.files()).documents()
-
-    def draft(self, output: Folder) -> Path:
-        found = self._found()
-        if output != self._root:
+    def documents(self, output: Folder | None = None) -> Path:
+        found = self.files() if output is None else self._found()
+        if output not in (None, self._root):
             found = under(str(output).removeprefix(f"{self.url}/"), found)
         return RemoteDataset(self.url, found).documents()
 
