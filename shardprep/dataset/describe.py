@@ -16,7 +16,7 @@ from shardprep.dataset.schema import Schema  # noqa: TC001 - facts are JSON, and
 if TYPE_CHECKING:
     from pathlib import Path
 
-_NUM_EXAMPLES = 3
+_EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,12 @@ class Facts:
 
 
 def read_facts(folder: Path, path: str) -> Facts:
-    """Return the facts on a dataset; DatasetError where a document is missing or damaged."""
+    """Return the facts on a finished dataset whose documents are in a folder.
+
+    Raises:
+        DatasetError: its manifest is missing or cannot be read.
+
+    """
     manifest = load_manifest(folder)
     schema = read_schema(folder, manifest)
     columns = ("status", "original_width", "original_height", "original_format", "target")
@@ -77,14 +82,16 @@ def read_facts(folder: Path, path: str) -> Facts:
     )
 
 
-def read_rejections(folder: Path) -> dict[str, tuple[Example, ...]]:
-    """Return a few rejected inputs of each kind, in the order of the table."""
+def read_rejections(folder: Path, most: int = _EXAMPLES) -> dict[str, tuple[Example, ...]]:
+    """Return up to `most` rejected inputs of each kind, in the order of the table."""
     table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
     table = item_table.with_status(table, item_table.REJECTED)
     found: dict[str, tuple[Example, ...]] = {}
     for kind in sorted(_counts(table["kind"])):
-        rows = table.filter(pc.equal(table["kind"].cast("string"), kind)).slice(0, _NUM_EXAMPLES)
-        found[kind] = tuple(Example(row["key"], row["reason"]) for row in rows.to_pylist())
+        rows = table.filter(pc.equal(table["kind"].cast("string"), kind)).slice(0, most)
+        found[kind] = tuple(
+            Example(row["key"], row["reason"]) for row in rows.select(["key", "reason"]).to_pylist()
+        )
     return found
 
 

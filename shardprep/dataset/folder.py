@@ -28,6 +28,7 @@ INCOMPLETE_SUFFIX = ".incomplete"
 """Suffix of the folder of an unfinished build, beside that of the dataset."""
 FETCHING_SUFFIX = ".fetching"
 OLD_SUFFIX = ".old"
+"""Suffix of the folder of a dataset for the moment in which another replaces it."""
 COPY_AGAIN = "copy it again, or build the set again"
 """Hint of errors about a missing or damaged file."""
 _SHARD = r"[^./][^/]*\.tfrecord[^/]*"
@@ -51,19 +52,9 @@ class DatasetFolder:
         return self.out / self.name / self.version
 
     @property
-    def incomplete(self) -> Path:
-        """The folder that a build works in."""
-        return self.out / self.name / f"{self.version}{INCOMPLETE_SUFFIX}"
-
-    @property
     def fetching(self) -> Path:
         """The folder that `fetch` works in."""
         return self.out / self.name / f"{self.version}{FETCHING_SUFFIX}"
-
-    @property
-    def old(self) -> Path:
-        """The folder of a dataset for the moment in which another replaces it."""
-        return self.out / self.name / f"{self.version}{OLD_SUFFIX}"
 
     @property
     def is_finished(self) -> bool:

@@ -60,16 +60,13 @@ class Feature(Document):
     doc: str = ""
 
 
-def _image_problems(features: Mapping[str, Feature]) -> Iterator[str]:
+def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
+    """Yield the features whose shape, kind or dtype readers could not take."""
     image = features.get(IMAGE)
     if image is None:
         yield f"has no feature {IMAGE!r}"
     elif image.kind != "image" or len(image.shape) != 3 or image.shape[2] != 3:
         yield f"features.{IMAGE}.shape: must be height, width, 3 of an image"
-
-
-def _kind_problems(features: Mapping[str, Feature]) -> Iterator[str]:
-    """Yield the features whose kind or dtype readers could not take."""
     for name, feature in features.items():
         own = [PROVIDED[name]] if name in PROVIDED else _FURTHER
         if (feature.kind, feature.dtype) not in own:
@@ -89,8 +86,8 @@ class Schema(Document):
 
     @model_validator(mode="after")
     def _check_features(self) -> Self:
-        if problems := [*_image_problems(self.features), *_kind_problems(self.features)]:
-            raise ValueError("; ".join(problems))
+        if problems := "; ".join(_problems(self.features)):
+            raise ValueError(problems)
         return self
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.folder import INCOMPLETE_SUFFIX, DatasetFolder
+from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.locate import VERSION_FOLDER, below, versions_below
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.storage.folder import LocalFolder, ObjectFolder
@@ -86,5 +86,4 @@ def _at(root: Path | ObjectUrl, names: Sequence[str] = ()) -> Workspace:
         return ObjectWorkspace(folder._replace(key=folder.key.removesuffix(INCOMPLETE_SUFFIX)))
     if folder.parent.name in ("", ".."):  # the path alone does not name the dataset
         folder = folder.resolve()
-    version = folder.name.removesuffix(INCOMPLETE_SUFFIX)
-    return LocalWorkspace(DatasetFolder(folder.parent.parent, folder.parent.name, version))
+    return LocalWorkspace(folder.with_name(folder.name.removesuffix(INCOMPLETE_SUFFIX)))

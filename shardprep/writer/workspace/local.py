@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.folder import INCOMPLETE_SUFFIX, OLD_SUFFIX, has_manifest
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.storage.atomic_file import sync_folder
 from shardprep.storage.folder import LocalFolder
@@ -20,7 +21,6 @@ from shardprep.writer.workspace.states import BUILD_FILE, RECEIPTS_DIR, SCRATCH_
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shardprep.dataset.folder import DatasetFolder
     from shardprep.dataset.manifest import Fingerprint, Manifest
     from shardprep.storage.folder import Folder
 
@@ -32,7 +32,8 @@ class LocalWorkspace:
     Its methods are those of `ObjectWorkspace`; `states` uses either.
     """
 
-    folder: DatasetFolder
+    final: Path
+    """The dataset's folder, which is there only when the dataset is complete."""
 
     is_exclusive = True
     """Whether `held` keeps others out, so that a build found unfinished is no longer at work."""
@@ -40,12 +41,17 @@ class LocalWorkspace:
     @property
     def location(self) -> str:
         """Path or address of the finished dataset."""
-        return str(self.folder.final)
+        return str(self.final)
+
+    @property
+    def incomplete(self) -> Path:
+        """The folder that the build works in."""
+        return self.final.with_name(self.final.name + INCOMPLETE_SUFFIX)
 
     @property
     def state(self) -> LocalFolder:
         """The folder of the files that `states` names."""
-        return LocalFolder(self.folder.incomplete)
+        return LocalFolder(self.incomplete)
 
     def output(self, fingerprint: Fingerprint) -> Folder:
         """Return the folder that a build of this fingerprint writes the dataset's files to."""
@@ -54,20 +60,20 @@ class LocalWorkspace:
 
     def stands(self) -> bool:
         """Tell whether there is a finished dataset, damaged or not."""
-        return self.folder.is_finished
+        return has_manifest(self.final)
 
     def finished(self) -> Manifest | None:
         """Return the manifest of the finished dataset, None where there is none."""
-        return load_manifest(self.folder.final) if self.stands() else None
+        return load_manifest(self.final) if self.stands() else None
 
     def sealed(self) -> Manifest | None:
         """Return the manifest of a dataset that is complete but not published, else None."""
-        work = self.folder.incomplete
+        work = self.incomplete
         return load_manifest(work) if (work / MANIFEST_FILE).is_file() else None
 
     def files(self) -> Mapping[str, ObjectFacts]:
         """Return all files of the finished dataset's folder, foreign ones too, by name."""
-        folder = LocalFolder(self.folder.final)
+        folder = LocalFolder(self.final)
         return {
             name: ObjectFacts(name, (folder.path / name).stat().st_size, "")
             for name in folder.names()
@@ -78,7 +84,7 @@ class LocalWorkspace:
 
         With `output`, with those that a build without a manifest has written there.
         """
-        return self.folder.final if output is None else self.folder.incomplete
+        return self.final if output is None else self.incomplete
 
     @contextlib.contextmanager
     def held(self, *, alone: bool) -> Iterator[bool]:
@@ -87,14 +93,14 @@ class LocalWorkspace:
         Gives whether this storage has locks. A workspace held alone is cleared of temporary files
         of dead processes.
         """
-        with locked(self.folder.incomplete, alone=alone) as is_held:
+        with locked(self.incomplete, alone=alone) as is_held:
             if alone and is_held:
                 self._sweep()
             yield is_held
 
     def _sweep(self) -> None:
         """Remove temporary files of processes that died."""
-        work = self.folder.incomplete
+        work = self.incomplete
         shutil.rmtree(work / SCRATCH_DIR, ignore_errors=True)
         for path in (*work.glob(".*.tmp"), *work.glob("*/.*.tmp")):
             path.unlink(missing_ok=True)
@@ -102,7 +108,7 @@ class LocalWorkspace:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """Give a local folder for unpacked archives, removed in the end."""
-        below = self.folder.incomplete / SCRATCH_DIR  # the disk that has room for the dataset
+        below = self.incomplete / SCRATCH_DIR  # the disk that has room for the dataset
         below.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
@@ -117,7 +123,7 @@ class LocalWorkspace:
 
         """
         del over, may_stand  # the lock is held, and the finished dataset lies elsewhere
-        for path in self.folder.incomplete.iterdir():
+        for path in self.incomplete.iterdir():
             if path.name != LOCK_FILE:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.state.write(BUILD_FILE, dump_build(fingerprint))
@@ -135,7 +141,7 @@ class LocalWorkspace:
             The ETag in the build, "" on a disk.
 
         """
-        path, to = self.folder.final / file, self.folder.incomplete / name
+        path, to = self.final / file, self.incomplete / name
         if not to.exists():
             to.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -146,10 +152,10 @@ class LocalWorkspace:
 
     def discard(self) -> None:
         """Remove a build that came to nothing."""
-        shutil.rmtree(self.folder.incomplete, ignore_errors=True)
+        shutil.rmtree(self.incomplete, ignore_errors=True)
         with contextlib.suppress(OSError):  # other datasets are in there, or it is not ours
-            self.folder.incomplete.parent.rmdir()
-            self.folder.out.rmdir()
+            self.final.parent.rmdir()
+            self.final.parent.parent.rmdir()
 
     def seal(self, manifest: Manifest, output: Folder) -> None:
         """Write the manifest of the files in `output`: from then on the dataset is complete."""
@@ -163,7 +169,8 @@ class LocalWorkspace:
     def publish(self, manifest: Manifest) -> None:
         """Give the sealed dataset its name and remove all else; an interrupted run goes on."""
         del manifest
-        incomplete, final, old = self.folder.incomplete, self.folder.final, self.folder.old
+        incomplete, final = self.incomplete, self.final
+        old = final.with_name(final.name + OLD_SUFFIX)
         shutil.rmtree(incomplete / RECEIPTS_DIR, ignore_errors=True)
         (incomplete / BUILD_FILE).unlink(missing_ok=True)
         self._sweep()
