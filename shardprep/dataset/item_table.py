@@ -197,7 +197,16 @@ class Tally:
 
     def splits(self, labels: Sequence[str]) -> dict[str, Split]:
         """Return the splits, in the order in which their first shards came."""
-        return {name: _split(tally, labels) for name, tally in self._splits.items()}
+        return {
+            name: Split(
+                num_records=sum(shard.num_records for shard in tally.shards),
+                num_bytes=sum(shard.num_bytes for shard in tally.shards),
+                label_counts={label: tally.labels[i] for i, label in enumerate(labels)},
+                num_unlabelled=tally.num_unlabelled,
+                shards=tuple(tally.shards),
+            )
+            for name, tally in self._splits.items()
+        }
 
     def totals(self, skipped: Counter[str]) -> Totals:
         """Return the totals; `skipped` counts the inputs that never became items, by reason."""
@@ -227,13 +236,3 @@ class Tally:
         same = marks[order][1:] == marks[order][:-1]
         apart = places[order][1:] != places[order][:-1]
         return int(same.sum()), int((same & apart).sum())
-
-
-def _split(tally: _SplitTally, labels: Sequence[str]) -> Split:
-    return Split(
-        num_records=sum(shard.num_records for shard in tally.shards),
-        num_bytes=sum(shard.num_bytes for shard in tally.shards),
-        label_counts={name: tally.labels[i] for i, name in enumerate(labels)},
-        num_unlabelled=tally.num_unlabelled,
-        shards=tuple(tally.shards),
-    )

@@ -12,25 +12,10 @@ if TYPE_CHECKING:
     from shardprep.storage.url import ObjectUrl
     from shardprep.writer.workspace.damaged import IntactShard
 
-Kind = Literal[
-    "unreadable",
-    "missing",
-    "extra",
-    "misplaced",
-    "size",
-    "hash",
-    "count",
-    "cut",
-    "damaged",
-    "example",
-    "label",
-    "image",
-    "items",
-    "index",
-    "schema",
-    "tfds",
-    "manifest",
-]
+_FileKind = Literal["unreadable", "missing", "extra", "misplaced", "size", "hash", "count"]
+_RecordKind = Literal["cut", "damaged", "example", "label", "image"]
+_DocumentKind = Literal["items", "index", "schema", "tfds", "manifest"]
+Kind = Literal[_FileKind, _RecordKind, _DocumentKind]
 """Kind of a problem; `MEANINGS` describes each."""
 
 MEANINGS: Mapping[Kind, str] = {

@@ -15,7 +15,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.profiling import stage
 from shardprep.writer.plan import read_outline
-from shardprep.writer.shard import is_written, read_receipt, read_skipped
+from shardprep.writer.shard import read_receipt, read_skipped, written_receipt
 from shardprep.writer.shard_plan import numbers_of
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name, taken_over
@@ -221,8 +221,8 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
             "remove it: readers would take it for a shard",
         )
     with ThreadPoolExecutor(num_threads) as pool:
-        written = list(pool.map(lambda name: is_written(folders, name), names))
-    lost = [i for i, is_there in enumerate(written) if not is_there]
+        whole = pool.map(lambda name: written_receipt(folders, name) is not None, names)
+        lost = [i for i, is_whole in enumerate(whole) if not is_whole]
     if lost:
         again = "`shardprep build`"
         if outline.num_parts > 1:

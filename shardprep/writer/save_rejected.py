@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LIST_FILE = "rejected.csv"
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_NAME = 80
+"""Characters of a key that the name of its copy ends with, after a hash of the key."""
 
 
 def save_rejected(
@@ -64,22 +65,19 @@ def save_rejected(
             )
             extents = {member.key: member.extent for member in listing.images}
         for row in table.to_pylist():
-            file = f"{row['kind']}/{_file_name(row['key'])}"
+            key = row["key"]
+            mark = hashlib.sha256(key.encode()).hexdigest()[:8]
+            end = _ODD.sub("_", key.rpartition("/")[2])[-_MOST_NAME:]
+            file = f"{row['kind']}/{mark}-{end}"
             try:
-                data = extents[row["key"]].read()
+                data = extents[key].read()
             except (KeyError, MemberError):
                 file = ""
             else:
                 (into / file).parent.mkdir(parents=True, exist_ok=True)
                 (into / file).write_bytes(data)
                 num_files += 1
-            rows.writerow((row["key"], row["kind"], row["reason"], file))
+            rows.writerow((key, row["kind"], row["reason"], file))
     into.mkdir(parents=True, exist_ok=True)
     write_durably(into / LIST_FILE, out.getvalue().encode())
     return num_files, len(table)
-
-
-def _file_name(key: str) -> str:
-    """Return a unique file name for a copy: the hash and the end of its key."""
-    mark = hashlib.sha256(key.encode()).hexdigest()[:8]
-    return f"{mark}-{_ODD.sub('_', key.rpartition('/')[2])[-_MOST_NAME:]}"

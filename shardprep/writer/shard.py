@@ -53,11 +53,6 @@ class Receipt(NamedTuple):
     build: str = ""
     """`Folders.build` of the build that wrote it; "" where any build may use it."""
 
-    def is_of(self, output: Folder) -> bool:
-        """Tell whether the shard file is there and is what the receipt says."""
-        written = Written(self.shard.num_bytes, self.shard.sha256, self.mark)
-        return output.holds(self.shard.name, written)
-
 
 class _Facts(BaseModel):
     """The facts in a receipt's metadata."""
@@ -197,21 +192,21 @@ def read_receipt(folders: Folders, shard: str) -> Receipt | None:
     return Receipt(facts.shard, facts.mark, table, facts.build)
 
 
-def is_written(folders: Folders, shard: str) -> bool:
-    """Tell whether a shard file is there and is what its receipt says."""
+def written_receipt(folders: Folders, shard: str) -> Receipt | None:
+    """Return the receipt of a shard whose file is there and is what it says, else None."""
     receipt = read_receipt(folders, shard)
-    return receipt is not None and receipt.is_of(folders.output)
+    if receipt is None:
+        return None
+    written = Written(receipt.shard.num_bytes, receipt.shard.sha256, receipt.mark)
+    return receipt if folders.output.holds(shard, written) else None
 
 
 def done_receipt(folders: Folders, shard: str) -> Receipt | None:
-    """Return the receipt of a shard that is done, else None.
-
-    It is written, and without rejections that another run might undo.
-    """
-    receipt = read_receipt(folders, shard)
+    """Return the receipt of a written shard without rejections that another run might undo."""
+    receipt = written_receipt(folders, shard)
     if receipt is None or set(receipt.table["kind"].cast("string").to_pylist()) & {*_RETRIED}:
         return None
-    return receipt if receipt.is_of(folders.output) else None
+    return receipt
 
 
 def _write(state: Folder, name: str, table: pa.Table, facts: bytes = b"{}") -> None:
