@@ -16,14 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import (
-    LocalRayletDiedError,
-    NodeDiedError,
-    OutOfMemoryError,
-    RayError,
-    TaskUnschedulableError,
-    WorkerCrashedError,
-)
+from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shardprep import profiling
@@ -57,7 +50,7 @@ _ANSWER_S = 60.0
 _LOOK_S = 10.0
 """Seconds without a finished shard after which the nodes are counted again."""
 _END_S = 10.0
-_DEATHS = (WorkerCrashedError, NodeDiedError, OutOfMemoryError)
+_DEATHS = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.OutOfMemoryError)
 """Errors of Ray by which a worker is lost."""
 
 _agreed: set[str] = set()
@@ -151,13 +144,13 @@ def _result(ready: Any, shard: ShardPlan) -> _Done:
         found: _Done | ShardprepError | OSError = ray.get(ready)
     except _DEATHS:
         raise
-    except LocalRayletDiedError as error:
+    except exceptions.LocalRayletDiedError as error:
         raise BuildError(
             "the Ray node of this machine",
             "has died, and with it the way to the cluster (its raylet was ended)",
             "what is done is kept: ray start it again, and run the same command again",
         ) from error
-    except RayError as error:
+    except exceptions.RayError as error:
         raise BuildError(
             shard.name, f"a worker failed: {_last_line(error)}", "see: ray logs"
         ) from error
@@ -169,7 +162,7 @@ def _result(ready: Any, shard: ShardPlan) -> _Done:
 def _cancel(running: dict[Any, ShardPlan]) -> None:
     """End what still runs, and wait until it has: nothing is written any more."""
     for ref in running:
-        with contextlib.suppress(RayError, ValueError):
+        with contextlib.suppress(exceptions.RayError, ValueError):
             ray.cancel(ref, force=True)
     if running:
         ray.wait(list(running), num_returns=len(running), timeout=_END_S)
@@ -204,9 +197,9 @@ def _ask(found: Sequence[Node], question: Callable[..., str], *arguments: object
     for ref in (*ready, *late):
         try:
             problem = ray.get(ref) if ref in ready else "does not answer"
-        except (NodeDiedError, TaskUnschedulableError):
+        except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError):
             continue  # it died after it was listed: no task will run there
-        except RayError as error:
+        except exceptions.RayError as error:
             problem = f"cannot run shardprep ({_last_line(error)})"
         if problem:
             raise _unfit(asked[ref].address, problem)
