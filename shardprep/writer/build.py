@@ -179,20 +179,12 @@ def build_part(
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
 
     Parts may be built in any order, at the same time, and again. Where the dataset is finished
-    with the same inputs and options, nothing is done.
-
-    Args:
-        recipe: source, options and place of the dataset, the same for all parts.
-        part: which of the shards to write.
-        num_workers: as for `build_dataset`.
-        watcher: receives the progress of this part.
-        engine: runs the chunks.
+    with the same inputs and options, nothing is done. Arguments are those of `build_dataset`.
 
     Raises:
         BuildError: a dataset or a build with other inputs or options is there, `finalize` is at
             work (`BusyError`), the disk is full, workers die, or the source changed.
         SourceError, RecipeError, SchemaError, StorageError: as `build_dataset`.
-
     """
     start = time.monotonic()
     workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
@@ -229,9 +221,7 @@ class _Shards:
     def write(self, part: Part, watcher: Watcher) -> tuple[Folders, Outline, int]:
         """Write the shards of a part that are not done.
 
-        Returns:
-            The folders and the outline of the build, and the number of items encoded now.
-
+        Return the folders and the outline of the build, and the number of items encoded now.
         """
         workspace = self.workspace
         with (

@@ -90,8 +90,7 @@ class LocalWorkspace:
     def held(self, *, alone: bool) -> Iterator[bool]:
         """Keep other builds out: all of them, or only those that must be `alone`.
 
-        Gives whether this storage has locks. A workspace held alone is cleared of temporary files
-        of dead processes.
+        Gives whether this storage has locks; held alone, clears temporary files of dead processes.
         """
         with locked(self.incomplete, alone=alone) as is_held:
             if alone and is_held:
@@ -116,11 +115,8 @@ class LocalWorkspace:
     def start(self, fingerprint: Fingerprint, *, over: bool, may_stand: bool) -> bool:
         """Write the `BUILD_FILE` of a build to an otherwise empty workspace.
 
-        Args:
-            fingerprint: that of the build.
-            over: take over the build that was begun here; else return False where one was.
-            may_stand: a finished dataset may be here, and stays as it is.
-
+        `over` takes over a build that was begun here; without it, return False where one was. A
+        finished dataset, where one `may_stand`, stays as it is.
         """
         del over, may_stand  # the lock is held, and the finished dataset lies elsewhere
         for path in self.incomplete.iterdir():
@@ -130,16 +126,9 @@ class LocalWorkspace:
         return True
 
     def adopt(self, file: str, mark: str, name: str) -> str:
-        """Make a file of the finished dataset a file of the build, without a copy if possible.
+        """Make a file of the finished dataset the file `name` of the build, copied only if need be.
 
-        Args:
-            file: name in the finished dataset.
-            mark: ETag in the finished dataset, "" on a disk.
-            name: name in the build.
-
-        Returns:
-            The ETag in the build, "" on a disk.
-
+        `mark` is its ETag there, "" on a disk; what is returned is its ETag in the build.
         """
         path, to = self.final / file, self.incomplete / name
         if not to.exists():

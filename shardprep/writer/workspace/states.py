@@ -136,20 +136,10 @@ def has_work(workspace: Workspace) -> bool:
 def begin(
     workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool, may_stand: bool
 ) -> bool:
-    """Take up the unfinished build of this fingerprint, or start a new one.
+    """Take up the unfinished build of this fingerprint, or start a new one; tell whether it is new.
 
-    Args:
-        workspace: the place of the build.
-        fingerprint: inputs and options of the build.
-        overwrite: an unfinished build of another fingerprint may be removed.
-        may_stand: a finished dataset may be here, which the build is to replace.
-
-    Returns:
-        Whether the build is new.
-
-    Raises:
-        BuildError: another build has left work here that may not be removed.
-
+    With `overwrite`, an unfinished build of another fingerprint may be removed; else it is an error
+    where it has done any work. A finished dataset, which the build is to replace, `may_stand` here.
     """
     begun = fingerprint_of(workspace)
     if begun is not None:
