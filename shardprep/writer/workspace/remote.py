@@ -67,8 +67,11 @@ class ObjectWorkspace:
         return objects.head(self.url / MANIFEST_FILE) is not None
 
     def finished(self) -> Manifest | None:
-        data = self._root.read(MANIFEST_FILE)
-        return None if data is None else parse_manifest(data, str(self.url / MANIFEST_FILE))
+        return self._manifest(MANIFEST_FILE)
+
+    def _manifest(self, name: str) -> Manifest | None:
+        data = self._root.read(name)
+        return None if data is None else parse_manifest(data, str(self.url / name))
 
     def files(self) -> Mapping[str, ObjectFacts]:
         return in_force(self.url, self._found())
@@ -78,11 +81,7 @@ class ObjectWorkspace:
 
     def sealed(self) -> Manifest | None:
         begun = read_build(self.state)
-        if begun is None:
-            return None
-        name = f"{draft_name(begun)}/{MANIFEST_FILE}"
-        data = self._root.read(name)
-        return None if data is None else parse_manifest(data, str(self.url / name))
+        return None if begun is None else self._manifest(f"{draft_name(begun)}/{MANIFEST_FILE}")
 
     def held(self, *, alone: bool) -> contextlib.AbstractContextManager[bool]:
         del alone
