@@ -13,19 +13,16 @@ Importing this costs nothing: TensorFlow comes with the first `load`, numpy with
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any
 
+import shardprep.reader.diagnose  # noqa: F401 - the function of its name comes after it
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checking
-from shardprep.reader.diagnose.load_call import remembered
+from shardprep.reader.arguments import Taking, like
 from shardprep.reader.extras import needing_tensorflow
-from shardprep.reader.options import Advice, BadRecord, LoadOptions, ReadConfig, make_request
+from shardprep.reader.options import Advice, BadRecord, ReadConfig, Request
 from shardprep.reader.splits import EvenSplit, even_splits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from shardprep.reader.arrays.dataset import Dataset
     from shardprep.reader.diagnose.conclude import Diagnosis
     from shardprep.reader.diagnose.stall_meter import StallMeter
@@ -45,6 +42,10 @@ __all__ = [
     "load",
 ]
 
+Strategy = Annotated[
+    Any,
+    like("a tf.distribute.Strategy", "num_replicas_in_sync", "distribute_datasets_from_function"),
+]
 _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
     "StallMeter": "shardprep.reader.diagnose.stall_meter",
@@ -64,23 +65,8 @@ def __dir__() -> list[str]:
     return __all__
 
 
-@remembered
-@checking("reader.load")
-def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
-    path: str | Path,
-    split: str | EvenSplit = "train",
-    *,
-    batch_size: int | None = None,
-    shuffle: bool | int | None = None,
-    seed: int | None = None,
-    repeat: bool | int = False,
-    cache: Literal[False] | str | Path = False,
-    augment: Callable[..., Any] | None = None,
-    dtype: Literal["uint8", "float32"] = "uint8",
-    as_supervised: bool = True,
-    drop_remainder: bool = False,
-    read_config: ReadConfig | None = None,
-) -> Any:
+@Taking("reader.load", Request)
+def load(request: Request) -> Any:  # noqa: D417 - its fields
     """Return a `tf.data.Dataset` of (images, labels), ready for `keras.Model.fit`.
 
     Images are uint8[batch, height, width, 3], RGB. Labels are int64[batch], −1 where there are
@@ -117,29 +103,13 @@ def load(  # noqa: PLR0913 - what people vary; the rest sits in ReadConfig
             split, a shard is missing or cut, or images of different sizes are to be batched.
 
     """
-    options: LoadOptions = {
-        "batch_size": batch_size,
-        "shuffle": shuffle,
-        "seed": seed,
-        "repeat": repeat,
-        "cache": cache,
-        "augment": augment,
-        "dtype": dtype,
-        "as_supervised": as_supervised,
-        "drop_remainder": drop_remainder,
-        "read_config": read_config,
-    }
-    request, config = make_request(split, options)
     with needing_tensorflow("reader.load"):
-        from shardprep.reader import subset
         from shardprep.reader.tf import pipeline
-    return pipeline.make_dataset(subset.open_request(path, request, config), request, config)
+    return pipeline.load(request)
 
 
-@checking("reader.iterate")
-def iterate(
-    path: str | Path, split: str | EvenSplit = "train", **options: Unpack[LoadOptions]
-) -> Batches:
+@Taking("reader.iterate", Request)
+def iterate(request: Request) -> Batches:
     """Return the batches of `load` with a place that can be saved: `state_dict()` is a few numbers.
 
     Each `for` loop over it is an epoch, or what was left of one when the state was saved: exactly
@@ -150,26 +120,20 @@ def iterate(
         DatasetError: as `load`; or `repeat` is given, or a service, whose order is not its own.
 
     """
-    request, config = make_request(split, options)
-    if request.repeat or config.service:
+    service = request.config.service
+    if request.repeat or service:
         raise DatasetError(
             "reader.iterate",
-            "has an order of its own" if config.service else "goes over one epoch a loop",
-            "leave out service" if config.service else "leave out repeat",
+            "has an order of its own" if service else "goes over one epoch a loop",
+            "leave out service" if service else "leave out repeat",
         )
     with needing_tensorflow("reader.iterate"):
-        from shardprep.reader import subset
         from shardprep.reader.tf import iterator
-    return iterator.Batches(subset.open_request(path, request, config), request, config)
+    return iterator.Batches(request)
 
 
-@checking("reader.distribute")
-def distribute(
-    strategy: Any,
-    path: str | Path,
-    split: str | EvenSplit = "train",
-    **options: Unpack[LoadOptions],
-) -> Any:
+@Taking("reader.distribute", Request)
+def distribute(strategy: Strategy, request: Request) -> Any:
     """Return a `tf.distribute.DistributedDataset` for a Mirrored or MultiWorker strategy.
 
     Takes what `load` takes; `batch_size` counts the images of all replicas together. Each host
@@ -180,10 +144,9 @@ def distribute(
         DatasetError: as `load`, or `batch_size` is no multiple of the number of replicas.
 
     """
-    request, config = make_request(split, options)
     with needing_tensorflow("reader.distribute"):
-        from shardprep.reader.tf import distribute as strategies
-    return strategies.distribute(strategy, path, request, config)
+        from shardprep.reader.tf import pipeline
+    return pipeline.distribute(strategy, request)
 
 
 def diagnose(dataset: Any, step: Any, *, seconds: float = 30.0) -> Diagnosis:

@@ -1,11 +1,12 @@
-"""One table of what each argument of the readers may be; it is checked when it is given.
+"""Checks of the arguments of the readers, declared by annotations: `batch_size: Count | None`.
 
-A `Kind` turns what was given into what is used, so that NumPy's integers are as good as Python's;
-what is of no such kind is an error that names the argument, its value and what is right.
+A `Kind` turns what was given into what is used, so that NumPy's integers are as good as Python's.
+A value of no such kind is an error that names the argument, its value and what is right.
 """
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import inspect
 import itertools
@@ -13,44 +14,37 @@ import numbers
 import operator
 import os
 import reprlib
+import sys
+import types
+import typing
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from shardprep.errors import DatasetError
 from shardprep.storage.url import ObjectUrl
 
-_Parameters = ParamSpec("_Parameters")
+_P = ParamSpec("_P")
+_Options = TypeVar("_Options")
+_First = TypeVar("_First")
 _Result = TypeVar("_Result")
 _INT64_BITS = 63
 """Bits beside the sign of the int64 that numbers become in a graph."""
-_SEED_BITS = 4096
-_EPOCH_BITS = 31
 _PAIR = 2
 _NAMES_OF_NO_FOLDER = {"auto", "memory", "none", "true", "false"}
+_AUTOTUNE = -1
+"""`tf.data.AUTOTUNE`, known without TensorFlow."""
 _MAX_SHOWN = 60
 
 
 class Kind(NamedTuple):
-    """A kind of values."""
+    """A kind of values, in `Annotated[type, Kind(…)]`."""
 
     take: Callable[[Any], Any]
     """Return the value as it is used; a TypeError or a ValueError where it is not of this kind."""
     right: tuple[str, ...]
     """Values of this kind, in words: any one of these."""
-
-
-def either(*kinds: Kind) -> Kind:
-    """Return the kind of what is of one of these; the first that takes a value has it."""
-
-    def take(value: Any) -> Any:
-        for kind in kinds[:-1]:
-            try:
-                return kind.take(value)
-            except (TypeError, ValueError):
-                continue
-        return kinds[-1].take(value)
-
-    return Kind(take, tuple(words for kind in kinds for words in kind.right))
 
 
 def whole(least: int | None = None, *, bits: int = _INT64_BITS) -> Kind:
@@ -68,27 +62,41 @@ def whole(least: int | None = None, *, bits: int = _INT64_BITS) -> Kind:
     return Kind(take, ("a whole number" if least is None else f"a whole number from {least} on",))
 
 
-def one_of(*values: object) -> Kind:
-    """Return the kind of these texts and constants."""
+def having(test: Callable[[Any], bool], *words: str) -> Kind:
+    """Return the kind of values for which a test is true."""
 
     def take(value: Any) -> Any:
-        for one in values:
-            if value is one or (isinstance(one, str) and isinstance(value, str) and value == one):
-                return one
-        raise ValueError
+        if not test(value):
+            raise ValueError
+        return value
 
-    return Kind(take, tuple(map(repr, values)))
+    return Kind(take, words)
 
 
 def like(words: str, *attributes: str) -> Kind:
     """Return the kind of objects that have these attributes: their class may be TensorFlow's."""
+    return having(lambda value: all(hasattr(value, name) for name in attributes), words)
+
+
+def _one_of(*values: object) -> Kind:
+    def is_one(value: Any) -> bool:
+        return any(value is one or (isinstance(value, str) and value == one) for one in values)
+
+    return having(is_one, *map(repr, values))
+
+
+def _either(*kinds: Kind) -> Kind:
+    """Return the kind of what is of one of these; the first that takes a value has it."""
 
     def take(value: Any) -> Any:
-        if not all(hasattr(value, name) for name in attributes):
-            raise TypeError
-        return value
+        for kind in kinds:
+            try:
+                return kind.take(value)
+            except (TypeError, ValueError):
+                continue
+        raise ValueError
 
-    return Kind(take, (words,))
+    return Kind(take, tuple(words for kind in kinds for words in kind.right))
 
 
 def _flag(value: Any) -> bool:
@@ -97,7 +105,8 @@ def _flag(value: Any) -> bool:
     return bool(value)
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """Return a text that is not empty; raise TypeError for anything else."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise TypeError
     return str(value)
@@ -105,15 +114,15 @@ def _text(value: Any) -> str:
 
 def _path(value: Any) -> Any:
     if not isinstance(value, ObjectUrl):
-        _text(os.fspath(value))
+        text(os.fspath(value))
     return value
 
 
 def _folder(value: Any) -> str:
-    text = _text(os.fspath(value))
-    if isinstance(value, str) and text.strip().casefold() in _NAMES_OF_NO_FOLDER:
+    found = text(os.fspath(value))
+    if isinstance(value, str) and found.strip().casefold() in _NAMES_OF_NO_FOLDER:
         raise ValueError
-    return text
+    return found
 
 
 def _size(value: Any) -> tuple[int, ...]:
@@ -132,186 +141,160 @@ def _share(value: Any) -> float:
     return number
 
 
-def _function(value: Any) -> Any:
-    if not callable(value):
-        raise TypeError
-    return value
-
-
 def _autotune(value: Any) -> None:
     if whole().take(value) != _AUTOTUNE:
         raise ValueError
 
 
-_AUTOTUNE = -1
-"""`tf.data.AUTOTUNE`, known without TensorFlow."""
-_NONE = one_of(None)
-_FLAG = Kind(_flag, ("True", "False"))
-_TEXT = Kind(_text, ("a text",))
-_FUNCTION = Kind(_function, ("a function",))
-_COUNT = whole(1)
-_COUNT_OR_NONE = either(_COUNT, _NONE)
-_SEED = whole(bits=_SEED_BITS)
-_CALLS = either(_COUNT, Kind(_autotune, ("tf.data.AUTOTUNE",)), _NONE)
-_ON_ERROR = one_of("raise", "skip")
-_WHAT = {
-    "path": Kind(_path, ("the path of a folder or an address",)),
-    "split": either(
-        Kind(_text, ("a text such as 'train[:90%]+validation'",)),
-        like("one of even_splits", "split", "index", "number", "drop_remainder"),
-    ),
-}
-_LOAD = {
-    **_WHAT,
-    "batch_size": _COUNT_OR_NONE,
-    "shuffle": either(_FLAG, _COUNT_OR_NONE),
-    "seed": either(_SEED, _NONE),
-    "repeat": either(_FLAG, _COUNT),
-    "cache": either(
-        one_of(False, "auto", "memory"),  # noqa: FBT003 - a value among others
-        Kind(_folder, ("a folder ('./auto' where it has such a name)",)),
-    ),
-    "augment": either(_FUNCTION, _NONE),
-    "dtype": one_of("uint8", "float32"),
-    "as_supervised": _FLAG,
-    "drop_remainder": _FLAG,
-    "read_config": either(like("a ReadConfig", "interleave_cycle_length", "shard_of"), _NONE),
-}
-_STATE = {
-    "seed": _SEED,
-    "epoch": whole(0, bits=_EPOCH_BITS),
-    "batch": whole(0),
-    "of": _TEXT,
+Count = Annotated[int, whole(1)]
+Number = Annotated[int, whole(0)]
+Seed = Annotated[int, whole(bits=4096)]
+Calls = Annotated[int, whole(1)] | Annotated[None, Kind(_autotune, ("tf.data.AUTOTUNE",))] | None
+Share = Annotated[float, Kind(_share, ("a number from 0 to 1",))]
+Size = Annotated[tuple[int, int], Kind(_size, ("(height, width), two whole numbers from 1 on",))]
+Location = Annotated[str | Path, Kind(_path, ("the path of a folder or an address",))]
+Folder = Annotated[str | Path, Kind(_folder, ("a folder ('./auto' where it has such a name)",))]
+Address = Annotated[str, Kind(text, ("an address, 'grpc://host:port',",))]
+Function = Callable[..., Any]
+
+_PLAIN = {
+    bool: Kind(_flag, ("True", "False")),
+    str: Kind(text, ("a text",)),
+    types.NoneType: _one_of(None),
+    collections.abc.Callable: having(callable, "a function"),
+    typing.Any: having(lambda _: True, "anything"),
 }
 
-ARGUMENTS: dict[str, dict[str, Kind]] = {
-    "reader.load": _LOAD,
-    "reader.iterate": _LOAD,
-    "reader.distribute": {
-        "strategy": like(
-            "a tf.distribute.Strategy",
-            "num_replicas_in_sync",
-            "distribute_datasets_from_function",
-        ),
-        **_LOAD,
-    },
-    "reader.ReadConfig": {
-        "interleave_cycle_length": _COUNT_OR_NONE,
-        "interleave_block_length": _COUNT_OR_NONE,
-        "num_parallel_calls_for_interleave_files": _CALLS,
-        "num_parallel_calls_for_decode": _CALLS,
-        "shuffle_reshuffle_each_iteration": _FLAG,
-        "image_size": either(Kind(_size, ("(height, width), two whole numbers from 1 on",)), _NONE),
-        "num_shards": _COUNT,
-        "shard_index": whole(0),
-        "input_context": either(
-            like(
-                "a tf.distribute.InputContext",
-                "input_pipeline_id",
-                "num_input_pipelines",
-                "num_replicas_in_sync",
-            ),
-            _NONE,
-        ),
-        "pad_batches": _FLAG,
-        "on_error": either(_ON_ERROR, _FUNCTION),
-        "service": either(Kind(_text, ("an address, 'grpc://host:port',",)), _NONE),
-        "staging_bytes": either(whole(0), _NONE),
-        "cache_ram_share": Kind(_share, ("a number from 0 to 1",)),
-        "private_threadpool_size": _COUNT_OR_NONE,
-        "assert_cardinality": _FLAG,
-        "options": either(like("a tf.data.Options", "threading", "autotune"), _NONE),
-    },
-    "reader.even_splits": {"split": _TEXT, "n": _COUNT, "drop_remainder": _FLAG},
-    "reader.EvenSplit": {
-        "split": _TEXT,
-        "index": whole(0),
-        "number": _COUNT,
-        "drop_remainder": _FLAG,
-    },
-    "reader.Dataset": {
-        **_WHAT,
-        "as_supervised": _FLAG,
-        "decode": _FLAG,
-        "transform": either(_FUNCTION, _NONE),
-        "verify_crc": _FLAG,
-    },
-    "Dataset.batches": {
-        "batch_size": _COUNT,
-        "shuffle": either(_FLAG, _NONE),
-        "seed": either(_SEED, _NONE),
-        "epochs": _COUNT_OR_NONE,
-        "drop_remainder": _FLAG,
-        "as_supervised": _FLAG,
-        "num_shards": _COUNT,
-        "shard_index": whole(0),
-        "on_error": _ON_ERROR,
-        "num_threads": _COUNT_OR_NONE,
-        "prefetch": either(whole(0), _NONE),
-    },
-    "reader.iterate.load_state_dict": _STATE,
-    "Dataset.batches.load_state_dict": _STATE,
-}
-"""Call or class → each of its arguments → what that may be."""
+
+def _kind(hint: Any) -> Kind:
+    """Return the kind of values that an annotation allows."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        (kind,) = hint.__metadata__
+        return kind  # type: ignore[no-any-return]
+    if origin is typing.Literal:
+        return _one_of(*parts)
+    if origin in (typing.Union, types.UnionType):
+        return _either(*map(_kind, parts))
+    plain = _PLAIN.get(origin or hint)
+    return plain or having(lambda value: isinstance(value, hint), f"{hint.__name__}(…)")
 
 
-def checking(
-    where: str,
-) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Return a decorator: the function gets its arguments as `ARGUMENTS[where]` has them.
+class Arguments:
+    """What each argument of a call may be, in the order of its parameters."""
+
+    def __init__(self, where: str, *calls: Callable[..., Any]) -> None:
+        """Read the annotations of functions or dataclasses; `where` is the call, for errors."""
+        self.where = where
+        self.kinds = {
+            name: _kind(hint)
+            for call in calls
+            for name, hint in _hints(call, include_extras=True).items()
+        }
+
+    def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as they are used, those without an annotation as they are.
+
+        Raises:
+            DatasetError: one is not what it may be.
+
+        """
+        return {name: self._taken(name, value) for name, value in given.items()}
+
+    def bind(self, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
+        """Return the arguments of a call, by name.
+
+        Raises:
+            DatasetError: one is missing, is not what it may be, or there is none of that name.
+
+        """
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            hint = f"it takes {', '.join(self.kinds)}"
+            raise DatasetError(self.where, str(error), hint) from None
+        given.arguments.update(self.checked(given.arguments))
+        return given
+
+    def _taken(self, name: str, value: Any) -> Any:
+        if name not in self.kinds:
+            return value
+        kind = self.kinds[name]
+        try:
+            return kind.take(value)
+        except (TypeError, ValueError):
+            *others, last = kind.right
+            right = f"{', '.join(others)} or {last}" if others else last
+            raise DatasetError(self.where, f"{name}={shown(value)}", f"use {right}") from None
+
+
+def checking(where: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
+    """Return a decorator: the function gets its arguments as their annotations say.
 
     It raises DatasetError where it is called with others, before anything is done.
     """
 
-    def decorated(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-        signature = inspect.signature(function)
+    def decorated(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+        signature, arguments = inspect.signature(function), Arguments(where, function)
 
         @functools.wraps(function)
-        def checked_call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-            try:
-                given = signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise _refused(where, str(error)) from None
-            for name, value in given.arguments.items():
-                kind = signature.parameters[name].kind
-                if kind is inspect.Parameter.VAR_KEYWORD:
-                    given.arguments[name] = checked(where, value)
-                elif name in ARGUMENTS[where]:
-                    given.arguments[name] = _taken(where, name, value)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
+            given = arguments.bind(signature, args, kwargs)
             return function(*given.args, **given.kwargs)
 
-        return checked_call
+        return call
 
     return decorated
 
 
-def checked(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as they are used.
+class Taking(Generic[_P, _Options]):
+    """A decorator: the function is called with the fields of a dataclass and gets the dataclass.
 
-    Raises:
-        DatasetError: one is not what it may be, or there is none of that name.
-
+    So the dataclass alone declares name, type, default and check of each option. What the function
+    takes before it, such as `self`, comes first. It raises DatasetError as `checking` does.
     """
-    return {name: _taken(where, name, value) for name, value in given.items()}
+
+    def __init__(self, where: str, options: Callable[_P, _Options]) -> None:
+        """`where` is the call, for errors; `options` the dataclass."""
+        self._where = where
+        self._options = options
+
+    @typing.overload
+    def __call__(self, function: Callable[[_Options], _Result]) -> Callable[_P, _Result]: ...
+    @typing.overload
+    def __call__(
+        self, function: Callable[[_First, _Options], _Result]
+    ) -> Callable[Concatenate[_First, _P], _Result]: ...
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with a signature that shows all of its options."""
+        plain = inspect.signature(function)
+        *first, options = plain.parameters.values()
+        hints = _hints(self._options)
+        last = [
+            one.replace(annotation=hints[one.name])
+            for one in inspect.signature(self._options).parameters.values()
+        ]
+        signature = plain.replace(parameters=[*first, *last])
+        arguments = Arguments(self._where, function, self._options)
+        options_of: Callable[..., Any] = self._options
+        del arguments.kinds[options.name]
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = arguments.bind(signature, args, kwargs).arguments
+            leading = [given.pop(one.name) for one in first]
+            return function(*leading, options_of(**given))
+
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call
 
 
-def checked_state(where: str, state: object) -> dict[str, Any]:
-    """Return what `load_state_dict` is given, all of it and of the right kinds.
-
-    Raises:
-        DatasetError: it is not what `state_dict()` returns.
-
-    """
-    if not isinstance(state, Mapping):
-        raise DatasetError(where, f"state={_shown(state)}", "use what state_dict() has returned")
-    missing = [name for name in ARGUMENTS[where] if name not in state]
-    if missing:
-        raise DatasetError(
-            where,
-            f"the state has no {', '.join(map(repr, missing))}",
-            "use what state_dict() has returned",
-        )
-    return checked(where, {name: state[name] for name in ARGUMENTS[where]})
+def check_fields(where: str, made: object) -> None:
+    """Set the fields of a frozen dataclass as their annotations say; raise DatasetError if not."""
+    arguments = Arguments(where, type(made))
+    given = {name: getattr(made, name) for name in arguments.kinds}
+    for name, value in arguments.checked(given).items():
+        object.__setattr__(made, name, value)
 
 
 def check_position(where: str, **given: int) -> None:
@@ -326,23 +309,17 @@ def check_position(where: str, **given: int) -> None:
         raise DatasetError(where, f"{name}={index} of {of}={number}", f"count from 0 to {of} - 1")
 
 
-def _taken(where: str, name: str, value: Any) -> Any:
-    kind = ARGUMENTS[where].get(name)
-    if kind is None:
-        raise _refused(where, f"got an unexpected keyword argument {name!r}")
-    try:
-        return kind.take(value)
-    except (TypeError, ValueError):
-        *others, last = kind.right
-        right = f"{', '.join(others)} or {last}" if others else last
-        raise DatasetError(where, f"{name}={_shown(value)}", f"use {right}") from None
+def _hints(call: Callable[..., Any], *, include_extras: bool = False) -> dict[str, Any]:
+    """Return the annotations of parameters, evaluated; that of the result may not be imported."""
+    named = {name: one for name, one in call.__annotations__.items() if name != "return"}
+    holder = types.SimpleNamespace(__annotations__=named)
+    module = vars(sys.modules[call.__module__])
+    found = typing.get_type_hints(holder, module, include_extras=include_extras)
+    return {name: hint for name, hint in found.items() if hint is not KW_ONLY}
 
 
-def _refused(where: str, what: str) -> DatasetError:
-    return DatasetError(where, what, f"it takes {', '.join(ARGUMENTS[where])}")
-
-
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value in a few words, for an error."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = _MAX_SHOWN
     try:

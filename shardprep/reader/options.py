@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
-from shardprep.reader.arguments import check_position, checked
+from shardprep.reader.arguments import (
+    Address,
+    Calls,
+    Count,
+    Folder,
+    Function,
+    Location,
+    Number,
+    Seed,
+    Share,
+    Size,
+    check_fields,
+    check_position,
+    like,
+)
+from shardprep.reader.splits import AnySplit, is_training
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from shardprep.reader.splits import EvenSplit
+InputContext = Annotated[
+    Any,
+    like(
+        "a tf.distribute.InputContext",
+        "input_pipeline_id",
+        "num_input_pipelines",
+        "num_replicas_in_sync",
+    ),
+]
+DataOptions = Annotated[Any, like("a tf.data.Options", "threading", "autotune")]
 
 
 class Advice(UserWarning):
@@ -36,62 +58,63 @@ class BadRecord:
         return f"{self.shard}: record {self.record} (offset {self.offset:,}): {self.reason}"
 
 
+TellOfBadRecord = Callable[[BadRecord], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """Options that are seldom varied; names are those of `tfds.ReadConfig` for the same thing."""
+    """Options of `load` beside its arguments; those that `tfds.ReadConfig` has bear its names."""
 
-    interleave_cycle_length: int | None = None
+    interleave_cycle_length: Count | None = None
     """Blocks that `shuffle=True` mixes at a time. None: as many as are 32 MiB or 16,384 records, at
     least 16; a set of that size is mixed as a whole. With `shuffle=N`, shards that are read side
     by side (None: 16)."""
-    interleave_block_length: int | None = None
+    interleave_block_length: Count | None = None
     """Records of a block: what lies together in a shard and is read at once. None: 64, fewer where
     64 are more than 2 MiB. With `shuffle=N`, records taken from one shard before the next has its
     turn (None: 16)."""
-    num_parallel_calls_for_interleave_files: int | None = None
+    num_parallel_calls_for_interleave_files: Calls = None
     """Shards read at the same time by `shuffle=N`; None lets tf.data decide."""
-    num_parallel_calls_for_decode: int | None = None
+    num_parallel_calls_for_decode: Calls = None
     """Images decoded at the same time; None: one for each core, or what tf.data decides."""
     shuffle_reshuffle_each_iteration: bool = True
     """Another order each epoch; with a seed, the same sequence of orders each run."""
-    image_size: tuple[int, int] | None = None
+    image_size: Size | None = None
     """Height and width to which images are resized (antialiased, aspect not kept); needed for
     batches where the stored images differ in size."""
-    num_shards: int = 1
+    num_shards: Count = 1
     """Readers that share the records, such as hosts; each reads a range of its own."""
-    shard_index: int = 0
+    shard_index: Number = 0
     """Number of this reader among them, from 0."""
-    input_context: Any = None
+    input_context: InputContext | None = None
     """A `tf.distribute.InputContext`, in place of the two above."""
     pad_batches: bool = False
     """For evaluation: fill the last batch up with zeros and yield a third component, float32[batch]
     that is 1 where there is a record and 0 where there is none: Keras takes it as sample weights.
     All readers of `num_shards` then yield the same number of batches."""
-    on_error: Literal["raise", "skip"] | Callable[[BadRecord], None] = "raise"
+    on_error: Literal["raise", "skip"] | TellOfBadRecord = "raise"
     """"skip" puts the next good record in the place of one that is damaged or does not decode, and
     logs its name; a callable is told of each, once. Slower: every image passes through Python."""
-    service: str | None = None
+    service: Address | None = None
     """Address of a tf.data service, "grpc://host:port", whose workers read, decode and batch. They
     must see the dataset under the same path."""
-    staging_bytes: int | None = None
+    staging_bytes: Number | None = None
     """Bytes that copies of shards in object storage may take on this machine's disk, together with
     those of all other datasets. None: SHARDPREP_CACHE_BYTES, else half of the disk's free space.
     A shard that does not fit is read from the store in each epoch; 0 keeps none."""
-    cache_ram_share: float = 0.5
+    cache_ram_share: Share = 0.5
     """Share of the memory free at `load` that `cache="auto"` may fill."""
-    private_threadpool_size: int | None = None
+    private_threadpool_size: Count | None = None
     """Threads of this pipeline. None: two for each processor, for some wait for files or for each
     other while others decode; measured faster than one."""
     assert_cardinality: bool = True
     """Tell tf.data the number of records, and let it fail if the shards hold another."""
-    options: Any = None
+    options: DataOptions | None = None
     """A `tf.data.Options` to apply last."""
 
     def __post_init__(self) -> None:
         """Check the fields; raise DatasetError where one, or a pair of them, means nothing."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
-        for name, value in checked("reader.ReadConfig", given).items():
-            object.__setattr__(self, name, value)
+        check_fields("reader.ReadConfig", self)
         index, number = self.shard_of
         check_position("reader.ReadConfig", shard_index=index, num_shards=number)
 
@@ -117,64 +140,64 @@ class ReadConfig:
         return self.private_threadpool_size or max(4, 2 * usable_cores())
 
 
-class LoadOptions(TypedDict, total=False):
-    """Options that `load` takes by name."""
-
-    batch_size: int | None
-    shuffle: bool | int | None
-    seed: int | None
-    repeat: bool | int
-    cache: Literal[False] | str | Path
-    augment: Callable[..., Any] | None
-    dtype: Literal["uint8", "float32"]
-    as_supervised: bool
-    drop_remainder: bool
-    read_config: ReadConfig | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Request:
-    """The arguments of `load`, resolved."""
+    """The arguments of `reader.load`: name, type, default and check of each. It says what they do.
 
-    split: str | EvenSplit
-    batch_size: int | None
-    shuffle: bool | int
-    seed: int | None
-    repeat: bool | int
-    cache: str
-    """"" for none, "auto", "memory", or a folder."""
-    augment: Callable[..., Any] | None
-    dtype: str
-    as_supervised: bool
-    drop_remainder: bool
+    Inside, a field whose default follows from others is read by its property.
+    """
+
+    path: Location
+    split: AnySplit = "train"
+    _: KW_ONLY
+    batch_size: Count | None = None
+    shuffle: bool | Count | None = None
+    seed: Seed | None = None
+    repeat: bool | Count = False
+    cache: Literal[False, "auto", "memory"] | Folder = False
+    augment: Function | None = None
+    dtype: Literal["uint8", "float32"] = "uint8"
+    as_supervised: bool = True
+    drop_remainder: bool = False
+    read_config: ReadConfig | None = None
+
+    @cached_property
+    def config(self) -> ReadConfig:
+        """The `read_config`, or that of all defaults."""
+        return self.read_config or ReadConfig()
 
     @property
     def window(self) -> int | None:
-        """The size of a plain shuffle window, None where blocks or nothing is shuffled."""
-        return None if isinstance(self.shuffle, bool) else self.shuffle
+        """Records of a plain shuffle window, None where blocks or nothing is shuffled."""
+        return None if self.shuffle is None or isinstance(self.shuffle, bool) else self.shuffle
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether the order of an epoch is another than that of the shards."""
+        return is_training(self.split) if self.shuffle is None else bool(self.shuffle)
+
+    @property
+    def num_epochs(self) -> int | None:
+        """Epochs of an iteration, None for no end."""
+        return None if self.repeat is True else int(self.repeat) or 1
 
 
-def make_request(split: str | EvenSplit, options: LoadOptions) -> tuple[Request, ReadConfig]:
-    """Return the options of `load` with its defaults."""
-    shuffle, cache = options.get("shuffle"), options.get("cache", False)
-    request = Request(
-        split=split,
-        batch_size=options.get("batch_size"),
-        shuffle=shuffles(split) if shuffle is None else shuffle,
-        seed=options.get("seed"),
-        repeat=options.get("repeat", False),
-        cache=str(cache or ""),
-        augment=options.get("augment"),
-        dtype=options.get("dtype", "uint8"),
-        as_supervised=options.get("as_supervised", True),
-        drop_remainder=options.get("drop_remainder", False),
-    )
-    return request, options.get("read_config") or ReadConfig()
+@dataclass(frozen=True)
+class BatchOptions:
+    """The arguments of `Dataset.batches`: name, type, default and check of each."""
 
-
-def shuffles(split: str | EvenSplit) -> bool:
-    """Tell whether a split is shuffled by default, in both readers."""
-    return (split if isinstance(split, str) else split.split).startswith("train")
+    batch_size: Count
+    _: KW_ONLY
+    shuffle: bool | None = None
+    seed: Seed | None = None
+    epochs: Count | None = 1
+    drop_remainder: bool = False
+    as_supervised: bool = True
+    num_shards: Count = 1
+    shard_index: Number = 0
+    on_error: Literal["raise", "skip"] = "raise"
+    num_threads: Count | None = None
+    prefetch: Number | None = None
 
 
 def draw_seed() -> int:
@@ -182,13 +205,14 @@ def draw_seed() -> int:
     return secrets.randbits(31)
 
 
-def check_request(request: Request, config: ReadConfig) -> None:
-    """See that no argument contradicts another; `arguments` says what each may be for itself.
+def check_request(request: Request) -> None:
+    """Compare arguments with each other; the annotations say what each may be for itself.
 
     Raises:
-        DatasetError: says which do.
+        DatasetError: says which contradict each other.
 
     """
+    config = request.config
     if config.pad_batches and (
         request.batch_size is None or request.drop_remainder or request.repeat
     ):
@@ -196,13 +220,15 @@ def check_request(request: Request, config: ReadConfig) -> None:
             "pad_batches fills the last batch of one epoch",
             "give batch_size, and neither repeat nor drop_remainder",
         )
-    if config.service and request.batch_size is None:
+    if config.service is None:
+        return
+    if request.batch_size is None:
         raise _refused("a service sends batches", "give batch_size")
-    if config.service and request.cache == "memory":
+    if request.cache == "memory":
         raise _refused("a service does not see this process's memory", "give cache a folder")
-    if config.service and config.on_error != "raise":
+    if config.on_error != "raise":
         raise _refused("a service cannot skip bad records", "use on_error='raise'")
-    if config.service and request.window:
+    if request.window:
         raise _refused(
             f"shuffle={request.shuffle} is a window of one reader, a service has many",
             "use shuffle=True or False",

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import check_position, checked, checking
+from shardprep.reader.arguments import (
+    Count,
+    Kind,
+    Number,
+    check_fields,
+    check_position,
+    checking,
+    text,
+)
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest, Split
@@ -34,21 +42,28 @@ class EvenSplit:
     """One of several equal parts of a split; `reader.load` takes it in place of a text."""
 
     split: str
-    index: int
+    index: Number
     """From 0."""
-    number: int
+    number: Count
     """Number of all parts."""
     drop_remainder: bool = False
 
     def __post_init__(self) -> None:
         """Check the fields; raise DatasetError where one means nothing."""
-        for name, value in checked("reader.EvenSplit", asdict(self)).items():
-            object.__setattr__(self, name, value)
+        check_fields("reader.EvenSplit", self)
         check_position("reader.EvenSplit", index=self.index, number=self.number)
 
 
+AnySplit = Annotated[str, Kind(text, ("a text such as 'train[:90%]+validation'",))] | EvenSplit
+
+
+def is_training(split: AnySplit) -> bool:
+    """Tell whether a split is one for training, which both readers shuffle by default."""
+    return (split if isinstance(split, str) else split.split).startswith("train")
+
+
 @checking("reader.even_splits")
-def even_splits(split: str, n: int, *, drop_remainder: bool = False) -> tuple[EvenSplit, ...]:
+def even_splits(split: str, n: Count, *, drop_remainder: bool = False) -> tuple[EvenSplit, ...]:
     """Return `n` parts of a split that together are the whole, as `tfds.even_splits` cuts them.
 
     The first ones have a record more where it does not come out even; `drop_remainder` leaves
@@ -61,7 +76,7 @@ def even_splits(split: str, n: int, *, drop_remainder: bool = False) -> tuple[Ev
     return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
 
 
-def select(manifest: Manifest, split: str | EvenSplit) -> list[ShardSlice]:
+def select(manifest: Manifest, split: AnySplit) -> list[ShardSlice]:
     """Return the records that a split expression means, in its order.
 
     A percentage is rounded to the nearest record, so that [:P%] and [P%:] are the whole; negative
@@ -72,9 +87,9 @@ def select(manifest: Manifest, split: str | EvenSplit) -> list[ShardSlice]:
         DatasetError: the expression is malformed, names an unknown split, or selects nothing.
 
     """
-    text = split if isinstance(split, str) else split.split
+    expression = split if isinstance(split, str) else split.split
     found: list[ShardSlice] = []
-    for part in text.split("+"):
+    for part in expression.split("+"):
         match = _SLICE.fullmatch(part.strip())
         if not match:
             raise DatasetError(
@@ -99,7 +114,7 @@ def select(manifest: Manifest, split: str | EvenSplit) -> list[ShardSlice]:
         found = part_of(found, split.index, split.number, drop_remainder=split.drop_remainder)
     if not found:
         counts = ", ".join(f"{name} {s.num_records:,}" for name, s in manifest.splits.items())
-        what = repr(text) if isinstance(split, str) else str(split)
+        what = repr(expression) if isinstance(split, str) else str(split)
         raise DatasetError(manifest.name, f"{what} selects no record", f"it has {counts}")
     return found
 

@@ -5,10 +5,11 @@ Both readers have one order, so a state of one is taken by the other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import checked_state
+from shardprep.reader.arguments import Arguments, Number, Seed, shown, whole
 
 if TYPE_CHECKING:
     from shardprep.reader.order import Order
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _PARTS = ("records", "batch_size", "drop_remainder", "num_batches", "shuffle", "reshuffle")
 """Names of the values in an `identity`, for errors."""
 _HINT = "load it with the dataset, the split and the options it was saved with"
+_NO_STATE = "use what state_dict() has returned"
 
 
 class Batching(NamedTuple):
@@ -32,12 +34,14 @@ class Batching(NamedTuple):
 
 
 class State(NamedTuple):
-    """A place between two batches."""
+    """A place between two batches, and the batches that it is a place of."""
 
-    seed: int
-    epoch: int
-    batch: int
+    seed: Seed
+    epoch: Annotated[int, whole(0, bits=31)]
+    batch: Number
     """Batches of the epoch before the place."""
+    of: str
+    """The `identity` of the batches."""
 
 
 def identity(records: Records, order: Order, batching: Batching) -> str:
@@ -68,13 +72,19 @@ def checked(where: str, state: object, of: str, batching: Batching) -> State:
         DatasetError: it is no state, or one of other records, order or batches.
 
     """
-    given: dict[str, Any] = checked_state(where, state)
-    if given["of"] != of:
-        pairs = zip(_PARTS, given["of"].split(" "), of.split(" "), strict=False)
+    if not isinstance(state, Mapping):
+        raise DatasetError(where, f"state={shown(state)}", _NO_STATE)
+    missing = [name for name in State._fields if name not in state]
+    if missing:
+        raise DatasetError(where, f"the state has no {', '.join(map(repr, missing))}", _NO_STATE)
+    given = Arguments(where, State).checked({name: state[name] for name in State._fields})
+    place = State(**given)
+    if place.of != of:
+        pairs = zip(_PARTS, place.of.split(" "), of.split(" "), strict=False)
         other = [f"{name}={value}" for name, value, own in pairs if value != own]
         what = f"the state is of other batches: {', '.join(other)}"
         raise DatasetError(where, what, _HINT)
-    if given["batch"] > batching.num_batches:
-        what = f"batch={given['batch']} of an epoch of {batching.num_batches}"
+    if place.batch > batching.num_batches:
+        what = f"batch={place.batch} of an epoch of {batching.num_batches}"
         raise DatasetError(where, what, _HINT)
-    return State(given["seed"], given["epoch"], given["batch"])
+    return place

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.manifest import Manifest, Shard
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.options import Request
     from shardprep.reader.order import Order
     from shardprep.reader.records import Records
     from shardprep.reader.remote_shards import RemoteShards
-    from shardprep.reader.splits import EvenSplit, ShardSlice
+    from shardprep.reader.splits import AnySplit, ShardSlice
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Subset:
         """Records that are wanted here."""
         return len(self.records)
 
-    def image_size(self, config: ReadConfig) -> tuple[int, int] | None:
+    def image_size(self, request: Request) -> tuple[int, int] | None:
         """Return height and width of images as they are yielded, None where they differ."""
-        return config.image_size or self.schema.image_size
+        return request.config.image_size or self.schema.image_size
 
     def order(self, **options: Any) -> Order:
         """Return the order of the records; options are those of `make_order`."""
@@ -61,7 +61,7 @@ class Subset:
 
 def open_subset(
     path: str | Path,
-    split: str | EvenSplit,
+    split: AnySplit,
     reader: tuple[int, int] = (0, 1),
     *,
     staging_bytes: int | None = None,
@@ -98,11 +98,14 @@ def open_subset(
     return Subset(found, folder, manifest, schema, slices, shards, remote, records, num_all)
 
 
-def open_request(path: str | Path, request: Request, config: ReadConfig) -> Subset:
+def open_request(request: Request) -> Subset:
     """Return the records that a call of `load` reads. Raises as that does."""
-    check_request(request, config)
-    subset = open_subset(path, request.split, config.shard_of, staging_bytes=config.staging_bytes)
-    if request.batch_size is not None and subset.image_size(config) is None:
+    check_request(request)
+    config = request.config
+    subset = open_subset(
+        request.path, request.split, config.shard_of, staging_bytes=config.staging_bytes
+    )
+    if request.batch_size is not None and subset.image_size(request) is None:
         raise DatasetError(
             str(subset.path),
             "its images differ in size, so they cannot be batched as they are",

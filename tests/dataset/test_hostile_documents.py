@@ -370,10 +370,10 @@ def judged(folder: Path) -> None:
 
 def opened(folder: Path) -> object:
     """Open as `reader.load` does, up to where TensorFlow begins."""
-    from shardprep.reader.options import make_request
+    from shardprep.reader.options import Request
     from shardprep.reader.subset import open_request
 
-    return open_request(folder, *make_request("train", {"batch_size": 2}))
+    return open_request(Request(folder, batch_size=2))
 
 
 def with_other_values(document: dict[str, Any], data: st.DataObject) -> dict[str, Any]:

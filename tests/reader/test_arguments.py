@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import itertools
 import json
+import pydoc
 import subprocess
 import sys
 from dataclasses import fields
@@ -18,7 +19,9 @@ from hypothesis import strategies as st
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import ARGUMENTS, checked, checked_state
+from shardprep.reader.arguments import Arguments
+from shardprep.reader.options import BatchOptions, ReadConfig, Request
+from shardprep.reader.state import Batching, checked
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, build, write, zip_bytes
 
@@ -111,6 +114,12 @@ SPLIT: dict[str, tuple[Any, ...]] = {
 }
 
 
+DECLARED: dict[str, Any] = {
+    "reader.load": Request, "reader.ReadConfig": ReadConfig, "Dataset.batches": BatchOptions,
+    "reader.EvenSplit": reader.EvenSplit, "reader.Dataset": reader.Dataset.__init__,
+}  # fmt: skip
+
+
 def cases(table: dict[str, tuple[Any, ...]]) -> list[Any]:
     return [
         pytest.param(name, value, id=f"{name}={value!r:.20}")
@@ -126,19 +135,30 @@ def test_there_is_a_wrong_value_of_every_argument() -> None:
         "Dataset.batches": BATCHES, "reader.EvenSplit": SPLIT,
     }  # fmt: skip
     for where, table in tables.items():
-        assert table.keys() == ARGUMENTS[where].keys(), where
+        assert table.keys() == Arguments(where, DECLARED[where]).kinds.keys(), where
     assert sum(len(values) for table in tables.values() for values in table.values()) >= 200
 
 
-def test_the_table_names_what_each_call_takes() -> None:
+def test_the_signature_of_each_call_shows_what_it_takes() -> None:
+    """With types and defaults, as `help` prints it; each is told of in its words."""
     calls: dict[str, Any] = {
         "reader.load": reader.load, "reader.Dataset": reader.Dataset,
-        "reader.even_splits": reader.even_splits, "Dataset.batches": reader.Dataset.batches,
-        "reader.ReadConfig": reader.ReadConfig, "reader.EvenSplit": reader.EvenSplit,
+        "Dataset.batches": reader.Dataset.batches, "reader.ReadConfig": reader.ReadConfig,
+        "reader.EvenSplit": reader.EvenSplit,
     }  # fmt: skip
     for where, call in calls.items():
-        assert [*ARGUMENTS[where]] == [n for n in inspect.signature(call).parameters if n != "self"]
-    assert {one.name for one in fields(reader.ReadConfig)} == ARGUMENTS["reader.ReadConfig"].keys()
+        kinds = Arguments(where, DECLARED[where]).kinds
+        assert [*kinds] == [n for n in inspect.signature(call).parameters if n != "self"]
+    assert {one.name for one in fields(reader.ReadConfig)} == {*CONFIG}
+    for call, names in ((reader.load, LOAD), (reader.Dataset.batches, BATCHES)):
+        assert all(
+            f"            {name}: " in str(call.__doc__) or f"        {name}: " in str(call.__doc__)
+            for name in names
+        )
+    assert "batch_size: int | None = None" in pydoc.render_doc(reader.load).replace(
+        "Optional[int]", "int | None"
+    )
+    assert [*inspect.signature(reader.distribute).parameters] == ["strategy", *LOAD]
 
 
 @pytest.mark.parametrize(("name", "value"), cases(LOAD))
@@ -220,10 +240,11 @@ def test_a_slice_beyond_all_percent_is_refused_by_both_readers(folder: Path, spl
     )
 )  # fmt: skip
 def test_whatever_is_given_is_taken_or_refused_in_a_line(value: Any) -> None:
-    for where, table in ARGUMENTS.items():
-        for name in table:
+    for where, declared in DECLARED.items():
+        arguments = Arguments(where, declared)
+        for name in arguments.kinds:
             try:
-                checked(where, {name: value})
+                arguments.checked({name: value})
             except DatasetError as error:
                 said = str(error)
                 assert said.startswith(f"{where}: {name}=")
@@ -231,7 +252,8 @@ def test_whatever_is_given_is_taken_or_refused_in_a_line(value: Any) -> None:
                 assert "\n" not in said
                 assert len(said) < 600
     with contextlib.suppress(DatasetError):
-        checked_state("Dataset.batches.load_state_dict", value)
+        one = Batching(1, drop_remainder=False, window=None, num_batches=1)
+        checked("Dataset.batches.load_state_dict", value, "", one)
 
 
 def test_two_sides_are_asked_of_what_has_no_end() -> None:
@@ -260,7 +282,8 @@ def test_the_integers_of_numpy_are_as_good_as_those_of_python(folder: Path) -> N
 def test_an_address_of_ours_is_a_path() -> None:
     """As `Dataset.path` of a set in object storage."""
     url = ObjectUrl.parse("s3://bucket/pets")
-    assert checked("reader.Dataset", {"path": url}) == {"path": url}
+    arguments = Arguments("reader.Dataset", reader.Dataset.__init__)
+    assert arguments.checked({"path": url}) == {"path": url}
 
 
 def test_a_number_of_calls_may_be_that_of_tf_data_itself() -> None:

@@ -16,7 +16,7 @@ from shardprep.dataset import example
 from shardprep.dataset.schema import IMAGE
 from shardprep.dataset.tfrecord import frame, read_records
 from shardprep.reader import ReadConfig
-from shardprep.reader.options import make_request
+from shardprep.reader.options import Request
 from shardprep.reader.tf import batch_decode, pipeline
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 
@@ -232,11 +232,10 @@ def test_what_cannot_be_filled_is_left_to_the_graph_of_records(
     from shardprep.dataset.folder import read_schema
 
     schema = read_schema(sets["jpeg"])
-    request, plain = make_request("train", {"batch_size": 8})
-    assert batch_decode.is_faster(schema, request, plain)
+    request = Request(sets["jpeg"], batch_size=8)
+    assert batch_decode.is_faster(schema, request)
     changed: Any = {"batch_size": 8, "read_config": ReadConfig(**config), **options}
-    request, other = make_request("train", changed)
-    assert not batch_decode.is_faster(schema, request, other)
+    assert not batch_decode.is_faster(schema, Request(sets["jpeg"], **changed))
 
 
 def test_small_images_on_many_cores_are_left_to_the_graph_of_records(
@@ -245,12 +244,12 @@ def test_small_images_on_many_cores_are_left_to_the_graph_of_records(
     from shardprep.dataset.folder import read_schema
 
     schema = read_schema(sets["jpeg"])
-    request, config = make_request("train", {"batch_size": 8})
+    request = Request(sets["jpeg"], batch_size=8)
     monkeypatch.setattr(batch_decode, "_PIXELS_A_CORE", 100)
     monkeypatch.setattr(batch_decode, "usable_cores", lambda: 1)
-    assert batch_decode.is_faster(schema, request, config)
+    assert batch_decode.is_faster(schema, request)
     monkeypatch.setattr(batch_decode, "usable_cores", lambda: 2)
-    assert not batch_decode.is_faster(schema, request, config)
+    assert not batch_decode.is_faster(schema, request)
 
 
 @pytest.mark.thorough

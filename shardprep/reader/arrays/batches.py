@@ -8,38 +8,26 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import deque
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader import state as states
-from shardprep.reader.arrays.buffers import Filler
+from shardprep.machine import usable_cores
+from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
+from shardprep.reader.remote_shards import NUM_READS
+from shardprep.reader.state import State, checked, identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shardprep.reader.arrays.buffers import Filling
     from shardprep.reader.arrays.examples import Columns, Examples
+    from shardprep.reader.options import BatchOptions
     from shardprep.reader.order import Order
     from shardprep.reader.state import Batching
 
 _STATE = "Dataset.batches.load_state_dict"
 _ANEW = "build the set again"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Options of `Dataset.batches`: order, sizes, batches made ahead, treatment of bad records."""
-
-    batching: Batching
-    num_epochs: int | None
-    """None for ever."""
-    num_threads: int
-    prefetch: int
-    """Batches made or being made that nobody has asked for yet."""
-    on_error: Literal["raise", "skip"]
-    supervised: bool
-    """Yield (image, target) in place of a dict."""
 
 
 class Batches:
@@ -52,15 +40,22 @@ class Batches:
     _begun: deque[tuple[tuple[int, int], Filling]]
     """Batches being made or made, by place, in order."""
 
-    def __init__(self, examples: Examples, order: Order, plan: Plan) -> None:
+    def __init__(
+        self, examples: Examples, order: Order, batching: Batching, options: BatchOptions
+    ) -> None:
         self._examples = examples
         self._order = order
-        self._plan = plan
+        self._batching = batching
+        self._options = options
+        waiting = NUM_READS if examples.records.is_remote else 1
+        num_threads = options.num_threads or max(usable_cores(), waiting)
+        busy = -(-num_threads * IMAGES_A_TURN // batching.batch_size) + 1
+        self._prefetch = max(2, busy) if options.prefetch is None else options.prefetch
         self._filler = Filler(
             examples,
-            batch_size=min(plan.batching.batch_size, order.num_records),
-            num_threads=plan.num_threads,
-            num_kept=plan.prefetch + 2,
+            batch_size=min(batching.batch_size, order.num_records),
+            num_threads=num_threads,
+            num_kept=self._prefetch + 2,
         )
         self._bad: dict[int, RecordError] = {}
         self._seek(0, 0)
@@ -68,7 +63,7 @@ class Batches:
     @property
     def steps_per_epoch(self) -> int:
         """Batches an epoch."""
-        return self._plan.batching.num_batches
+        return self._batching.num_batches
 
     @property
     def skipped(self) -> tuple[RecordError, ...]:
@@ -82,11 +77,11 @@ class Batches:
             TypeError: there is no end of epochs.
 
         """
-        if self._plan.num_epochs is None:
+        if self._options.epochs is None:
             raise TypeError(
                 "epochs=None has batches without end; steps_per_epoch counts those of one"
             )
-        return self.steps_per_epoch * self._plan.num_epochs
+        return self.steps_per_epoch * self._options.epochs
 
     def __iter__(self) -> Self:
         return self
@@ -107,8 +102,7 @@ class Batches:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the next batch, as values that JSON takes."""
-        place = states.State(self._order.seed, *self._place)
-        return {**place._asdict(), "of": self._identity()}
+        return State(self._order.seed, *self._place, self._identity())._asdict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from the place that another iterator of the same options was at.
@@ -120,8 +114,8 @@ class Batches:
                 batches.
 
         """
-        place = states.checked(_STATE, state, self._identity(), self._plan.batching)
-        num_epochs = self._plan.num_epochs
+        place = checked(_STATE, state, self._identity(), self._batching)
+        num_epochs = self._options.epochs
         if num_epochs is not None and place.epoch > num_epochs:
             what = f"epoch={place.epoch} of {num_epochs}"
             raise DatasetError(_STATE, what, "make the iterator with as many epochs")
@@ -144,7 +138,7 @@ class Batches:
         self.close()
 
     def _identity(self) -> str:
-        return states.identity(self._examples.records, self._order, self._plan.batching)
+        return identity(self._examples.records, self._order, self._batching)
 
     def _seek(self, epoch: int, batch: int) -> None:
         self._place = (epoch, batch)
@@ -152,7 +146,7 @@ class Batches:
         self._begun = deque()
 
     def _places(self, epoch: int, batch: int) -> Iterator[tuple[int, int]]:
-        last = self._plan.num_epochs
+        last = self._options.epochs
         numbers = itertools.count(epoch) if last is None else range(epoch, last)
         for one in numbers if self.steps_per_epoch else ():
             yield from ((one, number) for number in range(batch, self.steps_per_epoch))
@@ -163,8 +157,8 @@ class Batches:
 
     def _begin(self) -> None:
         """See to it that `prefetch` batches are being made besides the one to be handed out."""
-        size = self._plan.batching.batch_size
-        while len(self._begun) <= self._plan.prefetch:
+        size = self._batching.batch_size
+        while len(self._begun) <= self._prefetch:
             place = next(self._upcoming, None)
             if place is None:
                 return
@@ -177,7 +171,7 @@ class Batches:
         """Wait for a batch; return it, good records in the place of bad ones if that is asked."""
         filling.wait()
         for row in sorted(filling.errors):
-            if self._plan.on_error == "raise":
+            if self._options.on_error == "raise":
                 raise filling.errors[row]
             self._note(filling.numbers[row], filling.errors[row])
             self._replace(filling, row)
@@ -204,7 +198,7 @@ class Batches:
 
     def _as_asked(self, columns: Columns) -> Any:
         names = self._examples.values.names
-        if not self._plan.supervised:
+        if not self._options.as_supervised:
             return {name: columns[name] for name in names}
         values = tuple(columns[name] for name in names)
         return values if len(values) > 1 else values[0]

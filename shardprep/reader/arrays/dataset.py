@@ -8,30 +8,23 @@ from __future__ import annotations
 
 import copy
 import operator
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
-from shardprep.machine import usable_cores
-from shardprep.reader.arguments import check_position, checking
-from shardprep.reader.arrays.batches import Batches, Plan
-from shardprep.reader.arrays.buffers import IMAGES_A_TURN
+from shardprep.reader.arguments import Function, Location, Taking, check_position, checking
+from shardprep.reader.arrays.batches import Batches
 from shardprep.reader.arrays.examples import Examples
 from shardprep.reader.arrays.features import Values
-from shardprep.reader.options import draw_seed, shuffles
+from shardprep.reader.options import BatchOptions, draw_seed
 from shardprep.reader.order import make_order
-from shardprep.reader.remote_shards import NUM_READS
-from shardprep.reader.splits import part_range
+from shardprep.reader.splits import AnySplit, is_training, part_range
 from shardprep.reader.state import Batching
 from shardprep.reader.subset import check_readers, open_subset, record_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from shardprep.dataset.schema import Schema
-    from shardprep.reader.splits import EvenSplit
+    from collections.abc import Iterator, Sequence
 
 
 class Dataset:
@@ -48,12 +41,12 @@ class Dataset:
     @checking("reader.Dataset")
     def __init__(
         self,
-        path: str | Path,
-        split: str | EvenSplit = "train",
+        path: Location,
+        split: AnySplit = "train",
         *,
         as_supervised: bool = False,
         decode: bool = True,
-        transform: Callable[[Any], Any] | None = None,
+        transform: Function | None = None,
         verify_crc: bool = True,
     ) -> None:
         """Open a split; no record is read yet.
@@ -76,18 +69,17 @@ class Dataset:
 
         """
         subset = open_subset(path, split, verify_crc=verify_crc)
-        schema = subset.schema
-        names = _supervised(schema) if as_supervised else tuple(schema.features)
         self.path = subset.path.url if isinstance(subset.path, RemoteDataset) else subset.path
         """The dataset's folder, or its address in object storage."""
         self.split = split
-        self.schema = schema
+        self.schema = subset.schema
         """Features, and in `labels` the class names."""
         self._record_bytes = record_bytes(subset.manifest)
         self._as_supervised = as_supervised
         self._decode = decode
         self._transform = transform
-        self._examples = Examples(subset.records, Values(schema, names, decode=decode))
+        values = Values(self.schema, self._names(as_supervised), decode=decode)
+        self._examples = Examples(subset.records, values)
 
     def __repr__(self) -> str:
         """Return what Grain compares before it goes on from a checkpoint, wherever the set lies."""
@@ -133,22 +125,8 @@ class Dataset:
     def __iter__(self) -> Iterator[Any]:
         return (self[number] for number in range(len(self)))
 
-    @checking("Dataset.batches")
-    def batches(  # noqa: PLR0913 - what people vary
-        self,
-        batch_size: int,
-        *,
-        shuffle: bool | None = None,
-        seed: int | None = None,
-        epochs: int | None = 1,
-        drop_remainder: bool = False,
-        as_supervised: bool = True,
-        num_shards: int = 1,
-        shard_index: int = 0,
-        on_error: Literal["raise", "skip"] = "raise",
-        num_threads: int | None = None,
-        prefetch: int | None = None,
-    ) -> Batches:
+    @Taking("Dataset.batches", BatchOptions)
+    def batches(self, options: BatchOptions) -> Batches:  # noqa: D417 - its fields
         """Return an iterator over (images, targets), decoded ahead of use by threads.
 
         Images are uint8[batch, height, width, 3]; targets int64[batch], float32[batch, classes] of
@@ -182,37 +160,33 @@ class Dataset:
             DatasetError: an argument is not what it may be, or the images differ in size.
 
         """
-        check_position("Dataset.batches", shard_index=shard_index, num_shards=num_shards)
+        index, number = options.shard_index, options.num_shards
+        check_position("Dataset.batches", shard_index=index, num_shards=number)
         self._check_batches()
-        check_readers(str(self.path), len(self), num_shards)
-        records = self._examples.records[part_range(len(self), shard_index, num_shards)]
-        least = len(self) // num_shards
+        check_readers(str(self.path), len(self), number)
+        records = self._examples.records[part_range(len(self), index, number)]
+        size, drop = options.batch_size, options.drop_remainder
         batching = Batching(
-            batch_size,
-            drop_remainder,
+            size,
+            drop,
             window=None,
-            num_batches=least // batch_size if drop_remainder else -(-len(records) // batch_size),
-        )
-        waiting = NUM_READS if records.is_remote else 1
-        threads = max(usable_cores(), waiting) if num_threads is None else num_threads
-        busy = -(-threads * IMAGES_A_TURN // batch_size) + 1
-        plan = Plan(
-            batching=batching,
-            num_epochs=epochs,
-            num_threads=threads,
-            prefetch=max(2, busy) if prefetch is None else prefetch,
-            on_error=on_error,
-            supervised=as_supervised,
+            num_batches=len(self) // number // size if drop else -(-len(records) // size),
         )
         order = make_order(
             len(records),
             self._record_bytes,
-            seed=draw_seed() if seed is None else seed,
-            shuffle=shuffles(self.split) if shuffle is None else shuffle,
+            seed=draw_seed() if options.seed is None else options.seed,
+            shuffle=is_training(self.split) if options.shuffle is None else options.shuffle,
         )
-        names = _supervised(self.schema) if as_supervised else tuple(self.schema.features)
-        values = Values(self.schema, names, decode=self._decode)
-        return Batches(Examples(records, values), order, plan)
+        values = Values(self.schema, self._names(options.as_supervised), decode=self._decode)
+        return Batches(Examples(records, values), order, batching, options)
+
+    def _names(self, as_supervised: bool) -> tuple[str, ...]:  # noqa: FBT001 - of an option
+        """Return the features that are yielded."""
+        target = self.schema.target
+        if not as_supervised:
+            return tuple(self.schema.features)
+        return (IMAGE,) if target is None else (IMAGE, target)
 
     def _check_batches(self) -> None:
         if self._transform is not None:
@@ -227,7 +201,3 @@ class Dataset:
                 "its images differ in size, so they cannot be batched as they are",
                 "build with --size, take single items, or batch their bytes with decode=False",
             )
-
-
-def _supervised(schema: Schema) -> tuple[str, ...]:
-    return (IMAGE,) if schema.target is None else (IMAGE, schema.target)

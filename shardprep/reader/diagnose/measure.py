@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -15,11 +16,11 @@ from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
 from shardprep.machine import free_bytes
 from shardprep.reader.diagnose.conclude import Circumstances, Diagnosis, Measured, conclude
-from shardprep.reader.diagnose.load_call import Loaded
-from shardprep.reader.options import make_request
+from shardprep.reader.options import Request
 from shardprep.reader.splits import select
 from shardprep.reader.subset import open_request
 from shardprep.reader.tf.blocks import make_source
+from shardprep.reader.tf.pipeline import load
 from shardprep.reader.tf.records import Reading, records
 
 if TYPE_CHECKING:
@@ -36,13 +37,13 @@ _READ_BLOCK = 256
 def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
     """Return the diagnosis of a dataset of `reader.load`, as `reader.diagnose` says."""
     loaded = getattr(dataset, "loaded", None)
-    if not isinstance(loaded, Loaded):
+    if not isinstance(loaded, Request):
         raise DatasetError(
             "reader.diagnose",
             "this is not what reader.load returned",
             "pass that; what you map over it can be given to load as augment",
         )
-    if not loaded.options["batch_size"]:
+    if not loaded.batch_size:
         raise DatasetError(
             "reader.diagnose", "the dataset yields single images", "give load a batch_size"
         )
@@ -50,7 +51,7 @@ def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
         return conclude(_measure(dataset, loaded, take, seconds), _circumstances(loaded))
 
 
-def _measure(dataset: Any, loaded: Loaded, take: Callable[[Any], Any], seconds: float) -> Measured:
+def _measure(dataset: Any, loaded: Request, take: Callable[[Any], Any], seconds: float) -> Measured:
     endless = _endless(dataset, loaded)
     batch = next(iter(endless))
     take(batch)  # compiles
@@ -63,8 +64,8 @@ def _measure(dataset: Any, loaded: Loaded, take: Callable[[Any], Any], seconds: 
         with tf.device(devices[0].name):
             there = tf.nest.map_structure(_moved, batch)
         runs["model_on_device"] = lambda limit: _rate(itertools.repeat(there), limit, take)
-    if loaded.options["cache"] in (False, "auto"):  # "auto" may have come to no cache
-        undressed = loaded.again(repeat=True, augment=None, dtype="uint8", cache=False)
+    if loaded.cache in (False, "auto"):  # "auto" may have come to no cache
+        undressed = load(replace(loaded, repeat=True, augment=None, dtype="uint8", cache=False))
         records = _records(loaded)
         runs["decode"] = lambda limit: _rate(iter(undressed), limit)
         runs["read"] = lambda limit: _rate(iter(records), limit)
@@ -78,7 +79,7 @@ def _measure(dataset: Any, loaded: Loaded, take: Callable[[Any], Any], seconds: 
             rates[name].append(run(turn))
     # What else the machine does makes a part slower, never faster.
     best = {name: max(found) for name, found in rates.items()}
-    if loaded.options["cache"] and best["pipeline"] > _CACHED * best.get("decode", 0.0):
+    if loaded.cache and best["pipeline"] > _CACHED * best.get("decode", 0.0):
         best.pop("decode", None)
         best.pop("read", None)
     return Measured(
@@ -92,26 +93,24 @@ def _measure(dataset: Any, loaded: Loaded, take: Callable[[Any], Any], seconds: 
     )
 
 
-def _endless(dataset: Any, loaded: Loaded) -> Any:
+def _endless(dataset: Any, loaded: Request) -> Any:
     """Return the pipeline without the gaps between epochs."""
-    if not loaded.options["cache"]:
-        return loaded.again(repeat=True)
+    if not loaded.cache:
+        return load(replace(loaded, repeat=True))
     # The cache belongs to this dataset. Its first epoch fills it; the others are what counts.
     left = _num_records(loaded)
     for batch in dataset:
         left -= _num_images(batch)
         if left <= 0:
             break
-    return dataset if loaded.options["repeat"] is True else dataset.repeat()
+    return dataset if loaded.repeat is True else dataset.repeat()
 
 
-def _records(loaded: Loaded) -> Any:
+def _records(loaded: Request) -> Any:
     """Return the records in batches, read as the pipeline reads them, undecoded."""
-    again = {"repeat": True, "augment": None, "cache": False}
-    request, config = make_request(loaded.split, {**loaded.options, **again})  # type: ignore[typeddict-item]  # they are
-    subset = open_request(loaded.path, request, config)
-    source = make_source(subset, request, config)
-    reading = Reading(request, config, None, read=None, is_positions=False, is_tagged=False)
+    request = replace(loaded, repeat=True, augment=None, cache=False)
+    source = make_source(open_request(request), request)
+    reading = Reading(request, None, read=None, is_positions=False, is_tagged=False)
     return records(source, reading).batch(_READ_BLOCK).prefetch(tf.data.AUTOTUNE)
 
 
@@ -198,23 +197,22 @@ def _kept(model: Any, batch: Any) -> Iterator[None]:
         model.reset_metrics()
 
 
-def _num_records(loaded: Loaded) -> int:
+def _num_records(loaded: Request) -> int:
     manifest, _ = described(locate(loaded.path))
     return sum(one.take for one in select(manifest, loaded.split))
 
 
-def _circumstances(loaded: Loaded) -> Circumstances:
+def _circumstances(loaded: Request) -> Circumstances:
     manifest, schema = described(locate(loaded.path))
     splits = manifest.splits.values()
     size = schema.image_size
-    config = loaded.options["read_config"]
     return Circumstances(
         num_records=_num_records(loaded),
         record_bytes=sum(one.num_bytes for one in splits) / sum(one.num_records for one in splits),
         encoding=schema.image.encoding or "any",
         stored_pixels=size[0] * size[1] if size else None,
-        asked_size=config.image_size if config else None,
-        dtype=loaded.options["dtype"],
-        augments=loaded.options["augment"] is not None,
+        asked_size=loaded.config.image_size,
+        dtype=loaded.dtype,
+        augments=loaded.augment is not None,
         free_bytes=free_bytes(),
     )

@@ -11,16 +11,16 @@ from shardprep.reader.options import Advice
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.options import Request
     from shardprep.reader.tf.blocks import Source
 
 _TOO_LARGE = 4  # times as many pixels as are asked for
 _WINDOW_SHARE = 0.5
 
 
-def advise(source: Source, schema: Schema, request: Request, config: ReadConfig) -> None:
+def advise(source: Source, schema: Schema, request: Request) -> None:
     """Warn of each thing that a request would do better without."""
-    for line in _lines(source, schema, request, config):
+    for line in _lines(source, schema, request):
         warnings.warn(line, Advice, stacklevel=_level_of_caller())
 
 
@@ -32,8 +32,9 @@ def _level_of_caller() -> int:
     return level
 
 
-def _lines(source: Source, schema: Schema, request: Request, config: ReadConfig) -> list[str]:
+def _lines(source: Source, schema: Schema, request: Request) -> list[str]:
     found = []
+    config = request.config
     if schema.image_size and config.image_size:
         (height, width), (asked_height, asked_width) = schema.image_size, config.image_size
         if height * width >= _TOO_LARGE * asked_height * asked_width:
@@ -43,17 +44,17 @@ def _lines(source: Source, schema: Schema, request: Request, config: ReadConfig)
                 f"--size {asked_width}x{asked_height}, or cache it"
             )
     if request.window:
-        found.extend(_of_window(source, request, config))
-    if config.service and request.shuffle and not request.repeat:
+        found.extend(_of_window(source, request))
+    if config.service and request.is_shuffled and not request.repeat:
         found.append(
             "a service gives every epoch the same order; use repeat=True and steps_per_epoch"
         )
     return found
 
 
-def _of_window(source: Source, request: Request, config: ReadConfig) -> list[str]:
+def _of_window(source: Source, request: Request) -> list[str]:
     found = []
-    records = min(int(request.shuffle), source.num_records)
+    records = min(request.window or 0, source.num_records)
     needed = records * int(source.records.frames.length.sum()) // source.num_records
     free = free_bytes()
     if needed > _WINDOW_SHARE * free:
@@ -61,7 +62,7 @@ def _of_window(source: Source, request: Request, config: ReadConfig) -> list[str
             f"shuffle={request.shuffle} holds {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
             "use shuffle=True, which holds megabytes and mixes better"
         )
-    calls = config.num_parallel_calls_for_interleave_files
+    calls = request.config.num_parallel_calls_for_interleave_files
     if calls and len(source.slices) < calls:
         found.append(
             f"{len(source.slices)} shards for {calls} parallel reads; use shuffle=True, which "

@@ -21,7 +21,7 @@ from shardprep.reader.options import BadRecord
 from shardprep.reader.tf.python_calls import from_graph
 
 if TYPE_CHECKING:
-    from shardprep.reader.options import ReadConfig
+    from shardprep.reader.options import Request
     from shardprep.reader.order import Ints
     from shardprep.reader.tf.blocks import Source
     from shardprep.reader.tf.decode import Decoder
@@ -36,7 +36,7 @@ class GoodRecords:
         self,
         source: Source,
         decoder: Decoder,
-        config: ReadConfig,
+        request: Request,
         *,
         by: Literal["next", "none"] = "next",
     ) -> None:
@@ -45,7 +45,7 @@ class GoodRecords:
         self._source = source
         self._decoder = decoder
         self._size = decoder.resize or decoder.schema.image_size or ()
-        self._tell = config.on_error
+        self._tell = request.config.on_error
         self._bad: dict[int, BadRecord] = {}
         self._lock = threading.Lock()
 

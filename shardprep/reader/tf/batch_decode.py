@@ -22,7 +22,7 @@ from shardprep.reader.tf.python_calls import from_graph
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.options import Request
     from shardprep.reader.tf.blocks import Source
     from shardprep.reader.tf.decode import Decoder
 
@@ -33,9 +33,9 @@ _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "raw": 3}
 """Most cores for which threads pay, by encoding; raw images are only copied, by one thread."""
 
 
-def is_faster(schema: Schema, request: Request, config: ReadConfig) -> bool:
+def is_faster(schema: Schema, request: Request) -> bool:
     """Tell whether the batches of a request can be filled, and whether that is faster."""
-    size, target = schema.image_size, schema.target
+    size, target, config = schema.image_size, schema.target, request.config
     return (
         request.batch_size is not None
         and size is not None
@@ -52,15 +52,13 @@ def is_faster(schema: Schema, request: Request, config: ReadConfig) -> bool:
 class Filled:
     """The batches of a source, by the positions of their records."""
 
-    def __init__(
-        self, source: Source, decoder: Decoder, batch_size: int, config: ReadConfig
-    ) -> None:
+    def __init__(self, source: Source, decoder: Decoder, request: Request) -> None:
         """`decoder` is asked for images that the faster one refuses."""
-        schema = decoder.schema
+        schema, batch_size = decoder.schema, request.batch_size or 1
         names = (IMAGE,) if schema.target is None else (IMAGE, schema.target)
         self._values = Values(schema, names, decode=True, otherwise=decoder.pixels)
         is_raw = schema.image.encoding == "raw"
-        threads = 1 if is_raw else config.num_parallel_calls_for_decode or usable_cores()
+        threads = 1 if is_raw else request.config.num_parallel_calls_for_decode or usable_cores()
         batches = 1 + max(1, -(-threads * IMAGES_A_TURN // batch_size))
         self.num_parallel_calls = 1 if threads == 1 else batches
         """Batches at a time: no thread waits while others fill the last rows of one."""

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.options import Request
     from shardprep.reader.subset import Subset
 
 
-def served(dataset: Any, total: int | None, request: Request, config: ReadConfig) -> Any:
+def served(dataset: Any, total: int | None, request: Request) -> Any:
     """Return the dataset as the workers of a service give it, each with groups of its own.
 
     Each worker ends an epoch with a batch that is not full; here they are made full again.
     """
     dataset = dataset.apply(
         tf.data.experimental.service.distribute(
-            tf.data.experimental.service.ShardingPolicy.DYNAMIC, config.service
+            tf.data.experimental.service.ShardingPolicy.DYNAMIC, request.config.service
         )
     )
     size = request.batch_size or 1
@@ -35,28 +35,28 @@ def counted(dataset: Any, total: int | None, request: Request) -> Any:
     return dataset.apply(tf.data.experimental.assert_cardinality(total))
 
 
-def num_batches(subset: Subset, request: Request, config: ReadConfig) -> int:
+def num_batches(subset: Subset, request: Request) -> int:
     """Return the batches of an epoch of this reader.
 
     Padded, or without the last ones that are not full, every reader has as many, and every replica
     that a reader feeds: those of a strategy wait for each other.
     """
     size = request.batch_size or 1
-    _, readers = config.shard_of
-    replicas = config.replicas
-    if config.pad_batches:
+    _, readers = request.config.shard_of
+    replicas = request.config.replicas
+    if request.config.pad_batches:
         return _ceil(_ceil(subset.num_all, readers), size * replicas) * replicas
     if request.drop_remainder:
         return subset.num_all // readers // size // replicas * replicas
     return _ceil(subset.num_records, size)
 
 
-def evened(dataset: Any, subset: Subset, request: Request, config: ReadConfig) -> Any:
+def evened(dataset: Any, subset: Subset, request: Request) -> Any:
     """Return as many batches for every reader; one may have a record more than another."""
-    return dataset.take(num_batches(subset, request, config))
+    return dataset.take(num_batches(subset, request))
 
 
-def padded(dataset: Any, subset: Subset, request: Request, config: ReadConfig) -> Any:
+def padded(dataset: Any, subset: Subset, request: Request) -> Any:
     """Return batches filled up to full size with a mask, as many for every reader."""
     size = request.batch_size or 1
 
@@ -71,7 +71,7 @@ def padded(dataset: Any, subset: Subset, request: Request, config: ReadConfig) -
         return (*tf.nest.map_structure(fill, element), tf.ensure_shape(mask, (size,)))
 
     dataset = dataset.map(pad, num_parallel_calls=tf.data.AUTOTUNE)
-    more = num_batches(subset, request, config) - _ceil(subset.num_records, size)
+    more = num_batches(subset, request) - _ceil(subset.num_records, size)
     if not more:
         return dataset
     spec = dataset.element_spec

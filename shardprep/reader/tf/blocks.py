@@ -14,7 +14,7 @@ from shardprep.reader.options import draw_seed
 from shardprep.reader.tf.python_calls import from_graph
 
 if TYPE_CHECKING:
-    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.options import Request
     from shardprep.reader.order import Ints, Order
     from shardprep.reader.records import Records
     from shardprep.reader.splits import ShardSlice
@@ -88,21 +88,24 @@ class Source:
         return tf.ensure_shape(found, (None,))
 
 
-def make_source(subset: Subset, request: Request, config: ReadConfig) -> Source:
+def make_source(subset: Subset, request: Request) -> Source:
     """Return the wanted records, in the order of the request."""
-    order = make_order(subset, request, config)
-    if not request.shuffle and not subset.records.is_remote and config.on_error == "raise":
+    config = request.config
+    order = make_order(subset, request)
+    plain = not subset.records.is_remote and config.on_error == "raise"
+    if plain and not request.is_shuffled:
         # One long run costs less than many short ones.
         length = max(order.block_length, _LONG_BLOCK_LENGTH)
         order = replace(order, block_length=length, group_width=1)
     return Source(subset.records, subset.slices, order, is_cache=subset.is_cache)
 
 
-def make_order(subset: Subset, request: Request, config: ReadConfig) -> Order:
+def make_order(subset: Subset, request: Request) -> Order:
     """Return the order of the request; without a seed, with one that is drawn."""
+    config = request.config
     order = subset.order(
         seed=draw_seed() if request.seed is None else request.seed,
-        shuffle=bool(request.shuffle),
+        shuffle=request.is_shuffled,
         block_length=config.interleave_block_length,
         group_width=config.interleave_cycle_length,
     )

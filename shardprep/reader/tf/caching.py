@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.dataset.manifest import Shard
-    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.options import Request
     from shardprep.reader.subset import Subset
 
 _log = logging.getLogger("shardprep.reader")
 
 
-def kept_in(subset: Subset, request: Request, config: ReadConfig) -> str:
+def kept_in(subset: Subset, request: Request) -> str:
     """Return where decoded images are kept: "" for nowhere, "memory", or a folder.
 
     Raises:
@@ -40,9 +40,9 @@ def kept_in(subset: Subset, request: Request, config: ReadConfig) -> str:
         return ""
     if request.cache != "auto":
         if request.cache != "memory":
-            kept_size(subset, config)
-        return request.cache
-    size = subset.image_size(config)
+            kept_size(subset, request)
+        return str(request.cache)
+    size, config = subset.image_size(request), request.config
     if size is None or config.service:
         why = "a service has its own memory" if config.service else "its images differ in size"
         _log.info("cache: none, %s", why)
@@ -61,14 +61,14 @@ def kept_in(subset: Subset, request: Request, config: ReadConfig) -> str:
     return "memory" if fits else ""
 
 
-def kept_size(subset: Subset, config: ReadConfig) -> tuple[int, int]:
+def kept_size(subset: Subset, request: Request) -> tuple[int, int]:
     """Return height and width of what is kept.
 
     Raises:
         DatasetError: images differ in size.
 
     """
-    size = subset.image_size(config)
+    size = subset.image_size(request)
     if size is None:
         raise DatasetError(
             str(subset.path),
@@ -78,27 +78,27 @@ def kept_size(subset: Subset, config: ReadConfig) -> tuple[int, int]:
     return size
 
 
-def twins(subset: Subset, request: Request, config: ReadConfig, place: Path) -> Subset:
+def twins(subset: Subset, request: Request, place: Path) -> Subset:
     """Return the decoded twins of the wanted shards in place of these, made if need be.
 
     Raises:
         DatasetError: the folder cannot be written to, or a record is bad.
 
     """
-    size = kept_size(subset, config)
+    size = kept_size(subset, request)
     shards = subset.shards
-    skips = config.on_error != "raise"
-    decoder = Decoder(subset.schema, request, config)
+    skips = request.config.on_error != "raise"
+    decoder = Decoder(subset.schema, request)
 
     def decoded(shard: Shard) -> Iterator[tuple[bytes, bytes]]:
         every = [ShardSlice(shard.name, 0, shard.num_records)]
         found = open_records(subset.folder, subset.shards, every, subset.remote)
         whole = replace(subset, slices=every, records=found)
         plain = replace(request, shuffle=False, repeat=False)
-        source = make_source(whole, plain, config)
-        good = GoodRecords(source, decoder, config, by="none") if skips else None
+        source = make_source(whole, plain)
+        good = GoodRecords(source, decoder, request, by="none") if skips else None
         reading = Reading(
-            plain, config, None, good.read if good else None, is_positions=False, is_tagged=skips
+            plain, None, good.read if good else None, is_positions=False, is_tagged=skips
         )
         image = good.image if good else decoder.record_and_image
         dataset = records(source, reading).map(image, num_parallel_calls=tf.data.AUTOTUNE)

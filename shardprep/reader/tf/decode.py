@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.options import Request
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _WHITE = 255.0
@@ -24,10 +24,11 @@ _WHITE = 255.0
 class Decoder:
     """Parses records and decodes their images."""
 
-    def __init__(self, schema: Schema, request: Request, config: ReadConfig) -> None:
+    def __init__(self, schema: Schema, request: Request) -> None:
         self.schema = schema
         self.request = request
-        self.resize = None if config.image_size == schema.image_size else config.image_size
+        size = request.config.image_size
+        self.resize = None if size == schema.image_size else size
         wanted = (IMAGE, schema.target) if request.as_supervised else tuple(schema.features)
         self.features = {
             name: (

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shardprep.reader import state as states
 from shardprep.reader.options import draw_seed
+from shardprep.reader.state import Batching, State, checked, identity
+from shardprep.reader.subset import open_request
 from shardprep.reader.tf.batching import num_batches
 from shardprep.reader.tf.blocks import make_order
 from shardprep.reader.tf.pipeline import make_dataset
@@ -19,26 +20,24 @@ from shardprep.reader.tf.records import Cursor
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shardprep.reader.options import ReadConfig, Request
-    from shardprep.reader.subset import Subset
+    from shardprep.reader.options import Request
 
 
 class Batches:
     """The batches of one epoch after the other: each `for` loop is (the rest of) an epoch."""
 
-    def __init__(self, subset: Subset, request: Request, config: ReadConfig) -> None:
+    def __init__(self, request: Request) -> None:
         """Start before the first batch of epoch 0; without a seed, with one that is drawn."""
-        self._subset = subset
+        self._subset = subset = open_request(request)
         self._request = replace(request, seed=draw_seed() if request.seed is None else request.seed)
-        self._config = config
         self._epoch = 0
         self._batch = 0
         self._dataset: Any = None
-        self._batching = states.Batching(
+        self._batching = Batching(
             request.batch_size or 1,
             request.drop_remainder,
             request.window,
-            num_batches(subset, request, config),
+            num_batches(subset, request),
         )
 
     def __len__(self) -> int:
@@ -48,7 +47,7 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of this epoch that are left; with the last one the epoch ends."""
         if self._dataset is None:
-            self._dataset = make_dataset(self._subset, self._request, self._config, self._cursor)
+            self._dataset = make_dataset(self._subset, self._request, self._cursor)
         batches = iter(self._dataset) if self._batch < len(self) else iter(())
         while self._batch < len(self):
             batch = next(batches)
@@ -58,8 +57,8 @@ class Batches:
 
     def state_dict(self) -> dict[str, int | str]:
         """Return where this is: seed, epoch, batches of it that are out, and what it is of."""
-        place = states.State(int(self._request.seed or 0), self._epoch, self._batch)
-        return {**place._asdict(), "of": self._identity()}
+        seed = self._request.seed or 0
+        return State(seed, self._epoch, self._batch, self._identity())._asdict()
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
         """Go to where another one was; not inside a loop over these.
@@ -68,17 +67,15 @@ class Batches:
             DatasetError: the state is none, or of other records, batches or order.
 
         """
-        place = states.checked(
-            "reader.iterate.load_state_dict", state, self._identity(), self._batching
-        )
+        place = checked("reader.iterate.load_state_dict", state, self._identity(), self._batching)
         if place.seed != self._request.seed:
             self._request = replace(self._request, seed=place.seed)
             self._dataset = None
         self._epoch, self._batch = place.epoch, place.batch
 
     def _identity(self) -> str:
-        order = make_order(self._subset, self._request, self._config)
-        return states.identity(self._subset.records, order, self._batching)
+        order = make_order(self._subset, self._request)
+        return identity(self._subset.records, order, self._batching)
 
     def _cursor(self) -> Cursor:
         return Cursor(self._epoch, self._batch * self._batching.batch_size)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
+from shardprep.errors import DatasetError
+from shardprep.reader.subset import open_request
 from shardprep.reader.tf.advice import advise
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.batch_decode import Filled, is_faster
@@ -23,7 +25,7 @@ from shardprep.reader.tf.records import Cursor, Reading, records
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.options import Request
     from shardprep.reader.subset import Subset
 
 _POSITIONS_A_STEP = 64
@@ -44,10 +46,45 @@ class _Plan(NamedTuple):
     finish: Callable[..., Any] | None
 
 
+def load(request: Request) -> Any:
+    """Return the dataset of a request; `loaded` of it is the request."""
+    dataset = make_dataset(open_request(request), request)
+    dataset.loaded = request
+    return dataset
+
+
+def distribute(strategy: Any, request: Request) -> Any:
+    """Return the distributed dataset of a request whose batches are those of all replicas.
+
+    Each host reads a range of records of its own.
+
+    Raises:
+        DatasetError: a batch cannot be parted evenly among the replicas.
+
+    """
+    replicas = strategy.num_replicas_in_sync
+    if request.batch_size is None or request.batch_size % replicas:
+        raise DatasetError(
+            "reader.distribute",
+            f"batch_size={request.batch_size} for {replicas} replicas",
+            f"batch_size counts images of all replicas together: use a multiple of {replicas}",
+        )
+
+    def of_host(context: Any) -> Any:
+        own = replace(
+            request,
+            batch_size=context.get_per_replica_batch_size(request.batch_size),
+            drop_remainder=request.drop_remainder or not request.config.pad_batches,
+            read_config=replace(request.config, input_context=context),
+        )
+        return make_dataset(open_request(own), own)
+
+    return strategy.distribute_datasets_from_function(of_host)
+
+
 def make_dataset(
     subset: Subset,
     request: Request,
-    config: ReadConfig,
     cursor: Callable[[], Cursor] | None = None,
 ) -> Any:
     """Return the `tf.data.Dataset` of a request.
@@ -55,25 +92,27 @@ def make_dataset(
     `cursor` is asked where to begin each time the dataset is iterated; by default each iteration
     is the next epoch. Raises as `reader.load` says.
     """
+    config = request.config
     begin = cursor if cursor is not None or config.service else _counter(request)
-    plan = _plan(subset, request, config, begin)
-    advise(plan.source, subset.schema, request, config)
+    plan = _plan(subset, request, begin)
+    advise(plan.source, subset.schema, request)
     total = None if cursor is not None or not config.assert_cardinality else _total(plan, request)
-    dataset = _dataset(plan, request, config, total)
+    dataset = _dataset(plan, request, total)
     if request.drop_remainder and total is not None and not request.repeat:
-        dataset = evened(dataset, subset, request, config)
+        dataset = evened(dataset, subset, request)
     if config.pad_batches:
-        dataset = padded(dataset, subset, request, config)
+        dataset = padded(dataset, subset, request)
     # Last, so that everything above works while the accelerator does.
-    return dataset.with_options(_options(request, config)).prefetch(tf.data.AUTOTUNE)
+    return dataset.with_options(_options(request)).prefetch(tf.data.AUTOTUNE)
 
 
-def _dataset(plan: _Plan, request: Request, config: ReadConfig, total: int | None) -> Any:
+def _dataset(plan: _Plan, request: Request, total: int | None) -> Any:
     # Records as they are stored, in the order of each epoch: blocks from all shards in a seeded
     # order, a few at a time mixed. Here and not later, because here they are encoded, a tenth of
     # their pixels; and by index, so that no buffer has to fill and any place is found at once.
     # Epochs repeat in here, after the shuffle: all records come once before any comes again.
     size, drop = request.batch_size, request.drop_remainder
+    service = request.config.service
     # Where epochs follow each other all keep the order, or the end of one would mix with the next.
     in_order = True if request.repeat else None
     # Positions stand for records that are not read here at all, and come in batches at once.
@@ -90,7 +129,7 @@ def _dataset(plan: _Plan, request: Request, config: ReadConfig, total: int | Non
             dataset = dataset.unbatch()
     else:
         dataset = records(plan.source, plan.reading)
-    if total is not None and config.service is None and not (in_batches and size):
+    if total is not None and service is None and not (in_batches and size):
         # Of a service, each worker has a part of them; batches of positions are counted.
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(total))
     if not plan.by_batch:
@@ -111,36 +150,32 @@ def _dataset(plan: _Plan, request: Request, config: ReadConfig, total: int | Non
         dataset = dataset.map(
             plan.finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=in_order
         )
-    return dataset if config.service is None else served(dataset, total, request, config)
+    return dataset if service is None else served(dataset, total, request)
 
 
-def _plan(
-    subset: Subset, request: Request, config: ReadConfig, cursor: Callable[[], Cursor] | None
-) -> _Plan:
-    kept = kept_in(subset, request, config)
+def _plan(subset: Subset, request: Request, cursor: Callable[[], Cursor] | None) -> _Plan:
+    kept = kept_in(subset, request)
     if kept not in ("", "memory"):
         # Once decoded, never again: from here on the shards are those of the cache. The order is
         # that of the records, so it is the same with and without.
-        subset = twins(subset, request, config, Path(kept))
-    source = make_source(subset, request, config)
-    decoder = Decoder(subset.schema, request, config)
+        subset = twins(subset, request, Path(kept))
+    source = make_source(subset, request)
+    decoder = Decoder(subset.schema, request)
     finish = Finisher(request, subset.schema.target, source.order.key)
     in_memory = kept == "memory"
-    is_filled = (
-        not in_memory and not subset.records.is_remote and is_faster(subset.schema, request, config)
-    )
-    num_calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
+    is_filled = not in_memory and not subset.records.is_remote and is_faster(subset.schema, request)
+    num_calls = request.config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
     good = None
     decode: Callable[..., Any]
     if is_filled:
-        filled = Filled(source, decoder, request.batch_size or 1, config)
+        filled = Filled(source, decoder, request)
         decode, num_calls = filled.batch, filled.num_parallel_calls
         by_batch = True
     elif in_memory:
-        decode = Held(lambda: _plain(subset, request, config), subset.num_records).rows
+        decode = Held(lambda: _plain(subset, request), subset.num_records).rows
         by_batch = True
-    elif config.on_error != "raise":
-        good = GoodRecords(source, decoder, config)
+    elif request.config.on_error != "raise":
+        good = GoodRecords(source, decoder, request)
         decode = _past_errors(good, decoder, source)
         by_batch = False
     else:
@@ -155,7 +190,6 @@ def _plan(
         decode = _of_tags(decode, source.num_records, size, is_tagged=is_tagged)
     reading = Reading(
         request,
-        config,
         cursor,
         read=None if good is None else good.read,
         is_positions=is_positions,
@@ -166,13 +200,19 @@ def _plan(
     return _Plan(subset, source, reading, decode, by_batch, num_calls, last)
 
 
-def _plain(subset: Subset, request: Request, config: ReadConfig) -> Any:
+def _plain(subset: Subset, request: Request) -> Any:
     """Return the dataset of what a request decodes, one by one, once and in order."""
     plain = replace(
-        request, batch_size=None, shuffle=False, repeat=False, augment=None, dtype="uint8", cache=""
+        request,
+        batch_size=None,
+        shuffle=False,
+        repeat=False,
+        augment=None,
+        dtype="uint8",
+        cache=False,
     )
-    plan = _plan(subset, plain, config, None)
-    return _dataset(plan, plain, config, None).with_options(_options(plain, config))
+    plan = _plan(subset, plain, None)
+    return _dataset(plan, plain, None).with_options(_options(plain))
 
 
 def _counter(request: Request) -> Callable[[], Cursor]:
@@ -219,11 +259,12 @@ def _untagged(finish: Finisher) -> Callable[..., Any]:
     return lambda *element: finish(element if len(element) > 1 else element[0])
 
 
-def _options(request: Request, config: ReadConfig) -> Any:
+def _options(request: Request) -> Any:
+    config = request.config
     options = tf.data.Options()
     # Waiting for the slowest of the parallel calls buys an order that nobody asked for.
     options.deterministic = (
-        not request.shuffle
+        not request.is_shuffled
         or request.seed is not None
         or not config.shuffle_reshuffle_each_iteration
     )

@@ -19,7 +19,7 @@ from shardprep.reader.tf.python_calls import from_graph
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.reader.options import ReadConfig, Request
+    from shardprep.reader.options import Request
     from shardprep.reader.tf.blocks import Source
 
 _FOREVER = (1 << 63) - 1
@@ -41,7 +41,6 @@ class Reading:
     """How the records of a source are read."""
 
     request: Request
-    config: ReadConfig
     cursor: Callable[[], Cursor] | None
     """Called when an iteration begins; None begins at the first epoch, with no call into Python."""
     read: Callable[[Any, Any], Any] | None
@@ -170,7 +169,8 @@ def _reads(source: Source, reading: Reading) -> Callable[[Any, Any], Any] | None
 
 def _windowed(source: Source, reading: Reading) -> Any:
     """Return the records drawn from a plain window that moves over shards read side by side."""
-    config, request = reading.config, reading.request
+    request = reading.request
+    config = request.config
     epochs = _num_epochs(reading)
     size = len(source.slices)
     first = np.cumsum([0, *(one.take for one in source.slices)])[:-1].astype(np.int64)
@@ -206,7 +206,7 @@ def _windowed(source: Source, reading: Reading) -> Any:
             num_parallel_calls=min(calls, cycle) if calls else tf.data.AUTOTUNE,
             deterministic=True,
         )
-        window = min(int(request.shuffle), source.num_records)
+        window = min(request.window or 1, source.num_records)
         # A window knows its order only by drawing it: going on means drawing again, undecoded.
         return shuffled(dataset, window, order.mixed(key, _WINDOW)).skip(num_done)
 
