@@ -139,11 +139,9 @@ def make_order(
         group_width: blocks; by default as many as are 32 MiB or 16,384 records, at least 16.
 
     """
-    record_bytes = max(1, record_bytes)
-    if block_length is None:
-        block_length = int(min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, _BLOCK_BYTES // record_bytes)))
+    block_length = block_length or usual_block_length(record_bytes)
     if group_width is None:
-        most = min(_GROUP_RECORDS, int(_GROUP_BYTES // record_bytes))
+        most = min(_GROUP_RECORDS, int(_GROUP_BYTES // max(1, record_bytes)))
         group_width = max(_MIN_GROUP_WIDTH, most // block_length)
     return Order(
         num_records=num_records,
@@ -152,6 +150,12 @@ def make_order(
         seed=seed,
         shuffle=shuffle,
     )
+
+
+def usual_block_length(record_bytes: float) -> int:
+    """Return the records of a block, unless something else is asked for."""
+    most = int(_BLOCK_BYTES // max(1, record_bytes))
+    return min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, most))
 
 
 def mixed(key: _T, *numbers: Any) -> _T:

@@ -177,30 +177,21 @@ class Records:
             where, what = self._shards.located(shard), f"cannot be read ({error.strerror})"
             raise DatasetError(where, what, self._shards.way_out()) from error
 
-    def read(
-        self, firsts: Sequence[int], counts: Sequence[int]
-    ) -> list[bytes | memoryview | RecordError]:
-        """Return the payloads of runs of records; the error of one that is damaged is in its place.
+    def read(self, positions: Ints) -> list[bytes | memoryview | RecordError]:
+        """Return the payloads of the records at some positions, in their order.
 
-        Args:
-            firsts: number of the first record of each run.
-            counts: records of each run.
+        The error of one that is damaged is in its place.
 
         Raises:
             DatasetError: a shard is gone, or is another than it was.
             StorageError: the store does not give it.
 
         """
-        numbers = [
-            number
-            for first, count in zip(firsts, counts, strict=True)
-            for number in range(first, first + count)
-        ]
         remote = self._shards.remote
         if remote is not None:
-            return self._read_remote(np.array(numbers, np.int64), remote)
+            return self._read_remote(positions, remote)
         found: list[bytes | memoryview | RecordError] = []
-        for number in numbers:
+        for number in positions.tolist():
             try:
                 found.append(self.payload(number))
             except RecordError as error:
@@ -208,9 +199,10 @@ class Records:
         return found
 
     def _read_remote(
-        self, numbers: Ints, remote: RemoteShards
+        self, positions: Ints, remote: RemoteShards
     ) -> list[bytes | memoryview | RecordError]:
         """Return payloads of records, those that lie together asked for at once."""
+        numbers, places = np.unique(positions, return_inverse=True)
         frames = self.frames[numbers]
         cuts = [*np.flatnonzero(frames.starts_run()).tolist(), len(numbers)]
         runs = [slice(start, stop) for start, stop in pairwise(cuts)]
@@ -222,14 +214,14 @@ class Records:
             )
             for run in runs
         ]
-        found: list[bytes | memoryview | RecordError] = []
+        found: list[bytes | RecordError] = []
         for run, part, data in zip(runs, parts, remote.read_all(parts), strict=True):
             for i in range(run.start, run.stop):
                 start, length = frames.offset.item(i) - part.start, frames.length.item(i)
                 frame = Part(part.shard, part.start + start, length)
                 framed = data[start : start + length]
                 found.append(self._unframed(numbers.item(i), frame, framed))
-        return found
+        return [found[place] for place in places.tolist()]
 
     def _unframed(self, number: int, frame: Part, framed: bytes) -> bytes | RecordError:
         """Return the payload of a frame; the store is asked once more for one that is damaged."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import RemoteDataset, addressed, described
 from shardprep.errors import DatasetError
-from shardprep.reader.options import check_request
-from shardprep.reader.order import make_order
+from shardprep.reader.options import check_request, draw_seed
+from shardprep.reader.order import make_order, usual_block_length
 from shardprep.reader.records import open_records
 from shardprep.reader.remote_shards import open_remote
 from shardprep.reader.splits import part_of, select
@@ -54,9 +54,23 @@ class Subset:
         """Return height and width of images as they are yielded, None where they differ."""
         return request.config.image_size or self.schema.image_size
 
-    def order(self, **options: Any) -> Order:
-        """Return the order of the records; options are those of `make_order`."""
-        return make_order(len(self.records), record_bytes(self.manifest), **options)
+    @property
+    def block_length(self) -> int:
+        """Records of a block, unless something else is asked for."""
+        return usual_block_length(record_bytes(self.manifest))
+
+    def order(self, request: Request) -> Order:
+        """Return the order of the records; without a seed, with one that is drawn."""
+        config = request.config
+        order = make_order(
+            len(self.records),
+            record_bytes(self.manifest),
+            seed=draw_seed() if request.seed is None else request.seed,
+            shuffle=request.is_shuffled,
+            block_length=config.interleave_block_length,
+            group_width=config.interleave_cycle_length,
+        )
+        return replace(order, reshuffle=config.shuffle_reshuffle_each_iteration)
 
 
 def open_subset(

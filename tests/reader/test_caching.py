@@ -336,12 +336,6 @@ def test_images_far_larger_than_asked_for_are_worth_a_word(tmp_path: Path) -> No
     assert warned[0].filename == __file__, "it is told where the call stands"
 
 
-def test_fewer_shards_than_parallel_reads_are_worth_a_word(folder: Path) -> None:
-    config = ReadConfig(num_parallel_calls_for_interleave_files=8)
-    with pytest.warns(reader.Advice, match="3 shards for 8 parallel reads; use shuffle=True"):
-        reader.load(folder, shuffle=10, read_config=config)
-
-
 @pytest.mark.filterwarnings("error::shardprep.reader.Advice")
 def test_the_defaults_are_worth_no_word(folder: Path) -> None:
     reader.load(folder, batch_size=8)

@@ -137,14 +137,14 @@ def test_the_graph_draws_the_order_that_the_arithmetic_says(
 ) -> None:
     import tensorflow as tf
 
-    from shardprep.reader.tf import order_graph
+    from shardprep.reader.tf import records
 
     places = np.arange(size, dtype=np.int64)
     graph_places, graph_key = tf.constant(places), tf.constant(key, tf.int64)
-    found = order_graph.walked(graph_places, size, graph_key)
+    found = records.walked(graph_places, size, graph_key)
     assert np.array_equal(found, walked(places, size, key))
     numbers = tf.data.Dataset.range(size)
     for window in (size, size + 7):
-        one = order_graph.shuffled(numbers, window, graph_key)
+        one = records.shuffled(numbers, window, graph_key)
         assert [int(number) for number in one] == drawn(size, key)
     assert int(mixed(graph_key, tf.constant(number, tf.int64), 3)) == mixed(key, number, 3)

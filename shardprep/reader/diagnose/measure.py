@@ -19,9 +19,8 @@ from shardprep.reader.diagnose.conclude import Circumstances, Diagnosis, Measure
 from shardprep.reader.options import Request
 from shardprep.reader.splits import select
 from shardprep.reader.subset import open_request
-from shardprep.reader.tf.blocks import make_source
 from shardprep.reader.tf.pipeline import load
-from shardprep.reader.tf.records import Reading, records
+from shardprep.reader.tf.records import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,9 +108,9 @@ def _endless(dataset: Any, loaded: Request) -> Any:
 def _records(loaded: Request) -> Any:
     """Return the records in batches, read as the pipeline reads them, undecoded."""
     request = replace(loaded, repeat=True, augment=None, cache=False)
-    source = make_source(open_request(request), request)
-    reading = Reading(request, None, read=None, is_positions=False, is_tagged=False)
-    return records(source, reading).batch(_READ_BLOCK).prefetch(tf.data.AUTOTUNE)
+    subset = open_request(request)
+    reading = Reading(subset, subset.order(request), request)
+    return reading.records().batch(_READ_BLOCK).prefetch(tf.data.AUTOTUNE)
 
 
 def _train(dataset: Any, take: Callable[[Any], Any], seconds: float) -> tuple[float, int, float]:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from typing import TYPE_CHECKING
 
-from shardprep.machine import free_bytes
 from shardprep.reader.options import Advice
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from shardprep.dataset.schema import Schema
     from shardprep.reader.options import Request
-    from shardprep.reader.tf.blocks import Source
 
 _TOO_LARGE = 4  # times as many pixels as are asked for
-_WINDOW_SHARE = 0.5
 
 
-def advise(source: Source, schema: Schema, request: Request) -> None:
+def advise(schema: Schema, request: Request) -> None:
     """Warn of each thing that a request would do better without."""
-    for line in _lines(source, schema, request):
+    for line in _lines(schema, request):
         warnings.warn(line, Advice, stacklevel=_level_of_caller())
 
 
@@ -32,40 +32,13 @@ def _level_of_caller() -> int:
     return level
 
 
-def _lines(source: Source, schema: Schema, request: Request) -> list[str]:
-    found = []
-    config = request.config
-    if schema.image_size and config.image_size:
-        (height, width), (asked_height, asked_width) = schema.image_size, config.image_size
-        if height * width >= _TOO_LARGE * asked_height * asked_width:
-            found.append(
-                f"images of {width}x{height} are decoded to be shrunk to "
-                f"{asked_width}x{asked_height}; build the set with "
-                f"--size {asked_width}x{asked_height}, or cache it"
-            )
-    if request.window:
-        found.extend(_of_window(source, request))
-    if config.service and request.is_shuffled and not request.repeat:
-        found.append(
-            "a service gives every epoch the same order; use repeat=True and steps_per_epoch"
+def _lines(schema: Schema, request: Request) -> Iterator[str]:
+    stored, asked = schema.image_size, request.config.image_size
+    if stored and asked and math.prod(stored) >= _TOO_LARGE * math.prod(asked):
+        size = f"{asked[1]}x{asked[0]}"
+        yield (
+            f"images of {stored[1]}x{stored[0]} are decoded to be shrunk to {size}; build the set "
+            f"with --size {size}, or cache it"
         )
-    return found
-
-
-def _of_window(source: Source, request: Request) -> list[str]:
-    found = []
-    records = min(request.window or 0, source.num_records)
-    needed = records * int(source.records.frames.length.sum()) // source.num_records
-    free = free_bytes()
-    if needed > _WINDOW_SHARE * free:
-        found.append(
-            f"shuffle={request.shuffle} holds {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; "
-            "use shuffle=True, which holds megabytes and mixes better"
-        )
-    calls = request.config.num_parallel_calls_for_interleave_files
-    if calls and len(source.slices) < calls:
-        found.append(
-            f"{len(source.slices)} shards for {calls} parallel reads; use shuffle=True, which "
-            "reads blocks, or build with more --shards"
-        )
-    return found
+    if request.config.service and request.is_shuffled and not request.repeat:
+        yield "a service gives every epoch the same order; use repeat=True and steps_per_epoch"

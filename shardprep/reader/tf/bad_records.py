@@ -18,23 +18,23 @@ from shardprep.dataset import example
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.options import BadRecord
-from shardprep.reader.tf.python_calls import from_graph
+from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
     from shardprep.reader.options import Request
     from shardprep.reader.order import Ints
-    from shardprep.reader.tf.blocks import Source
+    from shardprep.reader.subset import Subset
     from shardprep.reader.tf.decode import Decoder
 
 _log = logging.getLogger("shardprep.reader")
 
 
 class GoodRecords:
-    """The records of a source, those that are bad replaced."""
+    """The records of a subset, those that are bad replaced."""
 
     def __init__(
         self,
-        source: Source,
+        subset: Subset,
         decoder: Decoder,
         request: Request,
         *,
@@ -42,42 +42,30 @@ class GoodRecords:
     ) -> None:
         """Put the next good record in the place of a bad one, or by="none" an empty one."""
         self._replaces = by == "next"
-        self._source = source
+        self._subset = subset
         self._decoder = decoder
         self._size = decoder.resize or decoder.schema.image_size or ()
         self._tell = request.config.on_error
         self._bad: dict[int, BadRecord] = {}
         self._lock = threading.Lock()
 
-    def read(self, firsts: Any, counts: Any) -> Any:
-        """Return the bytes of runs of records that lie together, string[all]; for a graph."""
-        found = tf.numpy_function(
-            from_graph(self._read), [firsts, counts], tf.string, stateful=False
-        )
-        return tf.ensure_shape(found, (None,))
+    def read(self, positions: Ints) -> list[bytes]:
+        """Return the bytes of the records at some positions."""
+        found = []
+        for at, one in zip(positions.tolist(), self._subset.records.read(positions), strict=True):
+            if isinstance(one, RecordError):
+                self._note(at, one.what)
+                found.append(self._in_place_of(at)[0])
+            else:
+                found.append(bytes(one))
+        return found
 
     def image(self, record: Any, position: Any) -> tuple[Any, Any]:
         """Return the bytes and the pixels of a record, or of the one in its place; for a graph."""
-        data, pixels = tf.py_function(
-            from_graph(self._image), [record, position], (tf.string, tf.uint8)
-        )
-        size = self._size or (None, None)
-        return tf.ensure_shape(data, ()), tf.ensure_shape(pixels, (*size, 3))
-
-    def _read(self, firsts: Ints, counts: Ints) -> Any:
-        """Read runs of records side by side, then look at each record alone."""
-        positions = np.concatenate(
-            [np.arange(first, first + count) for first, count in zip(firsts, counts, strict=True)]
-        )
-        found = self._source.records.read(firsts.tolist(), counts.tolist())
-        good = []
-        for position, one in zip(positions.tolist(), found, strict=True):
-            if isinstance(one, RecordError):
-                self._note(position, one.what)
-                good.append(self._in_place_of(position)[0])
-            else:
-                good.append(bytes(one))
-        return np.array(good, object)
+        image = tf.TensorSpec((*(self._size or (None, None)), 3), tf.uint8)
+        specs = [tf.TensorSpec((), tf.string), image]
+        data, pixels = in_python(self._image, [record, position], specs, eager=True)
+        return data, pixels
 
     def _image(self, record: Any, position: Any) -> tuple[bytes, Any]:
         data = record.numpy()
@@ -98,7 +86,7 @@ class GoodRecords:
         """Return the record behind a bad one and its pixels; the first one is behind the last."""
         if not self._replaces:
             return b"", np.zeros((*self._size, 3), np.uint8)
-        records = self._source.records
+        records = self._subset.records
         for step in range(1, len(records)):
             at = (position + step) % len(records)
             if at in self._bad:
@@ -112,12 +100,12 @@ class GoodRecords:
 
     def _note(self, position: int, reason: str) -> None:
         """Tell of a bad record, once."""
-        bad = BadRecord(*self._source.records.place(position), reason)
+        bad = BadRecord(*self._subset.records.place(position), reason)
         with self._lock:
             if position in self._bad:
                 return
             self._bad[position] = bad
-            if self._source.is_cache:  # it was told of when the cache was made
+            if self._subset.is_cache:  # it was told of when the cache was made
                 return
             if callable(self._tell):
                 self._tell(bad)

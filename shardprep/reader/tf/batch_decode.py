@@ -18,12 +18,12 @@ from shardprep.machine import usable_cores
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
 from shardprep.reader.arrays.examples import Examples
 from shardprep.reader.arrays.features import Values
-from shardprep.reader.tf.python_calls import from_graph
+from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
     from shardprep.reader.options import Request
-    from shardprep.reader.tf.blocks import Source
+    from shardprep.reader.records import Records
     from shardprep.reader.tf.decode import Decoder
 
 _PIXELS_A_CORE = 8192
@@ -50,9 +50,9 @@ def is_faster(schema: Schema, request: Request) -> bool:
 
 
 class Filled:
-    """The batches of a source, by the positions of their records."""
+    """The batches of a dataset, by the positions of their records."""
 
-    def __init__(self, source: Source, decoder: Decoder, request: Request) -> None:
+    def __init__(self, records: Records, decoder: Decoder, request: Request) -> None:
         """`decoder` is asked for images that the faster one refuses."""
         schema, batch_size = decoder.schema, request.batch_size or 1
         names = (IMAGE,) if schema.target is None else (IMAGE, schema.target)
@@ -63,7 +63,7 @@ class Filled:
         self.num_parallel_calls = 1 if threads == 1 else batches
         """Batches at a time: no thread waits while others fill the last rows of one."""
         self._filler = Filler(
-            Examples(source.records, self._values),
+            Examples(records, self._values),
             batch_size=batch_size,
             num_threads=threads,
             num_kept=2 * self.num_parallel_calls,
@@ -74,14 +74,13 @@ class Filled:
 
         A bad record is an error of the graph that names its shard, number and offset.
         """
-        empty = self._values.columns(0)
-        shapes = [self._values.image_shape(), *(one.shape[1:] for one in empty.values())]
-        dtypes = [tf.uint8, *(one.dtype for one in empty.values())]
-        found = tf.numpy_function(from_graph(self._batch), [positions], dtypes, stateful=False)
-        columns = [
-            tf.ensure_shape(one, (*positions.shape, *shape))
-            for one, shape in zip(found, shapes, strict=True)
+        image = self._values.image_shape() or ()
+        specs = [tf.TensorSpec((*positions.shape, *image), tf.uint8)]
+        specs += [
+            tf.TensorSpec((*positions.shape, *one.shape[1:]), one.dtype)
+            for one in self._values.columns(0).values()
         ]
+        columns = in_python(self._batch, [positions], specs)
         return tuple(columns) if len(columns) > 1 else columns[0]
 
     def _batch(self, positions: Any) -> list[Any]:

@@ -11,27 +11,12 @@ if TYPE_CHECKING:
     from shardprep.reader.subset import Subset
 
 
-def served(dataset: Any, total: int | None, request: Request) -> Any:
-    """Return the dataset as the workers of a service give it, each with groups of its own.
-
-    Each worker ends an epoch with a batch that is not full; here they are made full again.
-    """
-    dataset = dataset.apply(
-        tf.data.experimental.service.distribute(
-            tf.data.experimental.service.ShardingPolicy.DYNAMIC, request.config.service
-        )
-    )
-    size = request.batch_size or 1
-    return counted(dataset.rebatch(size, drop_remainder=request.drop_remainder), total, request)
-
-
-def counted(dataset: Any, total: int | None, request: Request) -> Any:
-    """Return the dataset with the number of batches that so many records make."""
+def counted(dataset: Any, total: int | None, size: int, *, drop: bool = False) -> Any:
+    """Return the dataset with the number of batches that so many records make, None for unknown."""
     if total is None:
         return dataset
-    size = request.batch_size or 1
     if total > 0:
-        total = total // size if request.drop_remainder else _ceil(total, size)
+        total = total // size if drop else _ceil(total, size)
     return dataset.apply(tf.data.experimental.assert_cardinality(total))
 
 

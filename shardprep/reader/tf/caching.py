@@ -1,47 +1,33 @@
-"""The cache of decoded images: none, memory or a folder; uint8, never float."""
+"""The cache of decoded images: none, memory or a folder; uint8, never float.
+
+In memory it is an array, filled once and read in any order. Where a folder is, `folder_cache` says.
+"""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
-from shardprep.errors import DatasetError
 from shardprep.machine import free_bytes
-from shardprep.reader.records import open_records
-from shardprep.reader.splits import ShardSlice
-from shardprep.reader.tf import folder_cache
-from shardprep.reader.tf.bad_records import GoodRecords
-from shardprep.reader.tf.blocks import make_source
-from shardprep.reader.tf.decode import Decoder
-from shardprep.reader.tf.records import Reading, records
+from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
-    from shardprep.dataset.manifest import Shard
     from shardprep.reader.options import Request
     from shardprep.reader.subset import Subset
 
 _log = logging.getLogger("shardprep.reader")
 
 
-def kept_in(subset: Subset, request: Request) -> str:
-    """Return where decoded images are kept: "" for nowhere, "memory", or a folder.
-
-    Raises:
-        DatasetError: they are to be kept, and differ in size.
-
-    """
-    if not request.cache:
-        return ""
+def cache_of(subset: Subset, request: Request) -> str:
+    """Return where decoded images are kept: "" for nowhere, "memory", or a folder."""
     if request.cache != "auto":
-        if request.cache != "memory":
-            kept_size(subset, request)
-        return str(request.cache)
+        return str(request.cache or "")
     size, config = subset.image_size(request), request.config
     if size is None or config.service:
         why = "a service has its own memory" if config.service else "its images differ in size"
@@ -61,62 +47,40 @@ def kept_in(subset: Subset, request: Request) -> str:
     return "memory" if fits else ""
 
 
-def kept_size(subset: Subset, request: Request) -> tuple[int, int]:
-    """Return height and width of what is kept.
+class MemoryCache:
+    """The elements of all records, an array for each component."""
 
-    Raises:
-        DatasetError: images differ in size.
+    def __init__(self, decode: Callable[[], Any], num_records: int) -> None:
+        """`decode` gives the dataset of all records in order, one by one; called when needed."""
+        self._decode = decode
+        self._num_records = num_records
+        self._lock = threading.Lock()
+        self._arrays: list[Any] = []
+        self._spec = decode().element_spec
 
-    """
-    size = subset.image_size(request)
-    if size is None:
-        raise DatasetError(
-            str(subset.path),
-            "its images differ in size, so they cannot be cached decoded",
-            "pass read_config=ReadConfig(image_size=(height, width)), or cache=False",
-        )
-    return size
+    def rows(self, positions: Any) -> Any:
+        """Return the elements at one or many positions, as the dataset has them; for a graph."""
+        specs = [
+            tf.TensorSpec([*positions.shape, *one.shape], one.dtype)
+            for one in tf.nest.flatten(self._spec)
+        ]
+        return tf.nest.pack_sequence_as(self._spec, in_python(self._rows, [positions], specs))
 
+    def _rows(self, positions: Any) -> list[Any]:
+        with self._lock:
+            if not self._arrays:
+                self._arrays = self._filled()
+        return [array[positions] for array in self._arrays]
 
-def twins(subset: Subset, request: Request, place: Path) -> Subset:
-    """Return the decoded twins of the wanted shards in place of these, made if need be.
+    def _filled(self) -> list[Any]:
+        arrays = [self._empty(one) for one in tf.nest.flatten(self._spec)]
+        for i, element in enumerate(self._decode().as_numpy_iterator()):
+            for array, value in zip(arrays, tf.nest.flatten(element), strict=True):
+                array[i] = value
+        return arrays
 
-    Raises:
-        DatasetError: the folder cannot be written to, or a record is bad.
-
-    """
-    size = kept_size(subset, request)
-    shards = subset.shards
-    skips = request.config.on_error != "raise"
-    decoder = Decoder(subset.schema, request)
-
-    def decoded(shard: Shard) -> Iterator[tuple[bytes, bytes]]:
-        every = [ShardSlice(shard.name, 0, shard.num_records)]
-        found = open_records(subset.folder, subset.shards, every, subset.remote)
-        whole = replace(subset, slices=every, records=found)
-        plain = replace(request, shuffle=False, repeat=False)
-        source = make_source(whole, plain)
-        good = GoodRecords(source, decoder, request, by="none") if skips else None
-        reading = Reading(
-            plain, None, good.read if good else None, is_positions=False, is_tagged=skips
-        )
-        image = good.image if good else decoder.record_and_image
-        dataset = records(source, reading).map(image, num_parallel_calls=tf.data.AUTOTUNE)
-        for data, pixels in dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
-            yield data, pixels.tobytes()
-
-    made_with = (size, subset.schema.image.encoding, skips)
-    folder = folder_cache.cached(place, list(shards.values()), made_with, decoded)
-    made = {name: folder_cache.twin(folder, shard) for name, shard in shards.items()}
-    slices = [replace(one, shard=made[one.shard].name) for one in subset.slices]
-    by_name = {one.name: one for one in made.values()}
-    return replace(
-        subset,
-        folder=folder,
-        slices=slices,
-        shards=by_name,
-        records=open_records(folder, by_name, slices),
-        schema=folder_cache.raw_schema(subset.schema, size),
-        remote=None,
-        is_cache=True,
-    )
+    def _empty(self, spec: Any) -> Any:
+        """Return an array of one component of all records; of objects where images differ."""
+        if spec.dtype == tf.string or not spec.shape.is_fully_defined():
+            return np.empty(self._num_records, object)
+        return np.empty((self._num_records, *spec.shape), spec.dtype.as_numpy_dtype)

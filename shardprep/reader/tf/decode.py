@@ -46,8 +46,8 @@ class Decoder:
         features[IMAGE] = self.image(features[IMAGE])
         return self._as_asked(self._multi_hot(features))
 
-    def record_and_image(self, record: Any) -> Any:
-        """Return a record and its pixels."""
+    def record_and_image(self, record: Any, _: Any) -> Any:
+        """Return a record that comes with its tag, and its pixels."""
         image = {IMAGE: self.features[IMAGE]}
         return record, self.image(tf.io.parse_single_example(record, image)[IMAGE])
 

@@ -1,9 +1,8 @@
-"""The cache of decoded images on disk: raw shards, complete or absent, never stale.
+"""The cache of decoded images in a folder: raw shards, complete or absent, never stale.
 
-Every shard has its decoded twin: the same records in the same order with the pixels as they are,
+Every shard has a decoded twin: the same records in the same order with the pixels as they are,
 in a folder named for the options of decoding, under a name with the shard's SHA-256. Twins are
-shards as any other, with an index: reading them, in whatever order, is what reading is without a
-cache. A twin that is missing or cut short is made again, alone.
+shards with an index, read as any other. A twin that is missing or cut short is made again, alone.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import hashlib
 import logging
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
@@ -23,107 +23,132 @@ from shardprep.dataset.index import read_index
 from shardprep.dataset.schema import IMAGE
 from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError
+from shardprep.reader.records import open_records
+from shardprep.reader.splits import ShardSlice
+from shardprep.reader.tf.bad_records import GoodRecords
+from shardprep.reader.tf.decode import Decoder
+from shardprep.reader.tf.records import Reading
 from shardprep.storage.atomic_file import DurableFile, write_durably
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardprep.dataset.manifest import Shard
-    from shardprep.dataset.schema import Schema
+    from shardprep.reader.options import Request
+    from shardprep.reader.subset import Subset
 
 _FORMAT = 2
+"""Number in the names of folders; another one makes all caches anew."""
 _log = logging.getLogger("shardprep.reader")
 
 
-def cached(
-    place: Path,
-    shards: list[Shard],
-    made_with: object,
-    decode: Callable[[Shard], Iterable[tuple[bytes, bytes]]],
-) -> Path:
-    """Return the folder of the decoded twins of shards, made where they are not there yet.
+def twins(subset: Subset, request: Request, place: Path) -> Subset:
+    """Return the decoded twins of the wanted shards in place of these, made if need be.
 
-    Another process that wants them waits until the first has made them.
-
-    Args:
-        place: the folder of all caches, made if need be.
-        shards: of the dataset.
-        made_with: the options of decoding; its `repr` is part of the folder's name.
-        decode: gives (bytes, pixels) of each record of a shard, in order; no bytes of a bad one.
+    Another process that wants them waits until the first has made them. `place` is the folder of
+    all caches.
 
     Raises:
-        DatasetError: the folder cannot be written to.
+        DatasetError: images differ in size, the folder cannot be written to, or a record is bad.
 
     """
-    folder = place / _digest(made_with)
+    size = subset.image_size(request)
+    if size is None:
+        raise DatasetError(
+            str(subset.path),
+            "its images differ in size, so they cannot be cached decoded",
+            "pass read_config=ReadConfig(image_size=(height, width)), or cache=False",
+        )
+    skips = request.config.on_error != "raise"
+    made_with = (_FORMAT, tf.__version__, (size, subset.schema.image.encoding, skips))
+    folder = place / hashlib.sha256(repr(made_with).encode()).hexdigest()[:16]
     try:
-        (folder / index_name("x")).parent.mkdir(parents=True, exist_ok=True)
-        if all(_is_whole(folder, shard) for shard in shards):
-            return folder
-        with _alone(folder / "lock"):
-            missing = [shard for shard in shards if not _is_whole(folder, shard)]
-            number = sum(shard.num_records for shard in missing)
-            begin = time.perf_counter()
-            for shard in missing:
-                _write_twin(folder, shard, decode(shard))
-            if missing:
-                seconds = time.perf_counter() - begin
-                _log.info("decoded %d images to %s in %.1f s", number, folder, seconds)
+        _make(folder, subset, request)
+        made = {name: _twin(folder, shard) for name, shard in subset.shards.items()}
     except OSError as error:
         raise DatasetError(
             str(folder), f"cannot be written ({error.strerror})", "give cache another folder"
         ) from error
-    return folder
+    slices = [replace(one, shard=made[one.shard].name) for one in subset.slices]
+    shards = {one.name: one for one in made.values()}
+    image = subset.schema.image.model_copy(update={"encoding": "raw", "shape": (*size, 3)})
+    features = {**subset.schema.features, IMAGE: image}
+    return replace(
+        subset,
+        folder=folder,
+        slices=slices,
+        shards=shards,
+        records=open_records(folder, shards, slices),
+        schema=subset.schema.model_copy(update={"features": features}),
+        remote=None,
+        is_cache=True,
+    )
 
 
-def raw_schema(schema: Schema, size: tuple[int, int]) -> Schema:
-    """Return the schema of decoded twins, whose images are of that height and width."""
-    update = {"encoding": "raw", "shape": (*size, 3)}
-    image = schema.image.model_copy(update=update)
-    return schema.model_copy(update={"features": {**schema.features, IMAGE: image}})
+def _make(folder: Path, subset: Subset, request: Request) -> None:
+    """Make the twins that are not in the folder."""
+    shards = subset.shards.values()
+    (folder / index_name("x")).parent.mkdir(parents=True, exist_ok=True)
+    if all(_is_whole(folder, shard) for shard in shards):
+        return
+    with _alone(folder / "lock"):
+        missing = [shard for shard in shards if not _is_whole(folder, shard)]
+        begin = time.perf_counter()
+        for shard in missing:
+            _write_twin(folder, shard, _decoded(subset, request, shard))
+        if missing:
+            number = sum(shard.num_records for shard in missing)
+            seconds = time.perf_counter() - begin
+            _log.info("decoded %d images to %s in %.1f s", number, folder, seconds)
 
 
-def _digest(made_with: object) -> str:
-    text = repr((_FORMAT, tf.__version__, made_with))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def twin(folder: Path, shard: Shard) -> Shard:
-    """Return a shard's decoded twin, as it lies in the folder of the cache.
-
-    Raises:
-        OSError: it is not there.
-
-    """
-    name = _twin_name(shard)
-    size = (folder / name).stat().st_size
-    return shard.model_copy(update={"name": name, "num_bytes": size})
+def _decoded(subset: Subset, request: Request, shard: Shard) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (bytes, pixels) of each record of a shard, in order; no bytes of a bad one."""
+    every = [ShardSlice(shard.name, 0, shard.num_records)]
+    found = open_records(subset.folder, subset.shards, every, subset.remote)
+    whole = replace(subset, slices=every, records=found)
+    plain = replace(request, shuffle=False, repeat=False)
+    reading = Reading(whole, whole.order(plain), plain)
+    decoder = Decoder(subset.schema, request)
+    if request.config.on_error == "raise":
+        dataset = reading.records().map(decoder.record_and_image, tf.data.AUTOTUNE)
+    else:
+        good = GoodRecords(whole, decoder, request, by="none")
+        dataset = reading.records(good.read).map(good.image, tf.data.AUTOTUNE)
+    for data, pixels in dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
+        yield data, pixels.tobytes()
 
 
 def _twin_name(shard: Shard) -> str:
     return f"{shard.name}.{shard.sha256[:16]}"
 
 
+def _twin(folder: Path, shard: Shard) -> Shard:
+    """Return a shard's twin in the folder; OSError where there is none."""
+    name = _twin_name(shard)
+    size = (folder / name).stat().st_size
+    return shard.model_copy(update={"name": name, "num_bytes": size})
+
+
 def _is_whole(folder: Path, shard: Shard) -> bool:
     """Tell whether a twin is there, with all records: the index is written after it."""
     try:
-        read_index(folder, twin(folder, shard))
+        read_index(folder, _twin(folder, shard))
     except (DatasetError, OSError):
         return False
     return True
 
 
-def _write_twin(folder: Path, shard: Shard, decoded: Iterable[tuple[bytes, bytes]]) -> None:
+def _write_twin(folder: Path, shard: Shard, decoded: Iterator[tuple[bytes, bytes]]) -> None:
     file = DurableFile(folder / _twin_name(shard))
     lines = []
     offset = 0
     try:
         for data, pixels in decoded:
-            # The twin of a bad record is empty: what stands in for it, each reader knows.
-            framed = frame(
-                example.encode({**example.decode(data), IMAGE: (pixels,)}) if data else b""
-            )
+            # The twin of a bad record is empty: each reader finds the record in its place anew.
+            whole = example.encode({**example.decode(data), IMAGE: (pixels,)}) if data else b""
+            framed = frame(whole)
             file.write(framed)
             lines.append(f"{offset} {len(framed)}\n")
             offset += len(framed)

@@ -13,7 +13,6 @@ from shardprep.reader.options import draw_seed
 from shardprep.reader.state import Batching, State, checked, identity
 from shardprep.reader.subset import open_request
 from shardprep.reader.tf.batching import num_batches
-from shardprep.reader.tf.blocks import make_order
 from shardprep.reader.tf.pipeline import make_dataset
 from shardprep.reader.tf.records import Cursor
 
@@ -74,7 +73,7 @@ class Batches:
         self._epoch, self._batch = place.epoch, place.batch
 
     def _identity(self) -> str:
-        order = make_order(self._subset, self._request)
+        order = self._subset.order(self._request)
         return identity(self._subset.records, order, self._batching)
 
     def _cursor(self) -> Cursor:

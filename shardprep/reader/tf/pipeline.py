@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -14,13 +14,12 @@ from shardprep.reader.subset import open_request
 from shardprep.reader.tf.advice import advise
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.batch_decode import Filled, is_faster
-from shardprep.reader.tf.batching import evened, padded, served
-from shardprep.reader.tf.blocks import Source, make_source
-from shardprep.reader.tf.caching import kept_in, twins
+from shardprep.reader.tf.batching import counted, evened, padded
+from shardprep.reader.tf.caching import MemoryCache, cache_of
 from shardprep.reader.tf.decode import Decoder, Finisher
-from shardprep.reader.tf.memory_cache import Held
-from shardprep.reader.tf.positions import position_batches
-from shardprep.reader.tf.records import Cursor, Reading, records
+from shardprep.reader.tf.folder_cache import twins
+from shardprep.reader.tf.records import Cursor, Reading
+from shardprep.reader.tf.service import served, served_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,20 +29,6 @@ if TYPE_CHECKING:
 
 _POSITIONS_A_STEP = 64
 """Positions found at a time where records come one by one."""
-
-
-class _Plan(NamedTuple):
-    """How the records of a request become what it yields."""
-
-    subset: Subset
-    source: Source
-    reading: Reading
-    decode: Callable[..., Any]
-    by_batch: bool
-    """Decode a whole batch in one call."""
-    num_calls: int
-    """Calls of `decode` at a time."""
-    finish: Callable[..., Any] | None
 
 
 def load(request: Request) -> Any:
@@ -83,9 +68,7 @@ def distribute(strategy: Any, request: Request) -> Any:
 
 
 def make_dataset(
-    subset: Subset,
-    request: Request,
-    cursor: Callable[[], Cursor] | None = None,
+    subset: Subset, request: Request, cursor: Callable[[], Cursor] | None = None
 ) -> Any:
     """Return the `tf.data.Dataset` of a request.
 
@@ -93,11 +76,9 @@ def make_dataset(
     is the next epoch. Raises as `reader.load` says.
     """
     config = request.config
-    begin = cursor if cursor is not None or config.service else _counter(request)
-    plan = _plan(subset, request, begin)
-    advise(plan.source, subset.schema, request)
-    total = None if cursor is not None or not config.assert_cardinality else _total(plan, request)
-    dataset = _dataset(plan, request, total)
+    advise(subset.schema, request)
+    total = None if cursor is not None or not config.assert_cardinality else _total(subset, request)
+    dataset = _dataset(subset, request, cursor or _counter(request), total)
     if request.drop_remainder and total is not None and not request.repeat:
         dataset = evened(dataset, subset, request)
     if config.pad_batches:
@@ -106,98 +87,91 @@ def make_dataset(
     return dataset.with_options(_options(request)).prefetch(tf.data.AUTOTUNE)
 
 
-def _dataset(plan: _Plan, request: Request, total: int | None) -> Any:
-    # Records as they are stored, in the order of each epoch: blocks from all shards in a seeded
-    # order, a few at a time mixed. Here and not later, because here they are encoded, a tenth of
-    # their pixels; and by index, so that no buffer has to fill and any place is found at once.
-    # Epochs repeat in here, after the shuffle: all records come once before any comes again.
-    size, drop = request.batch_size, request.drop_remainder
-    service = request.config.service
-    # Where epochs follow each other all keep the order, or the end of one would mix with the next.
-    in_order = True if request.repeat else None
-    # Positions stand for records that are not read here at all, and come in batches at once.
-    in_batches = plan.reading.is_positions and not request.window
-    if in_batches:
-        dataset = position_batches(
-            plan.source,
-            plan.reading,
-            size or _POSITIONS_A_STEP,
-            drop_remainder=drop and size is not None,
-            may_resume=total is None,
-        )
-        if size is None:
-            dataset = dataset.unbatch()
-    else:
-        dataset = records(plan.source, plan.reading)
-    if total is not None and service is None and not (in_batches and size):
-        # Of a service, each worker has a part of them; batches of positions are counted.
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(total))
-    if not plan.by_batch:
-        # One record a call: the decoder is one op for one image, and calls run side by side.
-        dataset = dataset.map(plan.decode, plan.num_calls, deterministic=in_order)
-    if size is not None and not in_batches:
-        dataset = dataset.batch(
-            size,
-            drop_remainder=drop,
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=in_order,
-        )
-    if plan.by_batch:
-        # One call for a whole batch: per record it would cost more than what it does.
-        dataset = dataset.map(plan.decode, plan.num_calls, deterministic=in_order)
-    if plan.finish is not None:
-        # After the batch: one call for many images. After the cache: what is random is never kept.
-        dataset = dataset.map(
-            plan.finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=in_order
-        )
-    return dataset if service is None else served(dataset, total, request)
-
-
-def _plan(subset: Subset, request: Request, cursor: Callable[[], Cursor] | None) -> _Plan:
-    kept = kept_in(subset, request)
+def _dataset(
+    subset: Subset, request: Request, cursor: Callable[[], Cursor], total: int | None
+) -> Any:
+    kept = cache_of(subset, request)
     if kept not in ("", "memory"):
         # Once decoded, never again: from here on the shards are those of the cache. The order is
         # that of the records, so it is the same with and without.
         subset = twins(subset, request, Path(kept))
-    source = make_source(subset, request)
+    reading = Reading(subset, subset.order(request), request, cursor)
     decoder = Decoder(subset.schema, request)
-    finish = Finisher(request, subset.schema.target, source.order.key)
-    in_memory = kept == "memory"
-    is_filled = not in_memory and not subset.records.is_remote and is_faster(subset.schema, request)
-    num_calls = request.config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
-    good = None
-    decode: Callable[..., Any]
-    if is_filled:
-        filled = Filled(source, decoder, request)
-        decode, num_calls = filled.batch, filled.num_parallel_calls
-        by_batch = True
-    elif in_memory:
-        decode = Held(lambda: _plain(subset, request), subset.num_records).rows
-        by_batch = True
-    elif request.config.on_error != "raise":
-        good = GoodRecords(source, decoder, request)
-        decode = _past_errors(good, decoder, source)
-        by_batch = False
+    finish = Finisher(request, subset.schema.target, reading.order.key)
+    if kept == "memory":
+        held = MemoryCache(lambda: _plain(subset, request), subset.num_records)
+        dataset = _by_position(reading, finish, held.rows, total)
+    elif not subset.records.is_remote and is_faster(subset.schema, request):
+        filled = Filled(subset.records, decoder, request)
+        dataset = _by_position(reading, finish, filled.batch, total, filled.num_parallel_calls)
     else:
-        by_batch = subset.schema.image.encoding == "raw"
-        decode = decoder.batch if by_batch and request.batch_size is not None else decoder.one
-    is_tagged = finish.wants_seed or good is not None
-    if is_tagged and good is None:
-        decode = _with_tag(decode)
-    is_positions = in_memory or is_filled
-    if is_positions:
-        size = request.batch_size if request.drop_remainder else None
-        decode = _of_tags(decode, source.num_records, size, is_tagged=is_tagged)
-    reading = Reading(
-        request,
-        cursor,
-        read=None if good is None else good.read,
-        is_positions=is_positions,
-        is_tagged=is_tagged,
+        dataset = _by_record(reading, finish, decoder, total)
+    if finish.is_needed:
+        # After the batch: one call for many images. After the cache: what is random is never kept.
+        last = finish if finish.wants_seed else _untagged(finish)
+        dataset = dataset.map(last, tf.data.AUTOTUNE, deterministic=_in_order(request))
+    return served(dataset, total, request) if request.config.service else dataset
+
+
+def _by_position(
+    reading: Reading,
+    finish: Finisher,
+    decode: Callable[[Any], Any],
+    total: int | None,
+    num_calls: int | None = None,
+) -> Any:
+    """Return the dataset of what is made from positions: no record is read in the graph."""
+    request, number = reading.request, reading.subset.num_records
+    size, drop = request.batch_size, request.drop_remainder
+    dataset = reading.tags(size or _POSITIONS_A_STEP, drop=drop and size is not None)
+    if size is None:
+        dataset = dataset.unbatch()
+    dataset = counted(dataset, total, size or 1, drop=drop)
+    return dataset.map(
+        _tagged(lambda tags: decode(tags % number), finish),
+        num_calls or request.config.num_parallel_calls_for_decode or tf.data.AUTOTUNE,
+        deterministic=_in_order(request),
     )
-    last = (finish if is_tagged else _untagged(finish)) if finish.is_needed or is_tagged else None
-    by_batch = by_batch and request.batch_size is not None
-    return _Plan(subset, source, reading, decode, by_batch, num_calls, last)
+
+
+def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int | None) -> Any:
+    """Return the dataset of decoded records, in batches where a size is given."""
+    # Records as they are stored, in the order of each epoch: blocks from all shards in a seeded
+    # order, a few at a time mixed. Here and not later, because here they are encoded, a tenth of
+    # their pixels. Epochs repeat in here, after the shuffle: all records come once before any comes
+    # again.
+    subset, request = reading.subset, reading.request
+    config, size = request.config, request.batch_size
+    in_order = _in_order(request)
+    num_calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
+    good = None if config.on_error == "raise" else GoodRecords(subset, decoder, request)
+    if config.service:
+        dataset = served_records(subset, reading.order, request)
+    else:
+        dataset = counted(reading.records(None if good is None else good.read), total, 1)
+
+    def one(record: Any, tag: Any) -> Any:
+        if good is None:
+            return decoder.one(record)
+        return decoder.decoded(*good.image(record, tag % subset.num_records))
+
+    def batch(dataset: Any) -> Any:
+        if size is None:
+            return dataset
+        drop = request.drop_remainder
+        return dataset.batch(size, drop, tf.data.AUTOTUNE, deterministic=in_order)
+
+    if size is not None and subset.schema.image.encoding == "raw" and good is None:
+        # One call for a whole batch: per record it would cost more than what it does.
+        decode = _tagged(lambda records, _: decoder.batch(records), finish)
+        return batch(dataset).map(decode, num_calls, deterministic=in_order)
+    # One record a call: the decoder is one op for one image, and calls run side by side.
+    return batch(dataset.map(_tagged(one, finish), num_calls, deterministic=in_order))
+
+
+def _in_order(request: Request) -> bool | None:
+    """Where epochs follow each other all keep the order: one's end would mix with the next."""
+    return True if request.repeat else None
 
 
 def _plain(subset: Subset, request: Request) -> Any:
@@ -211,8 +185,7 @@ def _plain(subset: Subset, request: Request) -> Any:
         dtype="uint8",
         cache=False,
     )
-    plan = _plan(subset, plain, None)
-    return _dataset(plan, plain, None).with_options(_options(plain))
+    return _dataset(subset, plain, Cursor, None).with_options(_options(plain))
 
 
 def _counter(request: Request) -> Callable[[], Cursor]:
@@ -221,37 +194,18 @@ def _counter(request: Request) -> Callable[[], Cursor]:
     return lambda: Cursor(next(numbers), 0)
 
 
-def _total(plan: _Plan, request: Request) -> int:
+def _total(subset: Subset, request: Request) -> int:
     """Return the records of an iteration, as tf.data counts them."""
-    if request.repeat is True:
+    if request.num_epochs is None:
         return int(tf.data.INFINITE_CARDINALITY)
-    return plan.source.num_records * (request.repeat or 1)
+    return subset.num_records * request.num_epochs
 
 
-def _past_errors(good: GoodRecords, decoder: Decoder, source: Source) -> Callable[..., Any]:
-    """Return how to decode a record, or the one in its place; the tag is kept."""
-
-    def decode(record: Any, tag: Any) -> tuple[Any, Any]:
-        return decoder.decoded(*good.image(record, tag % source.num_records)), tag
-
-    return decode
-
-
-def _with_tag(decode: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Return the function for records that come with a tag, which it lets through."""
-    return lambda record, tag: (decode(record), tag)
-
-
-def _of_tags(
-    decode: Callable[..., Any], num_records: int, size: int | None, *, is_tagged: bool
-) -> Callable[[Any], Any]:
-    """Return the function of positions as one of tags, of which a batch has so many, if known."""
-
-    def decoded(tags: Any) -> Any:
-        tags = tf.ensure_shape(tags, (size,)) if tags.shape.rank else tags
-        return decode(tags % num_records, tags) if is_tagged else decode(tags % num_records)
-
-    return decoded
+def _tagged(decode: Callable[..., Any], finish: Finisher) -> Callable[..., Any]:
+    """Return a function of tags, or of records and their tags, that keeps tags that are wanted."""
+    if not finish.wants_seed:
+        return decode
+    return lambda *inputs: (decode(*inputs), inputs[-1])
 
 
 def _untagged(finish: Finisher) -> Callable[..., Any]:

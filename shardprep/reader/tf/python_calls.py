@@ -12,8 +12,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import tensorflow as tf
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _QUIET_S = 0.2
 """Seconds without a call after which reading ahead has its buffers full."""
@@ -24,8 +26,17 @@ _lock = threading.Lock()
 _calls = {"running": 0, "made": 0}
 
 
-def from_graph(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function for `tf.numpy_function` or `tf.py_function`: the program waits for it."""
+def in_python(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    specs: Sequence[Any],
+    *,
+    eager: bool = False,
+) -> list[Any]:
+    """Return the tensors, of these specs, that a function of arrays returns; for a graph.
+
+    An `eager` function is given tensors.
+    """
 
     @functools.wraps(function)
     def counted(*args: Any) -> Any:
@@ -38,7 +49,9 @@ def from_graph(function: Callable[..., Any]) -> Callable[..., Any]:
             with _lock:
                 _calls["running"] -= 1
 
-    return counted
+    call = tf.py_function if eager else functools.partial(tf.numpy_function, stateful=False)
+    found = call(counted, inputs, [one.dtype for one in specs])
+    return [tf.ensure_shape(one, spec.shape) for one, spec in zip(found, specs, strict=True)]
 
 
 @atexit.register

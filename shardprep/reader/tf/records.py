@@ -1,7 +1,8 @@
-"""The records of all epochs, in their order, as a tf.data graph; `order` says which order.
+"""The records of all epochs in their order: Python finds which, reads them, and the graph decodes.
 
-Everything is a function of (seed, epoch, place): no state but the number of the epoch, which is
-counted in Python where a dataset is iterated again, or in the graph where it repeats.
+A tag is epoch × records + position, and names one record of one epoch. Tags are found in Python,
+many at a time: an order written as a graph takes longer to be made ready, in every epoch anew, than
+the first batch takes to be decoded. A plain window alone draws its tags in the graph.
 """
 
 from __future__ import annotations
@@ -12,220 +13,181 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from shardprep.reader import order
-from shardprep.reader.tf.order_graph import shuffled, walked
-from shardprep.reader.tf.python_calls import from_graph
+from shardprep.errors import RecordError
+from shardprep.reader import order as orders
+from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.reader.options import Request
-    from shardprep.reader.tf.blocks import Source
+    from shardprep.reader.order import Ints, Order
+    from shardprep.reader.subset import Subset
 
-_FOREVER = (1 << 63) - 1
-_MAX_BUFFER_BYTES = 1 << 20
+    Read = Callable[[Ints], list[bytes]]
+    """Return the bytes of the records at some positions."""
+
+_FOREVER = (1 << 62) - 1
+"""Records of an iteration without end."""
 _FILE_BLOCK_LENGTH = _FILE_CYCLE_LENGTH = 16
+_NUM_READS = 2
+"""Calls that read at a time: one reads while the records of the other are used."""
 _WINDOW, _FILES = 2, 3  # what a key is for
 
 
 class Cursor(NamedTuple):
     """Where an iteration begins."""
 
-    epoch: int
-    num_done: int
+    epoch: int = 0
+    num_done: int = 0
     """Records of this epoch that have been before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the records of a source are read."""
+    """The records of a subset, in the order of a request."""
 
+    subset: Subset
+    order: Order
     request: Request
-    cursor: Callable[[], Cursor] | None
-    """Called when an iteration begins; None begins at the first epoch, with no call into Python."""
-    read: Callable[[Any, Any], Any] | None
-    """Positions of first records, numbers of records → the bytes of all these records, string[all],
-    in place of the shards. None reads the shards."""
-    is_positions: bool
-    """Yield the tag of each record in place of its bytes."""
-    is_tagged: bool
-    """Yield each record with its tag: epoch × records + position, which no other one has."""
+    cursor: Callable[[], Cursor] = Cursor
+    """Called when an iteration begins."""
 
+    def records(self, read: Read | None = None) -> Any:
+        """Return the dataset of (bytes, tag), one by one; by default a bad record is an error."""
+        subset, read = self.subset, read or self.read
+        # What is in object storage is asked for a group at a time: much of it lies together.
+        size = self.order.group_records if subset.records.is_remote else subset.block_length
 
-def records(source: Source, reading: Reading) -> Any:
-    """Return the dataset of the records of all epochs that are asked for."""
-    if reading.request.window:
-        return _windowed(source, reading)
-    # The next group is being read while the last one is used: the order needs no luck, and two
-    # groups are all that is in memory.
-    return _groups(source, reading).interleave(
-        lambda epoch, group, skip: _group(source, reading, epoch, group).skip(skip),
-        cycle_length=1,
-        block_length=source.order.group_records,
-        num_parallel_calls=1,
-        deterministic=True,
-    )
+        def payloads(tags: Ints) -> Any:
+            return [np.array(read(tags % subset.num_records), object)]
 
+        def call(tags: Any) -> tuple[Any, Any]:
+            (found,) = in_python(payloads, [tags], [tf.TensorSpec(tags.shape, tf.string)])
+            return found, tags
 
-def _num_epochs(reading: Reading) -> int:
-    """Return the epochs of an iteration, 0 for no end."""
-    repeat = reading.request.repeat
-    return 0 if repeat is True else repeat or 1
+        calls = self.request.config.num_parallel_calls_for_interleave_files or _NUM_READS
+        return self.tags(size).map(call, calls, deterministic=True).unbatch()
 
+    def read(self, positions: Ints) -> list[bytes]:
+        """Return the bytes of the records at some positions. Raises the error of a bad one."""
+        found = []
+        for one in self.subset.records.read(positions):
+            if isinstance(one, RecordError):
+                raise one
+            found.append(bytes(one))
+        return found
 
-def _begin(reading: Reading, find: Callable[[Cursor], tuple[int, ...]], width: int) -> Any:
-    """Return a dataset of one element: what `find` makes of the cursor, int64[width]."""
-    cursor = reading.cursor
+    def tags(self, size: int, *, drop: bool = False) -> Any:
+        """Return the dataset of batches of tags, int64[size]; the last one may have fewer."""
+        if self.request.window:
+            return self._windowed().batch(size, drop_remainder=drop)
+        number, epochs = self.subset.num_records, self.request.num_epochs
+        cut = size if drop else 1
 
-    def begin() -> Any:
-        return np.array(find(cursor() if cursor else Cursor(0, 0)), np.int64)
+        def step(state: Ints) -> tuple[Ints, Ints]:
+            start, stop = state.tolist()
+            if start < 0:
+                epoch, num_done = self.cursor()
+                start = epoch * number + num_done
+                stop = _FOREVER if epochs is None else (epoch + epochs) * number
+                stop -= (stop - start) % cut
+            end = min(start + size, stop)
+            return np.array([end, stop]), self._tags(start, end)
 
-    def call(_: Any) -> Any:
-        found = tf.numpy_function(from_graph(begin), [], tf.int64, stateful=True)
-        return tf.ensure_shape(found, (width,))
+        def call(state: Any, _: Any) -> tuple[Any, Any]:
+            shapes = (2,), (size if drop else None,)
+            state, tags = in_python(step, [state], [tf.TensorSpec(one, tf.int64) for one in shapes])
+            return state, tags
 
-    return tf.data.Dataset.from_tensors(0).map(call)
-
-
-def _groups(source: Source, reading: Reading) -> Any:
-    """Return the dataset of (epoch, group, records of it to leave out) of all groups to be read."""
-    number = source.order.num_groups
-    epochs = _num_epochs(reading)
-    zero = tf.constant(0, tf.int64)
-    if reading.cursor is None:
-        # A plain range: workers of a service part it among themselves.
-        stop = epochs * number or _FOREVER
-        return tf.data.Dataset.range(stop).map(lambda i: (i // number, i % number, zero))
-
-    def find(cursor: Cursor) -> tuple[int, ...]:
-        return (cursor.epoch, *source.order.find(cursor.epoch, cursor.num_done))
-
-    def groups(begin: Any) -> Any:
-        stop = epochs * number if epochs else _FOREVER
-        return tf.data.Dataset.range(begin[1], stop).map(
-            lambda i: (begin[0] + i // number, i % number, tf.where(i == begin[1], begin[2], zero))
-        )
-
-    return _begin(reading, find, 3).flat_map(groups)
-
-
-def _group(source: Source, reading: Reading, epoch: Any, group: Any) -> Any:
-    """Return the dataset of the records of one group, maybe tagged."""
-    first, count, runs = _group_blocks(source, epoch, group)
-    read = _reads(source, reading)
-    if read is not None:
-        dataset = tf.data.Dataset.from_tensor_slices(read(first, count))
-    else:
-        dataset = _stored(source, runs)
-    if reading.is_tagged:
-        positions = tf.ragged.range(first, first + count).flat_values
-        tags = epoch * source.num_records + positions
-        dataset = tf.data.Dataset.zip(dataset, tf.data.Dataset.from_tensor_slices(tags))
-    if not source.order.shuffle:
-        return dataset
-    key = order.group_key(source.order.epoch_key(epoch), group)
-    return shuffled(dataset, source.order.group_records, key)
-
-
-def _group_blocks(source: Source, epoch: Any, group: Any) -> tuple[Any, Any, Any]:
-    """Return first positions, records and runs of the blocks of a group."""
-    plan = source.order
-    stop = tf.minimum((group + 1) * plan.group_width, plan.num_blocks)
-    blocks = tf.range(group * plan.group_width, stop)
-    if plan.shuffle:
-        blocks = walked(blocks, plan.num_blocks, plan.epoch_key(epoch))
-    first = blocks * plan.block_length
-    count = tf.minimum(first + plan.block_length, plan.num_records) - first
-    bounds = tf.constant(source.first_runs)
-    runs = tf.ragged.range(tf.gather(bounds, blocks), tf.gather(bounds, blocks + 1)).flat_values
-    return first, count, runs
-
-
-def _stored(source: Source, runs: Any) -> Any:
-    """Return the dataset of the records of some runs, read by TensorFlow."""
-    files = tf.constant(source.records.paths)
-    columns = source.runs
-
-    def run(file: Any, offset: Any, num_bytes: Any, count: Any) -> Any:
-        # The buffer is the run: nothing is read that is not used.
-        variant = tf.raw_ops.TFRecordDatasetV2(
-            filenames=[files[file]],
-            compression_type="",
-            buffer_size=tf.minimum(num_bytes, _MAX_BUFFER_BYTES),
-            byte_offsets=[offset],
-        )
-        found = tf.data.experimental.from_variant(variant, tf.TensorSpec((), tf.string))
-        return found.take(count)
-
-    wanted = (columns.file, columns.offset, columns.num_bytes, columns.count)
-    gathered = tuple(tf.gather(tf.constant(column), runs) for column in wanted)
-    return tf.data.Dataset.from_tensor_slices(gathered).flat_map(run)
-
-
-def _reads(source: Source, reading: Reading) -> Callable[[Any, Any], Any] | None:
-    """Return what reads records where TensorFlow does not do it itself."""
-    return source.read if reading.read is None and source.records.is_remote else reading.read
-
-
-def _windowed(source: Source, reading: Reading) -> Any:
-    """Return the records drawn from a plain window that moves over shards read side by side."""
-    request = reading.request
-    config = request.config
-    epochs = _num_epochs(reading)
-    size = len(source.slices)
-    first = np.cumsum([0, *(one.take for one in source.slices)])[:-1].astype(np.int64)
-    shards = source.records.paths
-    paths = [shards[number] for number in source.records.frames.shard[first]]
-    skip = np.array([one.skip for one in source.slices], np.int64)
-    take = np.array([one.take for one in source.slices], np.int64)
-    cycle = min(config.interleave_cycle_length or _FILE_CYCLE_LENGTH, size)
-    calls = config.num_parallel_calls_for_interleave_files
-    read = _reads(source, reading)
-
-    def shard(epoch: Any, file: Any) -> Any:
-        begin, count = tf.gather(first, file), tf.gather(take, file)
-        tag = epoch * source.num_records + begin
-        if reading.is_positions:
-            return tf.data.Dataset.range(tag, tag + count)
-        if read is not None:
-            found = _in_blocks(read, begin, count)
+        if epochs is None:
+            turns = tf.data.Dataset.from_tensors(0).repeat()
         else:
-            found = tf.data.TFRecordDataset(tf.gather(paths, file))
-            found = found.skip(tf.gather(skip, file)).take(count)
-        if not reading.is_tagged:
-            return found
-        return tf.data.Dataset.zip(found, tf.data.Dataset.range(tag, tag + count))
+            turns = tf.data.Dataset.range((epochs * number + size - cut) // size)
+        batches = turns.scan(tf.constant([-1, -1], tf.int64), call)
+        return batches.take_while(
+            lambda tags: tf.size(tags) > 0
+        )  # begun in the middle, it has less
 
-    def one_epoch(epoch: Any, num_done: Any) -> Any:
-        key = source.order.epoch_key(epoch)
-        files = walked(tf.range(size, dtype=tf.int64), size, order.mixed(key, _FILES))
-        dataset = tf.data.Dataset.from_tensor_slices(files).interleave(
-            lambda file: shard(epoch, file),
-            cycle_length=cycle,
-            block_length=config.interleave_block_length or _FILE_BLOCK_LENGTH,
-            num_parallel_calls=min(calls, cycle) if calls else tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-        window = min(request.window or 1, source.num_records)
-        # A window knows its order only by drawing it: going on means drawing again, undecoded.
-        return shuffled(dataset, window, order.mixed(key, _WINDOW)).skip(num_done)
+    def _tags(self, start: int, stop: int) -> Ints:
+        """Return the tags at the places from `start` to before `stop`, counted from epoch 0 on."""
+        number = self.order.num_records
+        parts = [np.empty(0, np.int64)]
+        while start < stop:
+            epoch, place = divmod(start, number)
+            end = min(number, place + stop - start)
+            parts.append(epoch * number + self.order.positions(epoch, place, end))
+            start += end - place
+        return np.concatenate(parts)
 
-    def all_epochs(begin: Any) -> Any:
-        zero = tf.constant(0, tf.int64)
-        ends = begin[0] + epochs if epochs else tf.constant(_FOREVER, tf.int64)
-        return tf.data.Dataset.range(begin[0], ends).flat_map(
-            lambda epoch: one_epoch(epoch, tf.where(epoch == begin[0], begin[1], zero))
-        )
+    def _windowed(self) -> Any:
+        """Return the dataset of tags drawn from a window that moves over shards side by side."""
+        config, number = self.request.config, self.subset.num_records
+        epochs = self.request.num_epochs
+        take = np.array([one.take for one in self.subset.slices], np.int64)
+        first = np.cumsum(take) - take
 
-    return _begin(reading, tuple, 2).flat_map(all_epochs)
+        def one_epoch(epoch: Any, num_done: Any) -> Any:
+            key = self.order.epoch_key(epoch)
+            places = tf.range(len(take), dtype=tf.int64)
+            files = walked(places, len(take), orders.mixed(key, _FILES))
+            begin = epoch * number + tf.gather(first, files)
+            shards = tf.data.Dataset.from_tensor_slices((begin, begin + tf.gather(take, files)))
+            tags = shards.interleave(
+                tf.data.Dataset.range,
+                cycle_length=min(config.interleave_cycle_length or _FILE_CYCLE_LENGTH, len(take)),
+                block_length=config.interleave_block_length or _FILE_BLOCK_LENGTH,
+            )
+            window = min(self.request.window or 1, number)
+            # A window knows its order only by drawing it: going on means drawing again, unread.
+            return shuffled(tags, window, orders.mixed(key, _WINDOW)).skip(num_done)
+
+        spec = tf.TensorSpec((2,), tf.int64)
+
+        def begin(turn: Any) -> Any:
+            found = in_python(lambda _: [np.array(self.cursor(), np.int64)], [turn], [spec])
+            return found[0]
+
+        def all_epochs(begin: Any) -> Any:
+            stop = tf.constant(_FOREVER, tf.int64) if epochs is None else begin[0] + epochs
+            return tf.data.Dataset.range(begin[0], stop).flat_map(
+                lambda epoch: one_epoch(epoch, begin[1] * tf.cast(epoch == begin[0], tf.int64))
+            )
+
+        return tf.data.Dataset.from_tensors(0).map(begin).flat_map(all_epochs)
 
 
-def _in_blocks(read: Callable[[Any, Any], Any], first: Any, count: Any) -> Any:
-    """Return the dataset of records that lie together, a few read at once."""
-    length = tf.constant(order.BLOCK_LENGTH, tf.int64)
-    starts = tf.data.Dataset.range(first, first + count, length)
-    return starts.flat_map(
-        lambda at: tf.data.Dataset.from_tensor_slices(
-            read([at], [tf.minimum(length, first + count - at)])
-        )
+def walked(places: Any, size: int, key: Any) -> Any:
+    """Return what `order.walked` returns, as a graph."""
+    rows, columns = (tf.constant(one, tf.int64) for one in orders.table(size))
+    (found,) = tf.while_loop(
+        lambda found: tf.reduce_any(found >= size),
+        lambda found: (tf.where(found >= size, _permuted(found, rows, columns, key), found),),
+        (_permuted(places, rows, columns, key),),
     )
+    return found
+
+
+_NUMBER = tf.TensorSpec((), tf.int64)
+_permuted = tf.function(  # so that it becomes a graph once a process, not in every `load`
+    orders.permuted, input_signature=(tf.TensorSpec((None,), tf.int64), _NUMBER, _NUMBER, _NUMBER)
+)
+
+
+def shuffled(dataset: Any, window: int, key: Any) -> Any:
+    """Return a dataset shuffled in a window by a key alone; all of it in a window is `order.drawn`.
+
+    `Dataset.shuffle` would mix TensorFlow's global seed in, and draw anew in each iteration.
+    """
+    seed, seed2 = orders.draw_seeds(key)
+    spec = dataset.element_spec
+    variant = tf.raw_ops.ShuffleDataset(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        buffer_size=window,
+        seed=seed,
+        seed2=seed2,
+        output_types=[one.dtype for one in tf.nest.flatten(spec)],
+        output_shapes=[one.shape for one in tf.nest.flatten(spec)],
+        reshuffle_each_iteration=False,
+    )
+    return tf.data.experimental.from_variant(variant, spec)
