@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import shardprep.reader.diagnose  # noqa: F401 - the function of its name comes after it
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import Taking, like
+from shardprep.reader.argument_kinds import like
+from shardprep.reader.arguments import Taking
 from shardprep.reader.extras import needing_tensorflow
 from shardprep.reader.options import Advice, BadRecord, ReadConfig, Request
 from shardprep.reader.splits import EvenSplit, even_splits

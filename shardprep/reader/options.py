@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
-from shardprep.reader.arguments import (
+from shardprep.reader.argument_kinds import (
     Address,
     Calls,
     Count,
@@ -21,10 +21,9 @@ from shardprep.reader.arguments import (
     Seed,
     Share,
     Size,
-    check_fields,
-    check_position,
     like,
 )
+from shardprep.reader.arguments import check_fields, check_position
 from shardprep.reader.splits import AnySplit, is_training
 
 InputContext = Annotated[

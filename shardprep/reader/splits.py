@@ -7,15 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import (
-    Count,
-    Kind,
-    Number,
-    check_fields,
-    check_position,
-    checking,
-    text,
-)
+from shardprep.reader.argument_kinds import Count, Kind, Number, text
+from shardprep.reader.arguments import check_fields, check_position, checking
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest, Split

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import Arguments, Number, Seed, shown, whole
+from shardprep.reader.argument_kinds import Number, Seed, whole
+from shardprep.reader.arguments import Arguments, shown
 
 if TYPE_CHECKING:
     from shardprep.reader.order import Order

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shardprep.reader.arrays.buffers import Filling
-    from shardprep.reader.arrays.examples import Columns, Examples
+    from shardprep.reader.arrays.features import Columns, Examples
     from shardprep.reader.options import BatchOptions
     from shardprep.reader.order import Order
     from shardprep.reader.state import Batching

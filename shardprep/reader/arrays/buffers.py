@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-    from shardprep.reader.arrays.examples import Columns, Examples
+    from shardprep.reader.arrays.features import Columns, Examples
 
 IMAGES_A_TURN = 8
 """Images that make it worth while to wake another thread for a batch."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, overload
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import Function, Location, Taking, check_position, checking
+from shardprep.reader.argument_kinds import Function, Location  # noqa: TC001 - checked by these
+from shardprep.reader.arguments import Taking, check_position, checking
 from shardprep.reader.arrays.batches import Batches
-from shardprep.reader.arrays.examples import Examples
-from shardprep.reader.arrays.features import Values
+from shardprep.reader.arrays.features import Examples, Values
 from shardprep.reader.options import BatchOptions, draw_seed
 from shardprep.reader.order import make_order
 from shardprep.reader.splits import AnySplit, is_training, part_range

@@ -1,13 +1,14 @@
-"""The features of one example as Python and numpy values, by the dataset's own schema.
+"""The features of examples as Python and numpy values, by the dataset's own schema.
 
-What a value is does not depend on who asks: an item and a row of a batch hold the same. Pure:
-payload in, values out; what is wrong with a payload is a ValueError.
+An item and a row of a batch hold the same values. What is wrong with a payload is a ValueError of
+`Values`, and a RecordError of `Examples`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +18,17 @@ from PIL import Image
 from shardprep.dataset import example
 from shardprep.dataset.example_layout import Layout
 from shardprep.dataset.schema import IMAGE
+from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.dataset.schema import Feature, Schema
+    from shardprep.reader.records import Records
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+    Columns = dict[str, np.ndarray[Any, Any]]
+    """Feature → its values in a batch, a row an example."""
 
 _JPEG_START = b"\xff\xd8\xff"
 _DTYPES = {"bytes": np.object_, "int64": np.int64, "float32": np.float32}
@@ -53,7 +58,7 @@ class Values:
         dtypes = {name: one.dtype for name, one in schema.features.items()}
         self._layout = Layout(dtypes, names)
 
-    def columns(self, num_rows: int) -> dict[str, np.ndarray[Any, Any]]:
+    def columns(self, num_rows: int) -> Columns:
         """Return an array for a batch of each feature, not filled; decoded images have none."""
         return {
             name: self._column(name, num_rows)
@@ -74,7 +79,7 @@ class Values:
             for name in self.names
         }
 
-    def fill(self, payload: memoryview, columns: dict[str, np.ndarray[Any, Any]], row: int) -> None:
+    def fill(self, payload: memoryview, columns: Columns, row: int) -> None:
         """Write the values of one example into a row of each column, the image's among them."""
         raw = self._raw(payload)
         for name in self.names:
@@ -150,17 +155,50 @@ class Values:
         except Exception as error:
             if self._otherwise is not None:
                 with contextlib.suppress(Exception):
-                    return self._rescued(self._otherwise(bytes(data)), out)
+                    pixels = self._otherwise(bytes(data))
+                    if out is not None and out.shape == pixels.shape:
+                        out[:] = pixels
+                    return pixels
             raise ValueError(f"the image cannot be decoded ({error})") from error
-
-    def _rescued(self, pixels: Pixels, out: Pixels | None) -> Pixels:
-        if out is not None and out.shape == pixels.shape:
-            out[:] = pixels
-        return pixels
 
     def _is_jpeg(self, data: bytes | memoryview) -> bool:
         encoding = self._features[IMAGE].encoding
         return encoding == "jpeg" or (encoding == "any" and bytes(data[:3]) == _JPEG_START)
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """The examples of a split by number; read from many threads at a time.
+
+    Whatever is wrong with a record, in its frame, its Example or its image, is a RecordError that
+    names the file, the record and the offset.
+    """
+
+    records: Records
+    values: Values
+
+    def item(self, number: int) -> dict[str, Any]:
+        """Return the values of one example by feature. Raises as `Records.payload`."""
+        payload = self.records.payload(number)
+        try:
+            return self.values.item(payload)
+        except Exception as error:
+            raise self._damaged(number, error) from error
+
+    def fill(self, number: int, columns: Columns, row: int) -> None:
+        """Write the values of one example into a row. Raises as `Records.payload`."""
+        payload = self.records.payload(number)
+        try:
+            self.values.fill(payload, columns, row)
+        except Exception as error:
+            raise self._damaged(number, error) from error
+
+    def _damaged(self, number: int, error: Exception) -> Exception:
+        """Decoders raise anything; only what says nothing of the record stays what it is."""
+        if isinstance(error, MemoryError):
+            return error
+        what = error.what if isinstance(error, RecordError) else " ".join(str(error).split())
+        return self.records.damaged(number, what or type(error).__name__)
 
 
 def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:

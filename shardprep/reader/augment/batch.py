@@ -12,11 +12,22 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
+from shardprep.reader.arguments import check_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _WHITE = 255.0
+
+
+class Op:
+    """Base of the ops: frozen dataclasses whose fields are checked by their annotations."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Raise DatasetError where a field is not what it may be."""
+        check_fields(f"augment.{type(self).__name__}", self)
 
 
 def on_batch(change: Callable[[Any], Any], images: Any) -> Any:
@@ -78,10 +89,3 @@ def like(images: Any, pixels: Any) -> Any:
     if images.dtype == tf.uint8:
         pixels = tf.round(tf.clip_by_value(pixels, 0.0, _WHITE))
     return tf.cast(pixels, images.dtype)
-
-
-def check(op: str, name: str, value: Any, low: float, high: float = float("inf")) -> None:
-    """Raise `DatasetError` unless the argument is a number from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        wanted = f"from {low:g} to {high:g}" if high < float("inf") else f"of {low:g} or more"
-        raise DatasetError(f"augment.{op}", f"{name}={value!r}", f"give a number {wanted}")

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import tensorflow as tf
 
-from shardprep.reader.augment.batch import between, check, draw, each, like, on_batch, white
+from shardprep.reader.argument_kinds import number
+from shardprep.reader.augment.batch import Op, between, draw, each, like, on_batch, white
 
 _YIQ = np.array(  # of NTSC, FCC 1953; the first row is the luma of ITU-R BT.601
     [[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5226, 0.3111]]
 )
 _LUMA = _YIQ[0].astype(np.float32)
+Strength = Annotated[float, number(0)]
 
 
 def _on_yiq(matrix: list[list[int]]) -> Any:
@@ -34,7 +36,7 @@ _TURNED = _on_yiq([[0, 0, 0], [0, 0, 1], [0, -1, 0]])
 
 
 @dataclass(frozen=True, slots=True)
-class Color:
+class Color(Op):
     """Change brightness, contrast, saturation and hue, each image by factors of its own.
 
     Args:
@@ -45,15 +47,10 @@ class Color:
 
     """
 
-    brightness: float = 0.0
-    contrast: float = 0.0
-    saturation: float = 0.0
-    hue: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("brightness", "contrast", "saturation"):
-            check("Color", name, getattr(self, name), 0)
-        check("Color", "hue", self.hue, 0, 0.5)
+    brightness: Strength = 0.0
+    contrast: Strength = 0.0
+    saturation: Strength = 0.0
+    hue: Annotated[float, number(0, 0.5)] = 0.0
 
     def __call__(self, images: Any, *, seed: Any) -> Any:
         """Return the images, uint8, or floats of 0..1, in their dtype and range."""

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tensorflow as tf
 
-from shardprep.errors import DatasetError
-from shardprep.reader.augment.batch import between, check, draw, like, on_batch
+from shardprep.reader.argument_kinds import Share, Size, number, pair
+from shardprep.reader.augment.batch import Op, between, draw, like, on_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
-class Flip:
+class Flip(Op):
     """Mirror images, each by chance.
 
     Args:
@@ -29,12 +29,8 @@ class Flip:
 
     """
 
-    horizontal: float = 0.5
-    vertical: float = 0.0
-
-    def __post_init__(self) -> None:
-        check("Flip", "horizontal", self.horizontal, 0, 1)
-        check("Flip", "vertical", self.vertical, 0, 1)
+    horizontal: Share = 0.5
+    vertical: Share = 0.0
 
     def __call__(self, images: Any, *, seed: Any) -> Any:
         """Return the images, uint8 or floats, some of them mirrored."""
@@ -51,7 +47,7 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
-class RandomResizedCrop:
+class RandomResizedCrop(Op):
     """Cut a box out of each image and resize it, as torchvision's op of that name.
 
     The box has a share of the image's area, drawn evenly from `scale`, and an aspect (width to
@@ -66,22 +62,15 @@ class RandomResizedCrop:
 
     """
 
-    size: tuple[int, int]
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-
-    def __post_init__(self) -> None:
-        for name in ("size", "scale", "ratio"):
-            value = getattr(self, name)
-            if not isinstance(value, tuple) or len(value) != 2:
-                raise DatasetError("augment.RandomResizedCrop", f"{name}={value!r}", "give a pair")
-            for number in value:
-                check("RandomResizedCrop", name, number, 1 if name == "size" else 1e-6)
-            if name != "size" and value[0] > value[1]:
-                raise DatasetError(
-                    "augment.RandomResizedCrop", f"{name}={value!r}", "give the smaller one first"
-                )
-        check("RandomResizedCrop", "scale", self.scale[1], 0, 1)
+    size: Size
+    scale: Annotated[
+        tuple[float, float],
+        pair(number(1e-6, 1), "(smallest, largest), two numbers above 0 up to 1", rising=True),
+    ] = (0.08, 1.0)
+    ratio: Annotated[
+        tuple[float, float],
+        pair(number(1e-6), "(smallest, largest), two numbers above 0", rising=True),
+    ] = (3 / 4, 4 / 3)
 
     def __call__(self, images: Any, *, seed: Any) -> Any:
         """Return the images in their dtype, [batch, *size, 3]."""

@@ -4,19 +4,51 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.augment.batch import check, draw, each, like, on_batch
+from shardprep.reader.argument_kinds import Count, Share, number
+from shardprep.reader.augment.batch import Op, draw, each, like, on_batch
 
 _NUM_QUANTILES = 1025
+Alpha = Annotated[float, number(0.01, 100)]
 
 
 @dataclass(frozen=True, slots=True)
-class MixUp:
+class _Mix(Op):
+    """An op that mixes images of a batch, each with probability."""
+
+    alpha: Alpha
+    num_classes: Count | None = None
+    probability: Share = 1.0
+
+    def _pairs(self, images: Any, labels: Any) -> tuple[Any, Any]:
+        """Return the images of a batch, and their labels as numbers that can be mixed."""
+        where = f"augment.{type(self).__name__}"
+        images = on_batch(lambda batch: batch, images)
+        if images.shape.rank == 3:
+            raise DatasetError(where, "one image has no neighbour", "give load a batch_size")
+        if labels is None:
+            raise DatasetError(where, "there are no labels to mix", "leave it out of the recipe")
+        labels = tf.convert_to_tensor(labels)
+        if labels.dtype.is_integer and labels.shape.rank == 1:
+            if self.num_classes is None:
+                raise DatasetError(where, "labels are class indices", "give num_classes")
+            return images, tf.one_hot(labels, self.num_classes)
+        if not (labels.dtype.is_integer or labels.dtype.is_floating):
+            raise DatasetError(where, f"labels are {labels.dtype.name}", "give numbers")
+        return images, tf.cast(labels, tf.float32)
+
+    def _share(self, drawn: Any, chance: Any) -> Any:
+        """Return the share λ that each image keeps, float32[batch]; 1 where it is left alone."""
+        return tf.where(chance < self.probability, beta(drawn, self.alpha), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MixUp(_Mix):
     """Blend images with their neighbours (Zhang and others, 2018).
 
     An image keeps a share λ drawn from Beta(alpha, alpha), which is 1 for those left alone. Labels
@@ -29,24 +61,18 @@ class MixUp:
 
     """
 
-    alpha: float = 0.2
-    num_classes: int | None = None
-    probability: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check(self)
+    alpha: Alpha = 0.2
 
     def __call__(self, images: Any, labels: Any, *, seed: Any) -> tuple[Any, Any]:
         """Return images in their dtype, and soft labels, float32[batch, …]."""
-        images, labels = _pairs(self, images, labels)
-        share, chance = draw(images, seed, 2)
-        share = tf.where(chance < self.probability, beta(share, self.alpha), 1.0)
+        images, labels = self._pairs(images, labels)
+        share = self._share(*draw(images, seed, 2))
         pixels = tf.cast(images, tf.float32)
         return like(images, _blend(pixels, each(share))), _blend_labels(labels, share)
 
 
 @dataclass(frozen=True, slots=True)
-class CutMix:
+class CutMix(_Mix):
     """Paste a box of the neighbour over each image (Yun and others, 2019).
 
     The box has a share 1 − λ of the image, λ drawn from Beta(alpha, alpha), and its centre lies
@@ -59,18 +85,13 @@ class CutMix:
 
     """
 
-    alpha: float = 1.0
-    num_classes: int | None = None
-    probability: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check(self)
+    alpha: Alpha = 1.0
 
     def __call__(self, images: Any, labels: Any, *, seed: Any) -> tuple[Any, Any]:
         """Return images in their dtype, and soft labels, float32[batch, …]."""
-        images, labels = _pairs(self, images, labels)
+        images, labels = self._pairs(images, labels)
         share, down, across, chance = draw(images, seed, 4)
-        side = tf.sqrt(1.0 - tf.where(chance < self.probability, beta(share, self.alpha), 1.0))
+        side = tf.sqrt(1.0 - self._share(share, chance))
         rows = _span(tf.shape(images)[1], side, down)
         columns = _span(tf.shape(images)[2], side, across)
         pasted = rows[:, :, tf.newaxis] & columns[:, tf.newaxis]
@@ -125,29 +146,3 @@ def _blend(values: Any, share: Any) -> Any:
 def _blend_labels(labels: Any, share: Any) -> Any:
     shape = tf.concat([tf.shape(share), tf.ones(labels.shape.rank - 1, tf.int32)], axis=0)
     return _blend(labels, tf.reshape(share, shape))
-
-
-def _pairs(op: MixUp | CutMix, images: Any, labels: Any) -> tuple[Any, Any]:
-    """Return the images of a batch, and their labels as numbers that can be mixed."""
-    where = f"augment.{type(op).__name__}"
-    images = on_batch(lambda batch: batch, images)
-    if images.shape.rank == 3:
-        raise DatasetError(where, "one image has no neighbour", "give load a batch_size")
-    if labels is None:
-        raise DatasetError(where, "there are no labels to mix", "leave it out of the recipe")
-    labels = tf.convert_to_tensor(labels)
-    if labels.dtype.is_integer and labels.shape.rank == 1:
-        if op.num_classes is None:
-            raise DatasetError(where, "labels are class indices", "give num_classes")
-        return images, tf.one_hot(labels, op.num_classes)
-    if not (labels.dtype.is_integer or labels.dtype.is_floating):
-        raise DatasetError(where, f"labels are {labels.dtype.name}", "give numbers")
-    return images, tf.cast(labels, tf.float32)
-
-
-def _check(op: MixUp | CutMix) -> None:
-    name = type(op).__name__
-    check(name, "alpha", op.alpha, 0.01, 100)
-    check(name, "probability", op.probability, 0, 1)
-    if op.num_classes is not None:
-        check(name, "num_classes", op.num_classes, 1)

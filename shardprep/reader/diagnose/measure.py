@@ -6,24 +6,23 @@ import itertools
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from shardprep.dataset.locate import locate
-from shardprep.dataset.remote import described
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
 from shardprep.machine import free_bytes
 from shardprep.reader.diagnose.conclude import Circumstances, Diagnosis, Measured, conclude
 from shardprep.reader.options import Request
-from shardprep.reader.splits import select
-from shardprep.reader.subset import open_request
+from shardprep.reader.subset import open_request, record_bytes
 from shardprep.reader.tf.pipeline import load
 from shardprep.reader.tf.records import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from shardprep.reader.subset import Subset
 
 _ROUNDS, _TRAINING_TURNS = 2, 2
 """Turns of every run, and the turns of others that training as it is takes as long as."""
@@ -35,55 +34,58 @@ _READ_BLOCK = 256
 
 def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
     """Return the diagnosis of a dataset of `reader.load`, as `reader.diagnose` says."""
-    loaded = getattr(dataset, "loaded", None)
-    if not isinstance(loaded, Request):
+    request = getattr(dataset, "loaded", None)
+    if not isinstance(request, Request):
         raise DatasetError(
             "reader.diagnose",
             "this is not what reader.load returned",
             "pass that; what you map over it can be given to load as augment",
         )
-    if not loaded.batch_size:
+    if not request.batch_size:
         raise DatasetError(
             "reader.diagnose", "the dataset yields single images", "give load a batch_size"
         )
+    subset = open_request(request)
     with _as_step(step, dataset) as take:
-        return conclude(_measure(dataset, loaded, take, seconds), _circumstances(loaded))
+        measured = _measure(_endless(dataset, request, subset), request, take, seconds)
+        return conclude(measured, _circumstances(request, subset))
 
 
-def _measure(dataset: Any, loaded: Request, take: Callable[[Any], Any], seconds: float) -> Measured:
-    endless = _endless(dataset, loaded)
+def _measure(
+    endless: Any, request: Request, take: Callable[[Any], Any], seconds: float
+) -> Measured:
     batch = next(iter(endless))
     take(batch)  # compiles
     runs: dict[str, Callable[[float], float]] = {
-        "model": lambda limit: _rate(itertools.repeat(batch), limit, take),
-        "pipeline": lambda limit: _rate(iter(endless), limit),
+        "model": lambda limit: _run(itertools.repeat(batch), limit, take).rate,
+        "pipeline": lambda limit: _run(iter(endless), limit).rate,
     }
     devices = tf.config.list_logical_devices("GPU")
     if devices:
         with tf.device(devices[0].name):
             there = tf.nest.map_structure(_moved, batch)
-        runs["model_on_device"] = lambda limit: _rate(itertools.repeat(there), limit, take)
-    if loaded.cache in (False, "auto"):  # "auto" may have come to no cache
-        undressed = load(replace(loaded, repeat=True, augment=None, dtype="uint8", cache=False))
-        records = _records(loaded)
-        runs["decode"] = lambda limit: _rate(iter(undressed), limit)
-        runs["read"] = lambda limit: _rate(iter(records), limit)
+        runs["model_on_device"] = lambda limit: _run(itertools.repeat(there), limit, take).rate
+    if request.cache in (False, "auto"):  # "auto" may have come to no cache
+        plain = replace(request, repeat=True, augment=None, dtype="uint8", cache=False)
+        undressed, records = load(plain), _records(plain)
+        runs["decode"] = lambda limit: _run(iter(undressed), limit).rate
+        runs["read"] = lambda limit: _run(iter(records), limit).rate
     rates: dict[str, list[float]] = {name: [] for name in runs}
-    waited = trained = elapsed = 0.0
+    trainings = []
     turn = seconds / (_ROUNDS * (len(runs) + _TRAINING_TURNS))
     for _ in range(_ROUNDS):
-        one = _train(endless, take, turn * _TRAINING_TURNS)
-        waited, trained, elapsed = waited + one[0], trained + one[1], elapsed + one[2]
+        trainings.append(_run(iter(endless), turn * _TRAINING_TURNS, take))
         for name, run in runs.items():
             rates[name].append(run(turn))
     # What else the machine does makes a part slower, never faster.
     best = {name: max(found) for name, found in rates.items()}
-    if loaded.cache and best["pipeline"] > _CACHED * best.get("decode", 0.0):
+    if request.cache and best["pipeline"] > _CACHED * best.get("decode", 0.0):
         best.pop("decode", None)
         best.pop("read", None)
+    waited, num_images, elapsed = map(sum, zip(*trainings, strict=True))
     return Measured(
         waiting=waited / elapsed,
-        training=trained / elapsed,
+        training=num_images / elapsed,
         model=best["model"],
         model_on_device=best.get("model_on_device"),
         pipeline=best["pipeline"],
@@ -92,30 +94,45 @@ def _measure(dataset: Any, loaded: Request, take: Callable[[Any], Any], seconds:
     )
 
 
-def _endless(dataset: Any, loaded: Request) -> Any:
+def _endless(dataset: Any, request: Request, subset: Subset) -> Any:
     """Return the pipeline without the gaps between epochs."""
-    if not loaded.cache:
-        return load(replace(loaded, repeat=True))
+    if not request.cache:
+        return load(replace(request, repeat=True))
     # The cache belongs to this dataset. Its first epoch fills it; the others are what counts.
-    left = _num_records(loaded)
+    left = subset.num_records
     for batch in dataset:
         left -= _num_images(batch)
         if left <= 0:
             break
-    return dataset if loaded.repeat is True else dataset.repeat()
+    return dataset if request.repeat is True else dataset.repeat()
 
 
-def _records(loaded: Request) -> Any:
+def _records(request: Request) -> Any:
     """Return the records in batches, read as the pipeline reads them, undecoded."""
-    request = replace(loaded, repeat=True, augment=None, cache=False)
     subset = open_request(request)
     reading = Reading(subset, subset.order(request), request)
-    return reading.records().batch(_READ_BLOCK).prefetch(tf.data.AUTOTUNE)
+    return reading.records().batch(_READ_BLOCK).map(lambda data, _: data).prefetch(tf.data.AUTOTUNE)
 
 
-def _train(dataset: Any, take: Callable[[Any], Any], seconds: float) -> tuple[float, int, float]:
-    """Return seconds spent waiting for batches, images trained on, and seconds in all."""
-    batches = iter(dataset)
+class _Run(NamedTuple):
+    """Sums over the batches of a run but for the first."""
+
+    waited: float
+    """Seconds spent waiting for batches."""
+    num_images: int
+    elapsed: float
+    """Seconds in all."""
+
+    @property
+    def rate(self) -> float:
+        """Images a second."""
+        return self.num_images / self.elapsed
+
+
+def _run(
+    batches: Iterator[Any], seconds: float, take: Callable[[Any], Any] = lambda _: None
+) -> _Run:
+    """Draw batches for so many seconds, and do something with each."""
     take(next(batches))
     waited, num_images, num_steps = 0.0, 0, 0
     begin = now = time.perf_counter()
@@ -126,26 +143,7 @@ def _train(dataset: Any, take: Callable[[Any], Any], seconds: float) -> tuple[fl
         now = time.perf_counter()
         num_images += _num_images(batch)
         num_steps += 1
-    return waited, num_images, now - begin
-
-
-def _rate(
-    batches: Iterator[Any], seconds: float, take: Callable[[Any], Any] | None = None
-) -> float:
-    """Return images a second after the first batch."""
-    first = next(batches)
-    if take is not None:
-        take(first)
-    num_images, num_steps = 0, 0
-    begin = now = time.perf_counter()
-    while now - begin < seconds or num_steps < _LEAST_STEPS:
-        batch = next(batches)
-        if take is not None:
-            take(batch)
-        num_images += _num_images(batch)
-        num_steps += 1
-        now = time.perf_counter()
-    return num_images / (now - begin)
+    return _Run(waited, num_images, now - begin)
 
 
 def _num_images(batch: Any) -> int:
@@ -196,22 +194,15 @@ def _kept(model: Any, batch: Any) -> Iterator[None]:
         model.reset_metrics()
 
 
-def _num_records(loaded: Request) -> int:
-    manifest, _ = described(locate(loaded.path))
-    return sum(one.take for one in select(manifest, loaded.split))
-
-
-def _circumstances(loaded: Request) -> Circumstances:
-    manifest, schema = described(locate(loaded.path))
-    splits = manifest.splits.values()
-    size = schema.image_size
+def _circumstances(request: Request, subset: Subset) -> Circumstances:
+    size = subset.schema.image_size
     return Circumstances(
-        num_records=_num_records(loaded),
-        record_bytes=sum(one.num_bytes for one in splits) / sum(one.num_records for one in splits),
-        encoding=schema.image.encoding or "any",
+        num_records=subset.num_records,
+        record_bytes=record_bytes(subset.manifest),
+        encoding=subset.schema.image.encoding or "any",
         stored_pixels=size[0] * size[1] if size else None,
-        asked_size=loaded.config.image_size,
-        dtype=loaded.dtype,
-        augments=loaded.augment is not None,
+        asked_size=request.config.image_size,
+        dtype=request.dtype,
+        augments=request.augment is not None,
         free_bytes=free_bytes(),
     )

@@ -16,8 +16,7 @@ import tensorflow as tf
 from shardprep.dataset.schema import IMAGE
 from shardprep.machine import usable_cores
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
-from shardprep.reader.arrays.examples import Examples
-from shardprep.reader.arrays.features import Values
+from shardprep.reader.arrays.features import Examples, Values
 from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:

@@ -1,0 +1,179 @@
+"""Kinds of values: `Annotated[int, whole(1)]` declares what an argument may be.
+
+A kind turns what was given into what is used, so that NumPy's integers are as good as Python's.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import itertools
+import math
+import numbers
+import operator
+import os
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from shardprep.storage.url import ObjectUrl
+
+_INT64_BITS = 63
+"""Bits beside the sign of the int64 that numbers become in a graph."""
+_PAIR = 2
+_NAMES_OF_NO_FOLDER = {"auto", "memory", "none", "true", "false"}
+_AUTOTUNE = -1
+"""`tf.data.AUTOTUNE`, known without TensorFlow."""
+
+
+class Kind(NamedTuple):
+    """A kind of values, in `Annotated[type, Kind(…)]`."""
+
+    take: Callable[[Any], Any]
+    """Return the value as it is used; a TypeError or a ValueError where it is not of this kind."""
+    right: tuple[str, ...]
+    """Values of this kind, in words: any one of these."""
+
+
+def whole(least: int | None = None, *, bits: int = _INT64_BITS) -> Kind:
+    """Return the kind of whole numbers, of those from `least` on; True and False are none."""
+    lowest = -(1 << bits) if least is None else least
+
+    def take(value: Any) -> int:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+        if not lowest <= number < 1 << bits:
+            raise ValueError
+        return number
+
+    return Kind(take, ("a whole number" if least is None else f"a whole number from {least} on",))
+
+
+def having(test: Callable[[Any], bool], *words: str) -> Kind:
+    """Return the kind of values for which a test is true."""
+
+    def take(value: Any) -> Any:
+        if not test(value):
+            raise ValueError
+        return value
+
+    return Kind(take, words)
+
+
+def like(words: str, *attributes: str) -> Kind:
+    """Return the kind of objects that have these attributes: their class may be TensorFlow's."""
+    return having(lambda value: all(hasattr(value, name) for name in attributes), words)
+
+
+def _one_of(*values: object) -> Kind:
+    def is_one(value: Any) -> bool:
+        return any(value is one or (isinstance(value, str) and value == one) for one in values)
+
+    return having(is_one, *map(repr, values))
+
+
+def _either(*kinds: Kind) -> Kind:
+    """Return the kind of what is of one of these; the first that takes a value has it."""
+
+    def take(value: Any) -> Any:
+        for kind in kinds:
+            try:
+                return kind.take(value)
+            except (TypeError, ValueError):
+                continue
+        raise ValueError
+
+    return Kind(take, tuple(words for kind in kinds for words in kind.right))
+
+
+def number(low: float, high: float = math.inf) -> Kind:
+    """Return the kind of numbers from `low` to `high`; True and False are none."""
+
+    def take(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise TypeError
+        if not low <= float(value) <= high:
+            raise ValueError
+        return float(value)
+
+    top = f"from {low:g} to {high:g}" if high < math.inf else f"of {low:g} or more"
+    return Kind(take, (f"a number {top}",))
+
+
+def pair(kind: Kind, words: str, *, rising: bool = False) -> Kind:
+    """Return the kind of two values of a kind, the first of them at most the second if `rising`."""
+
+    def take(value: Any) -> tuple[Any, ...]:
+        found = tuple(map(kind.take, itertools.islice(value, _PAIR + 1)))
+        if len(found) != _PAIR or (rising and found[0] > found[1]):
+            raise ValueError
+        return found
+
+    return Kind(take, (words,))
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool) and str(getattr(value, "dtype", "")) != "bool":
+        raise TypeError
+    return bool(value)
+
+
+def text(value: Any) -> str:
+    """Return a text that is not empty; raise TypeError for anything else."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise TypeError
+    return str(value)
+
+
+def _path(value: Any) -> Any:
+    if not isinstance(value, ObjectUrl):
+        text(os.fspath(value))
+    return value
+
+
+def _folder(value: Any) -> str:
+    found = text(os.fspath(value))
+    if isinstance(value, str) and found.strip().casefold() in _NAMES_OF_NO_FOLDER:
+        raise ValueError
+    return found
+
+
+def _autotune(value: Any) -> None:
+    if whole().take(value) != _AUTOTUNE:
+        raise ValueError
+
+
+Count = Annotated[int, whole(1)]
+Number = Annotated[int, whole(0)]
+Seed = Annotated[int, whole(bits=4096)]
+Calls = Annotated[int, whole(1)] | Annotated[None, Kind(_autotune, ("tf.data.AUTOTUNE",))] | None
+Share = Annotated[float, number(0, 1)]
+Size = Annotated[tuple[int, int], pair(whole(1), "(height, width), two whole numbers from 1 on")]
+Location = Annotated[str | Path, Kind(_path, ("the path of a folder or an address",))]
+Folder = Annotated[str | Path, Kind(_folder, ("a folder ('./auto' where it has such a name)",))]
+Address = Annotated[str, Kind(text, ("an address, 'grpc://host:port',",))]
+Function = Callable[..., Any]
+
+_PLAIN = {
+    bool: Kind(_flag, ("True", "False")),
+    str: Kind(text, ("a text",)),
+    types.NoneType: _one_of(None),
+    collections.abc.Callable: having(callable, "a function"),
+    typing.Any: having(lambda _: True, "anything"),
+}
+
+
+def kind_of(hint: Any) -> Kind:
+    """Return the kind of values that an annotation allows."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        (kind,) = hint.__metadata__
+        return kind  # type: ignore[no-any-return]
+    if origin is typing.Literal:
+        return _one_of(*parts)
+    if origin in (typing.Union, types.UnionType):
+        return _either(*map(kind_of, parts))
+    plain = _PLAIN.get(origin or hint)
+    return plain or having(lambda value: isinstance(value, hint), f"{hint.__name__}(…)")
