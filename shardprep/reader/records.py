@@ -20,7 +20,7 @@ from shardprep.dataset.index import check_shard, check_size, read_index, way_out
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader.remote_shards import Part
+from shardprep.reader.remote_shards import Part, RemoteShards
 from shardprep.storage.regular_file import regular_descriptor
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shardprep.dataset.manifest import Shard
-    from shardprep.reader.remote_shards import RemoteShards
     from shardprep.reader.splits import ShardSlice
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -53,7 +52,11 @@ class Frames:
     """Bytes of the whole frame."""
 
     def __getitem__(self, wanted: slice | Ints) -> Frames:
-        return Frames(*(column[wanted] for column in self._columns()))
+        return Frames(*(column[wanted] for column in self.columns()))
+
+    def columns(self) -> tuple[Ints, ...]:
+        """Return shards, records, offsets and lengths."""
+        return self.shard, self.record, self.offset, self.length
 
     def starts_run(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return for each record whether its frame does not lie right behind the one before."""
@@ -61,9 +64,6 @@ class Frames:
         ends = self.offset + self.length
         found[1:] = (self.shard[1:] != self.shard[:-1]) | (self.offset[1:] != ends[:-1])
         return found
-
-    def _columns(self) -> tuple[Ints, ...]:
-        return self.shard, self.record, self.offset, self.length
 
 
 class _Descriptor:
@@ -76,45 +76,73 @@ class _Descriptor:
         os.close(self.number)
 
 
-class _Shards:
-    """Shards, each opened when it is first read; a copy in another process opens its own."""
-
-    def __init__(
-        self, folder: Path, shards: tuple[Shard, ...], remote: RemoteShards | None
-    ) -> None:
-        """Take shards as the manifest has them, of a dataset's folder or of `remote`."""
-        self.folder = folder
-        self.shards = shards
-        self.remote = remote
-        self.opened = lru_cache(_MAX_OPEN)(partial(_opened, folder, shards))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Shards, (self.folder, self.shards, self.remote)
-
-    def located(self, number: int) -> str:
-        """Return where a shard is, for people."""
-        name = self.shards[number].name
-        return str(self.folder / name) if self.remote is None else self.remote.located(name)
-
-    def dataset(self) -> str:
-        """Return the folder or address that the shards are in, for people."""
-        return str(self.folder) if self.remote is None else self.located(0).rpartition("/")[0]
-
-    def way_out(self) -> str:
-        """Return what to do where a record is damaged."""
-        if self.remote is not None or (self.folder / MANIFEST_FILE).is_file():
-            return way_out(self.dataset())
-        return f"remove {self.folder}, a cache that is made again"
-
-
-class Records:
-    """A sequence of payloads. Cheap to slice, to pickle and to read from many threads.
+class LocalShards:
+    """Shards of a folder, each opened when it is first read; a copy in a process opens its own.
 
     Shards are read and not mapped: one that is cut in place, or an error of its disk, would end the
     process with SIGBUS. A shard that was replaced by a rename is still read as it was.
     """
 
-    def __init__(self, shards: _Shards, frames: Frames, *, verify_crc: bool) -> None:
+    def __init__(self, folder: Path, shards: Mapping[str, Shard]) -> None:
+        """Take shards by name, as the manifest has them."""
+        self.folder = folder
+        self._shards = shards
+        self._opened = lru_cache(_MAX_OPEN)(partial(_opened, folder, shards))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalShards, (self.folder, self._shards)
+
+    @property
+    def where(self) -> str:
+        """The folder of the shards."""
+        return str(self.folder)
+
+    def located(self, name: str) -> str:
+        """Return the path of a shard."""
+        return f"{self.folder}/{name}"
+
+    def way_out(self) -> str:
+        """Return what to do where a record is damaged."""
+        if (self.folder / MANIFEST_FILE).is_file():
+            return way_out(self.folder)
+        return f"remove {self.folder}, a cache that is made again"
+
+    def read(self, part: Part) -> bytes:
+        """Return the bytes of a run, fewer where its shard ends before it does.
+
+        Raises:
+            DatasetError: the shard is gone, cannot be read, or is another than it was.
+
+        """
+        file = self._opened(part.shard)  # held here, so that no other thread's opening closes it
+        try:
+            return os.pread(file.number, part.num_bytes, part.start)
+        except OSError as error:
+            where, what = self.located(part.shard), f"cannot be read ({error.strerror})"
+            raise DatasetError(where, what, self.way_out()) from error
+
+    def read_all(self, parts: Sequence[Part]) -> list[bytes]:
+        """Return the bytes of several runs. Raises as `read`."""
+        return [self.read(part) for part in parts]
+
+    def read_anew(self, part: Part) -> bytes:
+        """Return the bytes of a run that is damaged. Raises as `read`."""
+        return self.read(part)
+
+
+class Records:
+    """A sequence of payloads. Cheap to slice, to pickle and to read from many threads."""
+
+    def __init__(
+        self,
+        store: LocalShards | RemoteShards,
+        shards: tuple[Shard, ...],
+        frames: Frames,
+        *,
+        verify_crc: bool,
+    ) -> None:
+        """`shards` are those that `frames` number."""
+        self._store = store
         self._shards = shards
         self.frames = frames
         self._verify_crc = verify_crc
@@ -123,22 +151,22 @@ class Records:
         return len(self.frames.shard)
 
     def __getitem__(self, wanted: slice) -> Records:
-        return Records(self._shards, self.frames[wanted], verify_crc=self._verify_crc)
+        return Records(self._store, self._shards, self.frames[wanted], verify_crc=self._verify_crc)
 
     @property
     def is_remote(self) -> bool:
         """Whether a record may have to come from object storage."""
-        return self._shards.remote is not None
+        return isinstance(self._store, RemoteShards)
 
     @property
     def where(self) -> str:
         """The dataset's folder or address, for people."""
-        return self._shards.dataset()
+        return self._store.where
 
     @property
     def paths(self) -> list[str]:
-        """Files of the shards, by their numbers in `frames`."""
-        return [f"{self._shards.folder}/{shard.name}" for shard in self._shards.shards]
+        """Files or addresses of the shards, by their numbers in `frames`."""
+        return [self._store.located(shard.name) for shard in self._shards]
 
     def payload(self, number: int) -> memoryview:
         """Return the payload of a record, 0 ≤ number < len.
@@ -146,119 +174,78 @@ class Records:
         Raises:
             RecordError: it is damaged.
             DatasetError: its shard is gone, cannot be read, or is another than it was.
-
-        """
-        if self._shards.remote is not None:
-            name, _, offset = self.place(number)
-            frame = Part(name, offset, self.frames.length.item(number))
-            found = self._unframed(number, frame, self._shards.remote.read(frame))
-            if isinstance(found, RecordError):
-                raise found
-            return memoryview(found)
-        frames = self.frames
-        offset, length = frames.offset.item(number), frames.length.item(number)
-        framed = self._framed(frames.shard.item(number), offset, length)
-        if len(framed) < length:
-            what = f"its shard was cut while it was read: {len(framed):,} of {length:,} bytes"
-            raise self.damaged(number, what)
-        if not self._verify_crc:
-            return framed[HEADER_BYTES:-FOOTER_BYTES].data
-        try:
-            return unframe(framed, "", offset).data
-        except RecordError as error:
-            raise self.damaged(number, error.what) from error
-
-    def _framed(self, shard: int, offset: int, length: int) -> Bytes:
-        """Return the bytes of a frame, fewer where its shard ends before it does."""
-        file = self._shards.opened(shard)  # held here, so that no other thread's opening closes it
-        try:
-            return np.frombuffer(os.pread(file.number, length, offset), np.uint8)
-        except OSError as error:
-            where, what = self._shards.located(shard), f"cannot be read ({error.strerror})"
-            raise DatasetError(where, what, self._shards.way_out()) from error
-
-    def read(self, positions: Ints) -> list[bytes | memoryview | RecordError]:
-        """Return the payloads of the records at some positions, in their order.
-
-        The error of one that is damaged is in its place.
-
-        Raises:
-            DatasetError: a shard is gone, or is another than it was.
             StorageError: the store does not give it.
 
         """
-        remote = self._shards.remote
-        if remote is not None:
-            return self._read_remote(positions, remote)
-        found: list[bytes | memoryview | RecordError] = []
-        for number in positions.tolist():
-            try:
-                found.append(self.payload(number))
-            except RecordError as error:
-                found.append(error)
+        name, _, offset = self.place(number)
+        part = Part(name, offset, self.frames.length.item(number))
+        found = self._unframed(number, part, np.frombuffer(self._store.read(part), np.uint8))
+        if isinstance(found, RecordError):
+            raise found
         return found
 
-    def _read_remote(
-        self, positions: Ints, remote: RemoteShards
-    ) -> list[bytes | memoryview | RecordError]:
-        """Return payloads of records, those that lie together asked for at once."""
+    def read(self, positions: Ints) -> list[memoryview | RecordError]:
+        """Return the payloads of the records at some positions; those that lie together at once.
+
+        The error of one that is damaged is in its place. Raises as `payload` otherwise.
+        """
         numbers, places = np.unique(positions, return_inverse=True)
         frames = self.frames[numbers]
-        cuts = [*np.flatnonzero(frames.starts_run()).tolist(), len(numbers)]
-        runs = [slice(start, stop) for start, stop in pairwise(cuts)]
         parts = [
-            Part(
-                self._shards.shards[frames.shard.item(run.start)].name,
-                frames.offset.item(run.start),
-                int(frames.length[run].sum()),
-            )
+            Part(self._shards[shard].name, offset, length)
+            for shard, _, offset, length in np.stack(frames.columns(), axis=1).tolist()
+        ]
+        starts = [*np.flatnonzero(frames.starts_run()).tolist(), len(numbers)]
+        runs = [parts[start:stop] for start, stop in pairwise(starts)]
+        wholes = [
+            Part(run[0].shard, run[0].start, run[-1].start + run[-1].num_bytes - run[0].start)
             for run in runs
         ]
-        found: list[bytes | RecordError] = []
-        for run, part, data in zip(runs, parts, remote.read_all(parts), strict=True):
-            for i in range(run.start, run.stop):
-                start, length = frames.offset.item(i) - part.start, frames.length.item(i)
-                frame = Part(part.shard, part.start + start, length)
-                framed = data[start : start + length]
-                found.append(self._unframed(numbers.item(i), frame, framed))
+        found: list[memoryview | RecordError] = []
+        for run, data in zip(runs, self._store.read_all(wholes), strict=True):
+            whole = np.frombuffer(data, np.uint8)
+            for part in run:
+                start = part.start - run[0].start
+                framed = whole[start : start + part.num_bytes]
+                found.append(self._unframed(numbers.item(len(found)), part, framed))
         return [found[place] for place in places.tolist()]
 
-    def _unframed(self, number: int, frame: Part, framed: bytes) -> bytes | RecordError:
+    def _unframed(self, number: int, part: Part, framed: Bytes) -> memoryview | RecordError:
         """Return the payload of a frame; the store is asked once more for one that is damaged."""
-        remote = self._shards.remote
-        if not self._verify_crc or remote is None:
-            return framed[HEADER_BYTES:-FOOTER_BYTES]
+        if len(framed) < part.num_bytes:
+            what = f"{len(framed):,} of {part.num_bytes:,} bytes"
+            return self.damaged(number, f"its shard was cut while it was read: {what}")
+        if not self._verify_crc:
+            return framed[HEADER_BYTES:-FOOTER_BYTES].data
         try:
-            return unframe(framed, "", frame.start)
+            return unframe(framed, "", part.start).data
         except RecordError:  # of a copy that the disk has damaged, or of the shard itself
-            remote.drop(frame.shard)
+            framed = np.frombuffer(self._store.read_anew(part), np.uint8)
         try:
-            return unframe(remote.read_anew(frame), "", frame.start)
+            return unframe(framed, "", part.start).data
         except RecordError as error:
             return self.damaged(number, error.what)
 
     def damaged(self, number: int, what: str) -> RecordError:
         """Return the error that says `what` is wrong with a record, and where it is."""
         frames = self.frames
-        where = f"{self._shards.located(frames.shard.item(number))}, record {frames.record[number]}"
-        offset = frames.offset.item(number)
-        return RecordError(where, what, self._shards.way_out(), offset=offset)
+        located = self._store.located(self._shards[frames.shard.item(number)].name)
+        where = f"{located}, record {frames.record[number]}"
+        return RecordError(where, what, self._store.way_out(), offset=frames.offset.item(number))
 
     def place(self, number: int) -> tuple[str, int, int]:
         """Return the shard's name, the number in it and the offset in bytes of a record."""
-        shard, record, offset = (
-            column.item(number)
-            for column in (self.frames.shard, self.frames.record, self.frames.offset)
-        )
-        return self._shards.shards[shard].name, record, offset
+        frames = self.frames
+        name = self._shards[frames.shard.item(number)].name
+        return name, frames.record.item(number), frames.offset.item(number)
 
     @cached_property
     def digest(self) -> str:
         """A hash of which records these are, in their order: what their shards hold, and where."""
         used = np.flatnonzero(np.bincount(self.frames.shard))
-        numbers = np.zeros(len(self._shards.shards), np.int64)
+        numbers = np.zeros(len(self._shards), np.int64)
         numbers[used] = np.arange(len(used))  # of the used ones: others may be open or not
-        hashes = "".join(self._shards.shards[number].sha256 for number in used)
+        hashes = "".join(self._shards[number].sha256 for number in used)
         made = hashlib.sha256(hashes.encode())
         made.update(numbers[self.frames.shard].tobytes())
         made.update(self.frames.record.tobytes())
@@ -297,14 +284,15 @@ def open_records(
         record = np.arange(one.skip, one.skip + one.take, dtype=np.int64)
         columns.append((np.full_like(record, number), record, *indexes[number][record].T))
     frames = Frames(*(np.concatenate(column) for column in zip(*columns, strict=True)))
-    return Records(_Shards(folder, wanted, remote), frames, verify_crc=verify_crc)
+    store = LocalShards(folder, shards) if remote is None else remote
+    return Records(store, wanted, frames, verify_crc=verify_crc)
 
 
-def _opened(folder: Path, shards: tuple[Shard, ...], number: int) -> _Descriptor:
-    path = f"{folder}/{shards[number].name}"
+def _opened(folder: Path, shards: Mapping[str, Shard], name: str) -> _Descriptor:
+    path = f"{folder}/{name}"
     try:
         file = _Descriptor(regular_descriptor(path))
     except OSError as error:
         raise DatasetError(path, f"cannot be read ({error})", way_out(folder)) from error
-    check_size(path, os.fstat(file.number).st_size, shards[number].num_bytes, folder)
+    check_size(path, os.fstat(file.number).st_size, shards[name].num_bytes, folder)
     return file

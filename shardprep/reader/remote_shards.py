@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.dataset.folder import SCHEMA_FILE, index_name
+from shardprep.dataset.index import way_out
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.shard_cache import LIMIT_VARIABLE, StagedShards
@@ -59,6 +60,15 @@ class RemoteShards:
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteShards, (self._shards, self._limit)
 
+    @property
+    def where(self) -> str:
+        """The address of the dataset."""
+        return self.located(next(iter(self._shards))).rpartition("/")[0]
+
+    def way_out(self) -> str:
+        """Return what to do where a record is damaged."""
+        return way_out(self.where)
+
     def located(self, name: str) -> str:
         """Return the address of a shard."""
         return str(self._shards[name].url)
@@ -75,20 +85,20 @@ class RemoteShards:
         if part.shard in errors:
             raise errors[part.shard]
         found = self._staged.read(self._shards[part.shard], part.start, part.num_bytes)
-        return self.read_anew(part) if found is None else found
+        return self._read_store(part) if found is None else found
 
     def read_anew(self, part: Part) -> bytes:
-        """Return the bytes of one run as the store has them. Raises as `read`."""
+        """Return the bytes of a run that is damaged as the store has them; remove the copy."""
+        self._staged.drop(self._shards[part.shard])
+        return self._read_store(part)
+
+    def _read_store(self, part: Part) -> bytes:
         shard = self._shards[part.shard]
         return objects.read_range(shard.url, shard.etag, part.start, part.num_bytes)
 
     def read_all(self, parts: Sequence[Part]) -> list[bytes]:
         """Return the bytes of several runs, asked for side by side. Raises as `read`."""
         return list(self._threads(parts[0].shard).readers.map(self.read, parts))
-
-    def drop(self, name: str) -> None:
-        """Remove the copy of a shard: it has turned out to be damaged."""
-        self._staged.drop(self._shards[name])
 
     def _threads(self, first: str) -> _Threads:
         """Return the threads of this process, begun with the shard that is wanted first."""

@@ -167,11 +167,11 @@ def test_auto_is_memory_where_it_fits_and_says_why(
     assert "of what is free" in said
     found = keys(dataset)
     for shard in folder.glob("*-train.tfrecord*"):
-        shard.unlink()
+        os.truncate(shard, 0)  # one that is removed is still open
     if chosen == "memory":
         assert sorted(keys(dataset)) == sorted(found)
     else:
-        with pytest.raises(tf.errors.NotFoundError):
+        with pytest.raises(tf.errors.UnknownError, match="its shard was cut"):
             keys(dataset)
 
 
@@ -264,7 +264,7 @@ def test_skipped_records_are_named_once_in_the_log(
 
 def test_bad_records_do_not_get_into_a_cache(folder: Path, tmp_path: Path) -> None:
     flip(folder, rows(folder)[3])
-    with pytest.raises(tf.errors.DataLossError):
+    with pytest.raises(tf.errors.UnknownError, match=r"record 3: offset [\d,]+: data CRC"):
         reader.load(folder, batch_size=8, cache=tmp_path / "cache")
     config = ReadConfig(on_error="skip")
     for _ in range(2):
