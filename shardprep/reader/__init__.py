@@ -81,23 +81,23 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
         split: "train", "train[:90%]", "train[100:200]", "train+validation", or one of
             `even_splits`; slices count records in the order of the shards.
         batch_size: images a batch.
-        shuffle: True reads blocks of about 64 records in an order of their own each epoch, and
-            mixes 16 of them at a time: megabytes of memory, no wait at the start. A number draws
-            from a plain window of that many records, False keeps the order of the shards. By
-            default, only a split whose name starts with "train" is shuffled.
-        seed: makes order and augmentation a function of seed, epoch and record: the same in every
-            run, however many calls run in parallel.
-        repeat: True for ever, a number that many epochs.
-        cache: keeps images decoded, uint8, before augmentation. "memory"; a folder, where they are
-            written once, as large as their pixels, for any number of runs and processes; "auto" is
-            memory where they fit, and else nothing, and logs why. The order stays what it is.
+        shuffle: True for another order in each epoch: blocks of about 64 records are permuted, and
+            the records of 16 blocks or more mixed. A number for a plain window of that many
+            records, False for the order of the shards. By default, only a split whose name starts
+            with "train" is shuffled.
+        seed: number from which order and augmentation are drawn, the same in every run and for any
+            number of parallel calls; by default another one in each run.
+        repeat: number of epochs of an iteration; True for no end.
+        cache: place of the decoded images, uint8, before augmentation: "memory"; a folder, written
+            once for any number of runs and processes, height × width × 3 bytes an image; "auto",
+            memory where they fit, else none, with the reason in the log. The order is unchanged.
         augment: called with each batch of images, or each image without `batch_size`, after
             `dtype`. What has a parameter `training` gets True; `labels`, the labels, and gives
             (images, labels); `seed`, int32[2] made of the seed, the epoch and the records.
         dtype: "float32" gives 0..1; "uint8" leaves casting to the accelerator, which is faster.
         as_supervised: False yields a dict of all features of the schema.
         drop_remainder: drop a last batch that is not full, so that every batch has one shape.
-        read_config: what is seldom varied.
+        read_config: further options; `ReadConfig` describes each.
 
     Raises:
         DatasetError: an argument is not what it may be, there is no finished dataset, no such
@@ -111,14 +111,14 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
 
 @Taking("reader.iterate", Request)
 def iterate(request: Request) -> Batches:
-    """Return the batches of `load` with a place that can be saved: `state_dict()` is a few numbers.
+    """Return the batches of `load` with a place that `state_dict()` saves in a few numbers.
 
-    Each `for` loop over it is an epoch, or what was left of one when the state was saved: exactly
-    those batches, found by arithmetic. Takes what `load` takes, except `repeat`. With `shuffle=N`
-    the records before the place are read again, undecoded.
+    Each `for` loop is an epoch, or the rest of the one in which the state was saved: exactly the
+    batches that were left. The options are those of `load`, except `repeat`. No record before the
+    place is read again; with `shuffle=N`, the order up to it is drawn again.
 
     Raises:
-        DatasetError: as `load`; or `repeat` is given, or a service, whose order is not its own.
+        DatasetError: as `load`; or `repeat` or a service is given: a service has its own order.
 
     """
     service = request.config.service
@@ -137,9 +137,9 @@ def iterate(request: Request) -> Batches:
 def distribute(strategy: Strategy, request: Request) -> Any:
     """Return a `tf.distribute.DistributedDataset` for a Mirrored or MultiWorker strategy.
 
-    Takes what `load` takes; `batch_size` counts the images of all replicas together. Each host
-    reads a range of records of its own, all have as many batches: without
-    `ReadConfig(pad_batches=True)`, which is for evaluation, batches that are not full are dropped.
+    The options are those of `load`; `batch_size` counts the images of all replicas together. Each
+    host reads a range of records of its own, in the same number of batches: those that are not full
+    are dropped, or filled up with `ReadConfig(pad_batches=True)`, which is for evaluation.
 
     Raises:
         DatasetError: as `load`, or `batch_size` is no multiple of the number of replicas.
@@ -151,18 +151,17 @@ def distribute(strategy: Strategy, request: Request) -> Any:
 
 
 def diagnose(dataset: Any, step: Any, *, seconds: float = 30.0) -> Diagnosis:
-    """Tell what bounds training: reading, decoding, augmenting, the way to the device, the model.
+    """Return the stage that bounds training: read, decode, augment, transfer or model.
 
-    Training is run as it is, then the model alone on one batch, the pipeline alone, and the
-    pipeline up to each of its stages. `print` the result for a short report; it names one change
-    and what that would give.
+    Training is run unchanged, then the model alone on one batch, the pipeline alone, and the
+    pipeline up to each of its stages. `print` the result for a short report with one change to
+    make, and the gain that is predicted of it.
 
     Args:
-        dataset: what `load` returned, with a `batch_size`.
-        step: called with a batch, does what a training step does; or a compiled Keras model, whose
-            weights, optimizer, metrics and random state are put back afterwards.
-        seconds: that all runs take together; a few more are spent on starting them, and with a
-            cache, on filling it.
+        dataset: the result of `load`, with a `batch_size`.
+        step: function that takes a batch and trains on it; or a compiled Keras model, whose
+            weights, optimizer, metrics and random state are restored afterwards.
+        seconds: time of all runs together; starting them, and filling a cache, takes a few more.
 
     Raises:
         DatasetError: the dataset is not of `load` or yields single images, or the model cannot be

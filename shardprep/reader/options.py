@@ -69,11 +69,11 @@ class ReadConfig:
     least 16; a set of that size is mixed as a whole. With `shuffle=N`, shards that are read side
     by side (None: 16)."""
     interleave_block_length: Count | None = None
-    """Records of a block: what lies together in a shard and is read at once. None: 64, fewer where
-    64 are more than 2 MiB. With `shuffle=N`, records taken from one shard before the next has its
+    """Records of a block, which lie together in a shard. None: 64, fewer where 64 are more than 2
+    MiB. With `shuffle=N`, records taken from one shard before the next has its
     turn (None: 16)."""
     num_parallel_calls_for_interleave_files: Calls = None
-    """Shards read at the same time by `shuffle=N`; None lets tf.data decide."""
+    """Calls that read records at the same time, some tens of records each; None: 2."""
     num_parallel_calls_for_decode: Calls = None
     """Images decoded at the same time; None: one for each core, or what tf.data decides."""
     shuffle_reshuffle_each_iteration: bool = True

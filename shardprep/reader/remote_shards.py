@@ -1,9 +1,8 @@
 """Bytes of shards in object storage: from their copies on this machine, else from the store itself.
 
-Nobody waits for a whole shard. While threads of the background copy one shard after the other, a
-read of a shard that is not here yet asks the store for the wanted range alone. So order and content
-never depend on what is here; a set that exceeds what may be kept is read in part from the store,
-in every epoch.
+Threads of the background copy one shard after the other. A read of a shard without a copy asks the
+store for the wanted range alone, and waits for no copy; order and content are the same with and
+without. Shards beyond the limit for copies are read from the store in every epoch.
 """
 
 from __future__ import annotations
@@ -32,9 +31,11 @@ if TYPE_CHECKING:
     from shardprep.storage.shard_cache import RemoteShard
 
 NUM_READS = 32
-"""Ranges asked for at a time: of the seconds that one takes, most are waiting."""
+"""Number of ranges asked for at a time: most of the seconds of one are waiting."""
 _NUM_COPIES = 4
+"""Number of threads that copy shards."""
 _BUSY_S = 0.5
+"""Seconds until a shard that another process copies is looked for again."""
 _log = logging.getLogger("shardprep.reader")
 
 
@@ -47,7 +48,7 @@ class Part(NamedTuple):
 
 
 class RemoteShards:
-    """The shards that are wanted, by name. Read from many threads; it may be pickled."""
+    """The wanted shards by name; many threads may read, and it may be pickled."""
 
     def __init__(self, shards: dict[str, RemoteShard], limit: int | None = None) -> None:
         """`limit` as for `StagedShards`."""
@@ -172,9 +173,9 @@ def _copy(
     errors: dict[str, DatasetError],
     stop: threading.Event,
 ) -> None:
-    """Copy shards until none is waiting, nobody reads any more, or the program ends.
+    """Copy shards until none is waiting, the reader is forgotten, or the program ends.
 
-    That is why it runs in threads that do not die with the program: they would in foreign code.
+    The threads are no daemons: a daemon that ends with the program would end in foreign code.
     """
 
     def is_over() -> bool:

@@ -86,7 +86,7 @@ class Values:
             if name != IMAGE:
                 columns[name][row] = self._value(name, raw)
             elif self._decode:
-                self._image_into(raw, columns[IMAGE][row])
+                self._image(raw, columns[IMAGE][row])
             else:
                 columns[IMAGE][row] = self._image(raw)
 
@@ -117,33 +117,26 @@ class Values:
             hot[label] = 1.0
         return hot
 
-    def _image(self, raw: dict[str, Any]) -> Any:
+    def _image(self, raw: dict[str, Any], out: Pixels | None = None) -> Any:
+        """Return an image, which is written to `out` if that is given."""
         data = _only(IMAGE, self._features[IMAGE], raw)
         if not self._decode:
             return bytes(data)
-        if self._features[IMAGE].encoding == "raw":
-            shape = self.image_shape()
+        shape, is_raw = self.image_shape(), self._features[IMAGE].encoding == "raw"
+        if is_raw:
             if shape is None:
                 raise ValueError("plain pixels, and no size of them in the schema")
-            # A copy: what `frombuffer` returns cannot be written to.
-            return np.frombuffer(data, np.uint8).reshape(shape).copy()
-        pixels = self._decoded(data)
-        shape = self.image_shape()
-        if shape is not None:
-            _check_shape(pixels, shape)
-        return pixels
-
-    def _image_into(self, raw: dict[str, Any], out: Pixels) -> None:
-        data = _only(IMAGE, self._features[IMAGE], raw)
-        encoding = self._features[IMAGE].encoding
-        if encoding == "raw":
-            out[:] = np.frombuffer(data, np.uint8).reshape(out.shape)
+            pixels = np.frombuffer(data, np.uint8).reshape(shape)
         else:
             # Fresh pages for every image would cost half as much again as the decoding.
             pixels = self._decoded(data, out)
-            _check_shape(pixels, out.shape)
-            if not self._is_jpeg(data):
-                out[:] = pixels
+            if shape is not None:
+                _check_shape(pixels, shape)
+        if out is None:
+            return pixels.copy() if is_raw else pixels  # `frombuffer` cannot be written to
+        if not self._is_jpeg(data):
+            out[:] = pixels
+        return out
 
     def _decoded(self, data: bytes | memoryview, out: Pixels | None = None) -> Pixels:
         """Return the pixels; those of a JPEG are in `out` then, if they fit."""

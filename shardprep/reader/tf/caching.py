@@ -1,7 +1,4 @@
-"""The cache of decoded images: none, memory or a folder; uint8, never float.
-
-In memory it is an array, filled once and read in any order. Where a folder is, `folder_cache` says.
-"""
+"""The cache of decoded images, uint8: its place, and arrays in memory; see also `folder_cache`."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _log = logging.getLogger("shardprep.reader")
 
 
 def cache_of(subset: Subset, request: Request) -> str:
-    """Return where decoded images are kept: "" for nowhere, "memory", or a folder."""
+    """Return the place of the cache: "" for none, "memory", or a folder."""
     if request.cache != "auto":
         return str(request.cache or "")
     size, config = subset.image_size(request), request.config
@@ -48,10 +45,10 @@ def cache_of(subset: Subset, request: Request) -> str:
 
 
 class MemoryCache:
-    """The elements of all records, an array for each component."""
+    """Arrays of the decoded elements of all records, filled at the first read, one a component."""
 
     def __init__(self, decode: Callable[[], Any], num_records: int) -> None:
-        """`decode` gives the dataset of all records in order, one by one; called when needed."""
+        """`decode` returns the dataset of all records in order, one by one."""
         self._decode = decode
         self._num_records = num_records
         self._lock = threading.Lock()
@@ -59,7 +56,7 @@ class MemoryCache:
         self._spec = decode().element_spec
 
     def rows(self, positions: Any) -> Any:
-        """Return the elements at one or many positions, as the dataset has them; for a graph."""
+        """Return tensors of the elements at one or many positions; for a graph."""
         specs = [
             tf.TensorSpec([*positions.shape, *one.shape], one.dtype)
             for one in tf.nest.flatten(self._spec)

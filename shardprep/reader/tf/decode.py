@@ -40,22 +40,16 @@ class Decoder:
             if name in wanted
         }
 
-    def one(self, record: Any) -> Any:
-        """Parse one record and decode its image."""
+    def one(self, record: Any, pixels: Any = None) -> Any:
+        """Parse one record and decode its image, unless its pixels are given."""
         features = tf.io.parse_single_example(record, self.features)
-        features[IMAGE] = self.image(features[IMAGE])
-        return self._as_asked(self._multi_hot(features))
+        features[IMAGE] = self.image(features[IMAGE]) if pixels is None else pixels
+        return self._as_asked(features)
 
     def record_and_image(self, record: Any, _: Any) -> Any:
         """Return a record that comes with its tag, and its pixels."""
         image = {IMAGE: self.features[IMAGE]}
         return record, self.image(tf.io.parse_single_example(record, image)[IMAGE])
-
-    def decoded(self, record: Any, pixels: Any) -> Any:
-        """Parse one record whose image is decoded already."""
-        features = tf.io.parse_single_example(record, self.features)
-        features[IMAGE] = pixels
-        return self._as_asked(self._multi_hot(features))
 
     def batch(self, records: Any) -> Any:
         """Parse a batch of records whose images are raw pixels."""
@@ -63,7 +57,7 @@ class Decoder:
         height, width = self._size()
         flat = tf.io.decode_raw(features[IMAGE], tf.uint8, fixed_length=height * width * 3)
         features[IMAGE] = self._resized(tf.reshape(flat, (-1, height, width, 3)))
-        return self._as_asked(self._multi_hot(features))
+        return self._as_asked(features)
 
     def image(self, data: Any) -> Any:
         """Return the pixels of an encoded image, uint8[height, width, 3], resized if asked."""
@@ -102,14 +96,11 @@ class Decoder:
         resized = tf.image.resize(pixels, self.resize, antialias=True)
         return tf.cast(tf.clip_by_value(tf.round(resized), 0.0, _WHITE), tf.uint8)
 
-    def _multi_hot(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Turn the class indices of multi-label sets into float32[…, classes] of 0 and 1."""
+    def _as_asked(self, features: dict[str, Any]) -> Any:
+        """Return the features or the supervised pair, with labels as float32[…, classes]."""
         if LABELS in features:
             indicator = tf.sparse.to_indicator(features[LABELS], len(self.schema.labels))
             features[LABELS] = tf.cast(indicator, tf.float32)
-        return features
-
-    def _as_asked(self, features: dict[str, Any]) -> Any:
         if not self.request.as_supervised:
             return features
         target = self.schema.target

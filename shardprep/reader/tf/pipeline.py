@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
+from shardprep.reader.options import Advice
 from shardprep.reader.subset import open_request
-from shardprep.reader.tf.advice import advise
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.batch_decode import Filled, is_faster
 from shardprep.reader.tf.batching import counted, evened, padded
@@ -22,11 +25,14 @@ from shardprep.reader.tf.records import Cursor, Reading
 from shardprep.reader.tf.service import served, served_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from shardprep.dataset.schema import Schema
     from shardprep.reader.options import Request
     from shardprep.reader.subset import Subset
 
+_TOO_LARGE = 4
+"""Ratio of stored pixels to pixels asked for, from which another set is advised."""
 _POSITIONS_A_STEP = 64
 """Positions found at a time where records come one by one."""
 
@@ -76,7 +82,7 @@ def make_dataset(
     is the next epoch. Raises as `reader.load` says.
     """
     config = request.config
-    advise(subset.schema, request)
+    _advise(subset.schema, request)
     total = None if cursor is not None or not config.assert_cardinality else _total(subset, request)
     dataset = _dataset(subset, request, cursor or _counter(request), total)
     if request.drop_remainder and total is not None and not request.repeat:
@@ -153,7 +159,7 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
     def one(record: Any, tag: Any) -> Any:
         if good is None:
             return decoder.one(record)
-        return decoder.decoded(*good.image(record, tag % subset.num_records))
+        return decoder.one(*good.image(record, tag % subset.num_records))
 
     def batch(dataset: Any) -> Any:
         if size is None:
@@ -211,6 +217,32 @@ def _tagged(decode: Callable[..., Any], finish: Finisher) -> Callable[..., Any]:
 def _untagged(finish: Finisher) -> Callable[..., Any]:
     """Return the function for elements without a tag; tf.data unpacks a pair into arguments."""
     return lambda *element: finish(element if len(element) > 1 else element[0])
+
+
+def _advise(schema: Schema, request: Request) -> None:
+    """Warn of each thing that a request would do better without."""
+    for line in _lines(schema, request):
+        warnings.warn(line, Advice, stacklevel=_level_of_caller())
+
+
+def _level_of_caller() -> int:
+    """Return how many calls above `_advise` the one stands that is not of this package."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("shardprep."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _lines(schema: Schema, request: Request) -> Iterator[str]:
+    stored, asked = schema.image_size, request.config.image_size
+    if stored and asked and math.prod(stored) >= _TOO_LARGE * math.prod(asked):
+        size = f"{asked[1]}x{asked[0]}"
+        yield (
+            f"images of {stored[1]}x{stored[0]} are decoded to be shrunk to {size}; build the set "
+            f"with --size {size}, or cache it"
+        )
+    if request.config.service and request.is_shuffled and not request.repeat:
+        yield "a service gives every epoch the same order; use repeat=True and steps_per_epoch"
 
 
 def _options(request: Request) -> Any:
