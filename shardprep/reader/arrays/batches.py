@@ -33,12 +33,12 @@ _ANEW = "build the set again"
 class Batches:
     """An iterator over batches; `Dataset.batches` makes it and says what it yields."""
 
-    _place: tuple[int, int]
-    """Epoch and number of the batch to be handed out next."""
-    _upcoming: Iterator[tuple[int, int]]
-    """The places whose batches nobody has begun to make."""
-    _begun: deque[tuple[tuple[int, int], Filling]]
-    """Batches being made or made, by place, in order."""
+    _place: int
+    """Number of the batch to be handed out next, counted from that of epoch 0."""
+    _upcoming: Iterator[int]
+    """Numbers of the batches that nobody has begun to make."""
+    _begun: deque[tuple[int, Filling]]
+    """Batches being made or made, by number, in order."""
 
     def __init__(
         self, examples: Examples, order: Order, batching: Batching, options: BatchOptions
@@ -58,7 +58,7 @@ class Batches:
             num_kept=self._prefetch + 2,
         )
         self._bad: dict[int, RecordError] = {}
-        self._seek(0, 0)
+        self._seek(0)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -95,14 +95,15 @@ class Batches:
         try:
             columns = self._finished(filling)
         except BaseException:
-            self._seek(*self._place)  # an error leaves the iterator where it was
+            self._seek(self._place)  # an error leaves the iterator where it was
             raise
-        self._place = self._following(*place)
+        self._place = place + 1
         return self._as_asked(columns)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the next batch, as values that JSON takes."""
-        return State(self._order.seed, *self._place, self._identity())._asdict()
+        epoch, batch = divmod(self._place, self.steps_per_epoch or 1)
+        return State(self._order.seed, epoch, batch, self._identity())._asdict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from the place that another iterator of the same options was at.
@@ -120,10 +121,7 @@ class Batches:
             what = f"epoch={place.epoch} of {num_epochs}"
             raise DatasetError(_STATE, what, "make the iterator with as many epochs")
         self._order = replace(self._order, seed=place.seed)
-        if place.batch == self.steps_per_epoch:
-            self._seek(place.epoch + 1, 0)
-        else:
-            self._seek(place.epoch, place.batch)
+        self._seek(place.epoch * self.steps_per_epoch + place.batch)
 
     def close(self) -> None:
         """Stop the threads and let go of what is made ahead; the iterator is at its end."""
@@ -140,20 +138,14 @@ class Batches:
     def _identity(self) -> str:
         return identity(self._examples.records, self._order, self._batching)
 
-    def _seek(self, epoch: int, batch: int) -> None:
-        self._place = (epoch, batch)
-        self._upcoming = self._places(epoch, batch)
+    def _seek(self, place: int) -> None:
+        epochs, steps = self._options.epochs, self.steps_per_epoch
+        endless = epochs is None and steps > 0
+        self._place = place
+        self._upcoming = (
+            itertools.count(place) if endless else iter(range(place, (epochs or 0) * steps))
+        )
         self._begun = deque()
-
-    def _places(self, epoch: int, batch: int) -> Iterator[tuple[int, int]]:
-        last = self._options.epochs
-        numbers = itertools.count(epoch) if last is None else range(epoch, last)
-        for one in numbers if self.steps_per_epoch else ():
-            yield from ((one, number) for number in range(batch, self.steps_per_epoch))
-            batch = 0
-
-    def _following(self, epoch: int, batch: int) -> tuple[int, int]:
-        return (epoch, batch + 1) if batch + 1 < self.steps_per_epoch else (epoch + 1, 0)
 
     def _begin(self) -> None:
         """See to it that `prefetch` batches are being made besides the one to be handed out."""
@@ -162,7 +154,7 @@ class Batches:
             place = next(self._upcoming, None)
             if place is None:
                 return
-            epoch, batch = place
+            epoch, batch = divmod(place, self.steps_per_epoch)
             stop = min((batch + 1) * size, self._order.num_records)
             numbers = self._order.positions(epoch, batch * size, stop)
             self._begun.append((place, self._filler.begin(numbers.tolist())))
