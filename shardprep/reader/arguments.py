@@ -41,21 +41,11 @@ class Arguments:
         }
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments as they are used, those without an annotation as they are.
-
-        Raises:
-            DatasetError: one is not what it may be.
-
-        """
+        """Return arguments as they are used; raise DatasetError where one is not what it may be."""
         return {name: self._taken(name, value) for name, value in given.items()}
 
     def bind(self, signature: inspect.Signature, args: Any, kwargs: Any) -> inspect.BoundArguments:
-        """Return the arguments of a call, by name.
-
-        Raises:
-            DatasetError: one is missing, is not what it may be, or there is none of that name.
-
-        """
+        """Return the arguments of a call; raise DatasetError where they are not those it takes."""
         try:
             given = signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -146,12 +136,7 @@ def check_fields(where: str, made: object) -> None:
 
 
 def check_position(where: str, **given: int) -> None:
-    """Compare the index of one thing of several with their number, as they are given by name.
-
-    Raises:
-        DatasetError: there is no such one.
-
-    """
+    """Compare an index with a number, both given by name; raise DatasetError where it is beyond."""
     (name, index), (of, number) = given.items()
     if not 0 <= index < number:
         raise DatasetError(where, f"{name}={index} of {of}={number}", f"count from 0 to {of} - 1")

@@ -15,12 +15,7 @@ _NAMES = {"tensorflow": "TensorFlow", "keras": "Keras"}
 
 @contextmanager
 def needing_tensorflow(where: str) -> Iterator[None]:
-    """Turn the failed import of TensorFlow, or of the Keras it brings, into one line.
-
-    Raises:
-        DatasetError: it is not installed; names the extra.
-
-    """
+    """Turn a failed import of TensorFlow, or of its Keras, into an error that names the extra."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -205,12 +205,7 @@ def draw_seed() -> int:
 
 
 def check_request(request: Request) -> None:
-    """Compare arguments with each other; the annotations say what each may be for itself.
-
-    Raises:
-        DatasetError: says which contradict each other.
-
-    """
+    """Raise DatasetError where arguments contradict each other."""
     config = request.config
     if config.pad_batches and (
         request.batch_size is None or request.drop_remainder or request.repeat

@@ -1,8 +1,7 @@
 """The records of a selection by number: any one of them in one step.
 
-Where they are is read from `index/<shard>.idx`, and believed only as far as the manifest bears it
-out: as many records, one right after the other, up to the very end of the shard. Shards in object
-storage are read from there, or from their copies on this machine.
+Their places are read from `index/<shard>.idx` and compared with the manifest: as many records, one
+right after the other, up to the end of the shard.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from shardprep.reader.remote_shards import Part, RemoteShards
 from shardprep.storage.regular_file import regular_descriptor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
+_T = TypeVar("_T")
 _MAX_OPEN = 512
 """Number of shards open at a time; many a system gives a process 1,024 file descriptors."""
 
@@ -77,10 +77,10 @@ class _Descriptor:
 
 
 class LocalShards:
-    """Shards of a folder, each opened when it is first read; a copy in a process opens its own.
+    """Shards of a folder, opened at the first read, in each process anew.
 
-    Shards are read and not mapped: one that is cut in place, or an error of its disk, would end the
-    process with SIGBUS. A shard that was replaced by a rename is still read as it was.
+    They are not mapped: one that is cut in place would end the process with SIGBUS. A shard that
+    was replaced by a rename is still read as it was.
     """
 
     def __init__(self, folder: Path, shards: Mapping[str, Shard]) -> None:
@@ -108,12 +108,7 @@ class LocalShards:
         return f"remove {self.folder}, a cache that is made again"
 
     def read(self, part: Part) -> bytes:
-        """Return the bytes of a run, fewer where its shard ends before it does.
-
-        Raises:
-            DatasetError: the shard is gone, cannot be read, or is another than it was.
-
-        """
+        """Return the bytes of a run, fewer where its shard ends before it does."""
         file = self._opened(part.shard)  # held here, so that no other thread's opening closes it
         try:
             return os.pread(file.number, part.num_bytes, part.start)
@@ -122,11 +117,11 @@ class LocalShards:
             raise DatasetError(where, what, self.way_out()) from error
 
     def read_all(self, parts: Sequence[Part]) -> list[bytes]:
-        """Return the bytes of several runs. Raises as `read`."""
+        """Return the bytes of several runs."""
         return [self.read(part) for part in parts]
 
     def read_anew(self, part: Part) -> bytes:
-        """Return the bytes of a run that is damaged. Raises as `read`."""
+        """Return the bytes of a run that is damaged."""
         return self.read(part)
 
 
@@ -171,11 +166,8 @@ class Records:
     def payload(self, number: int) -> memoryview:
         """Return the payload of a record, 0 ≤ number < len.
 
-        Raises:
-            RecordError: it is damaged.
-            DatasetError: its shard is gone, cannot be read, or is another than it was.
-            StorageError: the store does not give it.
-
+        RecordError where it is damaged; DatasetError where its shard is gone or another than it
+        was; StorageError where the store does not give it.
         """
         name, _, offset = self.place(number)
         part = Part(name, offset, self.frames.length.item(number))
@@ -209,6 +201,24 @@ class Records:
                 framed = whole[start : start + part.num_bytes]
                 found.append(self._unframed(numbers.item(len(found)), part, framed))
         return [found[place] for place in places.tolist()]
+
+    def next_good(
+        self,
+        position: int,
+        use: Callable[[int], _T],
+        bad: Container[int],
+        note: Callable[[int, RecordError], None],
+    ) -> _T:
+        """Return `use` of the next record that is not `bad`; `note` is told of its RecordErrors."""
+        for step in range(1, len(self)):
+            at = (position + step) % len(self)
+            if at in bad:
+                continue
+            try:
+                return use(at)
+            except RecordError as error:
+                note(at, error)
+        raise DatasetError(self.where, "has no record that is good", "build the set again")
 
     def _unframed(self, number: int, part: Part, framed: Bytes) -> memoryview | RecordError:
         """Return the payload of a frame; the store is asked once more for one that is damaged."""
@@ -262,16 +272,8 @@ def open_records(
 ) -> Records:
     """Return the records that slices of shards mean, in their order.
 
-    Args:
-        folder: of the shards and their indexes; of the indexes alone, where shards are `remote`.
-        shards: those that the slices are of, and maybe others, by name.
-        slices: runs of records.
-        remote: where the shards are if not in the folder, checked for their sizes.
-        verify_crc: compare the checksums of each record that is read.
-
-    Raises:
-        DatasetError: a shard or an index is missing, or is not what the manifest says.
-
+    The folder has the indexes, and the shards unless they are `remote`. `shards` are those of the
+    slices, and maybe others, by name.
     """
     numbers = {name: number for number, name in enumerate(dict.fromkeys(s.shard for s in slices))}
     wanted = tuple(shards[name] for name in numbers)

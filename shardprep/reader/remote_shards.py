@@ -75,13 +75,7 @@ class RemoteShards:
         return str(self._shards[name].url)
 
     def read(self, part: Part) -> bytes:
-        """Return the bytes of one run.
-
-        Raises:
-            StorageError: the store does not give them.
-            DatasetError: the shard is not what the manifest says.
-
-        """
+        """Return the bytes of a run, of the copy or of the store."""
         errors = self._threads(part.shard).errors
         if part.shard in errors:
             raise errors[part.shard]
@@ -98,7 +92,7 @@ class RemoteShards:
         return objects.read_range(shard.url, shard.etag, part.start, part.num_bytes)
 
     def read_all(self, parts: Sequence[Part]) -> list[bytes]:
-        """Return the bytes of several runs, asked for side by side. Raises as `read`."""
+        """Return the bytes of several runs, asked for side by side."""
         return list(self._threads(parts[0].shard).readers.map(self.read, parts))
 
     def _threads(self, first: str) -> _Threads:
@@ -115,12 +109,7 @@ class RemoteShards:
 def open_remote(
     found: RemoteDataset, manifest: Manifest, wanted: Iterable[Shard], limit: int | None
 ) -> tuple[Path, RemoteShards]:
-    """Return a folder with the schema and the wanted indexes, and the wanted shards.
-
-    Raises:
-        DatasetError: one is missing, or not what the manifest says.
-
-    """
+    """Return a folder with the schema and the wanted indexes, and the wanted shards."""
     shards = {shard.name: found.shard(shard) for shard in wanted}
     folder = found.checked(manifest, (SCHEMA_FILE, *map(index_name, shards)))
     return folder, RemoteShards(shards, limit)

@@ -60,11 +60,7 @@ def even_splits(split: str, n: Count, *, drop_remainder: bool = False) -> tuple[
     """Return `n` parts of a split that together are the whole, as `tfds.even_splits` cuts them.
 
     The first ones have a record more where it does not come out even; `drop_remainder` leaves
-    these records out, so that all are of one size.
-
-    Raises:
-        DatasetError: `n` is below 1.
-
+    these records out, so that all are of one size. DatasetError where `n` is below 1.
     """
     return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
 
@@ -73,12 +69,8 @@ def select(manifest: Manifest, split: AnySplit) -> list[ShardSlice]:
     """Return the records that a split expression means, in its order.
 
     A percentage is rounded to the nearest record, so that [:P%] and [P%:] are the whole; negative
-    positions count from the end, and those beyond an end mean that end, as in Python; a percentage
-    beyond one is an error.
-
-    Raises:
-        DatasetError: the expression is malformed, names an unknown split, or selects nothing.
-
+    positions count from the end, and those beyond an end mean that end, as in Python. DatasetError
+    where it is malformed, has a percentage beyond 100, names an unknown split or selects nothing.
     """
     expression = split if isinstance(split, str) else split.split
     found: list[ShardSlice] = []

@@ -61,16 +61,13 @@ def identity(records: Records, order: Order, batching: Batching) -> str:
 
 
 def checked(where: str, state: object, of: str, batching: Batching) -> State:
-    """Return the place that a state says.
+    """Return the place that a state says, where it is one of these batches.
 
     Args:
         where: the call, for errors.
-        state: what `load_state_dict` is given.
-        of: the iterator's own `identity`.
-        batching: the iterator's own.
-
-    Raises:
-        DatasetError: it is no state, or one of other records, order or batches.
+        state: the argument of `load_state_dict`.
+        of: the `identity` of the iterator.
+        batching: the batches of the iterator.
 
     """
     if not isinstance(state, Mapping):

@@ -84,14 +84,11 @@ def open_subset(
     """Return the records of a split that are one reader's, such as a host's.
 
     Args:
-        path: a dataset's folder or address, or what it lies in.
+        path: folder or address of a dataset, or of what it lies in.
         split: as of `reader.load`.
-        reader: which reader this is, from 0, and of how many.
+        reader: number of this reader, from 0, and number of all.
         staging_bytes: as of `ReadConfig`.
         verify_crc: compare the checksums of each record that is read.
-
-    Raises:
-        DatasetError: as `reader.load`.
 
     """
     found = locate(path)
@@ -142,12 +139,7 @@ def record_bytes(manifest: Manifest) -> float:
 
 
 def check_readers(where: str, num_records: int, num_readers: int) -> None:
-    """See that there is a record for each of several readers.
-
-    Raises:
-        DatasetError: there are fewer records.
-
-    """
+    """Raise DatasetError where there are fewer records than readers."""
     if num_records < num_readers:
         what = f"{num_records} records cannot be shared by {num_readers} readers"
         raise DatasetError(where, what, "use fewer")

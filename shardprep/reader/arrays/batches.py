@@ -9,6 +9,7 @@ import itertools
 import warnings
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from shardprep.errors import DatasetError, RecordError
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from shardprep.reader.state import Batching
 
 _STATE = "Dataset.batches.load_state_dict"
-_ANEW = "build the set again"
 
 
 class Batches:
@@ -71,12 +71,7 @@ class Batches:
         return tuple(self._bad.values())
 
     def __len__(self) -> int:
-        """Return the batches of all epochs, wherever this iterator is: what a progress bar asks.
-
-        Raises:
-            TypeError: there is no end of epochs.
-
-        """
+        """Return the batches of all epochs, for progress bars; TypeError where they have no end."""
         if self._options.epochs is None:
             raise TypeError(
                 "epochs=None has batches without end; steps_per_epoch counts those of one"
@@ -166,21 +161,10 @@ class Batches:
             if self._options.on_error == "raise":
                 raise filling.errors[row]
             self._note(filling.numbers[row], filling.errors[row])
-            self._replace(filling, row)
+            records, columns = self._examples.records, filling.columns
+            fill = partial(self._examples.fill, columns=columns, row=row)
+            records.next_good(filling.numbers[row], fill, self._bad, self._note)
         return filling.columns
-
-    def _replace(self, filling: Filling, row: int) -> None:
-        """Fill the row of a bad record with the next good one; the first comes after the last."""
-        number = self._order.num_records
-        for step in range(1, number):
-            at = (filling.numbers[row] + step) % number
-            if at in self._bad:
-                continue
-            try:
-                return self._examples.fill(at, filling.columns, row)
-            except RecordError as error:
-                self._note(at, error)
-        raise DatasetError(self._examples.records.where, "has no record that is good", _ANEW)
 
     def _note(self, number: int, error: RecordError) -> None:
         """Warn of a bad record, once."""

@@ -31,12 +31,7 @@ class Op:
 
 
 def on_batch(change: Callable[[Any], Any], images: Any) -> Any:
-    """Call `change` with a batch of images; one image is a batch of one.
-
-    Raises:
-        DatasetError: these are not images.
-
-    """
+    """Call `change` with a batch of images; one image is a batch of one."""
     images = tf.convert_to_tensor(images)
     if images.shape.rank not in (3, 4) or images.shape[-1] != 3:
         raise DatasetError(

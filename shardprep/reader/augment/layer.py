@@ -70,12 +70,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
 
 
 def to_config(op: Any) -> dict[str, Any]:
-    """Return an op as JSON can hold it.
-
-    Raises:
-        DatasetError: it is none of this package.
-
-    """
+    """Return an op of this package as JSON can hold it."""
     if _OPS.get(type(op).__name__) is not type(op):
         raise DatasetError(
             "augment.Layer", f"{op!r} cannot be saved with a model", "give ops of reader.augment"

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from shardprep.dataset import example
 from shardprep.dataset.schema import IMAGE
-from shardprep.errors import DatasetError, RecordError
+from shardprep.errors import RecordError
 from shardprep.reader.options import BadRecord
 from shardprep.reader.tf.python_calls import in_python
 
@@ -54,7 +54,7 @@ class GoodRecords:
         found = []
         for at, one in zip(positions.tolist(), self._subset.records.read(positions), strict=True):
             if isinstance(one, RecordError):
-                self._note(at, one.what)
+                self._note(at, one)
                 found.append(self._in_place_of(at)[0])
             else:
                 found.append(bytes(one))
@@ -73,34 +73,34 @@ class GoodRecords:
             return self._in_place_of(int(position))
         try:
             return data, self._pixels(data)
-        except (RecordError, tf.errors.InvalidArgumentError) as error:
+        except RecordError as error:
             at = int(position)
-            self._note(at, _reason(error))
+            self._note(at, error)
             return self._in_place_of(at)
 
     def _pixels(self, payload: bytes) -> Any:
         (data,) = example.decode(payload).get(IMAGE) or (b"",)
-        return self._decoder.image(tf.constant(data))
+        try:
+            return self._decoder.image(tf.constant(data))
+        except tf.errors.InvalidArgumentError as error:
+            what = str(error.message).splitlines()[0].partition(" [Op:")[0]
+            raise RecordError("image", what) from error
 
     def _in_place_of(self, position: int) -> tuple[bytes, Any]:
-        """Return the record behind a bad one and its pixels; the first one is behind the last."""
+        """Return the bytes and the pixels of the record that stands in for a bad one."""
         if not self._replaces:
             return b"", np.zeros((*self._size, 3), np.uint8)
         records = self._subset.records
-        for step in range(1, len(records)):
-            at = (position + step) % len(records)
-            if at in self._bad:
-                continue
-            try:
-                data = bytes(records.payload(at))
-                return data, self._pixels(data)
-            except (RecordError, tf.errors.InvalidArgumentError) as error:
-                self._note(at, _reason(error))
-        raise DatasetError(records.where, "has no record that is good", "build the set again")
 
-    def _note(self, position: int, reason: str) -> None:
+        def both(at: int) -> tuple[bytes, Any]:
+            data = bytes(records.payload(at))
+            return data, self._pixels(data)
+
+        return records.next_good(position, both, self._bad, self._note)
+
+    def _note(self, position: int, error: RecordError) -> None:
         """Tell of a bad record, once."""
-        bad = BadRecord(*self._subset.records.place(position), reason)
+        bad = BadRecord(*self._subset.records.place(position), error.what)
         with self._lock:
             if position in self._bad:
                 return
@@ -111,10 +111,3 @@ class GoodRecords:
                 self._tell(bad)
             else:
                 _log.warning("%s; left out, %d so far", bad, len(self._bad))
-
-
-def _reason(error: Any) -> str:
-    """Return what is wrong with a record, of an error of ours or of TensorFlow."""
-    if isinstance(error, RecordError):
-        return error.what
-    return str(error.message).splitlines()[0].partition(" [Op:")[0]

@@ -48,10 +48,6 @@ def distribute(strategy: Any, request: Request) -> Any:
     """Return the distributed dataset of a request whose batches are those of all replicas.
 
     Each host reads a range of records of its own.
-
-    Raises:
-        DatasetError: a batch cannot be parted evenly among the replicas.
-
     """
     replicas = strategy.num_replicas_in_sync
     if request.batch_size is None or request.batch_size % replicas:
