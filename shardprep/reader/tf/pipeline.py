@@ -147,6 +147,15 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
     in_order = _in_order(request)
     num_calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
     good = None if config.on_error == "raise" else GoodRecords(subset, decoder, request)
+    by_batch = size is not None and subset.schema.image.encoding == "raw" and good is None
+    if by_batch and not config.service and not subset.records.is_remote:
+        drop = request.drop_remainder
+        batches = counted(reading.batches(size or 1, drop=drop), total, size or 1, drop=drop)
+        return batches.map(
+            _tagged(lambda records, _: decoder.batch(records), finish),
+            num_calls,
+            deterministic=in_order,
+        )
     if config.service:
         dataset = served_records(subset, reading.order, request)
     else:
@@ -163,7 +172,7 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
         drop = request.drop_remainder
         return dataset.batch(size, drop, tf.data.AUTOTUNE, deterministic=in_order)
 
-    if size is not None and subset.schema.image.encoding == "raw" and good is None:
+    if by_batch:
         # One call for a whole batch: per record it would cost more than what it does.
         decode = _tagged(lambda records, _: decoder.batch(records), finish)
         return batch(dataset).map(decode, num_calls, deterministic=in_order)

@@ -55,19 +55,24 @@ class Reading:
 
     def records(self, read: Read | None = None) -> Any:
         """Return the dataset of (bytes, tag), one by one; by default a bad record is an error."""
-        subset, read = self.subset, read or self.read
+        subset = self.subset
         # What is in object storage is asked for a group at a time: much of it lies together.
         size = self.order.group_records if subset.records.is_remote else subset.block_length
+        return self.batches(size, read).unbatch()
+
+    def batches(self, size: int, read: Read | None = None, *, drop: bool = False) -> Any:
+        """Return the dataset of batches of (bytes, tag); the last one may have fewer."""
+        number, read = self.subset.num_records, read or self.read
 
         def payloads(tags: Ints) -> Any:
-            return [np.array(read(tags % subset.num_records), object)]
+            return [np.array(read(tags % number), object)]
 
         def call(tags: Any) -> tuple[Any, Any]:
             (found,) = in_python(payloads, [tags], [tf.TensorSpec(tags.shape, tf.string)])
             return found, tags
 
         calls = self.request.config.num_parallel_calls_for_interleave_files or _NUM_READS
-        return self.tags(size).map(call, calls, deterministic=True).unbatch()
+        return self.tags(size, drop=drop).map(call, calls, deterministic=True)
 
     def read(self, positions: Ints) -> list[bytes]:
         """Return the bytes of the records at some positions. Raises the error of a bad one."""
