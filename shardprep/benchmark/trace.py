@@ -50,6 +50,7 @@ def trace(name: str, source: Source, step_s: float) -> Timeline:
     steps: list[Span] = []
     with (
         _timed(Records, "payload") as read,
+        _timed(Records, "read") as read_many,
         _timed(Values, "fill") as decode,
         _profiled() as events,
     ):
@@ -64,6 +65,7 @@ def trace(name: str, source: Source, step_s: float) -> Timeline:
         inside = ((max(start, begin), min(end, stop)) for start, end in spans)
         return tuple((a - begin, b - begin) for a, b in union(inside))
 
+    read += read_many
     read += [(start, end) for event, start, end in events if _READ.match(event)]
     decode += [(start, end) for event, start, end in events if _DECODE.match(event)]
     return Timeline(

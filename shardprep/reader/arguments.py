@@ -29,7 +29,7 @@ _MAX_SHOWN = 60
 
 
 class Arguments:
-    """What each argument of a call may be, in the order of its parameters."""
+    """The kind of each argument of a call, in the order of its parameters."""
 
     def __init__(self, where: str, *calls: Callable[..., Any]) -> None:
         """Read the annotations of functions or dataclasses; `where` is the call, for errors."""
