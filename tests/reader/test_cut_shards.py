@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from shardprep import reader
 from shardprep.errors import DatasetError
 from tests.support.builders import animals, build, write, zip_bytes
+from tests.support.program import Program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,9 +51,7 @@ def test_a_cut_shard_is_an_error_and_no_signal(folder: Path, batches: str) -> No
             "from shardprep.reader.tf import batch_decode\n"
             "batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {'jpeg': 99, 'raw': 99}\n"
         ) + code
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False
-    )
+    done = Program(code, folder).wait()
     assert done.returncode == 0, (done.returncode, done.stderr)
     assert "its shard was cut while it was read: 0 of " in done.stdout
     assert f"{folder}/" in done.stdout

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import socket
-import subprocess
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
@@ -19,6 +17,7 @@ from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
 from tests.support.builders import animals, build, write, zip_bytes
+from tests.support.program import Program, run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +44,12 @@ def keys(dataset: Any) -> list[str]:
     return [key.decode() for batch in found for key in batch]
 
 
+def stored(folder: Path) -> list[str]:
+    """Return the keys of train in the order of items.parquet, which is that of the records."""
+    rows = pq.read_table(folder / "items.parquet").to_pylist()
+    return [row["key"] for row in rows if (row["status"], row["split"]) == ("written", "train")]
+
+
 def batches(dataset: Any) -> list[list[bytes]]:
     """Return the keys of each batch."""
     return [one["image/filename"].numpy().tolist() for one in dataset]
@@ -60,10 +65,10 @@ def load(folder: Path, split: str | reader.EvenSplit = "train", **options: Any) 
 
 @pytest.mark.thorough
 def test_an_epoch_is_mixed_over_all_shards(sets: dict[str, Path]) -> None:
-    unshuffled = keys(load(sets["png"], shuffle=False))
-    place = {key: i for i, key in enumerate(unshuffled)}
-    for seed in range(4):
-        found = [place[key] for key in keys(load(sets["png"], seed=seed))]
+    place = {key: i for i, key in enumerate(stored(sets["png"]))}
+    every = [place[key] for key in keys(load(sets["png"], seed=0, repeat=4))]
+    for start in range(0, 4 * NUM_TRAIN, NUM_TRAIN):
+        found = every[start : start + NUM_TRAIN]
         assert sorted(found) == list(range(NUM_TRAIN))
         assert abs(np.corrcoef(found, range(NUM_TRAIN))[0, 1]) < 5 / np.sqrt(NUM_TRAIN)
         assert np.mean(np.abs(np.diff(found)) == 1) < 0.25  # in a group of 20, of blocks of 4
@@ -71,7 +76,7 @@ def test_an_epoch_is_mixed_over_all_shards(sets: dict[str, Path]) -> None:
 
 def test_records_of_a_block_stay_in_its_group(sets: dict[str, Path]) -> None:
     """What holds memory down: a group is all that is mixed at a time."""
-    place = {key: i for i, key in enumerate(keys(load(sets["png"], "train[:37]", shuffle=False)))}
+    place = {key: i for i, key in enumerate(stored(sets["png"]))}
     config = ReadConfig(interleave_block_length=5, interleave_cycle_length=2)
     dataset = load(sets["png"], "train[:37]", seed=1, read_config=config)
     found = [place[key] for key in keys(dataset)]
@@ -94,8 +99,8 @@ def test_the_order_is_that_of_the_seed_whatever_runs_in_parallel(sets: dict[str,
     assert orders[0] == orders[1]
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("shuffle", [True, 20, False])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("shuffle", [True, 20])
 def test_the_order_is_the_same_from_every_cache(
     sets: dict[str, Path], tmp_path: Path, shuffle: int
 ) -> None:
@@ -109,16 +114,14 @@ def test_the_order_is_the_same_from_every_cache(
 # Going on
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("form", "options"),
     [
         ("png", {}),
-        ("raw", {"drop_remainder": True}),
-        ("png", {"cache": "memory"}),
         ("raw", {"shuffle": 20}),
-        ("png", {"shuffle": False}),
-        ("png", {"read_config": ReadConfig(pad_batches=True)}),
+        ("raw", {"shuffle": False, "drop_remainder": True}),
+        ("png", {"cache": "memory", "read_config": ReadConfig(pad_batches=True)}),
     ],
 )
 def test_a_saved_place_goes_on_with_the_batches_that_were_left(
@@ -134,23 +137,23 @@ def test_a_saved_place_goes_on_with_the_batches_that_were_left(
         return [one.numpy().tolist() for one in batch]
 
     whole = fresh(3)
-    epochs = [[values(batch) for batch in whole] for _ in range(2)]
+    epochs: list[list[Any]] = [[], []]
+    states: dict[tuple[int, int], dict[str, Any]] = {}
+    for epoch in epochs:
+        for batch in whole:
+            epoch.append(values(batch))
+            state = whole.state_dict()
+            states[state["epoch"], state["batch"]] = json.loads(json.dumps(state))
     assert [len(epoch) for epoch in epochs] == [len(whole)] * 2
     assert (epochs[0] == epochs[1]) == (options.get("shuffle") is False)
-    for epoch, done in ((0, 4), (1, 1), (1, len(whole))):
-        first = fresh(3)
-        state: dict[str, Any] = {}
-        for i, _ in ((i, _) for _ in range(epoch + 1) for i, _ in enumerate(first)):
-            state = first.state_dict()
-            if (state["epoch"], state["batch"]) == (epoch, done):
-                break
-            del i
-        assert len(json.dumps(state)) < 100
-        other = fresh(99)  # the seed comes with the state
-        other.load_state_dict(json.loads(json.dumps(state)))
-        assert [values(batch) for batch in other] == epochs[epoch][done:]
-        if epoch == 0:
-            assert [values(batch) for batch in other] == epochs[1]
+    assert all(len(json.dumps(state)) < 100 for state in states.values())
+    other = fresh(99)  # the seed comes with the state
+    other.load_state_dict(states[0, 4])
+    assert [values(batch) for batch in other] == epochs[0][4:]
+    assert [values(batch) for batch in other] == epochs[1]
+    for done in (1, len(whole)):
+        other.load_state_dict(states[1, done])
+        assert [values(batch) for batch in other] == epochs[1][done:]
 
 
 def test_iterate_gives_what_load_gives(sets: dict[str, Path]) -> None:
@@ -161,14 +164,13 @@ def test_iterate_gives_what_load_gives(sets: dict[str, Path]) -> None:
         assert batches(same) == batches(dataset)
 
 
-@pytest.mark.parametrize("change", [{"batch_size": 8}, {"shuffle": False}, {"split": "train[:80]"}])
-def test_a_state_of_something_else_is_refused(
-    sets: dict[str, Path], change: dict[str, Any]
-) -> None:
+def test_a_state_of_something_else_is_refused(sets: dict[str, Path]) -> None:
     saved = reader.iterate(sets["png"], batch_size=16).state_dict()
-    other = reader.iterate(sets["png"], **{"batch_size": 16, **change})
-    with pytest.raises(DatasetError, match="load it with the dataset"):
-        other.load_state_dict(saved)
+    changes: list[dict[str, Any]] = [{"batch_size": 8}, {"shuffle": False}, {"split": "train[:80]"}]
+    for change in changes:
+        other = reader.iterate(sets["png"], **{"batch_size": 16, **change})
+        with pytest.raises(DatasetError, match="load it with the dataset"):
+            other.load_state_dict(saved)
 
 
 def test_an_epoch_a_loop_is_not_repeated(sets: dict[str, Path]) -> None:
@@ -179,11 +181,11 @@ def test_an_epoch_a_loop_is_not_repeated(sets: dict[str, Path]) -> None:
 # Who reads what
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("n", "drop"), [(1, False), (4, False), (4, True), (7, False), (140, True)]
 )
 def test_even_splits_are_those_of_tfds(sets: dict[str, Path], n: int, drop: int) -> None:
+    """To `Dataset`, which reads the same records as `load`; one is loaded as well."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(str(sets["png"]))
@@ -193,32 +195,33 @@ def test_even_splits_are_those_of_tfds(sets: dict[str, Path], n: int, drop: int)
     assert len(ours) == n
     for i in {0, n // 2, n - 1}:
         expected = keys(builder.as_dataset(split=theirs[i], read_config=config))
-        assert keys(load(sets["png"], ours[i], shuffle=False)) == expected
+        dataset = reader.Dataset(sets["png"], ours[i], decode=False)
+        assert [one["image/filename"] for one in dataset] == expected
+        if (n, i) == (7, 3):
+            assert keys(load(sets["png"], ours[i], shuffle=False)) == expected
 
 
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("number", [2, 3, 7])
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_readers_share_the_records(sets: dict[str, Path], number: int, shuffle: int) -> None:
+def test_readers_share_the_records(sets: dict[str, Path]) -> None:
     """More readers than shards as well: none is idle, none has a record more than one."""
     parts = []
-    for i in range(number):
-        config = ReadConfig(num_shards=number, shard_index=i, interleave_block_length=4)
-        parts.append(keys(load(sets["png"], shuffle=shuffle, seed=1, read_config=config)))
-    assert Counter(itertools.chain.from_iterable(parts)) == Counter(
-        keys(load(sets["png"], shuffle=False))
-    )
+    for i in range(5):
+        config = ReadConfig(num_shards=5, shard_index=i, interleave_block_length=4)
+        parts.append(keys(load(sets["png"], "train[:147]", seed=1, read_config=config)))
+    assert sorted(itertools.chain.from_iterable(parts)) == sorted(stored(sets["png"])[:147])
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("number", [4, 7, 11])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("number", [4, 11])
 def test_readers_have_as_many_batches(sets: dict[str, Path], number: int) -> None:
-    """Of 150 records 4 readers have 38 or 37, 7 have 22 or 21, 11 have 14 or 13."""
+    """Of 150 records 4 readers have 38 or 37, 11 have 14 or 13; the first has most, the last least.
+
+    A reader's batches follow from its own records and from the most that one has.
+    """
     size = 150 // number
     for pad in (False, True):
         found = []
-        for i in range(number):
+        for i in (0, number - 1):
             config = ReadConfig(num_shards=number, shard_index=i, pad_batches=pad)
             dataset = reader.load(
                 sets["raw"],
@@ -229,7 +232,7 @@ def test_readers_have_as_many_batches(sets: dict[str, Path], number: int) -> Non
             )
             found.append([len(one[0]) for one in dataset])
             assert dataset.cardinality() == len(found[-1])
-        assert found == [[size] * (2 if pad else 1)] * number
+        assert found == [[size] * (2 if pad else 1)] * 2
 
 
 def test_an_input_context_says_who_reads_what(sets: dict[str, Path]) -> None:
@@ -238,7 +241,7 @@ def test_an_input_context_says_who_reads_what(sets: dict[str, Path]) -> None:
         context = tf.distribute.InputContext(2, i, 4)
         config = ReadConfig(input_context=context)
         parts.append(keys(load(sets["png"], shuffle=False, read_config=config)))
-    assert list(itertools.chain.from_iterable(parts)) == keys(load(sets["png"], shuffle=False))
+    assert list(itertools.chain.from_iterable(parts)) == stored(sets["png"])
 
 
 @pytest.mark.parametrize(("index", "number"), [(2, 2), (-1, 2), (0, 0), (0, 151)])
@@ -247,20 +250,20 @@ def test_a_reader_that_cannot_be_is_refused(sets: dict[str, Path], index: int, n
         load(sets["png"], read_config=ReadConfig(shard_index=index, num_shards=number))
 
 
-@pytest.mark.parametrize("form", ["png", "raw"])
-def test_a_padded_batch_says_what_is_real(sets: dict[str, Path], form: str) -> None:
+def test_a_padded_batch_says_what_is_real(sets: dict[str, Path]) -> None:
     config = ReadConfig(pad_batches=True)
     options: dict[str, Any] = {"batch_size": 40, "shuffle": False}
-    padded = list(reader.load(sets[form], read_config=config, **options).as_numpy_iterator())
-    plain = list(reader.load(sets[form], **options).as_numpy_iterator())
-    assert [mask.sum() for *_, mask in padded] == [40, 40, 40, 30]
-    for (images, labels, mask), (real, classes) in zip(padded, plain, strict=True):
-        assert len(images) == len(labels) == 40
-        assert np.array_equal(images[mask == 1], real)
-        assert np.array_equal(labels[mask == 1], classes)
-        assert not images[mask == 0].any()
+    plain = list(reader.load(sets["png"], **options).as_numpy_iterator())
+    for form in ("png", "raw"):
+        padded = list(reader.load(sets[form], read_config=config, **options).as_numpy_iterator())
+        assert [mask.sum() for *_, mask in padded] == [40, 40, 40, 30]
+        for (images, labels, mask), (real, classes) in zip(padded, plain, strict=True):
+            assert len(images) == len(labels) == 40
+            assert np.array_equal(images[mask == 1], real)
+            assert np.array_equal(labels[mask == 1], classes)
+            assert not images[mask == 0].any()
     features = reader.load(
-        sets[form], read_config=config, as_supervised=False, **options
+        sets["png"], read_config=config, as_supervised=False, **options
     ).as_numpy_iterator()
     *_, (last, mask) = features
     assert [bool(key) for key in last["image/filename"]] == [bool(one) for one in mask]
@@ -269,7 +272,7 @@ def test_a_padded_batch_says_what_is_real(sets: dict[str, Path], form: str) -> N
 @pytest.mark.thorough
 def test_replicas_of_one_host_share_every_record(sets: dict[str, Path]) -> None:
     """Two virtual devices, in a process of their own: they cannot be made in this one."""
-    found = run_python(
+    found = run_program(
         """
         import sys, tensorflow as tf
         two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -314,13 +317,13 @@ def test_hosts_of_a_strategy_read_every_record_once(sets: dict[str, Path]) -> No
     """
     cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
     hosts = [
-        start_python(program, sets["raw"], TF_CONFIG=json.dumps(
+        Program(program, sets["raw"], TF_CONFIG=json.dumps(
             {"cluster": cluster, "task": {"type": "worker", "index": i}}))
         for i in range(2)
     ]  # fmt: skip
-    said = [host.communicate(timeout=240)[0].split() for host in hosts]
+    said = [host.wait().stdout.split() for host in hosts]
     assert [one[0] for one in said] == ["10", "10"]
-    assert Counter(said[0][1:] + said[1][1:]) == Counter(keys(load(sets["raw"], shuffle=False)))
+    assert Counter(said[0][1:] + said[1][1:]) == Counter(stored(sets["raw"]))
 
 
 def test_a_batch_that_replicas_cannot_share_is_refused(sets: dict[str, Path]) -> None:
@@ -347,7 +350,7 @@ def test_a_service_reads_every_record_once(sets: dict[str, Path]) -> None:
         found = batches(dataset)
         assert dataset.cardinality() == len(found) == -(-NUM_TRAIN * times // 16)
         assert Counter(key for batch in found for key in batch) == Counter(
-            key.encode() for key in keys(load(sets[form], shuffle=False)) * times
+            key.encode() for key in stored(sets[form]) * times
         )
     with pytest.warns(reader.Advice, match="repeat=True"):
         load(sets["png"], batch_size=16, read_config=config)
@@ -373,21 +376,3 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
-
-
-def start_python(program: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
-    import textwrap
-
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program), str(folder)],
-        env={**os.environ, **environment, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run_python(program: str, folder: Path) -> str:
-    process = start_python(program, folder)
-    said, _ = process.communicate(timeout=240)
-    assert process.returncode == 0
-    return said

@@ -1,0 +1,145 @@
+"""Programs in processes of their own that need not wait until TensorFlow is imported.
+
+A process that has imported it, and used none of it, forks for each of them: that takes no time,
+and the import takes seconds. Tests of what a program imports, and of how it ends, start it anew.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+Done = subprocess.CompletedProcess[str]
+"""A program that has ended: its exit code, stdout and stderr."""
+
+
+class Program:
+    """A program that runs."""
+
+    def __init__(self, code: str, *arguments: object, **environment: str) -> None:
+        """Begin it, with these arguments; some variables are set for it beside those of here."""
+        self._folder = Path(tempfile.mkdtemp())
+        self._arguments = ["-c", *map(str, arguments)]
+        task = {
+            "folder": str(self._folder),
+            "code": textwrap.dedent(code),
+            "argv": self._arguments,
+            "environment": {**os.environ, **environment},
+        }
+        self._server = _server()
+        assert self._server.stdin
+        self._server.stdin.write(json.dumps(task).encode() + b"\n")
+        self._server.stdin.flush()
+
+    def wait(self, timeout_s: float = 240) -> Done:
+        """Return what it has printed and its exit code, below 0 the signal, when it has ended."""
+        code = self._folder / "code"
+        until = time.monotonic() + timeout_s
+        while not code.exists():
+            assert self._server.poll() is None, "the process that forks has ended"
+            if time.monotonic() > until:
+                os.kill(int((self._folder / "pid").read_text()), signal.SIGKILL)
+                raise subprocess.TimeoutExpired(self._arguments, timeout_s)
+            time.sleep(0.01)
+        out, errors = ((self._folder / name).read_text() for name in ("out", "errors"))
+        done = Done(self._arguments, int(code.read_text()), out, errors)
+        shutil.rmtree(self._folder)
+        return done
+
+
+def run_program(code: str, *arguments: object, **environment: str) -> str:
+    """Run a program; return what it has printed. It is an error if the program ends with one."""
+    done = Program(code, *arguments, **environment).wait()
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@functools.cache
+def _server() -> subprocess.Popen[bytes]:
+    """Return the process that forks; it ends with this one."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def end() -> None:
+        assert server.stdin
+        server.stdin.close()
+        server.wait()
+
+    atexit.register(end)
+    return server
+
+
+def _serve() -> None:
+    import tensorflow as tf  # noqa: F401 - this takes seconds
+
+    import shardprep.reader  # noqa: F401
+
+    for line in sys.stdin.buffer:
+        if os.fork() == 0:
+            _keep(json.loads(line))
+            os._exit(0)
+        while _any_ended():
+            pass
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
+def _any_ended() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG) != (0, 0)
+    except ChildProcessError:
+        return False
+
+
+def _keep(task: dict[str, Any]) -> None:
+    """Fork a program, wait for its end, and say how it was."""
+    folder = Path(task["folder"])
+    pid = os.fork()
+    if pid == 0:
+        _run(folder, task)
+    (folder / "pid").write_text(str(pid))
+    _, status = os.waitpid(pid, 0)
+    (folder / "code.new").write_text(str(os.waitstatus_to_exitcode(status)))
+    (folder / "code.new").rename(folder / "code")
+
+
+def _run(folder: Path, task: dict[str, Any]) -> None:
+    """Be the program, to its end."""
+    for number, name in ((1, "out"), (2, "errors")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.clear()
+    os.environ.update(task["environment"])
+    sys.argv = task["argv"]
+    code = 0
+    try:
+        exec(task["code"], {"__name__": "__main__"})
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()
