@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -34,12 +35,12 @@ from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.json_page import printed
-from tests.support.object_store import Fault, process_environment, wait_until
+from tests.support.object_store import Bucket, Fault, process_environment, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.object_store import Bucket, Proxy, Request
+    from tests.support.object_store import ObjectStore, Proxy, Request
 
 TEXT = (Path(__file__).parents[2] / "docs" / "remote_reading.md").read_text()
 KEY = "sets/pets/1.0.0"
@@ -55,11 +56,35 @@ def _local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(source, tmp / "out", size="32x24", labels="prefix", shards=5).path
 
 
-@pytest.fixture(name="url")
-def _url(local: Path, bucket: Bucket) -> str:
-    for name, data in tree(local).items():
+def put(bucket: Bucket, folder: Path) -> str:
+    """Upload a dataset folder; return its address."""
+    for name, data in tree(folder).items():
         bucket.put(f"{KEY}/{name}", data)
     return f"{bucket.url}/{KEY}"
+
+
+@pytest.fixture(name="shared_url", scope="module")
+def _shared_url(local: Path, object_store: ObjectStore) -> str:
+    return put(Bucket(object_store, f"b-{uuid.uuid4().hex[:20]}"), local)
+
+
+@pytest.fixture(name="url")
+def _url(shared_url: str, bucket: Bucket) -> str:
+    """Return the address of the dataset in a bucket that nobody changes; the cache is empty."""
+    del bucket
+    return shared_url
+
+
+@pytest.fixture(name="own_url")
+def _own_url(local: Path, bucket: Bucket) -> str:
+    """Return the address of the dataset in the test's own bucket."""
+    return put(bucket, local)
+
+
+@pytest.fixture(name="expected", scope="module")
+def _expected(local: Path) -> list[tuple[bytes, list[int]]]:
+    """Return the batches of the folder."""
+    return batches(local)
 
 
 class Told:
@@ -97,35 +122,45 @@ def batches(place: str | Path, **options: Any) -> list[tuple[bytes, list[int]]]:
 # --- the same batches ----------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"shuffle": False},
-        {"shuffle": 50},
-        {"split": "train[10:250]+validation"},
-        {"read_config": ReadConfig(staging_bytes=0)},
-        {"read_config": ReadConfig(staging_bytes=0, on_error="skip"), "shuffle": False},
-        {"read_config": ReadConfig(interleave_block_length=5, interleave_cycle_length=3)},
-        {"read_config": ReadConfig(num_shards=3, shard_index=1)},
-        {"cache": "memory"},
+    ("options", "same"),
+    [  # what is read in which order, and another way of reading it
+        ({}, True),
+        ({"read_config": ReadConfig(staging_bytes=0)}, True),
+        ({"cache": "memory"}, True),
+        (
+            {"shuffle": False, "read_config": ReadConfig(staging_bytes=0, on_error="skip")},
+            False,
+        ),
+        ({"split": "train[10:250]+validation", "shuffle": 50}, False),
+        (
+            {
+                "read_config": ReadConfig(
+                    num_shards=3, shard_index=1,
+                    interleave_block_length=5, interleave_cycle_length=3,
+                )
+            },
+            False,
+        ),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_load_gives_the_batches_of_the_folder(
-    local: Path, url: str, options: dict[str, Any]
-) -> None:
-    assert batches(url, **options) == batches(local, **options)
+    local: Path, url: str, expected: list[Any], options: dict[str, Any], same: bool  # noqa: FBT001
+) -> None:  # fmt: skip
+    assert batches(url, **options) == (expected if same else batches(local, **options))
 
 
 def test_decoded_images_are_kept_in_a_folder(local: Path, url: str, tmp_path: Path) -> None:
-    assert batches(url, cache=tmp_path / "kept") == batches(local)
+    """Those of two shards, from within the first to within the second."""
+    split = "train[50:70]"
+    assert batches(url, split=split, cache=tmp_path / "kept") == batches(local, split=split)
 
 
 def test_an_epoch_goes_on_where_it_stopped_here_or_there(local: Path, url: str) -> None:
     places: list[str | Path] = [local, url]
-    whole = [labels.numpy().tolist() for _, labels in iterate(local, batch_size=16, seed=5)]
+    whole = [labels.tolist() for _, labels in Dataset(local).batches(16, shuffle=True, seed=5)]
     for begun, continued in (places, places[::-1]):
         first = iterate(begun, batch_size=16, seed=5)
         head = [labels.numpy().tolist() for _, labels in itertools.islice(first, 4)]
@@ -169,9 +204,9 @@ def test_shards_are_copied_once_and_then_the_store_is_not_asked(url: str, proxy:
     assert proxy.count() == 1, "one listing"
 
 
-def test_copies_stay_within_the_limit(local: Path, url: str) -> None:
+def test_copies_stay_within_the_limit(local: Path, url: str, expected: list[Any]) -> None:
     limit = shard_bytes(local) // 2
-    assert batches(url, read_config=ReadConfig(staging_bytes=limit)) == batches(local)
+    assert batches(url, read_config=ReadConfig(staging_bytes=limit)) == expected
     wait_until(lambda: copying() == 0)
     assert 0 < sum(one.stat().st_size for one in copies()) <= limit
 
@@ -213,7 +248,7 @@ def test_reading_goes_on_where_copies_vanish(local: Path, url: str) -> None:
 
 @pytest.mark.parametrize("size", [None, 100])
 def test_a_copy_that_the_disk_has_damaged_is_not_used(
-    local: Path, url: str, size: int | None
+    local: Path, url: str, expected: list[Any], size: int | None
 ) -> None:
     (shard, *_) = (one for one in remote_shards(url) if one.url.name == FIRST)
     staged = StagedShards()
@@ -221,7 +256,7 @@ def test_a_copy_that_the_disk_has_damaged_is_not_used(
     data = bytearray(staged.path(shard).read_bytes()[:size])
     data[50] ^= 1
     staged.path(shard).write_bytes(data)
-    assert batches(url) == batches(local)
+    assert batches(url) == expected
     assert Dataset(url)[0]["image/filename"] == Dataset(local)[0]["image/filename"]
 
 
@@ -252,7 +287,7 @@ def test_two_processes_copy_each_shard_once(url: str, proxy: Proxy) -> None:
 
 
 def test_a_killed_process_leaves_nothing_under_a_shard_s_name(
-    local: Path, url: str, proxy: Proxy
+    url: str, expected: list[Any], proxy: Proxy
 ) -> None:
     slow = Fault(bytes_per_s=100.0)
     proxy.rule = lambda request: slow if is_whole_shard(request) else None
@@ -262,7 +297,7 @@ def test_a_killed_process_leaves_nothing_under_a_shard_s_name(
     one.communicate(timeout=60)
     assert not copies()
     proxy.reset()
-    assert batches(url) == batches(local)
+    assert batches(url) == expected
     wait_until(lambda: len(copies()) == 5)
     assert not list((cache_root() / "shards").glob("*.part"))
 
@@ -275,23 +310,23 @@ def test_a_program_ends_while_shards_are_on_their_way(url: str, proxy: Proxy) ->
     assert one.returncode == 0
 
 
-def test_documents_are_never_stale(url: str, bucket: Bucket, tmp_path: Path) -> None:
-    assert len(Dataset(url)) == NUM_TRAIN
+def test_documents_are_never_stale(own_url: str, bucket: Bucket, tmp_path: Path) -> None:
+    assert len(Dataset(own_url)) == NUM_TRAIN
     source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
     other = build(source, tmp_path / "out", size="32x24", labels="prefix", shards=5).path
     for name, data in tree(other).items():
         bucket.put(f"{KEY}/{name}", data)
-    assert len(Dataset(url)) == 40
-    assert [one.tobytes() for one, _ in Dataset(url).batches(8, seed=0)] == [
+    assert len(Dataset(own_url)) == 40
+    assert [one.tobytes() for one, _ in Dataset(own_url).batches(8, seed=0)] == [
         one.tobytes() for one, _ in Dataset(other).batches(8, seed=0)
     ]
 
 
-def test_the_store_may_fail_now_and_then(local: Path, url: str, proxy: Proxy) -> None:
+def test_the_store_may_fail_now_and_then(url: str, expected: list[Any], proxy: Proxy) -> None:
     faults = [Fault(status=503), None, Fault(is_reset=True), None, Fault(cut_at=20), None, None]
     turn = itertools.cycle(faults)
     proxy.rule = lambda _: next(turn)
-    assert batches(url) == batches(local)
+    assert batches(url) == expected
 
 
 def test_a_forked_process_says_how_to_start_another(url: str) -> None:
@@ -351,7 +386,7 @@ def flipped(data: bytes) -> bytes:
 )
 @pytest.mark.parametrize("read", [load, Dataset])
 def test_a_file_that_is_not_what_it_was_is_an_error(
-    url: str,
+    own_url: str,
     bucket: Bucket,
     name: str,
     change: Callable[[bytes], bytes] | None,
@@ -364,16 +399,16 @@ def test_a_file_that_is_not_what_it_was_is_an_error(
     else:
         bucket.put(key, change(bucket.read(key)))
     with pytest.raises(DatasetError, match=what) as error:
-        read(url)
+        read(own_url)
     assert error.value.where == f"{bucket.url}/{key}" or name == index_name(FIRST)
-    assert error.value.where.startswith(url)
+    assert error.value.where.startswith(own_url)
 
 
-def test_a_shard_with_other_bytes_is_an_error_once_it_is_here(url: str, bucket: Bucket) -> None:
+def test_a_shard_with_other_bytes_is_an_error_once_it_is_here(own_url: str, bucket: Bucket) -> None:
     key = f"{KEY}/{FIRST}"
     data = bucket.read(key)
     bucket.put(key, data[:-1] + bytes([data[-1] ^ 1]))
-    dataset = Dataset(url)
+    dataset = Dataset(own_url)
 
     def read_on() -> bool:
         dataset[0]
@@ -384,8 +419,8 @@ def test_a_shard_with_other_bytes_is_an_error_once_it_is_here(url: str, bucket: 
     assert error.value.where == f"{bucket.url}/{key}"
 
 
-def test_a_shard_that_changes_while_it_is_read_is_an_error(url: str, bucket: Bucket) -> None:
-    dataset = load(url, batch_size=16, shuffle=False, read_config=ReadConfig(staging_bytes=0))
+def test_a_shard_that_changes_while_it_is_read_is_an_error(own_url: str, bucket: Bucket) -> None:
+    dataset = load(own_url, batch_size=16, shuffle=False, read_config=ReadConfig(staging_bytes=0))
     bucket.put(f"{KEY}/{FIRST}", bucket.read(f"{KEY}/{FIRST}")[::-1])
     with pytest.raises(Exception, match=rf"{KEY}/{FIRST}: has changed since"):
         list(dataset)
@@ -400,15 +435,19 @@ def test_workers_of_a_service_cannot_reach_it(url: str) -> None:
 # --- which dataset an address means --------------------------------------------------------------
 
 
-def test_the_newest_version_wins(url: str, bucket: Bucket, local: Path) -> None:
+def test_the_newest_version_wins(own_url: str, bucket: Bucket, local: Path) -> None:
     text = (local / "manifest.json").read_bytes()
     for version in ("1.0.0", "1.2.0", "1.10.0"):
         bucket.put(f"sets/pets/{version}/manifest.json", text)
     bucket.put("sets/pets/2.0.0/schema.json", b"{}")
-    for place in (url.removesuffix("/1.0.0"), f"{bucket.url}/sets/", f"{bucket.url}/sets/pets/"):
+    for place in (
+        own_url.removesuffix("/1.0.0"),
+        f"{bucket.url}/sets/",
+        f"{bucket.url}/sets/pets/",
+    ):
         found = locate(place)
         assert str(found) == f"{bucket.url}/sets/pets/1.10.0"
-    assert str(locate(url)) == url
+    assert str(locate(own_url)) == own_url
 
 
 @pytest.mark.parametrize(
@@ -455,9 +494,9 @@ def check(found: Any) -> Any:
 
 
 def test_verify_finds_what_it_finds_in_the_folder(
-    local: Path, url: str, bucket: Bucket, tmp_path: Path
+    local: Path, own_url: str, bucket: Bucket, tmp_path: Path
 ) -> None:
-    assert not check(locate(url)).problems
+    assert not check(locate(own_url)).problems
     changes: dict[str, Callable[[bytes], bytes]] = {
         FIRST: flipped, FIRST.replace("0-of", "1-of"): cut, "schema.json": cut,
         "items.parquet": cut, index_name(FIRST): flipped, "features.json": cut,
@@ -473,20 +512,20 @@ def test_verify_finds_what_it_finds_in_the_folder(
     (copy / "label.labels.txt").unlink()
     bucket.put(f"{KEY}.incomplete/.parts/x", write(tmp_path / "pets/1.0.0.incomplete/x", b"")
                .read_bytes())  # fmt: skip
-    there, here = check(locate(url)), check(copy)
+    there, here = check(locate(own_url)), check(copy)
     assert there.problems == here.problems
     assert there.unknown == here.unknown == ("notes.txt", "../1.0.0.incomplete")
     assert not list((cache_root()).glob("shards/*")), "training keeps its copies"
 
 
-def test_verify_exits_with_3_and_says_the_way_back(url: str, bucket: Bucket) -> None:
-    assert "no problem found" in run("verify", url).stdout
+def test_verify_exits_with_3_and_says_the_way_back(own_url: str, bucket: Bucket) -> None:
+    assert "no problem found" in run("verify", own_url).stdout
     bucket.client.delete_object(Bucket=bucket.name, Key=f"{KEY}/manifest.json")
-    done = run("verify", url)
+    done = run("verify", own_url)
     assert done.exit_code == 3
     text = " ".join(done.stdout.split())
     assert "manifest.json: is not there" in text
-    assert f"shardprep verify {url} --repair" in text
+    assert f"shardprep verify {own_url} --repair" in text
     assert "uploads that broke off" in text
 
 
@@ -558,12 +597,12 @@ def test_fetch_goes_on_where_it_stopped(
 
 @pytest.mark.parametrize("change", [flipped, cut])
 def test_fetch_of_a_damaged_dataset_makes_nothing(
-    url: str, bucket: Bucket, tmp_path: Path, change: Callable[[bytes], bytes]
+    own_url: str, bucket: Bucket, tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
     bucket.put(f"{KEY}/{FIRST}", change(bucket.read(f"{KEY}/{FIRST}")))
     with pytest.raises(ShardprepError, match="the manifest says") as error:
-        fetch(url, tmp_path)
-    assert error.value.where == f"{url}/{FIRST}"
+        fetch(own_url, tmp_path)
+    assert error.value.where == f"{own_url}/{FIRST}"
     assert not (tmp_path / "pets" / "1.0.0").exists()
     assert not list(tmp_path.rglob(FIRST))
 
@@ -634,7 +673,7 @@ def test_fetch_gets_anew_what_a_copy_has_lost(
 
 
 def test_a_copy_loses_nothing_whole_while_it_is_mended(
-    local: Path, url: str, bucket: Bucket, tmp_path: Path
+    local: Path, own_url: str, bucket: Bucket, tmp_path: Path
 ) -> None:
     copy = tmp_path / "pets" / "1.0.0"
     shutil.copytree(local, copy)
@@ -644,14 +683,14 @@ def test_a_copy_loses_nothing_whole_while_it_is_mended(
     before = tree(copy)
     bucket.put(f"{KEY}/{second}", flipped(bucket.read(f"{KEY}/{second}")))
     with pytest.raises(DatasetError, match=f"{second}: has SHA-256"):
-        fetch(url, tmp_path)
+        fetch(own_url, tmp_path)
     assert tree(copy) == before
-    assert fetch(url, tmp_path, damaged=True).renewed == (FIRST,)
+    assert fetch(own_url, tmp_path, damaged=True).renewed == (FIRST,)
     assert tree(copy) == {**tree(local), second: before[second]}
 
 
 def test_fetch_takes_what_is_whole_of_a_damaged_dataset(
-    local: Path, url: str, bucket: Bucket, tmp_path: Path
+    local: Path, own_url: str, bucket: Bucket, tmp_path: Path
 ) -> None:
     second, third = FIRST.replace("0-of", "1-of"), FIRST.replace("0-of", "2-of")
     bucket.put(f"{KEY}/{FIRST}", flipped(bucket.read(f"{KEY}/{FIRST}")))
@@ -660,25 +699,25 @@ def test_fetch_takes_what_is_whole_of_a_damaged_dataset(
     for name in gone:
         bucket.client.delete_object(Bucket=bucket.name, Key=f"{KEY}/{name}")
     with pytest.raises(DatasetError) as error:
-        fetch(url, tmp_path)
-    assert f"shardprep verify {url} --repair --source" in error.value.hint
+        fetch(own_url, tmp_path)
+    assert f"shardprep verify {own_url} --repair --source" in error.value.hint
     assert "fetch --damaged" in error.value.hint
     assert not (tmp_path / "pets" / "1.0.0").exists()
 
-    done = run("fetch", url, "--to", str(tmp_path), "--damaged", "--json")
+    done = run("fetch", own_url, "--to", str(tmp_path), "--damaged", "--json")
     copy = tmp_path / "pets" / "1.0.0"
     left_out = {FIRST, second, *gone}
     assert done.exit_code == 3
     assert {one["where"] for one in json.loads(done.stdout)["left_out"]} == {
-        f"{url}/{name}" for name in left_out
+        f"{own_url}/{name}" for name in left_out
     }
     assert tree(copy) == {k: v for k, v in tree(local).items() if k not in left_out}
     named = {problem.file for problem in check(copy).problems}
     assert named >= {FIRST, second, third, "features.json"}
     assert named <= left_out
-    again = run("fetch", url, "--to", str(tmp_path), "--damaged")
+    again = run("fetch", own_url, "--to", str(tmp_path), "--damaged")
     assert again.exit_code == 3
-    assert f"left out: {url}/{third}: is missing" in again.stdout
+    assert f"left out: {own_url}/{third}: is missing" in again.stdout
     source = str(local.parents[2] / "pets.zip")
     assert run("verify", str(copy), "--repair", "--source", source).exit_code == 0
     assert tree(copy) == tree(local)
