@@ -356,14 +356,23 @@ def test_the_defaults_are_worth_no_word(whole: Path) -> None:
 
 
 def test_a_program_ends_though_it_holds_iterators_without_end(whole: Path) -> None:
-    code = (
-        "import sys; from shardprep import reader; from shardprep.reader import ReadConfig\n"
-        "def held(**options):\n"
-        "    it = iter(reader.load(sys.argv[1], batch_size=4, repeat=True, **options))\n"
-        "    next(it); return it\n"
-        "kept = held(cache='memory'), held(read_config=ReadConfig(on_error='skip'))\n"
-        "print('done')"
-    )
+    """From memory, past errors, and of batches that are filled in one call."""
+    code = """
+import sys
+from shardprep import reader
+from shardprep.reader.tf import batch_decode
+batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"jpeg": 1024}
+made, init = [], batch_decode.Filled.__init__
+batch_decode.Filled.__init__ = lambda self, *args: (made.append(1), init(self, *args))[1]
+kept = []
+for options in (
+    {}, {"cache": "memory"}, {"read_config": reader.ReadConfig(on_error="skip")}
+):
+    kept.append(iter(reader.load(sys.argv[1], batch_size=4, repeat=True, **options)))
+    next(kept[-1])
+print(len(made))
+"""
     command = [sys.executable, "-c", code, str(whole)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "done\n"
+    assert done.stdout == "1\n"
+    assert "Error" not in done.stderr
