@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -143,17 +143,20 @@ def test_a_worker_that_dies_of_something_else_costs_nothing(fault: str, tmp_path
     assert outcomes == [WRITTEN] * 30
 
 
-def server_process() -> int:
+def server_process() -> int | None:
+    """Return the server that workers are forked from, if it has been started."""
     server: Any = forkserver
-    return int(server._forkserver._forkserver_pid)
+    return cast("int | None", server._forkserver._forkserver_pid)
 
 
 def test_the_end_of_the_server_that_workers_are_forked_from_costs_nothing() -> None:
     chunks = run_chunks(Encode(), (task(i) for i in range(40)), 2, NO_LIMITS)
     first = next(chunks)
-    server = server_process()
+    server, doomed = server_process(), workers()
+    assert server is not None
+    assert len(doomed) == 2
     os.kill(server, signal.SIGKILL)
-    while workers():
+    while doomed & {number for number, (state, _) in processes() if state != "Z"}:
         time.sleep(0.01)
     data = b"".join([first.data, *(chunk.data for chunk in chunks)]).decode()
     assert data == "".join(f"{i};" for i in range(40))
@@ -223,14 +226,18 @@ def test_workers_that_cannot_start_end_the_build() -> None:
         encoded(CannotStart(), [task(0)], num_workers=1)
 
 
-def workers() -> set[int]:
-    """Return the children of our children: workers are forked from a server of ours."""
-    parents = {}
+def processes() -> Iterator[tuple[int, tuple[str, int]]]:
+    """Yield number, state and parent of each process."""
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            stat = (place / "stat").read_text().rsplit(")", 1)[1].split()
-            parents[int(place.name)] = int(stat[1])
-    return {child for child, parent in parents.items() if parents.get(parent) == os.getpid()}
+            state, parent, *_ = (place / "stat").read_text().rsplit(")", 1)[1].split()
+            yield int(place.name), (state, int(parent))
+
+
+def workers() -> set[int]:
+    """Return the children of the server that workers are forked from."""
+    server = server_process()
+    return {number for number, (_, parent) in processes() if parent == server}
 
 
 @pytest.mark.parametrize("how", ["finished", "closed early", "failed"])
