@@ -28,7 +28,7 @@ from shardprep.catalog.targets import (
     make_targets,
     parse_class_map,
 )
-from shardprep.errors import SourceError, shown
+from shardprep.errors import SourceError, shown, some_of
 from shardprep.recipe.recipe import outputs
 from shardprep.source.directory import LEADS_OUTSIDE
 from shardprep.source.listing import Member, Skipped, list_source
@@ -126,12 +126,15 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     rule = parse_split_rule(recipe.split) if recipe.split else None
     splits = given_splits(index, rule, match, documents)
     groups = group_keys(keys, recipe.group, match) if recipe.group else [""] * len(keys)
-    columns, values = make_columns(recipe.columns, match, len(keys))
-    items, unlabelled = _join(members, targets, splits, groups, values)
+    lacks = _lacks(splits, targets.values)
+    columns, values = make_columns(recipe.columns, match, [not lack for lack in lacks])
+    items, unlabelled = _join(members, lacks, targets, splits, groups, values)
     findings = []
     if num_links := _num_links_outside(listing):
         links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
         findings.append(f"{links} outside skipped; --follow-links follows")
+    if targets.unmapped:
+        findings.append(f"--class-map: no class is called {some_of(targets.unmapped)}")
     if recipe.group:
         is_cut = rule is not None and rule.kind == "ratio"
         findings += group_findings(items, recipe.group, is_cut=is_cut)
@@ -201,30 +204,37 @@ def _targets(
     return make_targets(keys, labelling.names, spec, labelling.table_names)
 
 
+def _lacks(splits: Sequence[str | None], targets: Sequence[Target]) -> list[str]:
+    """Return the reason to leave out each image, "" for none.
+
+    A split without a single target is kept, unlabelled. Where a split has targets, an image
+    without one would be a wrong answer in training.
+    """
+    pairs = list(zip(splits, targets, strict=True))
+    labelled = {split for split, target in pairs if target is not None}
+    return [
+        "in no split" if split is None else NO_LABEL if target is None and split in labelled else ""
+        for split, target in pairs
+    ]
+
+
 def _join(
     members: Sequence[Member],
+    lacks: Sequence[str],
     targets: Targets,
     splits: Sequence[str | None],
     groups: Sequence[str],
     values: Sequence[tuple[Value, ...]],
 ) -> tuple[list[Item], list[Skipped]]:
-    """Join what is known of each image. A split without a single target is kept, unlabelled.
-
-    Where a split has targets, an image without one would be a wrong answer in training: skipped.
-    """
-    labelled = {
-        split for split, target in zip(splits, targets.values, strict=True) if target is not None
-    }
+    """Join what is known of each image; one that lacks something is skipped."""
     items: list[Item] = []
     skipped: list[Skipped] = []
-    rows = zip(members, splits, targets.values, targets.strata(), groups, values, strict=True)
-    for member, split, target, strata, group, cells in rows:
-        if split is None:
-            skipped.append(Skipped(member.key, "in no split", member.extent.num_bytes))
-        elif target is None and split in labelled:
-            skipped.append(Skipped(member.key, NO_LABEL, member.extent.num_bytes))
+    facts = splits, targets.values, targets.strata(), groups, values
+    for member, lack, split, *known in zip(members, lacks, *facts, strict=True):
+        if lack or split is None:
+            skipped.append(Skipped(member.key, lack, member.extent.num_bytes))
         else:
-            items.append(Item(member.key, member.extent, split, target, strata, group, cells))
+            items.append(Item(member.key, member.extent, split, *known))
     return items, skipped
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Literal
 
 from shardprep.dataset.example import is_beyond_float32
@@ -32,25 +34,32 @@ _FLOAT = re.compile(
 """A number with a point or an exponent; whole numbers written in other ways are texts (ids)."""
 
 
+_PRESENT = "/present"
+"""End of the name of the feature beside a column of whole numbers, some of which are missing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column and the type of its cells; an empty cell is −1, NaN or ""."""
+    """A feature and the type of its values; that of an empty cell is −1, NaN or ""."""
 
     name: str
     dtype: DType
 
 
 def make_columns(
-    names: Sequence[str], match: TableMatch | None, num_keys: int
+    names: Sequence[str], match: TableMatch | None, wanted: Sequence[bool]
 ) -> tuple[tuple[Column, ...], list[tuple[Value, ...]]]:
-    """Return the columns and, for each key, its values in their order.
+    """Return the features of the columns and, for each key, their values.
 
     A column is int64 if all of its cells are whole numbers of at most 18 digits, float32 if all
     are numbers, else text. Whole numbers that are written otherwise (007, 1_000, +1) are texts:
     an id must come out as it went in.
+
+    An int64 column in which a `wanted` key has an empty cell is followed by `<column>/present`:
+    1, or 0 where the cell is empty, for no number of int64 says that there is none.
     """
     if not names:
-        return (), [()] * num_keys
+        return (), [()] * len(wanted)
     if match is None:
         raise SourceError("--columns", "needs a label table, and there is none", "use --join FILE")
     columns: list[Column] = []
@@ -65,6 +74,12 @@ def make_columns(
         values.append([read(cell) if cell else nothing for cell in cells])
         if dtype == "float32":
             _check_range(values[-1], name, match.table.name)
+        if dtype == "int64" and not all(compress(cells, wanted)):
+            columns.append(Column(name + _PRESENT, dtype))
+            values.append([int(bool(cell)) for cell in cells])
+    for name, count in Counter(column.name for column in columns).items():
+        if count > 1:
+            raise RecipeError("--columns", f"{name!r} is the name of two features")
     return tuple(columns), list(zip(*values, strict=True))
 
 

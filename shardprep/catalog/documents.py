@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shardprep.catalog.rules import parse_csv_rule, parse_label_rule
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.catalog.table import Table, joined, parse_table, stacked
-from shardprep.errors import SourceError
+from shardprep.errors import SourceError, some_of
 from shardprep.source.extent import MemberError
 from shardprep.storage.regular_file import read_named
 
@@ -89,14 +89,14 @@ class Documents:
         if len(found) == 1:
             return found[0].key, _read(found[0])
         if found:
-            keys = ", ".join(member.key for member in found[:3])
+            keys = some_of([member.key for member in found], 3)
             raise SourceError(file, f"the source has several: {keys}", "give the whole path")
         try:
             return file, read_table(file, self._recipe.max_member_size)
         except OSError as error:
             there = [m.key for m in self._others if m.key.lower().endswith(TABLE_SUFFIXES)]
             what = "no such label table or list, neither in the source nor on disk"
-            hint = f"the source has {', '.join(there[:5]) or 'no CSV'}"
+            hint = f"the source has {some_of(there, 5) or 'no CSV'}"
             raise SourceError(file, what, hint) from error
 
 

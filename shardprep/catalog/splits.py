@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.dataset.grammar import NAME
-from shardprep.errors import RecipeError, SourceError
+from shardprep.errors import RecipeError, SourceError, shown, some_of
 from shardprep.source.names import without_archive_suffix
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ _SPLITS = {
 _TABLE_NAME = re.compile(
     r"(^|[_\-. ])(train|val|valid|validation|test)([_\-. ]|\d|$)", re.IGNORECASE
 )
+_MOST_SHOWN = 8
+"""Number of folders or cells in an error."""
+_MOST_CHARACTERS = 160
+"""Characters of a key in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,10 @@ def given_splits(
             for row, folder in zip(match.row_of, by_folder, strict=True)
         ]
     cells = match.cells(rule.column)
+    if unused := rule.places.keys() - set(cells):
+        there = some_of(_natural({*cells} - {""}), _MOST_SHOWN)
+        what = f"no image has {', '.join(_natural(unused))} in column {rule.column!r}"
+        raise SourceError("--split column", what, f"its cells are {there}")
     return [
         _column_split(cell, rule) if cell else folder
         for cell, folder in zip(cells, by_folder, strict=True)
@@ -126,6 +134,11 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
         pattern = Pattern(text, "--split", glob, is_whole=True)
         for i, fits in zip(left, globs_match([keys[i] for i in left], pattern), strict=True):
             splits[i] = split if fits else None
+        if split not in splits:
+            folders = _natural({folder for key in keys for folder in key.split("/")[:-1]})
+            hint = f"folders are {some_of(folders, _MOST_SHOWN) or 'none'}; case matters"
+            what = f"{split}={glob} has no image below it, or none that an earlier split leaves"
+            raise SourceError("--split roots", what, hint)
     return splits
 
 
@@ -133,7 +146,8 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> li
     """Return the split on whose list each key is, None where it is on none."""
     splits: list[str | None] = [None] * len(index.keys)
     for split, file in rule.places.items():
-        for text in documents.ids(file):
+        ids = documents.ids(file)
+        for text in ids:
             found = index.find_one(text, file)
             if found is None:
                 continue
@@ -141,6 +155,10 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> li
                 what = f"{index.keys[found]} is in two splits, {other} and {split}"
                 raise SourceError(file, what)
             splits[found] = split
+        if split not in splits:
+            line = f", such as {shown(ids[0], _MOST_CHARACTERS)}" if ids else ": it is empty"
+            hint = f"a key looks like {shown(index.keys[0], _MOST_CHARACTERS)}"
+            raise SourceError(file, f"names no image of the source{line}", hint)
     return splits
 
 
@@ -172,6 +190,11 @@ def natural_order(name: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
         if part
     ]
     return tuple(folded), name
+
+
+def _natural(names: Iterable[str]) -> list[str]:
+    """Return the names in natural order."""
+    return sorted(names, key=natural_order)
 
 
 def _by_value(digits: str) -> tuple[int, str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from shardprep.catalog.splits import natural_order
 from shardprep.catalog.table import decoded
 from shardprep.dataset.example import is_beyond_float32
-from shardprep.errors import SourceError
+from shardprep.errors import SourceError, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,6 +32,8 @@ Target = int | tuple[int, ...] | float | str | None
 _SEPARATORS = ("|", ",", ";", " ")
 _NUM_BINS = 10
 _MANY_VALUES = 20
+_MOST_NAMES = 10
+"""Number of class names in an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class TargetSpec:
     classes: Sequence[str] = ()
     """Class names in the wished order; empty for those found, in natural order."""
     class_map: Mapping[str, str] = field(default_factory=dict)
-    """New names for classes; one not named keeps its own."""
+    """New names for classes, which keep their order; one not named keeps its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Targets:
     values: list[Target]
     names: tuple[str, ...]
     """Class names; targets of classes are indices into them."""
+    unmapped: tuple[str, ...] = ()
+    """Old names of the class map that no class has."""
 
     def strata(self) -> list[tuple[int, ...]]:
         """Return the strata that a split spreads evenly: classes, or ten bins of a number."""
@@ -81,11 +85,18 @@ def make_targets(
     """Return the targets that the cells of the images mean.
 
     `all_cells` are further cells of the table, whose classes count though no image has them.
+
+    Raises:
+        SourceError: a cell is not of the kind asked for, or the class map fits no class.
+
     """
     found = [cell for cell in cells if cell is not None]
     kind, separator = spec.kind, spec.separator
     if kind == "auto":
         kind, separator = _guess(found, separator)
+    if spec.class_map and (not found or kind not in ("class", "multilabel")):
+        what = f"targets are of kind {kind}" if found else "no labels are found"
+        raise SourceError("--class-map", f"there are no classes to rename: {what}", "leave it out")
     if not found or kind == "none":
         return Targets("none", [None] * len(cells), ())
     if kind == "text":
@@ -102,7 +113,7 @@ def make_targets(
     ]
     extra = [name for cell in all_cells for name in _several("", cell, kind, separator)]
     raw = {name for several in split if several for name in several}
-    names = _names(raw.union(extra), spec.class_map)
+    names, unmapped = _names(raw.union(extra), spec.class_map)
     if spec.classes:
         _check_known(keys, split, names, spec.classes)
         ordered = tuple(spec.classes)
@@ -112,8 +123,9 @@ def make_targets(
     number = {raw: place[name] for raw, name in names.items() if name in place}
     if kind == "multilabel":
         sets = [None if s is None else tuple(sorted({number[n] for n in s})) for s in split]
-        return Targets(kind, list(sets), ordered)
-    return Targets(kind, [number[several[0]] if several else None for several in split], ordered)
+        return Targets(kind, list(sets), ordered, unmapped)
+    single = [number[several[0]] if several else None for several in split]
+    return Targets(kind, list(single), ordered, unmapped)
 
 
 def parse_class_map(data: bytes, name: str) -> dict[str, str]:
@@ -202,18 +214,26 @@ def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[st
     return tuple(part.strip() for part in cell.split(separator) if part.strip())
 
 
-def _names(raw: Collection[str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Return the name of every raw class, in class order.
+def _names(
+    raw: Collection[str], renamed: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the name of every raw class, in class order, and the names renamed that none has.
 
-    Numbers keep their own order whatever they are renamed to; "1.0" is the class "1".
+    Whatever they are renamed to, classes keep the order of their old names: their indices stay
+    those of the source. "1.0" is the class "1".
     """
     whole = {name: re.sub(r"\.0+$", "", name) for name in raw}
-    order = whole
     if not all(re.fullmatch(r"-?\d+", name) for name in whole.values()):
         whole = {name: name for name in raw}
-        order = {name: renamed.get(name, name) for name in raw}
-    names = {name: renamed.get(name, renamed.get(whole[name], whole[name])) for name in raw}
-    return {name: names[name] for name in sorted(raw, key=lambda name: natural_order(order[name]))}
+    ordered = sorted(raw, key=lambda name: natural_order(whole[name]))
+    there = {*raw, *whole.values()}
+    unmapped = tuple(name for name in renamed if name not in there)
+    if renamed and len(unmapped) == len(renamed):
+        classes = some_of(list(dict.fromkeys(whole[name] for name in ordered)), _MOST_NAMES)
+        what = f"none of its {len(renamed):,} names is that of a class, such as {unmapped[0]!r}"
+        raise SourceError("--class-map", what, f"classes are {classes}")
+    names = {name: renamed.get(name, renamed.get(whole[name], whole[name])) for name in ordered}
+    return names, unmapped
 
 
 def _check_known(
@@ -227,4 +247,4 @@ def _check_known(
         for raw in several or ():
             if (name := names[raw]) not in classes:
                 what = f"label {name!r} ({counts[name]:,} images) is not among --classes"
-                raise SourceError(key, what, f"known are {', '.join(list(classes)[:10])}")
+                raise SourceError(key, what, f"known are {some_of(classes, _MOST_NAMES)}")

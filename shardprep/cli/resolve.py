@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.cli.display.progress import ByteProgress
 from shardprep.dataset.locate import locate
-from shardprep.errors import DatasetError, RecipeError, ShardprepError
+from shardprep.errors import DatasetError, RecipeError, ShardprepError, some_of
 from shardprep.machine import usable_cores
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
 from shardprep.recipe.recipe import Recipe, make_recipe
@@ -162,7 +162,7 @@ def only_archive() -> str:
     found = [name for name in files if is_archive_name(name)]
     if len(found) == 1:
         return found[0]
-    what = f"several archives are here: {', '.join(found[:4])}" if found else "no archive is here"
+    what = f"several archives are here: {some_of(found)}" if found else "no archive is here"
     raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
 
 

@@ -124,7 +124,8 @@ class BuildOptions:
         "Class names in label order.", _LABELS, "A,B,…", shown="names found, in natural order",
         read=read_names)
     class_map: str = _option("",
-        "New names for classes: a JSON or CSV file, or OLD=NEW,…", _LABELS, "MAP")
+        "New names for classes, which keep their order: a JSON or CSV file, or OLD=NEW,…", _LABELS,
+        "MAP")
     join: tuple[str, ...] = _option((),
         "Table whose columns are added, by a column that both tables have. May be repeated.",
         _LABELS, "FILE[:KEY]", is_repeated=True)

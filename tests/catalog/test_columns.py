@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +13,11 @@ from shardprep.catalog.columns import make_columns
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.example import encode, is_beyond_float32
-from shardprep.errors import SourceError
+from shardprep.errors import RecipeError, SourceError
+from shardprep.reader import Dataset
+from shardprep.verifier.dataset import verify_dataset
 from tests.catalog.test_labels import table
-from tests.support.builders import animals, build, write_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.support.builders import Told, animals, build, write_folder
 
 LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
@@ -26,8 +27,8 @@ def column(*cells: str) -> tuple[str, list[object]]:
     index = KeyIndex([f"{i}.jpg" for i in range(len(cells))])
     rows = "".join(f"{i}.jpg,{cell}\n" for i, cell in enumerate(cells))
     match = match_table(index, table(f"id,x\n{rows}"), "id")
-    (made,), values = make_columns(["x"], match, len(cells))
-    return made.dtype, [value for (value,) in values]
+    made, values = make_columns(["x"], match, [True] * len(cells))
+    return made[0].dtype, [value for value, *_ in values]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,38 @@ def test_the_cells_of_a_column_say_its_type(
     cells: list[str], dtype: str, values: list[object]
 ) -> None:
     assert column(*cells) == (dtype, values)
+
+
+def test_a_missing_whole_number_is_told_from_minus_one(tmp_path: Path) -> None:
+    cells = [
+        f"{'ab'[i % 2]},{('-1', '', '7')[i % 3]},{i},{('0.5', '')[i % 2]},{('x', '')[i % 2]}"
+        for i in range(6)
+    ]
+    rows = "".join(f"{key},{cell}\n" for key, cell in zip(animals(6), cells, strict=True))
+    members = animals(7) | {"t.csv": f"id,label,age,rank,weight,word\n{rows}".encode()}
+    source = write_folder(tmp_path / "in", members)
+    keys = {"labels": "csv:t.csv:id:label", "columns": "age,rank,weight,word", "size": "32x32"}
+    made = build(source, tmp_path / "out", max_rejected="100%", **keys)
+    assert made.manifest.totals.skipped["no label"] == 1, "its cells do not count"
+    data = Dataset(made.path, "train")
+    assert {"age", "age/present", "rank", "weight", "word"} <= data.schema.features.keys()
+    assert "rank/present" not in data.schema.features, "every record has a rank"
+    found = {Path(one["image/filename"]).name: one for one in data}
+    for i, key in enumerate(animals(6)):
+        one = found[Path(key).name]
+        assert (one["age"], one["age/present"]) == ((-1, 1), (-1, 0), (7, 1))[i % 3]
+        assert math.isnan(one["weight"]) is bool(i % 2)
+        assert one["word"] == ("" if i % 2 else "x")
+    features = json.loads((made.path / "features.json").read_text())["featuresDict"]["features"]
+    assert features["age/present"]["tensor"]["dtype"] == "int64"
+    assert not verify_dataset(made.path, decode=False, num_workers=1, watcher=Told()).problems
+
+
+def test_a_column_may_not_be_called_as_the_feature_beside_another(tmp_path: Path) -> None:
+    text = "id,label,x,x/present\n" + "".join(f"{key},{key[6]},,1\n" for key in animals(6))
+    source = write_folder(tmp_path / "in", animals(6) | {"t.csv": text.encode()})
+    with pytest.raises(RecipeError, match=r"^--columns: 'x/present' is the name of two features"):
+        build(source, tmp_path / "out", labels="csv:t.csv:id:label", columns="x,x/present")
 
 
 @pytest.mark.parametrize("cell", ["1e39", "-3.5e38", "1e300"])
