@@ -63,7 +63,8 @@ def bench(
 def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
     """Print a row for each pipeline, and why one did not run."""
     from shardprep.benchmark.pipelines import PIPELINES
-    from shardprep.cli.display.console import counted, megabytes, plain_table
+    from shardprep.cli.display.console import counted, plain_table
+    from shardprep.storage.space import megabytes
 
     what = f"{found.split}: {found.num_records:,} images, {megabytes(found.num_bytes)}"
     terminal.heading(found.path, f"  {what}")

@@ -64,7 +64,7 @@ def fetch(
 
 
 def _show(found: Fetched) -> None:
-    from shardprep.cli.display.console import megabytes
+    from shardprep.storage.space import megabytes
 
     console().notice(str(found.path))
     how = f"{megabytes(found.num_new_bytes)} fetched"

@@ -61,7 +61,8 @@ def init(
 
 def _print(terminal: Terminal, survey: Survey) -> None:
     """Print what a source holds, and what each way to find labels would give."""
-    from shardprep.cli.display.console import counts_line, megabytes
+    from shardprep.cli.display.console import counts_line
+    from shardprep.storage.space import megabytes
 
     terminal.heading(survey.source)
     size = f"{survey.num_images:,}, {megabytes(survey.num_bytes)}"

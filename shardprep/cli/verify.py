@@ -101,7 +101,8 @@ def _settled(place: Path | RemoteDataset) -> Path | RemoteDataset:
 
 def _print(terminal: Terminal, found: Verification, *, decode: bool, repair: bool) -> None:
     """Print what was checked and what is wrong; `decode` and `repair` are asked for already."""
-    from shardprep.cli.display.console import counted, megabytes
+    from shardprep.cli.display.console import counted
+    from shardprep.storage.space import megabytes
 
     terminal.heading(found.location)
     if found.problems:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durabl
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.shard_cache import copy_shard
+from shardprep.storage.space import shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest, Shard
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.storage.shard_cache import RemoteShard
-
-_SPARE_BYTES = 64 << 20
-"""Bytes that a fetch leaves free on the disk."""
 
 
 class Watcher(Protocol):
@@ -268,13 +265,8 @@ def _remove_others(work: Path, wanted: set[str]) -> None:
 
 def _check_room(work: Path, shards: dict[str, RemoteShard]) -> None:
     missing = sum(shard.num_bytes for name, shard in shards.items() if not (work / name).exists())
-    free = shutil.disk_usage(work).free
-    if free < missing + _SPARE_BYTES:
-        raise BuildError(
-            str(work),
-            f"has {free / 1e6:,.0f} MB left, {missing / 1e6:,.0f} MB are still to come",
-            "free some space, or choose another --to",
-        )
+    if lacking := shortage(work, missing):
+        raise BuildError(str(work), lacking, "free some space, or choose another --to")
 
 
 def _is_whole(path: Path, shard: Shard | RemoteShard, *, hashed: bool) -> bool:

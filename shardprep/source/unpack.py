@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import zlib
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from shardprep.errors import SourceError
 from shardprep.source.extent import PlainExtent
 from shardprep.source.streams import buffered, member_stream
+from shardprep.storage.space import megabytes, shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _COPY_BYTES = 1 << 20
 _LONG_BYTES = 32 << 20
-_KEEP_FREE_BYTES = 256 << 20
 
 
 class Workshop:
@@ -49,11 +48,11 @@ class Workshop:
             return extent.stored()
         if extent.num_bytes > _LONG_BYTES:
             verb = "unpacking" if extent.is_packed else "checking"
-            self._notice(f"{verb} {name} ({extent.num_bytes / 1e6:,.0f} MB)")
+            self._notice(f"{verb} {name} ({megabytes(extent.num_bytes)})")
         with member_stream(extent) as stream:
             if extent.is_packed:
                 self.budget.check_ratio(extent.stored_bytes, extent.num_bytes, name)
-                with closing(self.new_file(name, extent.stored_bytes)) as out:
+                with closing(self.new_file(name, extent.stored_bytes, extent.num_bytes)) as out:
                     found = _copy(stream, extent.num_bytes, out)
                 place = out.place
             else:
@@ -74,28 +73,32 @@ class Workshop:
     def join(self, volumes: Sequence[StoredExtent], name: str) -> PlainExtent:
         """Write the volumes of a split archive into one file."""
         self._notice(f"joining {len(volumes)} volumes of {name}")
-        with closing(self.new_file(name, sum(volume.num_bytes for volume in volumes))) as out:
+        num_bytes = sum(volume.num_bytes for volume in volumes)
+        with closing(self.new_file(name, num_bytes, num_bytes)) as out:
             for volume in volumes:
                 with buffered(self.in_place(volume, name, check=True)) as stream:
                     _copy(stream, None, out)
         return out.place
 
-    def new_file(self, name: str, packed_bytes: int) -> UnpackedFile:
-        """Return a new file for what the archive `name` unpacks to."""
+    def new_file(self, name: str, packed_bytes: int, num_bytes: int = 0) -> UnpackedFile:
+        """Return a new file for what the archive `name` unpacks to, 0 bytes where nothing says."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._num_files += 1
         path = self._folder / f"{self._num_files:03d}"
-        return UnpackedFile(path, name, packed_bytes, self.budget)
+        return UnpackedFile(path, name, (packed_bytes, num_bytes), self.budget)
 
 
 class UnpackedFile:
     """A file that grows as far as the limits and the disk allow."""
 
-    def __init__(self, path: Path, name: str, packed_bytes: int, budget: Budget) -> None:
-        """Open the file; `name` is what errors call the archive."""
+    def __init__(self, path: Path, name: str, sizes: tuple[int, int], budget: Budget) -> None:
+        """Open the file; `name` is what errors call the archive.
+
+        `sizes` are the packed bytes of the archive, and those that it says it unpacks to or 0.
+        """
         self._path = path
         self._name = name
-        self._packed_bytes = packed_bytes
+        self._packed_bytes, self._stated_bytes = sizes
         self._budget = budget
         self._num_bytes = 0
         self._file = path.open("wb")
@@ -111,16 +114,14 @@ class UnpackedFile:
 
     def write(self, block: bytes | bytearray) -> int:
         """Append a block; a `SourceError` where that is more than the limits or the disk allow."""
+        missing = max(len(block), self._stated_bytes - self._num_bytes)
+        lacking = shortage(self._path.parent, missing, self._num_bytes)
         self._num_bytes += len(block)
         self._budget.unpack(len(block), self._name)
         self._budget.check_ratio(self._packed_bytes, self._num_bytes, self._name)
-        free = shutil.disk_usage(self._path.parent).free
-        if free < _KEEP_FREE_BYTES:
-            raise SourceError(
-                self._name,
-                f"does not fit: {self._path.parent} has {free / 1e6:,.0f} MB left",
-                "free some space, or choose another --out",
-            )
+        if lacking:
+            hint = "free some space, or choose another --out"
+            raise SourceError(self._name, f"does not fit {self._path.parent}: {lacking}", hint)
         return self._file.write(block)
 
 

@@ -7,7 +7,6 @@ its files, each process makes for itself.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from shardprep.errors import StorageError
 from shardprep.storage import objects
 from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.regular_file import read_regular, sha256_of
+from shardprep.storage.space import shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,9 +96,9 @@ class LocalFolder:
         for name in names:
             (self.path / name).unlink(missing_ok=True)
 
-    def free_bytes(self) -> int:
-        """Return the bytes that the disk has left."""
-        return shutil.disk_usage(self.path).free
+    def shortage(self, num_bytes: int) -> str:
+        """Return in words the reason for which so many bytes do not fit, "" where they do."""
+        return shortage(self.path, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,9 @@ class ObjectFolder:
         """Remove objects."""
         objects.delete([self.url / name for name in names])
 
-    def free_bytes(self) -> None:
-        """Return None: a bucket has no end."""
+    def shortage(self, _num_bytes: int) -> str:
+        """Return "": a bucket has no end."""
+        return ""
 
 
 Folder = LocalFolder | ObjectFolder

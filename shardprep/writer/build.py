@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from shardprep.writer.workspace.damaged import DamagedDataset
     from shardprep.writer.workspace.states import Folders, Workspace
 
-_SPARE_BYTES = 64 << 20
-"""Bytes that a build leaves free on the disk."""
 _WORKER_BYTES = 1 << 30
 """Memory in bytes that a worker may use besides the pixels of an image."""
 _PIXEL_BYTES = 16
@@ -264,14 +262,10 @@ class _Shards:
         return num_todo
 
     def _check_space(self, num_bytes: int) -> None:
-        free = self.workspace.state.free_bytes()
-        if free is not None and free < num_bytes + _SPARE_BYTES:
-            raise BuildError(
-                str(self.workspace.state),
-                f"about {num_bytes / 1e6:,.0f} MB are needed, "
-                f"the disk has {free / 1e6:,.0f} MB left",
-                "free some space, give another --out, or a smaller --size",
-            )
+        lacking = self.workspace.state.shortage(num_bytes)
+        if lacking:
+            hint = "free some space, give another --out, or a smaller --size"
+            raise BuildError(str(self.workspace.state), f"about {lacking}", hint)
 
     def _check_source(self, mine: Sequence[ShardPlan]) -> None:
         """Check that the source is still what was planned; else forget the shards read from it."""

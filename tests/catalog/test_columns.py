@@ -6,6 +6,7 @@ import json
 import math
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,11 @@ def test_a_missing_whole_number_is_told_from_minus_one(tmp_path: Path) -> None:
     rows = "".join(f"{key},{cell}\n" for key, cell in zip(animals(6), cells, strict=True))
     members = animals(7) | {"t.csv": f"id,label,age,rank,weight,word\n{rows}".encode()}
     source = write_folder(tmp_path / "in", members)
-    keys = {"labels": "csv:t.csv:id:label", "columns": "age,rank,weight,word", "size": "32x32"}
+    keys: dict[str, Any] = {
+        "labels": "csv:t.csv:id:label",
+        "columns": "age,rank,weight,word",
+        "size": "32x32",
+    }
     made = build(source, tmp_path / "out", max_rejected="100%", **keys)
     assert made.manifest.totals.skipped["no label"] == 1, "its cells do not count"
     data = Dataset(made.path, "train")

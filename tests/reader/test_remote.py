@@ -735,7 +735,9 @@ def test_fetch_looks_for_room_first(
 ) -> None:
     remote = locate(ObjectUrl.parse(url))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(BuildError, match="has 0 MB left"):
+    with pytest.raises(
+        BuildError, match=r"kB are needed and 1\.0 MB kept free, the disk has 1\.0 kB left"
+    ):
         fetch_dataset(remote, tmp_path, num_threads=2, watcher=Told())
     assert not list(tmp_path.rglob("*.tfrecord*"))
 

@@ -483,7 +483,7 @@ def test_a_client_that_cannot_be_loaded_says_what_to_install(
 def test_a_disk_that_is_too_small_is_said_before_it_is_full(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil._ntuple_diskusage(10**12, 0, len(ZIP) + (64 << 20) - 1)
+    usage = shutil._ntuple_diskusage(10**12, 0, len(ZIP) + (1 << 20) - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     world.server.bodies = [Body(hang=0)]
     line = failure(world)

@@ -296,7 +296,9 @@ def test_a_full_disk_is_found_before_starting(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 20))
-    with pytest.raises(BuildError, match=r"MB are needed, the disk has 1 MB left"):
+    with pytest.raises(
+        BuildError, match=r"about .* kB are needed and 1\.0 MB kept free, .* 1\.0 MB left; "
+    ):
         build(source, tmp_path / "out", **KEYS)
 
 

@@ -63,17 +63,6 @@ def plain_table(*titles: str, left: Collection[str] = ("",)) -> Table:
     return table
 
 
-def megabytes(num_bytes: float) -> str:
-    """Return a size in the decimal unit that fits it: "812 kB", "45.5 MB"."""
-    size, unit = num_bytes, "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    digits = 0 if unit == "B" or size >= 100 else 1
-    return f"{size:.{digits}f} {unit}"
-
-
 def counted(number: int, noun: str) -> str:
     """Return "1 shard" or "2,000 shards"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

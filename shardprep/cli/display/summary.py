@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from shardprep import profiling
-from shardprep.cli.display.console import counts_line, megabytes, plain_table
+from shardprep.cli.display.console import counts_line, plain_table
 from shardprep.cli.streams import console, picked, print_json
 from shardprep.dataset.describe import read_rejections
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.schema import LABEL, PROVIDED
+from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

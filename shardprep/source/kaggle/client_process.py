@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from shardprep.errors import SourceError
 from shardprep.source.kaggle import client
 from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.credentials import config_folder, credentials
+from shardprep.storage.space import shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,6 @@ _PARTIAL_SUFFIX = ".kaggle-partial"
 _POLL_S = 0.1
 _MIN_SECRET = 8
 _MAX_MESSAGE = 200
-_KEEP_FREE_BYTES = 64 << 20
 
 
 def run_client(
@@ -91,14 +90,9 @@ def arrived(folder: Path) -> list[Path]:
 
 def check_space(folder: Path, name: str, num_bytes: int) -> None:
     """Check that a folder has room for bytes that are still to come."""
-    free = shutil.disk_usage(folder).free
-    if free < num_bytes + _KEEP_FREE_BYTES:
-        raise SourceError(
-            name,
-            f"does not fit: {num_bytes / 1e6:,.0f} MB are still to come, and {folder} has "
-            f"{free / 1e6:,.0f} MB left",
-            "free some space, or choose another place with --to or SHARDPREP_CACHE",
-        )
+    if lacking := shortage(folder, num_bytes):
+        hint = "free some space, or choose another place with --to or SHARDPREP_CACHE"
+        raise SourceError(name, f"does not fit {folder}: {lacking}", hint)
 
 
 def _follow(
