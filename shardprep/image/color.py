@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from shardprep.image.resample import Pixels
+    from shardprep.image.spec import DepthRange, ImageSpec
 
 _TILE_PIXELS: Final = 1 << 18
 _MODES = {
@@ -48,17 +49,13 @@ class _Levels(NamedTuple):
     """numpy type to view Pillow's values as; "" for their own."""
 
 
-def rgb_pixels(
-    image: Image.Image,
-    background: tuple[int, int, int],
-    transform: SrgbTransform | None,
-) -> Pixels:
+def rgb_pixels(image: Image.Image, spec: ImageSpec, transform: SrgbTransform | None) -> Pixels:
     """Return the RGB pixels of a loaded image of any mode, transparency over the background.
 
-    Values of more than 8 bits are scaled by the range of their type, floats beyond 0..1 by their
-    own, where Pillow would clip at 255.
+    Values of more than 8 bits are scaled by the depth range of the spec, where Pillow would clip
+    at 255. That of the type is 0..1 for floats, or their own where they are beyond.
     """
-    levels = _levels(image)
+    levels = _levels(image, spec.depth_range)
     pixels = np.empty((image.height, image.width, 3), np.uint8)
     for rows, columns in _tiles(image.height, image.width):
         tile = _tile(image, rows, columns)
@@ -67,7 +64,7 @@ def rgb_pixels(
         if tile.has_transparency_data:
             rgba = (tile.convert("LA") if tile.mode == "La" else tile).convert("RGBA")
             colour = _in_srgb(rgba.convert("RGB"), transform)
-            behind = Image.new("RGB", tile.size, background)
+            behind = Image.new("RGB", tile.size, spec.background)
             tile = Image.composite(colour, behind, rgba.getchannel("A"))
         else:
             tile = _in_srgb(tile, transform)
@@ -154,7 +151,7 @@ def _tile(image: Image.Image, rows: slice, columns: slice) -> Image.Image:
     return image if box == (0, 0, *image.size) else image.crop(box)
 
 
-def _levels(image: Image.Image) -> _Levels | None:
+def _levels(image: Image.Image, wanted: DepthRange) -> _Levels | None:
     """Return the levels of an image of more than 8 bits, None for any other."""
     tags: Any = getattr(image, "tag_v2", {})
     low, high, dtype = 0.0, 1.0, ""
@@ -171,6 +168,8 @@ def _levels(image: Image.Image) -> _Levels | None:
         low, high = (0.0, 1.0) if found[0] >= 0 and found[1] <= 1 else found
     else:
         return None
+    if wanted != "full":
+        low, high = _range(image, dtype) if wanted == "auto" else wanted
     is_reversed = tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
     return _Levels(high, low, dtype) if is_reversed else _Levels(low, high, dtype)
 

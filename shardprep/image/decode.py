@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.image.resample import Pixels
+    from shardprep.image.spec import ImageSpec
 
 DECODERS: Final = (
     "JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "AVIF", "JPEG2000", "PPM",
@@ -59,14 +60,12 @@ def scalable_size(image: Image.Image) -> tuple[int, int] | None:
 
 
 @stage("decode")
-def decode(
-    data: bytes, image: Image.Image, scale: int, background: tuple[int, int, int]
-) -> Decoded:
+def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Decoded:
     """Return the first frame, upright, of the bytes and the image that `open_image` gave for them.
 
-    A JPEG may be decoded smaller by a `scale` of 1, 2, 4 or 8, sides rounded up. The RGB of
-    `background` is behind transparent pixels. The image is closed; whatever the decoder says of
-    bytes that it cannot decode is raised.
+    A JPEG may be decoded smaller by a `scale` of 1, 2, 4 or 8, sides rounded up. The spec has the
+    colour behind transparent pixels and the range of deep ones. The image is closed; whatever the
+    decoder says of bytes that it cannot decode is raised.
     """
     transform = srgb_transform(image)
     damage = ""
@@ -79,11 +78,11 @@ def decode(
             if transform is not None:
                 convert_in_place(pixels, transform)
             return Decoded(_turned(pixels, _orientation(image)), transform is None)
-    return Decoded(_decode_by_pillow(image, background), transform is None, damage)
+    return Decoded(_decode_by_pillow(image, spec), transform is None, damage)
 
 
 @stage("decode")
-def recover(data: bytes, background: tuple[int, int, int]) -> Pixels | None:
+def recover(data: bytes, spec: ImageSpec) -> Pixels | None:
     """Return the pixels of a file that ends early, None where nothing can be decoded.
 
     Missing pixels are grey in a JPEG, else black, or the background in an image with transparency.
@@ -94,7 +93,7 @@ def recover(data: bytes, background: tuple[int, int, int]) -> Pixels | None:
         image = open_image(data)
         if image.format in _JPEGS:
             image = open_image(without_cut_segment(data))
-        pixels = _decode_by_pillow(image, background)
+        pixels = _decode_by_pillow(image, spec)
     except MemoryError:
         raise
     except Exception:  # decoders raise anything; the first error has been told
@@ -124,11 +123,11 @@ decode_ordinary = stage("decode")(decode_jpeg)
 """Does what `decode` does, for a JPEG that has nothing but pixels."""
 
 
-def _decode_by_pillow(image: Image.Image, background: tuple[int, int, int]) -> Pixels:
+def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Pixels:
     if image.format == "PNG":
         _scale_colour_key(image)
     image.load()
-    pixels = rgb_pixels(image, background, srgb_transform(image))
+    pixels = rgb_pixels(image, spec, srgb_transform(image))
     # Not asked before: a PNG may have it behind its pixels, and Pillow turns a TIFF as it loads it.
     turn = _orientation(image)
     image.close()

@@ -50,6 +50,10 @@ _CUT = {
     "recover": "the file ends before its image does, and nothing of it can be decoded",
 }
 """Reason for leaving a truncated file out, by `ImageSpec.truncated`."""
+_GRID = 24
+"""Most rows and columns of pixels by which an image is called dark."""
+_NEARLY_BLACK = 32
+"""Level of 255 below which a pixel is nearly black: white in 12 bits is 16 where 16 are meant."""
 _MEMORY = "the image needs more memory than a worker may use"
 
 
@@ -75,6 +79,8 @@ class ProcessedImage:
     original: Original
     damage: str = ""
     """Fault of a stored image, in words; "" for none."""
+    is_dark: bool = False
+    """Whether 99 of 100 pixels are nearly black."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +126,13 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
     if _refused(original, spec) is not None:
         return None  # a fault of the header would come first
     if spec.format == "keep" and not jpeg.is_grey and _is_fitted(size, spec):
-        decode_ordinary(data, *size, _PROOF_SCALE)
-        return ProcessedImage(data, *size, original)
-    fitted = _fit(decode_ordinary(data, *size, _dct_scale(size, spec)), spec)
+        proof = decode_ordinary(data, *size, _PROOF_SCALE)
+        return ProcessedImage(data, *size, original, is_dark=_is_dark(proof))
+    pixels = decode_ordinary(data, *size, _dct_scale(size, spec))
+    fitted = _fit(pixels, spec)
     height, width = fitted.shape[:2]
-    return ProcessedImage(_encode(fitted, original, spec), height, width, original)
+    stored = _encode(fitted, original, spec)
+    return ProcessedImage(stored, height, width, original, is_dark=_is_dark(pixels))
 
 
 def _unopened(data: bytes, error: Exception) -> Rejection:
@@ -177,22 +185,30 @@ def _process(
     is_kept = _is_kept(data, image, original, spec)
     scale = _PROOF_SCALE if is_kept else _dct_scale(scalable_size(image), spec)
     try:
-        pixels, is_srgb, damage = decode(data, image, scale, spec.background)
+        pixels, is_srgb, damage = decode(data, image, scale, spec)
     except Exception as error:
         if _is_out_of_memory(error) or not is_cut(data, error):
             raise
-        found = recover(data, spec.background) if spec.truncated == "recover" else None
+        found = recover(data, spec) if spec.truncated == "recover" else None
         if found is None:
             return Rejection("truncated", _CUT[spec.truncated], original)
         pixels, is_srgb, damage = found, False, "recovered: the file ends before its image does"
+    is_dark = _is_dark(pixels)
     if is_kept and not damage:
-        return ProcessedImage(data, original.height, original.width, original)
+        return ProcessedImage(data, original.height, original.width, original, is_dark=is_dark)
     fitted = _fit(pixels, spec)
     height, width = fitted.shape[:2]
     untouched = fitted is pixels and (height, width) == (original.height, original.width)
     if spec.format == "keep" and untouched and is_srgb and not damage and is_plain(data, image):
-        return ProcessedImage(data, height, width, original)
-    return ProcessedImage(_encode(fitted, original, spec), height, width, original, damage)
+        return ProcessedImage(data, height, width, original, is_dark=is_dark)
+    return ProcessedImage(_encode(fitted, original, spec), height, width, original, damage, is_dark)
+
+
+def _is_dark(pixels: Pixels) -> bool:
+    """Tell whether an image is nearly black, by a grid of some hundred pixels."""
+    height, width = pixels.shape[:2]
+    grid = pixels[:: height // _GRID + 1, :: width // _GRID + 1]
+    return bool(np.count_nonzero(grid >= _NEARLY_BLACK) * 100 < grid.size)
 
 
 def _is_kept(data: bytes, image: Image.Image, original: Original, spec: ImageSpec) -> bool:

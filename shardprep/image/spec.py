@@ -11,6 +11,9 @@ import numpy as np
 Fit = Literal["crop", "pad", "stretch", "within", "none"]
 Format = Literal["jpeg", "png", "raw", "keep"]
 Truncated = Literal["reject", "recover"]
+DepthRange = Literal["full", "auto"] | tuple[float, float]
+"""Values of black and white in an image of more than 8 bits: those of its type ("full"), its own
+least and largest value ("auto"), or the same two for every image."""
 Encoding = Literal["jpeg", "png", "raw", "any"]
 """How an image feature holds its pixels: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
 
@@ -35,6 +38,7 @@ class ImageSpec:
     """JPEG quality, 1 to 100; chroma is subsampled 4:2:0."""
     background: tuple[int, int, int] = (255, 255, 255)
     """RGB, 0..255: behind transparent pixels and beside letterboxed ones."""
+    depth_range: DepthRange = "full"
     max_pixels: int = 100_000_000
     """Width times height above which an image is rejected before its pixels are allocated."""
     min_side: int = 1

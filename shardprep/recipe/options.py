@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from shardprep.recipe.values import (
     read_colour,
+    read_depth_range,
     read_names,
     read_num_bytes,
     read_ratios,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.dataset.schema import TargetKind
-    from shardprep.image.spec import Fit, Format, Truncated
+    from shardprep.image.spec import DepthRange, Fit, Format, Truncated
 
 _T = TypeVar("_T")
 _OUTPUT, _IMAGES, _LABELS, _SPLITS = "Output", "Stored images", "Labels", "Splits"
@@ -110,6 +111,10 @@ class BuildOptions:
         "or R,G,B.", _IMAGES, "COLOUR", shown="white", read=read_colour,
         wanted="white, black, grey, #RRGGBB or R,G,B")
     """Red, green and blue, 0..255."""
+    depth_range: DepthRange = _option("full",
+        "Values of black and white in grey images of more than 8 bits: full, the range of the "
+        "type; auto, the least and largest value of each image; or MIN,MAX, such as 0,4095.",
+        _IMAGES, "RANGE", read=read_depth_range, wanted="full, auto or MIN,MAX, such as 0,4095")
     labels: str = _option("auto",
         "Rule that finds labels: auto, folder, folder:N (Nth above the image), prefix "
         "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none. "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.grammar import MAX_NAME
 from shardprep.dataset.schema import TargetKind
-from shardprep.image.spec import Fit, Format, ImageSpec, Truncated
+from shardprep.image.spec import DepthRange, Fit, Format, ImageSpec, Truncated
 from shardprep.recipe.checks import check, consistent, flag_of, unknown_key, unusable
 from shardprep.recipe.options import BUILD_OPTIONS, BuildOptions
 from shardprep.recipe.values import read_number, read_texts, texts_in, value_shown
@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part", ImageSpec, SourceLimits)
 _TYPES = get_type_hints(
     BuildOptions,
-    localns={"Fit": Fit, "Format": Format, "Truncated": Truncated, "TargetKind": TargetKind},
+    localns={
+        "DepthRange": DepthRange,
+        "Fit": Fit,
+        "Format": Format,
+        "Truncated": Truncated,
+        "TargetKind": TargetKind,
+    },
 )
 """Name of an option → its type."""
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _MAX_BITS = 64
+_MOST_DEEP = 1e30
+"""Largest value of a pixel, or the negative of the least: float32 has room for their difference."""
 _MAX_SHOWN = 60
 """Characters of a value in an error."""
 _SIZE = re.compile(r"([0-9]{1,9})(?:\s*[xX\u00d7]\s*([0-9]{1,9}))?")
@@ -50,6 +52,19 @@ def read_colour(value: object) -> tuple[int, int, int]:
     if not all(0 <= level <= 255 for level in levels):
         raise ValueError
     return red, green, blue
+
+
+def read_depth_range(value: object) -> object:
+    """Return "full", "auto", or "MIN,MAX" or [MIN, MAX] as two floats, the first the lesser."""
+    if value in ("full", "auto"):
+        return value
+    parts = value[:_MAX_SHOWN].split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or len(parts) != 2 or bool in map(type, parts):
+        raise ValueError
+    low, high = (float(read_number(part, float, -_MOST_DEEP, _MOST_DEEP)) for part in parts)
+    if low >= high:
+        raise ValueError
+    return low, high
 
 
 def _whole_numbers(value: object, count: int) -> list[int]:

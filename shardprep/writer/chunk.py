@@ -45,6 +45,8 @@ class Outcome(NamedTuple):
     """Size of the original in bytes."""
     sha256: str
     """SHA-256 of the original, hex; "" where it cannot be read."""
+    is_dark: bool = False
+    """Whether a written image is nearly black."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
     if isinstance(image, Rejection):
         return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
     record = _framed(item, image, encoder)
-    return record, Outcome("", image.damage, len(record), *facts, sha256)
+    return record, Outcome("", image.damage, len(record), *facts, sha256, image.is_dark)
 
 
 @stage("read")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ from shardprep.writer.workspace import states
 from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name, taken_over
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import pyarrow as pa
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from shardprep.writer.workspace.states import Folders, Workspace
 
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
+_MANY = 0.9
+"""Share of the images of a split, above which that they are dark is worth a warning."""
+_log = logging.getLogger("shardprep")
 _NUM_THREADS = 16
 """Number of threads that wait for object storage."""
 
@@ -167,7 +171,8 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     """Write indexes, tables and documents from the receipts; return the manifest, not written."""
     tally = item_table.Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
-    item_table.write_items(folder, ITEMS_FILE, _tables(folders, outline, tally))
+    num_dark: Counter[str] = Counter()
+    item_table.write_items(folder, ITEMS_FILE, _tables(folders, outline, tally, num_dark))
     manifest = Manifest(
         name=outline.name,
         version=outline.version,
@@ -182,6 +187,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
         totals=tally.totals(Counter(outline.skipped)),
         splits=tally.splits(schema.labels),
     )
+    _warn_of_darkness(manifest, num_dark, is_full=outline.spec.depth_range == "full")
     folder.write(SCHEMA_FILE, schema.dumps().encode())
     for name, text in tfds_metadata.tfds_files(manifest, schema).items():
         folder.write(name, text.encode())
@@ -189,13 +195,30 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     return manifest.model_copy(update={"files": hashes})
 
 
-def _tables(folders: Folders, outline: Outline, tally: item_table.Tally) -> Iterator[pa.Table]:
-    """Yield the rows of each receipt in order; on the way write its index and count it."""
+def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], *, is_full: bool) -> None:
+    """Log a warning for each split whose images are nearly all dark."""
+    hint = (
+        "; if grey files of 16 bits hold values of 12, add --depth-range 0,4095" if is_full else ""
+    )
+    for name, split in manifest.splits.items():
+        if num_dark[name] > _MANY * split.num_records:
+            line = "%s: %s of %s images are nearly black%s"
+            _log.warning(line, name, f"{num_dark[name]:,}", f"{split.num_records:,}", hint)
+
+
+def _tables(
+    folders: Folders, outline: Outline, tally: item_table.Tally, num_dark: Counter[str]
+) -> Iterator[pa.Table]:
+    """Yield the rows of each receipt in order; on the way write its index and count it.
+
+    `num_dark` counts the records of each split whose image is nearly black.
+    """
     for shard in outline.shards:
         receipt = read_receipt(folders, shard.name)
         if receipt is None:
             raise _missing(folders, receipt_name(shard.name))
         tally.add(receipt.shard, shard.split, receipt.table)
+        num_dark[shard.split] += receipt.num_dark
         index = item_table.index_text(receipt.table)
         folders.output.write(index_name(shard.name), index.encode())
         yield receipt.table

@@ -129,15 +129,16 @@ def differences(one: Fingerprint, two: Fingerprint) -> list[str]:
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key):
                 short = section != "inputs"
-                values = f" ({_shown(before.get(key))}, now {_shown(now.get(key))})"
+                values = f" ({_shown(key, before.get(key))}, now {_shown(key, now.get(key))})"
                 found.append(key + (values if short else " (its content)"))
     return found
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, list):
-        return "x".join(str(side) for side in reversed(value)) or "none"
-    return str(value)
+def _shown(key: str, value: object) -> str:
+    if not isinstance(value, list):
+        return str(value)
+    parts = [f"{part:g}" if isinstance(part, float) else str(part) for part in value]
+    return ("x".join(reversed(parts)) if key == "size" else ",".join(parts)) or "none"
 
 
 def _sha256(data: bytes) -> str:

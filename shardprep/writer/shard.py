@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
 from shardprep.dataset import item_table
+from shardprep.dataset.grammar import Count
 from shardprep.dataset.item_table import COLUMNS, REJECTED, WRITTEN
 from shardprep.dataset.manifest import Shard
 from shardprep.profiling import stage
@@ -52,6 +53,8 @@ class Receipt(NamedTuple):
     """A row for each item, written or rejected, in plan order."""
     build: str = ""
     """`Folders.build` of the build that wrote it; "" where any build may use it."""
+    num_dark: int = 0
+    """Records whose image is nearly black; 0 where that is not known."""
 
 
 class _Facts(BaseModel):
@@ -60,6 +63,7 @@ class _Facts(BaseModel):
     shard: Shard
     mark: str
     build: str
+    num_dark: Count = 0
 
 
 class ShardWriter:
@@ -74,6 +78,7 @@ class ShardWriter:
         self._num_items = 0
         self._num_records = 0
         self._num_bytes = 0
+        self._num_dark = 0
         self._tables = [COLUMNS.empty_table()]
 
     @property
@@ -120,6 +125,7 @@ class ShardWriter:
         self._tables.append(pa.Table.from_pydict(columns, schema=COLUMNS))
         self._num_records += sum(written)
         self._num_bytes += len(chunk.data)
+        self._num_dark += sum(outcome.is_dark for outcome in outcomes)
 
     def commit(self) -> None:
         """Give the shard its name, then write its receipt: from then on it is done.
@@ -139,7 +145,8 @@ class ShardWriter:
         )
         # Dictionaries are unified so that rows are laid out alike however they were added.
         table = pa.concat_tables(self._tables).unify_dictionaries()
-        write_receipt(self._folders.state, Receipt(shard, mark, table, self._folders.build))
+        receipt = Receipt(shard, mark, table, self._folders.build, self._num_dark)
+        write_receipt(self._folders.state, receipt)
 
     def abandon(self) -> None:
         """Remove what is not committed."""
@@ -171,7 +178,9 @@ def read_skipped(state: Folder) -> pa.Table | None:
 
 def write_receipt(state: Folder, receipt: Receipt) -> None:
     """Write the receipt of a shard."""
-    facts = _Facts(shard=receipt.shard, mark=receipt.mark, build=receipt.build)
+    facts = _Facts(
+        shard=receipt.shard, mark=receipt.mark, build=receipt.build, num_dark=receipt.num_dark
+    )
     name = receipt_name(receipt.shard.name)
     _write(state, name, receipt.table, facts.model_dump_json().encode())
 
@@ -189,7 +198,7 @@ def read_receipt(folders: Folders, shard: str) -> Receipt | None:
     is_ours = not folders.build or facts.build in ("", folders.build)
     if not is_ours or facts.shard.name != shard or not _are_rows_of(table, facts.shard):
         return None
-    return Receipt(facts.shard, facts.mark, table, facts.build)
+    return Receipt(facts.shard, facts.mark, table, facts.build, facts.num_dark)
 
 
 def written_receipt(folders: Folders, shard: str) -> Receipt | None:

@@ -214,6 +214,38 @@ def _deep_grey() -> Cases:
     }
 
 
+def _deep_grey_in_range() -> Cases:
+    twelve = (RAMP16 >> 4).astype(np.uint16)
+    data = png_by_hand(32, 24, 16, 0, _rows((twelve + 1000).astype(">u2")))
+    signed = (RAMP16.astype(np.int32) >> 4) - 1000
+    ramp = grey(twelve / 4095 * 255)
+    holed = twelve.astype(np.float32)
+    holed[0, :3] = (np.nan, -np.inf, np.inf)
+    seen = ramp.copy()
+    seen[0, :3] = [(0,) * 3, (0,) * 3, (255,) * 3]
+    return {
+        "PNG": shown(ramp, data, depth_range=(1000, 5095)),
+        "its own range": shown(ramp, data, depth_range="auto"),
+        "values beyond": shown(
+            grey((twelve.clip(1000, 2000) - 1000.0) / 1000 * 255),
+            tiff_by_hand(twelve),
+            depth_range=(1000, 2000),
+        ),
+        "TIFF, white is 0": shown(255 - ramp, tiff_by_hand(twelve, 0), depth_range=(0, 4095)),
+        "32 bits with a sign": shown(ramp, tiff_by_hand(signed), depth_range=(-1000, 3095)),
+        "floats": shown(seen, tiff_by_hand(holed), depth_range=(0, 4095)),
+        "floats, their own range": shown(
+            ramp, tiff_by_hand((twelve / 4095 * 0.1).astype(np.float32)), depth_range="auto"
+        ),
+        "all alike": shown(
+            grey(np.zeros((24, 32))),
+            tiff_by_hand(np.full((24, 32), 7, np.uint16)),
+            depth_range="auto",
+        ),
+        "8 bits": shown(PICTURE, encoded(image(PICTURE), "PNG"), depth_range=(0, 10)),
+    }
+
+
 def _deep_colour() -> Cases:
     wide = PICTURE.astype(np.uint16) * 257 + (PICTURE < 255).astype(np.uint16) * 100
     rgba = np.dstack([wide, ALPHA.astype(np.uint16) * 257])
@@ -736,8 +768,17 @@ POLICY: dict[str, tuple[Line, ...]] = {
             cases=_deep_grey,
         ),
         Line(
+            what="grey of more than 8 bits, whole numbers or floats, with `--depth-range`",
+            result="MIN,MAX is black to white, beyond is clipped; `auto` takes the least and the "
+            "largest value of each image; 8 bits stay as they are",
+            why="many a 16-bit file holds 12 bits: `0,4095` is white where 65535 would be black; "
+            "images of `auto` cannot be compared in brightness",
+            within=1,
+            cases=_deep_grey_in_range,
+        ),
+        Line(
             what="16-bit RGB and RGBA",
-            result="the high byte of each value",
+            result="the high byte of each value, whatever `--depth-range` says",
             why="what Pillow and TensorFlow do",
             within=2,
             cases=_deep_colour,

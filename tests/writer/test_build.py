@@ -6,13 +6,16 @@ import shutil
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
+from shardprep.reader import Dataset
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.lock import locked
 from shardprep.writer.build import build_dataset
@@ -24,6 +27,9 @@ from tests.support.builders import (
     Quiet,
     animals,
     build,
+    build_part,
+    encoded,
+    finalize,
     in_process,
     jpeg,
     tree,
@@ -344,3 +350,27 @@ def test_the_manifest_is_json_without_time_or_place(source: Path, tmp_path: Path
     assert json.loads(text)["name"] == "pets"
     assert str(tmp_path) not in text
     assert load_manifest(result.path) == result.manifest
+
+
+def test_a_split_of_dark_images_is_warned_of_and_a_depth_range_lightens_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ramp = np.linspace(0, 4095, 32 * 32).astype(np.uint16).reshape(32, 32)
+    deep = encoded(Image.fromarray(ramp), "PNG")
+    scans = {f"train/{'ab'[i % 2]}/{i}.png": deep for i in range(10)}
+    light = {f"test/{'ab'[i % 2]}/{i}.jpg": jpeg(seed=i) for i in range(4)}
+    source = write_folder(tmp_path / "in", scans | light)
+    keys: dict[str, Any] = {"size": "32x32", "format": "png", "name": "scans"}
+    for part in ("1/2", "2/2"):
+        build_part(source, tmp_path / "out", part, **keys)
+    dark = finalize(tmp_path / "out")
+    hint = "; if grey files of 16 bits hold values of 12, add --depth-range 0,4095"
+    assert caplog.messages == [f"train: 10 of 10 images are nearly black{hint}"]
+    caplog.clear()
+    lit = build(source, tmp_path / "lit", depth_range="0,4095", **keys)
+    assert caplog.messages == []
+    for made, white in ((dark, 65_535), (lit, 4095)):
+        for one in Dataset(made.path, "train"):
+            assert np.array_equal(one["image"][..., 0], np.rint(ramp / white * 255))
+    with pytest.raises(BuildError, match=r"other depth_range \(0,4095, now auto\)"):
+        build(source, tmp_path / "lit", depth_range="auto", **keys)
