@@ -38,6 +38,8 @@ app = typer.Typer(
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Typer's error of arguments that it cannot take; it has no public name."""
+_GOING_ON = ("build", "finalize", "download", "fetch")
+"""Commands that keep what they have done."""
 _COMPLETION = "_SHARDPREP_COMPLETE"
 """Environment variable by which a shell asks for completions."""
 _log = logging.getLogger("shardprep")
@@ -66,7 +68,7 @@ def main() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except (Exception, _InterruptedError) as error:
-        code = _fail(error, as_json=_wants_json(arguments))
+        code = _fail(error, arguments)
     if "ray" in sys.modules:
         _end_at_once(code)
     sys.exit(code)
@@ -101,9 +103,17 @@ def _wants_json(arguments: Sequence[str]) -> bool:
     return "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
 
 
-def _fail(error: BaseException, *, as_json: bool) -> int:
+def _goes_on(arguments: Sequence[str]) -> bool:
+    """Tell whether a command that was interrupted goes on where it stopped, run again."""
+    command = next((one for one in arguments if one in _COMMANDS), "")
+    return (command in _GOING_ON and "--dry-run" not in arguments) or (
+        command == "verify" and "--repair" in arguments
+    )
+
+
+def _fail(error: BaseException, arguments: Sequence[str]) -> int:
     """Say what has gone wrong; return the exit code."""
-    said, code = _explained(error)
+    said, code = _explained(error, goes_on=_goes_on(arguments))
     is_ours = said is not None
     if said is None:
         said = ShardprepError("shardprep", f"has failed: {error!r}", "please report it")
@@ -112,17 +122,17 @@ def _fail(error: BaseException, *, as_json: bool) -> int:
             sys.stderr.write(f"{printable(line)}\n")
     if is_ours:
         sys.stderr.write(f"{said}\n")
-    if as_json:
+    if _wants_json(arguments):
         print_json(said.as_json(code))
     return code
 
 
-def _explained(error: BaseException) -> tuple[ShardprepError | None, int]:
+def _explained(error: BaseException, *, goes_on: bool) -> tuple[ShardprepError | None, int]:
     """Return an error as one of ours, None for a fault of the program; and its exit code."""
     if isinstance(error, ShardprepError):
         return error, EXIT_USAGE if isinstance(error, RecipeError) else EXIT_ERROR
     if isinstance(error, _InterruptedError):
-        again = "run the same command again to go on where it stopped"
+        again = "run the same command again to go on where it stopped" if goes_on else ""
         return ShardprepError("", "interrupted", again), EXIT_INTERRUPTED
     if isinstance(error, _UsageError):
         asked = error.ctx.command_path if error.ctx else "shardprep"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,9 @@ from shardprep.dataset.schema import Schema  # noqa: TC001 - facts are JSON, and
 if TYPE_CHECKING:
     from pathlib import Path
 
-_EXAMPLES = 3
+MOST_EXAMPLES = 3
+LACKING = "^(no label|in no split)"
+"""Pattern of the reasons for which an image is skipped that nobody asked to leave out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,17 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One rejected input."""
+    """One input that was not written."""
 
     key: str
     reason: str
+
+
+class Examples(TypedDict):
+    """Some inputs that were not written, as `Facts` has them."""
+
+    rejections: dict[str, tuple[Example, ...]]
+    skipped: tuple[Example, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,8 @@ class Facts:
     """Numbers to learn, in a regression set; null in others."""
     rejections: dict[str, tuple[Example, ...]]
     """A few examples for each kind of rejection."""
+    skipped: tuple[Example, ...]
+    """A few images that were skipped because the source gives them no label, or no split."""
 
 
 def read_facts(folder: Path, path: str) -> Facts:
@@ -78,21 +89,28 @@ def read_facts(folder: Path, path: str) -> Facts:
         original_width=_range(written["original_width"].drop_null()),
         original_height=_range(written["original_height"].drop_null()),
         target=_range(written["target"].drop_null()),
-        rejections=read_rejections(folder),
+        **read_examples(folder),
     )
 
 
-def read_rejections(folder: Path, most: int = _EXAMPLES) -> dict[str, tuple[Example, ...]]:
-    """Return up to `most` rejected inputs of each kind, in the order of the table."""
+def read_examples(folder: Path) -> Examples:
+    """Return some inputs that were not written, in the order of the table."""
     table = item_table.read_items(folder / ITEMS_FILE, ("key", "status", "kind", "reason"))
-    table = item_table.with_status(table, item_table.REJECTED)
-    found: dict[str, tuple[Example, ...]] = {}
-    for kind in sorted(_counts(table["kind"])):
-        rows = table.filter(pc.equal(table["kind"].cast("string"), kind)).slice(0, most)
-        found[kind] = tuple(
-            Example(row["key"], row["reason"]) for row in rows.select(["key", "reason"]).to_pylist()
-        )
-    return found
+    rejected = item_table.with_status(table, item_table.REJECTED)
+    skipped = item_table.with_status(table, item_table.SKIPPED)
+    kinds = rejected["kind"].cast("string")
+    return Examples(
+        rejections={
+            kind: _examples(rejected.filter(pc.equal(kinds, kind)))
+            for kind in sorted(_counts(kinds))
+        },
+        skipped=_examples(skipped.filter(pc.match_substring_regex(skipped["reason"], LACKING))),
+    )
+
+
+def _examples(table: pa.Table) -> tuple[Example, ...]:
+    rows = table.slice(0, MOST_EXAMPLES).select(["key", "reason"]).to_pylist()
+    return tuple(Example(row["key"], row["reason"]) for row in rows)
 
 
 def _counts(column: pa.ChunkedArray) -> dict[str, int]:

@@ -156,10 +156,10 @@ def _refused(original: Original, spec: ImageSpec) -> Rejection | None:
     if short < 1:
         return Rejection("undecodable", f"its header says {size}", original)
     if height * width > spec.max_pixels:
-        reason = f"{size}, the limit is {spec.max_pixels:,}"
+        reason = f"{size}, the limit is {spec.max_pixels:,} pixels"
         return Rejection("too_many_pixels", reason, original)
     if short < spec.min_side:
-        reason = f"{size}, a side must have {spec.min_side}"
+        reason = f"{size}, a side must have {spec.min_side} pixels"
         return Rejection("too_small", reason, original)
     if spec.max_aspect and long > spec.max_aspect * short:
         reason = f"{size}, a side may be {spec.max_aspect:g} times the other"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
 from shardprep.source.extent import MOST_BYTES, RefusedExtent, ZipExtent
+from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
     from shardprep.source.extent import Extent, StoredExtent
@@ -85,7 +86,7 @@ class Budget:
         largest = max(packed, extent.num_bytes)
         reason = self._bomb(packed, extent.num_bytes)
         if largest > self.limits.max_member_size:
-            limit = f"{self.limits.max_member_size / 1e6:,.0f} MB"
+            limit = megabytes(self.limits.max_member_size)
             reason = f"is larger than --max-member-size allows ({largest:,} bytes, {limit})"
         if reason:
             return RefusedExtent(min(largest, MOST_BYTES), reason)
@@ -102,7 +103,7 @@ class Budget:
         if self._num_unpacked > most:
             raise SourceError(
                 name,
-                f"the source unpacks to more than {most / 1e6:,.0f} MB",
+                f"the source unpacks to more than {megabytes(most)}",
                 "raise --max-unpacked if that is right",
             )
 

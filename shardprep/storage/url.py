@@ -58,6 +58,7 @@ def _check_scheme(text: str) -> None:
         what = f"{found[1]}:// is no scheme that is known here, which are {', '.join(_STARTS)}"
         meant = f"{scheme}://BUCKET/KEY" if scheme in SCHEMES else _MEANT.get(scheme, "")
         way = f"write {meant}" if meant else "give such an address, or a path of this machine"
+        text = f"{found[1]}://{text[found.end() :]}"
     raise RecipeError(shown_url(text), what, way)
 
 

@@ -6,11 +6,12 @@ import functools
 import json
 import re
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 from shardprep import __version__
-from shardprep.cli import sample_archive
+from shardprep.cli import app, sample_archive
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import error_of, run
 
@@ -331,3 +332,52 @@ def test_profile_shows_every_stage_and_adds_up(here: Path) -> None:
     assert "profile" not in json.loads(
         run("build", "pets.zip", "--json", "--seed", "1", cwd=here).stdout
     )
+
+
+def test_images_of_their_own_size_are_said_with_the_flag_that_changes_it(here: Path) -> None:
+    note = "note every image keeps its own size, and a batch needs one: add --size 224x224"
+    for more in (("--format", "keep", "--dry-run"), ("--format", "keep")):
+        done = run("build", "pets.zip", *more, cwd=here)
+        assert done.returncode == 0, done.stderr
+        assert note in " ".join(done.stdout.split()), more
+    flags = ("--format", "keep", "--size", "224x224", "--fit", "crop", "--overwrite")
+    assert "its own size" not in run("build", "pets.zip", *flags, cwd=here).stdout
+
+
+def test_images_without_a_label_are_named(here: Path) -> None:
+    names = [*animals(20)]
+    rows = "".join(f"{key},{i % 2}\n" for i, key in enumerate(names[:18]))
+    write(here / "t.csv", f"id,label\n{rows}".encode())
+    for more in ("--dry-run", "--quiet"):
+        done = run("build", "pets.zip", "--labels", "csv:t.csv:id:label", more, cwd=here)
+        assert done.returncode == 0, done.stderr
+        for key in names[18:]:
+            assert f"          {key}: no label\n" in done.stdout
+    facts = json.loads(run("inspect", "--json", cwd=here).stdout)
+    assert facts["skipped"] == [{"key": key, "reason": "no label"} for key in sorted(names[18:])]
+
+
+def test_a_set_without_labels_is_not_said_to_have_some(here: Path) -> None:
+    done = run("build", "pets.zip", "--labels", "none", cwd=here)
+    assert "20 images to 1 shard, labels: none asked for" in done.stderr
+    assert "\nlabels    none asked for\n" in run("inspect", cwd=here).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "goes_on"),
+    [
+        (("build", "pets.zip"), True),
+        (("--log-level", "debug", "fetch", "s3://x/y"), True),
+        (("verify", "--repair"), True),
+        (("verify",), False),
+        (("bench",), False),
+        (("build", "pets.zip", "--dry-run"), False),
+    ],
+)
+def test_only_what_goes_on_is_advised_to_be_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], *, goes_on: bool
+) -> None:
+    monkeypatch.setattr(app, "_run", mock.Mock(side_effect=app._InterruptedError))
+    line = error_of(run(*arguments, cwd=tmp_path), 130)
+    hint = "; run the same command again to go on where it stopped"
+    assert line == "interrupted" + (hint if goes_on else "")

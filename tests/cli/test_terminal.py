@@ -256,3 +256,18 @@ def test_a_profile_of_the_bar_reads_no_markup_either(capsys: pytest.CaptureFixtu
         bar.progress(1)
         bar.notice(HOSTILE)
     assert "[bold]x[/] [/nope] :smile: \\u202e" in capsys.readouterr().err
+
+
+def test_colour_without_a_terminal_moves_nothing(tmp_path: Path) -> None:
+    """As in a cell of a notebook, whose kernel sets FORCE_COLOR."""
+    write(tmp_path / "pets.zip", zip_bytes(animals(12)))
+    colourful = {name: value for name, value in WIDE.items() if name != "NO_COLOR"}
+    done = run("build", "pets.zip", cwd=tmp_path, environment={**colourful, "FORCE_COLOR": "1"})
+    assert done.returncode == 0
+    assert "\x1b[1minputs" in done.stdout
+    codes = set(re.findall(r"\x1b\[[?0-9;]*[A-Za-z]|\r", done.stdout + done.stderr))
+    assert all(code.endswith("m") for code in codes), "the others steer a terminal"
+    assert "12 images to 1 shard" in done.stderr
+    assert "encoding" not in done.stderr, "no bar"
+    plain = run("build", "pets.zip", cwd=tmp_path, environment={**colourful, "FORCE_COLOR": ""})
+    assert "\x1b" not in plain.stdout + plain.stderr

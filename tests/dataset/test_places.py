@@ -51,6 +51,12 @@ def test_another_scheme_is_an_error_that_says_what_to_write(text: str, hint: str
     assert "secret" not in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["https://host/x", "https:/host/x", str(Path("https://host/x"))])
+def test_an_address_that_became_a_path_is_shown_as_an_address(text: str) -> None:
+    with pytest.raises(RecipeError, match=r"^https://host/x: https:// is no scheme"):
+        parse_place(text)
+
+
 @pytest.mark.parametrize(
     "text",
     ["run:1", "run:1/pets/1.0.0", "C:\\photos", "C:/photos", "c://photos", "a:/b", "./s3://b"],

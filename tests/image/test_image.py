@@ -802,7 +802,7 @@ def test_the_limit_itself_is_accepted_and_one_more_is_not() -> None:
     assert processed(data, max_pixels=24 * 32).original == Original(24, 32, "png")
     result = rejected(data, max_pixels=24 * 32 - 1)
     assert result == Rejection(
-        "too_many_pixels", "32x24 pixels, the limit is 767", Original(24, 32, "png")
+        "too_many_pixels", "32x24 pixels, the limit is 767 pixels", Original(24, 32, "png")
     )
 
 

@@ -695,7 +695,7 @@ def forged_jpeg(width: int, height: int) -> bytes:
 
 def _bombs() -> Cases:
     bomb = png_by_hand(60_000, 60_000, 8, 2, bytes(99))
-    said = "60000x60000 pixels, the limit is 100,000,000"
+    said = "60000x60000 pixels, the limit is 100,000,000 pixels"
     return {
         "PNG": rejected(bomb, "too_many_pixels", said),
         "JPEG": rejected(forged_jpeg(60_000, 60_000), "too_many_pixels", said),
@@ -707,7 +707,7 @@ def _bombs() -> Cases:
 def _small() -> Cases:
     return {
         "narrow": rejected(
-            png(40, 31), "too_small", "31x40 pixels, a side must have 32", min_side=32
+            png(40, 31), "too_small", "31x40 pixels, a side must have 32 pixels", min_side=32
         ),
         "low": rejected(png(31, 40), "too_small", min_side=32),
         "the limit itself": Case(data=png(32, 40), keys={"min_side": 32}),

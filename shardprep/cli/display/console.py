@@ -7,6 +7,7 @@ with escapes for control characters, and is never read as rich's markup or for i
 from __future__ import annotations
 
 import os
+import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,20 @@ class Terminal(Console):
 
     def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
         """Print to stderr, or to stdout; nothing at all where it is to be quiet."""
-        super().__init__(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
+        stream = sys.stderr if stderr else sys.stdout
+        is_terminal = stream is not None and stream.isatty()
+        # A notebook asks for colour where nothing can be moved (FORCE_COLOR), and rich would
+        # animate what it captures.
+        forced: Any = "standard" if os.environ.get("FORCE_COLOR") else None
+        super().__init__(
+            stderr=stderr,
+            quiet=quiet,
+            force_terminal=None if is_terminal else False,
+            color_system="auto" if is_terminal else forced,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
         if not self.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
             self.width = _UNWRAPPED_CELLS
 

@@ -107,7 +107,8 @@ class BuildProgress(Bar):
         """Say what is to be done and start counting."""
         num_all = len(plan.shards)
         written = counted(num_all, "shard")
-        self.notice(f"{plan.num_items:,} images to {written}, labels by {plan.labels_from}")
+        labels = f"labels{' by' if plan.schema.target else ':'} {plan.labels_from}"
+        self.notice(f"{plan.num_items:,} images to {written}, {labels}")
         num_items = sum(len(shard.items) for shard in shards)
         if len(shards) < num_all:
             self.notice(f"this part: {num_items:,} images, {len(shards):,} of the shards")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -10,18 +12,18 @@ from rich.text import Text
 from shardprep import profiling
 from shardprep.cli.display.console import counts_line, plain_table
 from shardprep.cli.streams import console, picked, print_json
-from shardprep.dataset.describe import read_rejections
+from shardprep.dataset.describe import LACKING, MOST_EXAMPLES, Example, Examples, read_examples
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.schema import LABEL, PROVIDED
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.table import Table
 
     from shardprep.cli.display.console import Terminal
-    from shardprep.dataset.describe import Example, Facts
+    from shardprep.dataset.describe import Facts
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
     from shardprep.writer.build import PartResult
@@ -52,9 +54,13 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
     for line in plan.findings:
         terminal.entry("note", line)
     terminal.entry("images", image_line(plan.schema))
+    _print_own_sizes(terminal, plan.schema)
     if plan.skipped:
         reasons = Counter(one.reason for one in plan.skipped)
         terminal.entry("skipped", counts_line(reasons))
+        skipped = (one for one in plan.skipped if re.match(LACKING, one.reason))
+        some = islice(skipped, MOST_EXAMPLES)
+        _print_examples(terminal, (Example(one.key, one.reason) for one in some))
     _print_missing(terminal, len(plan.rows_without_image), plan.rows_without_image)
     terminal.entry("size", f"about {megabytes(plan.estimated_bytes)}")
 
@@ -75,7 +81,8 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     terminal.print(_split_table(manifest))
     _print_labels(terminal, manifest.labels.names, manifest.labels.found_by, schema.target)
     terminal.entry("images", image_line(schema))
-    _print_inputs(terminal, manifest, read_rejections(result.path))
+    _print_own_sizes(terminal, schema)
+    _print_inputs(terminal, manifest, read_examples(result.path))
     _print_sizes(terminal, manifest)
     if number := result.num_new_items:
         rate = number / result.elapsed_s
@@ -88,7 +95,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
 
 def show_refused(error: TooManyRejectedError) -> None:
     """Print, on stderr, the inputs of a build that has rejected too many."""
-    _print_inputs(console(stderr=True), error.manifest, read_rejections(error.draft))
+    _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
 
 
 def _print_profile(
@@ -143,14 +150,13 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
             f"{width.smallest}x{height.smallest} to {width.largest}x{height.largest} pixels, "
             f"median {width.median}x{height.median} ({counts_line(facts.formats)})",
         )
-    _print_inputs(terminal, manifest, facts.rejections)
+    examples = Examples(rejections=facts.rejections, skipped=facts.skipped)
+    _print_inputs(terminal, manifest, examples)
     _print_sizes(terminal, manifest)
-    terminal.entry("labels by", manifest.labels.found_by)
+    terminal.entry("labels by" if facts.schema.target else "labels", manifest.labels.found_by)
 
 
-def _print_inputs(
-    terminal: Terminal, manifest: Manifest, rejections: Mapping[str, Sequence[Example]]
-) -> None:
+def _print_inputs(terminal: Terminal, manifest: Manifest, found: Examples) -> None:
     """Show what became of the inputs: the totals add up, and every rejection has a reason."""
     totals = manifest.totals
     parts = [f"{totals.num_written:,} written"]
@@ -159,14 +165,14 @@ def _print_inputs(
     terminal.entry("inputs", f"{totals.num_inputs:,} = {' + '.join(parts)}")
     if totals.num_rejected:
         terminal.entry("rejected", counts_line(totals.rejected))
-        for examples in rejections.values():
-            for example in examples:
-                terminal.entry("", f"{example.key}: {example.reason}", style="dim")
+        for examples in found["rejections"].values():
+            _print_examples(terminal, examples)
     if totals.num_damaged:
         text = f"{totals.num_damaged:,} written images are damaged; items.parquet says how"
         terminal.entry("damaged", text, style="yellow")
     if totals.num_skipped:
         terminal.entry("skipped", counts_line(totals.skipped))
+        _print_examples(terminal, found["skipped"])
     if totals.num_copies:
         leaks = f", {totals.num_leaks:,} of them in another split" if totals.num_leaks else ""
         text = f"{totals.num_copies:,} images are there already{leaks}; --dedup leaves them out"
@@ -175,12 +181,26 @@ def _print_inputs(
     _print_missing(terminal, labels.num_rows_without_image, labels.rows_without_image)
 
 
+def _print_examples(terminal: Terminal, examples: Iterable[Example]) -> None:
+    for example in examples:
+        terminal.entry("", f"{example.key}: {example.reason}", style="dim")
+
+
 def image_line(schema: Schema) -> str:
     """Return size and encoding of the stored images."""
     size = schema.image_size
     shape = f"{size[1]}x{size[0]}" if size else "each its own size"
     encoding = {"any": "original bytes, JPEG or PNG", "raw": "raw uint8"}
     return f"{shape}, RGB, {encoding.get(schema.image.encoding or '', schema.image.encoding)}"
+
+
+def _print_own_sizes(terminal: Terminal, schema: Schema) -> None:
+    if schema.image_size is None:
+        terminal.entry(
+            "note",
+            "every image keeps its own size, and a batch needs one: add --size 224x224 --fit crop, "
+            "or read with ReadConfig(image_size=(224, 224))",
+        )
 
 
 def _split_table(manifest: Manifest) -> Table:
