@@ -104,13 +104,15 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
         RecipeError: a rule cannot be used.
 
     """
+    rule = parse_split_rule(recipe.split) if recipe.split else None
     listing = list_source(
         recipe.source,
         work_dir,
         notice,
-        recipe.zip_encoding or None,
-        recipe.source_limits,
-        outputs(recipe),
+        zip_encoding=recipe.zip_encoding or None,
+        limits=recipe.source_limits,
+        leave_out=outputs(recipe),
+        check=lambda others: Documents(others, recipe).check_columns(),
     )
     if not listing.images:
         raise no_image(recipe.source, listing)
@@ -123,7 +125,6 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     labelling = label_keys(index, parse_label_rule(recipe.labels), tables)
     match = _table_match(index, labelling, documents)
     targets = _targets(keys, labelling, recipe, documents)
-    rule = parse_split_rule(recipe.split) if recipe.split else None
     splits = given_splits(index, rule, match, documents)
     groups = group_keys(keys, recipe.group, match) if recipe.group else [""] * len(keys)
     lacks = _lacks(splits, targets.values)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardprep.catalog.rules import parse_csv_rule, parse_label_rule
+from shardprep.catalog.rules import CsvRule, parse_csv_rule, parse_label_rule
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.catalog.table import Table, joined, parse_table, stacked
 from shardprep.errors import SourceError, some_of
@@ -56,6 +56,25 @@ class Documents:
         first, *others = self._recipe.join
         return self._with(self._table(_join_parts(first)[0]), others)
 
+    def check_columns(self) -> None:
+        """Check the columns that a recipe names of its tables, if the source has all of these.
+
+        Raises:
+            SourceError: a table cannot be read, or lacks a column.
+
+        """
+        recipe, rule = self._recipe, parse_label_rule(self._recipe.labels)
+        named = parse_csv_rule(rule.argument) if rule.kind == "csv" else CsvRule(())
+        files = [*named.files, *(_join_parts(text)[0] for text in recipe.join)]
+        if not files or not all(len(self._members(file)) == 1 for file in files):
+            return
+        table = self.label_tables()[0] if named.files else self.joined_table()
+        split = parse_split_rule(recipe.split).column if recipe.split else ""
+        ids = [] if "{" in named.id_column else [named.id_column]
+        for name in (*ids, *named.label_columns, *recipe.columns, split):
+            if table is not None and name not in ("", "*"):
+                table.column(name)
+
     def read(self, file: str) -> bytes:
         """Return the bytes of a member of the source, or else of a file on disk."""
         return self._find(file)[1]
@@ -84,8 +103,11 @@ class Documents:
         recipe = self._recipe
         return parse_table(data, name, has_header=recipe.header, null=recipe.null)
 
+    def _members(self, file: str) -> list[Member]:
+        return [m for m in self._others if ("/" + m.key).endswith("/" + file)]
+
     def _find(self, file: str) -> tuple[str, bytes]:
-        found = [m for m in self._others if ("/" + m.key).endswith("/" + file)]
+        found = self._members(file)
         if len(found) == 1:
             return found[0].key, _read(found[0])
         if found:

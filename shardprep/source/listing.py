@@ -30,7 +30,7 @@ from shardprep.source.unpack import Workshop
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from shardprep.source.directory import FoundFile
     from shardprep.source.extent import StoredExtent
@@ -42,6 +42,7 @@ _DAMAGE = (
 )  # fmt: skip
 """Errors that the libraries raise for damaged archives."""
 _SHOWN_ERROR = 100
+_ZIP_SUFFIXES = (".zip", ".exe")
 _VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})", re.DOTALL)
 
 
@@ -75,13 +76,15 @@ class Listing:
     skipped: list[Skipped]
 
 
-def list_source(
+def list_source(  # noqa: PLR0913 - what a walk is to do, and whom it tells
     source: Path | str,
     work_dir: Path,
     notice: Callable[[str], None],
+    *,
     zip_encoding: str | None = None,
     limits: SourceLimits = DEFAULT_LIMITS,
     leave_out: Iterable[str] = (),
+    check: Callable[[Sequence[Member]], None] = lambda _: None,
 ) -> Listing:
     """Return all members of the source in the order of their keys.
 
@@ -93,6 +96,8 @@ def list_source(
         zip_encoding: of member names in zips; None is UTF-8 where that fits, else cp437.
         limits: what it may ask for.
         leave_out: folders or addresses below the source that are no part of it.
+        check: called with the `others` known before inner archives are unpacked, which may take
+            long; its errors come through.
 
     Raises:
         RecipeError: the source is neither a path nor an address.
@@ -103,6 +108,8 @@ def list_source(
     walk = _Walk(Workshop(work_dir, notice, Budget(limits)), zip_encoding)
     root = str(source) if is_url(str(source)) else Path(source).name
     walk.files(find_files(source, leave_out, follow_links=limits.follow_links), root)
+    check(walk.found.others)
+    walk.open_packed()
     walk.join_volumes()
     return walk.listing()
 
@@ -115,6 +122,7 @@ class _Walk:
         self.budget = workshop.budget
         self.zip_encoding = zip_encoding
         self.volumes: dict[tuple[str, int], dict[int, StoredExtent]] = defaultdict(dict)
+        self.packed: list[tuple[str, StoredExtent, int]] | None = []  # None: no more waiting
         self.found = Listing([], [], [])
 
     def listing(self) -> Listing:
@@ -196,8 +204,16 @@ class _Walk:
             return
         if is_image(head):
             self.image(key, extent)
+        elif self.packed is not None and _is_packed_archive(extent, key, head):
+            self.packed.append((key, extent, depth))
         elif not self.archive(extent, key, prefix=f"{key}/", depth=depth + 1):
             self.found.others.append(Member(key, self.budget.readable(extent, key)))
+
+    def open_packed(self) -> None:
+        """Add the members of the archives that must be unpacked, and of those in them."""
+        packed, self.packed = self.packed or [], None
+        for key, extent, depth in packed:
+            self.unnamed(key, extent, depth)
 
     def archive(self, extent: StoredExtent, name: str, prefix: str, depth: int) -> bool:
         """Add the members of the archive that the extent holds; False where it holds none."""
@@ -228,7 +244,7 @@ class _Walk:
 
     def _archive_type(self, extent: StoredExtent, name: str, depth: int) -> str | None:
         kind = _head_type(extent, name)
-        if kind is None and (depth == 1 or name.lower().endswith((".zip", ".exe"))):
+        if kind is None and (depth == 1 or name.lower().endswith(_ZIP_SUFFIXES)):
             # Something may stand before a zip, a self-extractor say: its directory is at its end.
             with buffered(self.workshop.in_place(extent, name)) as whole:
                 kind = "zip" if zipfile.is_zipfile(whole) else None
@@ -273,6 +289,14 @@ class _Walk:
             except MemberError as error:
                 raise SourceError(name, f"a volume of it {error}") from error
             self.archive(place, name, prefix=f"{name}/" if depth else "", depth=depth + 1)
+
+
+def _is_packed_archive(extent: StoredExtent, key: str, head: bytes) -> bool:
+    """Tell whether a member seems to be an archive that must be unpacked to be read."""
+    kind = archive_type(head)
+    is_packed = not isinstance(extent, PlainExtent) and extent.is_packed
+    is_zip = kind is not None or key.lower().endswith(_ZIP_SUFFIXES)
+    return kind in (*_COMPRESSED, "7z") or (is_packed and is_zip)
 
 
 def _head_type(extent: StoredExtent, name: str) -> str | None:

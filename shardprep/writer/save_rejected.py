@@ -59,9 +59,9 @@ def save_rejected(
                 recipe.source,
                 Path(work),
                 notice,
-                recipe.zip_encoding or None,
-                recipe.source_limits,
-                outputs(recipe),
+                zip_encoding=recipe.zip_encoding or None,
+                limits=recipe.source_limits,
+                leave_out=outputs(recipe),
             )
             extents = {member.key: member.extent for member in listing.images}
         for row in table.to_pylist():

@@ -115,7 +115,9 @@ def listed(source: Path, work: Path | None = None, zip_encoding: str | None = No
     """List a source that exists."""
     notices: list[str] = []
     work = work or source.parent / f"{source.name}.work"
-    return Listed(list_source(source, work, notices.append, zip_encoding), work, notices)
+    return Listed(
+        list_source(source, work, notices.append, zip_encoding=zip_encoding), work, notices
+    )
 
 
 def listed_bytes(folder: Path, data: bytes, name: str = "source.bin") -> Listed:

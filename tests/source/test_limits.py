@@ -29,7 +29,7 @@ _PLENTY = bytes(65_000_000)
 def listed(folder: Path, data: bytes, **limits: Any) -> Listing:
     """List an archive given as bytes."""
     source = write(folder / "source.zip", data)
-    return list_source(source, folder / "work", lambda _: None, None, SourceLimits(**limits))
+    return list_source(source, folder / "work", lambda _: None, limits=SourceLimits(**limits))
 
 
 def recipe(**keys: object) -> Recipe:
@@ -47,14 +47,14 @@ def test_members_are_counted(tmp_path: Path, data: bytes) -> None:
 def test_members_of_all_archives_and_skipped_ones_count(tmp_path: Path) -> None:
     data = zip_bytes({"in.zip": zip_bytes(GOOD), "../evil.jpg": b"", "Thumbs.db": b""})
     listed(tmp_path, data, max_members=5)
-    with pytest.raises(SourceError, match=r"^source\.zip: .*more than 4 members"):
+    with pytest.raises(SourceError, match=r"^in\.zip: .*more than 4 members"):
         listed(tmp_path, data, max_members=4)
 
 
 def test_files_of_a_folder_are_counted(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "photos", GOOD)
     with pytest.raises(SourceError, match=r"^photos: .*more than 1 members"):
-        list_source(folder, tmp_path / "work", lambda _: None, None, SourceLimits(max_members=1))
+        list_source(folder, tmp_path / "work", lambda _: None, limits=SourceLimits(max_members=1))
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
