@@ -128,7 +128,8 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     splits = given_splits(index, rule, match, documents)
     groups = group_keys(keys, recipe.group, match) if recipe.group else [""] * len(keys)
     lacks = _lacks(splits, targets.values)
-    columns, values = make_columns(recipe.columns, match, [not lack for lack in lacks])
+    wanted = [not lack for lack in lacks]
+    columns, values = make_columns(recipe.columns, match, wanted)
     items, unlabelled = _join(members, lacks, targets, splits, groups, values)
     findings = []
     if num_links := _num_links_outside(listing):
@@ -211,11 +212,10 @@ def _lacks(splits: Sequence[str | None], targets: Sequence[Target]) -> list[str]
     A split without a single target is kept, unlabelled. Where a split has targets, an image
     without one would be a wrong answer in training.
     """
-    pairs = list(zip(splits, targets, strict=True))
-    labelled = {split for split, target in pairs if target is not None}
+    labelled = {split for split, target in zip(splits, targets, strict=True) if target is not None}
     return [
         "in no split" if split is None else NO_LABEL if target is None and split in labelled else ""
-        for split, target in pairs
+        for split, target in zip(splits, targets, strict=True)
     ]
 
 
@@ -231,11 +231,12 @@ def _join(
     items: list[Item] = []
     skipped: list[Skipped] = []
     facts = splits, targets.values, targets.strata(), groups, values
-    for member, lack, split, *known in zip(members, lacks, *facts, strict=True):
+    rows = zip(members, lacks, *facts, strict=True)
+    for member, lack, split, target, strata, group, cells in rows:
         if lack or split is None:
             skipped.append(Skipped(member.key, lack, member.extent.num_bytes))
         else:
-            items.append(Item(member.key, member.extent, split, *known))
+            items.append(Item(member.key, member.extent, split, target, strata, group, cells))
     return items, skipped
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardprep.errors import RecipeError, printable_json
+from shardprep.errors import RecipeError, printable, printable_json
 
 if TYPE_CHECKING:
     from shardprep.cli.display.console import Terminal
@@ -30,7 +30,8 @@ class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print the record, a line for each of its own."""
         for line in self.format(record).splitlines():
-            console(stderr=True, level=record.levelno).notice(line)
+            if sys.stderr is not None:  # while there is a bar, what prints above it
+                sys.stderr.write(f"{printable(line)}\n")
 
 
 def start_logging(level: str = "info") -> None:
@@ -42,11 +43,11 @@ def start_logging(level: str = "info") -> None:
     _log.setLevel(level.upper())
 
 
-def console(*, stderr: bool = False, level: int = logging.INFO) -> Terminal:
-    """Return stdout for results, or stderr for progress and notices of a level."""
+def console(*, stderr: bool = False) -> Terminal:
+    """Return stdout for results, or stderr for progress and notices."""
     from shardprep.cli.display.console import Terminal
 
-    return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(level))
+    return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(logging.INFO))
 
 
 def picked(kind: Any, found: object, **more: Any) -> dict[str, Any]:

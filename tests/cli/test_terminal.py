@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.cli import resolve
+from shardprep.cli import resolve, streams
 from shardprep.cli.display.console import Terminal
+from shardprep.cli.display.progress import BuildProgress
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.command import NARROW, error_of, run
 
@@ -271,3 +272,21 @@ def test_colour_without_a_terminal_moves_nothing(tmp_path: Path) -> None:
     assert "encoding" not in done.stderr, "no bar"
     plain = run("build", "pets.zip", cwd=tmp_path, environment={**colourful, "FORCE_COLOR": ""})
     assert "\x1b" not in plain.stdout + plain.stderr
+
+
+def test_a_warning_stands_above_the_bar_that_a_terminal_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a line of its own: rich takes what is written to stderr meanwhile."""
+    parent, child = pty.openpty()
+    with os.fdopen(child, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        streams.start_logging("info")
+        with BuildProgress(Terminal(stderr=True)) as progress:
+            progress.show("encoding", 10, 5, rate=1.0, rejected="")
+            logging.getLogger("shardprep").warning("train: dark\x1b[31m images")
+        terminal.flush()
+        said = os.read(parent, 1 << 16).decode()
+    os.close(parent)
+    lines = re.split(r"[\r\n]+|\x1b\[2K", said)
+    assert r"train: dark\x1b[31m images" in [line.rstrip() for line in lines]
