@@ -206,6 +206,7 @@ print(json.dumps({name: asdict(one) for name, one in found.items()}))
 """
 
 
+@pytest.mark.thorough
 def test_reading_and_decoding_are_seen_in_both_readers(sets: dict[str, Path]) -> None:
     """In the threads of this package, which the profiler does not know, and in TensorFlow's."""
     done = subprocess.run(

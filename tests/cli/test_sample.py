@@ -65,6 +65,7 @@ def test_other_seed_other_images_same_names(tmp_path: Path) -> None:
     assert {name for name in one if one[name] == two[name]} == JUNK.keys()
 
 
+@pytest.mark.thorough
 def test_an_image_does_not_depend_on_how_many_are_drawn(
     tmp_path: Path, train: dict[str, bytes]
 ) -> None:

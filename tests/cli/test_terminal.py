@@ -55,6 +55,7 @@ def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("command", "code"),
     [

@@ -257,6 +257,7 @@ def _table(**columns: Any) -> pa.Table:
     return pa.Table.from_pydict({**nothing, **columns}, schema=COLUMNS)
 
 
+@pytest.mark.thorough
 def test_a_table_of_many_more_rows_than_it_can_hold_is_refused(folder: Path) -> None:
     table = pa.concat_tables([_table(status=["skipped"])] * 200_000).combine_chunks()
     with pq.ParquetWriter(folder / "items.parquet", COLUMNS, compression="zstd") as writer:

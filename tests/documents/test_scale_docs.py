@@ -83,6 +83,7 @@ def test_the_commands_at_the_top_give_the_build_of_one_run(
     assert tree(data / "tfrecords") == whole
 
 
+@pytest.mark.thorough
 def test_the_slurm_array_gives_the_build_of_one_run(data: Path, whole: dict[str, bytes]) -> None:
     text = section("Slurm", data)
     shown = files(text)

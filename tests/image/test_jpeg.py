@@ -159,6 +159,7 @@ def test_every_image_of_the_policy_has_the_same_outcome() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_damage_has_the_same_outcome() -> None:
     rng = random.Random(0)
     files = [*ORDINARY.values(), jpeg(exif=oriented(1)), jpeg(icc_profile=PROFILE)]

@@ -101,7 +101,7 @@ def test_floats_change_as_uint8_does(op: Any) -> None:
     assert np.abs(floats - op(images, seed=SEED).numpy()).max() < 0.51
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", [*IMAGE_OPS, *MIXES], ids=name)
 def test_xla_compiles_every_op_to_the_same_result(op: Any) -> None:
     """Within one of 255: a sum in another order may round another way."""
@@ -467,7 +467,7 @@ def test_in_inference_a_layer_with_a_crop_resizes_the_whole_image() -> None:
         assert np.abs(out.astype(int) - np.asarray(expected).astype(int)).max() <= 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_a_model_with_the_recipe_trains(jit_compile: bool) -> None:  # noqa: FBT001
     layers = keras.Sequential(
@@ -485,6 +485,7 @@ def test_a_model_with_the_recipe_trains(jit_compile: bool) -> None:  # noqa: FBT
     assert np.isfinite(history["loss"]).all()
 
 
+@pytest.mark.thorough
 def test_a_layer_mixes_labels_that_it_is_given() -> None:
     layer = augment.Layer(augment.classic((20, 28), num_classes=3), seed=1)
     images, labels = tf.constant(batch()), tf.range(NUM) % 3

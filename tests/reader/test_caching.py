@@ -355,6 +355,7 @@ def test_the_defaults_are_worth_no_word(whole: Path) -> None:
     reader.load(whole, batch_size=8, shuffle=1000, cache="auto")
 
 
+@pytest.mark.thorough
 def test_a_program_ends_though_it_holds_iterators_without_end(whole: Path) -> None:
     """From memory, past errors, and of batches that are filled in one call."""
     code = """

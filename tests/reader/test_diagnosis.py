@@ -61,6 +61,7 @@ def test_a_slow_model_is_found(folder: Path) -> None:
     assert (found.measured.decode, found.measured.read) == (None, None)
 
 
+@pytest.mark.thorough
 def test_slow_decoding_is_found(folder: Path) -> None:
     """And steps get whole batches of the dataset."""
     seen: set[Any] = set()
@@ -119,6 +120,7 @@ def test_a_model_is_trained_and_put_back_as_it_was(folder: Path) -> None:
         np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
 
 
+@pytest.mark.thorough
 def test_a_model_that_was_never_called_can_be_diagnosed(folder: Path) -> None:
     model = small_model()
     reader.diagnose(reader.load(folder, batch_size=4, cache="memory"), model, seconds=0.1)

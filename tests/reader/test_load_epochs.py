@@ -332,6 +332,7 @@ def test_a_batch_that_replicas_cannot_share_is_refused(sets: dict[str, Path]) ->
         reader.distribute(strategy, sets["png"])
 
 
+@pytest.mark.thorough
 def test_a_service_reads_every_record_once(sets: dict[str, Path]) -> None:
     dispatcher = tf.data.experimental.service.DispatchServer()
     address = dispatcher.target

@@ -244,6 +244,7 @@ def test_more_readers_than_records_are_refused_by_both(sets: dict[str, Path]) ->
             read(sets["raw"], "train[:3]", (1, 4), batch_size=2)
 
 
+@pytest.mark.thorough
 def test_a_set_of_several_groups_of_the_usual_size(
     sets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

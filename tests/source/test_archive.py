@@ -426,6 +426,7 @@ def test_an_odd_zip_inside_an_archive_comes_back(tmp_path: Path, outer: Pack, od
     assert found.contents == expected | {"pad": b"x" * 77}
 
 
+@pytest.mark.thorough
 def test_a_zip_that_counts_in_16_bits_comes_back(tmp_path: Path) -> None:
     names = [f"{i}.jpg" for i in range(2**16 + 3)]
     data = zip_bytes(dict.fromkeys(names, b""), method=zipfile.ZIP_STORED)

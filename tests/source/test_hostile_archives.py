@@ -38,6 +38,7 @@ def check_bounds(ordeal: Ordeal) -> None:
     assert not list(Path("/tmp").glob("*evil*"))
 
 
+@pytest.mark.thorough
 def test_every_made_archive_ends_in_bounds(ordeal: Ordeal) -> None:
     assert ordeal.endings.keys() == HOSTILE.keys()
     check_bounds(ordeal)

@@ -178,6 +178,7 @@ def test_a_competition_is_downloaded_checked_and_used_again_without_a_request(
     assert not list(world.home.iterdir())
 
 
+@pytest.mark.thorough
 def test_a_dataset_is_kept_by_version(world: World) -> None:
     world.server.archives["zoe/birds/3"] = Archive(zip_bytes({"old.jpg": b"3"}))
     old = fetch(world, parse_ref("zoe/birds/3"))
@@ -210,6 +211,7 @@ def test_a_script_named_kaggle_in_this_folder_is_not_run(
     fetch(world)
 
 
+@pytest.mark.thorough
 def test_a_changed_archive_in_the_cache_is_downloaded_again(world: World) -> None:
     archive = fetch(world)
     archive.write_bytes(ZIP[:-1])
@@ -421,6 +423,7 @@ REFUSALS: dict[str, tuple[KaggleRef, Answer, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_is_one_line_with_the_next_step_and_is_not_repeated(
     world: World, case: str
@@ -510,12 +513,14 @@ def test_the_next_run_goes_on_where_the_last_one_stopped(world: World) -> None:
     assert world.server.ranges() == ["bytes=196608-"]
 
 
+@pytest.mark.thorough
 def test_each_cut_that_brought_something_is_forgiven(world: World) -> None:
     world.server.bodies = [Body(cut=70_000), None] * 3
     assert fetch(world, patience=Patience(attempts=2, backoff_s=0.01)).read_bytes() == ZIP
     assert len(world.server.ranges()) == 3
 
 
+@pytest.mark.thorough
 def test_a_refusal_between_leaves_what_has_arrived(world: World) -> None:
     world.server.bodies = [Body(cut=HALF)]
     failure(world)
@@ -526,6 +531,7 @@ def test_a_refusal_between_leaves_what_has_arrived(world: World) -> None:
     assert world.server.ranges() == ["bytes=196608-"]
 
 
+@pytest.mark.thorough
 def test_an_archive_that_has_changed_meanwhile_is_not_mixed(world: World) -> None:
     world.server.bodies = [Body(cut=HALF)]
     failure(world)
@@ -534,6 +540,7 @@ def test_an_archive_that_has_changed_meanwhile_is_not_mixed(world: World) -> Non
     assert fetch(world).read_bytes() == changed
 
 
+@pytest.mark.thorough
 def test_a_server_that_knows_no_ranges_starts_over(world: World) -> None:
     world.server.bodies = [Body(cut=HALF), None, Body(ignores_range=True)]
     assert fetch(world).read_bytes() == ZIP
@@ -551,6 +558,7 @@ def test_a_cut_that_the_client_takes_for_the_end_is_found(world: World) -> None:
     assert any("arrived damaged" in line for line in world.told.lines)
 
 
+@pytest.mark.thorough
 def test_an_expired_address_does_not_spoil_the_file(world: World) -> None:
     """Kaggle 2.2.4 writes the error over the partial file; that is not gone on with."""
     world.server.bodies = [Body(cut=HALF), None, Body(status=403), Body(status=403)]
@@ -558,6 +566,7 @@ def test_an_expired_address_does_not_spoil_the_file(world: World) -> None:
     assert world.server.ranges() == ["bytes=196608-"]
 
 
+@pytest.mark.thorough
 def test_every_attempt_asks_for_a_new_address(world: World) -> None:
     world.server.bodies = [Body(cut=HALF)]
     fetch(world)
@@ -565,6 +574,7 @@ def test_every_attempt_asks_for_a_new_address(world: World) -> None:
     assert len(set(addresses)) == 2
 
 
+@pytest.mark.thorough
 def test_a_file_that_an_earlier_client_spoiled_is_found_and_replaced(world: World) -> None:
     """Its size will be right, its first bytes are wrong, and the client is content (exit 0)."""
     note = json.dumps({"validator": '"one"', "size": len(ZIP)}).encode()
@@ -593,6 +603,7 @@ def test_a_full_file_that_was_not_checked_yet_is_checked_and_kept(world: World) 
     assert world.server.count("GET") == 1
 
 
+@pytest.mark.thorough
 def test_damage_that_comes_again_is_an_error_that_names_the_member(world: World) -> None:
     wrong = bytearray(ZIP)
     wrong[HALF] ^= 1
@@ -673,6 +684,7 @@ def test_a_second_process_waits_and_takes_what_the_first_has_brought(world: Worl
     assert archive.read_bytes() == ZIP
 
 
+@pytest.mark.thorough
 def test_a_second_refresh_takes_what_the_first_has_brought_though_it_is_the_same(
     world: World,
 ) -> None:
@@ -709,6 +721,7 @@ def test_a_killed_run_leaves_no_client_behind_and_is_gone_on_with(world: World) 
     assert world.server.ranges() == ["bytes=196608-"]
 
 
+@pytest.mark.thorough
 def test_a_watcher_that_raises_ends_the_client(world: World) -> None:
     class StoppedError(BaseException):
         pass

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from shardprep.cli.results import DownloadJson
 from tests.support.builders import animals, zip_bytes
 from tests.support.json_page import printed
@@ -41,6 +43,7 @@ def test_build_of_a_slug_downloads_once_and_builds(tmp_path: Path) -> None:
         assert len(server.requests) == asked
 
 
+@pytest.mark.thorough
 def test_download_then_init_then_build_and_inspect(tmp_path: Path) -> None:
     with KaggleServer({"owner/pets/3": Archive(zip_bytes(animals(20)))}) as server:
         as_json = run(server, tmp_path, "download", "owner/pets/3", "--json")

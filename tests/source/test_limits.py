@@ -115,6 +115,7 @@ def test_a_larger_source_may_unpack_to_more(tmp_path: Path) -> None:
     assert len(listed(tmp_path, with_ballast, max_ratio=10**9).images) == 6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("outer", ["gz", "zip"])
 def test_the_ratio_of_an_archive_is_limited_above_64_mb(tmp_path: Path, outer: str) -> None:
     tar = tar_bytes({**GOOD, "zeros": _PLENTY})

@@ -626,6 +626,7 @@ def test_any_flipped_bit_and_any_cut_of_any_file_is_found(
         write(folder / name, whole)
 
 
+@pytest.mark.thorough
 def test_every_bit_of_a_small_document_matters(folder: Path) -> None:
     name = f"index/{FIRST}.idx"
     whole = (folder / name).read_bytes()

@@ -48,6 +48,7 @@ PARENT_KILLS = 3
 MIN_WORKER_KILLS = 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("plan", "least"), LEAST.items())
 def test_disk_and_kill_faults_leave_nothing_half_done(
     plan: str, least: int, tmp_path: Path, request: pytest.FixtureRequest
