@@ -272,13 +272,16 @@ def program(code: str, *arguments: str, endpoint: str, **more: str) -> subproces
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env=process_environment(endpoint, SHARDPREP_CACHE=str(cache_root()), **more),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
 def test_two_processes_copy_each_shard_once(url: str, proxy: Proxy) -> None:
     proxy.rule = lambda request: Fault(delay_s=0.3) if is_whole_shard(request) else None
-    both = [program(READ_ALL, url, endpoint=proxy.endpoint) for _ in range(2)]
+    # They live until all is copied: one that ends gives up the copy that it is making.
+    code = f"{READ_ALL}sys.stdin.read()"
+    both = [program(code, url, endpoint=proxy.endpoint) for _ in range(2)]
+    wait_until(lambda: len(copies()) == 5)
     for one in both:
         out, err = one.communicate(timeout=60)
         assert (one.returncode, out, err) == (0, f"{NUM_TRAIN}\n", "")
