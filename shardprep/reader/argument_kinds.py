@@ -6,6 +6,7 @@ A kind turns what was given into what is used, so that NumPy's integers are as g
 from __future__ import annotations
 
 import collections.abc
+import inspect
 import itertools
 import math
 import numbers
@@ -13,7 +14,7 @@ import operator
 import os
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,6 +24,8 @@ _INT64_BITS = 63
 """Bits beside the sign of the int64 that numbers become in a graph."""
 _PAIR = 2
 _NAMES_OF_NO_FOLDER = {"auto", "memory", "none", "true", "false"}
+AUGMENT_OPTIONS = ("labels", "seed", "training")
+"""Parameters by which `augment` is given more than images."""
 _AUTOTUNE = -1
 """`tf.data.AUTOTUNE`, known without TensorFlow."""
 
@@ -128,16 +131,40 @@ def text(value: Any) -> str:
 
 
 def _path(value: Any) -> Any:
-    if not isinstance(value, ObjectUrl):
-        text(os.fspath(value))
-    return value
+    if isinstance(value, ObjectUrl):
+        return value
+    found = _expanded(text(os.fspath(value)))
+    return Path(found) if isinstance(value, Path) else found
+
+
+def _expanded(path: str) -> str:
+    """Return a path with the home folder in place of `~`."""
+    return os.path.expanduser(path)  # noqa: PTH111 - Path makes s3:/ of s3://
 
 
 def _folder(value: Any) -> str:
     found = text(os.fspath(value))
     if isinstance(value, str) and found.strip().casefold() in _NAMES_OF_NO_FOLDER:
         raise ValueError
-    return found
+    return _expanded(found)
+
+
+def _augmentation(value: Any) -> Any:
+    if not callable(value):
+        raise TypeError
+    named = parameters(value)
+    if named is not None:
+        options = {name: None for name in AUGMENT_OPTIONS if name in named}
+        inspect.Signature(list(named.values())).bind("images", **options)
+    return value
+
+
+def parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a function or a Keras layer, None of what is written in C."""
+    try:
+        return inspect.signature(getattr(function, "call", function)).parameters
+    except ValueError:
+        return None
 
 
 def _autotune(value: Any) -> None:
@@ -155,6 +182,10 @@ Location = Annotated[str | Path, Kind(_path, ("the path of a folder or an addres
 Folder = Annotated[str | Path, Kind(_folder, ("a folder ('./auto' where it has such a name)",))]
 Address = Annotated[str, Kind(text, ("an address, 'grpc://host:port',",))]
 Function = Callable[..., Any]
+Augmentation = Annotated[
+    Callable[..., Any],
+    Kind(_augmentation, ("a function of images, and of labels, seed or training if so named",)),
+]
 
 _PLAIN = {
     bool: Kind(_flag, ("True", "False")),

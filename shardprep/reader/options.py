@@ -12,10 +12,10 @@ from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.argument_kinds import (
     Address,
+    Augmentation,
     Calls,
     Count,
     Folder,
-    Function,
     Location,
     Number,
     Seed,
@@ -62,54 +62,65 @@ TellOfBadRecord = Callable[[BadRecord], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """Options of `load` beside its arguments; those that `tfds.ReadConfig` has bear its names."""
+    """Options of `load` beside its arguments; those that `tfds.ReadConfig` has bear its names.
+
+    Attributes:
+        interleave_cycle_length: Blocks that `shuffle=True` mixes at a time. None: as many as are 32
+            MiB or 16,384 records, at least 16; a set of that size is mixed as a whole. With
+            `shuffle=N`, shards that are read side by side (None: 16).
+        interleave_block_length: Records of a block, which lie together in a shard. None: 64, fewer
+            where 64 are more than 2 MiB. With `shuffle=N`, records taken from one shard before the
+            next has its turn (None: 16).
+        num_parallel_calls_for_interleave_files: Calls that read records at the same time, some tens
+            of records each; None: 2.
+        num_parallel_calls_for_decode: Images decoded at the same time; None: one for each core, or
+            what tf.data decides.
+        shuffle_reshuffle_each_iteration: Another order each epoch; with a seed, the same sequence
+            of orders each run.
+        image_size: (height, width) in pixels to which each whole image is stretched, antialiased:
+            nothing is cut off or padded, the aspect is not kept (`shardprep build --size --fit`
+            does other than that). Needed for batches where the stored images differ in size.
+        num_shards: Readers that share the records, such as hosts; each reads a range of its own.
+        shard_index: Number of this reader among them, from 0.
+        input_context: A `tf.distribute.InputContext`, in place of the two above.
+        pad_batches: For evaluation: fill the last batch up with zeros and yield a third component,
+            float32[batch] that is 1 where there is a record and 0 where there is none: Keras takes
+            it as sample weights. All readers of `num_shards` then yield the same number of batches.
+        on_error: "skip" puts the next good record in the place of one that is damaged or does not
+            decode, and logs its name; a callable is told of each, once. Slower: every image passes
+            through Python.
+        service: Address of a tf.data service, "grpc://host:port", whose workers read, decode and
+            batch. They must see the dataset under the same path.
+        staging_bytes: Bytes that copies of shards in object storage may take on this machine's
+            disk, together with those of all other datasets. None: SHARDPREP_CACHE_BYTES, else half
+            of the disk's free space. A shard that does not fit is read from the store in each
+            epoch; 0 keeps none.
+        cache_ram_share: Share of the memory free at `load` that `cache="auto"` may fill.
+        private_threadpool_size: Threads of this pipeline. None: two for each processor, for some
+            wait for files or for each other while others decode; measured faster than one.
+        assert_cardinality: Tell tf.data the number of records, and let it fail if the shards hold
+            another.
+        options: A `tf.data.Options` to apply last.
+
+    """
 
     interleave_cycle_length: Count | None = None
-    """Blocks that `shuffle=True` mixes at a time. None: as many as are 32 MiB or 16,384 records, at
-    least 16; a set of that size is mixed as a whole. With `shuffle=N`, shards that are read side
-    by side (None: 16)."""
     interleave_block_length: Count | None = None
-    """Records of a block, which lie together in a shard. None: 64, fewer where 64 are more than 2
-    MiB. With `shuffle=N`, records taken from one shard before the next has its
-    turn (None: 16)."""
     num_parallel_calls_for_interleave_files: Calls = None
-    """Calls that read records at the same time, some tens of records each; None: 2."""
     num_parallel_calls_for_decode: Calls = None
-    """Images decoded at the same time; None: one for each core, or what tf.data decides."""
     shuffle_reshuffle_each_iteration: bool = True
-    """Another order each epoch; with a seed, the same sequence of orders each run."""
     image_size: Size | None = None
-    """Height and width to which images are resized (antialiased, aspect not kept); needed for
-    batches where the stored images differ in size."""
     num_shards: Count = 1
-    """Readers that share the records, such as hosts; each reads a range of its own."""
     shard_index: Number = 0
-    """Number of this reader among them, from 0."""
     input_context: InputContext | None = None
-    """A `tf.distribute.InputContext`, in place of the two above."""
     pad_batches: bool = False
-    """For evaluation: fill the last batch up with zeros and yield a third component, float32[batch]
-    that is 1 where there is a record and 0 where there is none: Keras takes it as sample weights.
-    All readers of `num_shards` then yield the same number of batches."""
     on_error: Literal["raise", "skip"] | TellOfBadRecord = "raise"
-    """"skip" puts the next good record in the place of one that is damaged or does not decode, and
-    logs its name; a callable is told of each, once. Slower: every image passes through Python."""
     service: Address | None = None
-    """Address of a tf.data service, "grpc://host:port", whose workers read, decode and batch. They
-    must see the dataset under the same path."""
     staging_bytes: Number | None = None
-    """Bytes that copies of shards in object storage may take on this machine's disk, together with
-    those of all other datasets. None: SHARDPREP_CACHE_BYTES, else half of the disk's free space.
-    A shard that does not fit is read from the store in each epoch; 0 keeps none."""
     cache_ram_share: Share = 0.5
-    """Share of the memory free at `load` that `cache="auto"` may fill."""
     private_threadpool_size: Count | None = None
-    """Threads of this pipeline. None: two for each processor, for some wait for files or for each
-    other while others decode; measured faster than one."""
     assert_cardinality: bool = True
-    """Tell tf.data the number of records, and let it fail if the shards hold another."""
     options: DataOptions | None = None
-    """A `tf.data.Options` to apply last."""
 
     def __post_init__(self) -> None:
         """Check the fields; raise DatasetError where one, or a pair of them, means nothing."""
@@ -154,7 +165,7 @@ class Request:
     seed: Seed | None = None
     repeat: bool | Count = False
     cache: Literal[False, "auto", "memory"] | Folder = False
-    augment: Function | None = None
+    augment: Augmentation | None = None
     dtype: Literal["uint8", "float32"] = "uint8"
     as_supervised: bool = True
     drop_remainder: bool = False

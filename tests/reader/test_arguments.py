@@ -10,6 +10,7 @@ import pydoc
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from tests.support.builders import animals, build, write, zip_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 NUM_TRAIN = 24
 
@@ -60,7 +60,16 @@ LOAD: dict[str, tuple[Any, ...]] = {
     "seed": SEEDS,
     "repeat": (0, -1, "2", 1.5, None),
     "cache": (True, None, "", "Memory", "AUTO", "none", "True", 3, b"memory", "a\0b", ["memory"]),
-    "augment": ("flip", 3, [print]),
+    "augment": (
+        "flip",
+        3,
+        [print],
+        lambda: 0,
+        lambda images, label: (images, label),
+        lambda images, seed, key: (images, seed, key),
+        lambda *, images: images,
+        type("Flip", (), {"call": lambda self, images, label: (self, images, label)})(),
+    ),
     "dtype": ("float16", "UINT8", None, np.uint8, float),
     "as_supervised": FLAGS,
     "drop_remainder": FLAGS,
@@ -150,7 +159,10 @@ def test_the_signature_of_each_call_shows_what_it_takes() -> None:
         kinds = Arguments(where, DECLARED[where]).kinds
         assert [*kinds] == [n for n in inspect.signature(call).parameters if n != "self"]
     assert {one.name for one in fields(reader.ReadConfig)} == {*CONFIG}
-    for call, names in ((reader.load, LOAD), (reader.Dataset.batches, BATCHES)):
+    told: tuple[Any, ...] = (
+        (reader.load, LOAD), (reader.Dataset.batches, BATCHES), (reader.ReadConfig, CONFIG),
+    )  # fmt: skip
+    for call, names in told:
         assert all(
             f"            {name}: " in str(call.__doc__) or f"        {name}: " in str(call.__doc__)
             for name in names
@@ -230,6 +242,26 @@ def test_a_slice_beyond_all_percent_is_refused_by_both_readers(folder: Path, spl
         assert "is no split; " in refused(lambda call=call: call(folder, split))  # type: ignore[misc]
 
 
+@pytest.mark.parametrize(
+    ("augment", "returned"),
+    [
+        (lambda _: None, "None"),
+        (lambda _, labels: (None, labels), "a tuple of 2"),
+        (lambda images, labels: (images, labels, labels), "a tuple of 3"),
+        (lambda images: [images], "a list of 1"),
+    ],
+)
+@pytest.mark.parametrize("as_supervised", [True, False])
+def test_an_augmentation_that_returns_no_images_is_refused_by_the_call(
+    folder: Path, augment: Any, returned: str, *, as_supervised: bool
+) -> None:
+    said = refused(
+        lambda: reader.load(folder, batch_size=8, augment=augment, as_supervised=as_supervised)
+    )
+    assert said.startswith("augment=<function ")
+    assert f": returned {returned}; let it return images" in said
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
@@ -296,6 +328,29 @@ def test_a_folder_may_have_the_name_of_a_cache_if_it_is_a_path(
     monkeypatch.chdir(tmp_path)
     assert len(list(reader.load(folder, batch_size=8, cache="./Memory"))) == 3
     assert (tmp_path / "Memory").is_dir()
+
+
+def test_a_tilde_is_the_home_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = folder.parents[1]
+    monkeypatch.setenv("HOME", str(home))
+    near = f"~/{folder.relative_to(home)}"
+    monkeypatch.chdir(tmp_path)
+    assert len(reader.Dataset(Path(near))) == len(reader.Dataset(near)) == NUM_TRAIN
+    assert len(list(reader.load(near, batch_size=8, cache="~/decoded"))) == 3
+    assert (home / "decoded").is_dir()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_labels_may_be_asked_for_by_name_alone(folder: Path) -> None:
+    def one_more(images: Any, *, labels: Any) -> Any:
+        return images, labels + 1
+
+    options: dict[str, Any] = {"batch_size": NUM_TRAIN, "shuffle": False}
+    ((_, plain),) = reader.load(folder, **options)
+    ((_, more),) = reader.load(folder, augment=one_more, **options)
+    assert np.array_equal(more, plain + 1)
 
 
 def test_a_batch_larger_than_the_set_takes_the_memory_of_the_set(folder: Path) -> None:

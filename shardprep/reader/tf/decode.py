@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -10,10 +9,10 @@ import tensorflow as tf
 from shardprep.dataset.schema import IMAGE, LABELS
 from shardprep.errors import DatasetError
 from shardprep.reader import order
+from shardprep.reader.argument_kinds import AUGMENT_OPTIONS, parameters
+from shardprep.reader.arguments import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shardprep.dataset.schema import Schema
     from shardprep.reader.options import Request
 
@@ -115,7 +114,9 @@ class Finisher:
         self.request = request
         self.target = target
         self.key = key
-        self.takes = _parameters(request.augment) if request.augment is not None else frozenset()
+        named = parameters(request.augment) if request.augment is not None else None
+        self.takes = frozenset(AUGMENT_OPTIONS).intersection(named or ())
+        self._fault = ""
 
     @property
     def is_needed(self) -> bool:
@@ -145,22 +146,26 @@ class Finisher:
         augment = self.request.augment
         if augment is None:
             return images, labels
-        options: dict[str, Any] = {"training": True} if "training" in self.takes else {}
+        given = {"labels": labels, "training": True}
         if self.wants_seed:
-            options["seed"] = self._seed(tag)
-        inputs = (images, labels) if "labels" in self.takes else (images,)
-        found = augment(*inputs, **options)
-        return found if isinstance(found, tuple) else (found, labels)
+            given["seed"] = self._seed(tag)
+        found = augment(images, **{name: given[name] for name in self.takes})
+        changed = found if isinstance(found, (tuple, list)) else (found, labels)
+        if len(changed) != len(("images", "labels")) or changed[0] is None:
+            # Raised in here, it would come out in the trace of a graph.
+            self._fault = "None" if found is None else f"a {type(found).__name__} of {len(changed)}"
+            return images, labels
+        return changed[0], changed[1]
+
+    def check(self) -> None:
+        """Raise DatasetError where an augmentation that was called has not returned images."""
+        if self._fault:
+            where = f"augment={shown(self.request.augment)}"
+            hint = "let it return images, or (images, labels)"
+            raise DatasetError(where, f"returned {self._fault}", hint)
 
     def _seed(self, tag: Any) -> Any:
         """Return int32[2] made of the first record of a batch and its epoch."""
         first = tf.reshape(tag, (-1,))[0]
         pair = [order.mixed(self.key, first, 1), order.mixed(self.key, first, 2)]
         return tf.cast(tf.stack(pair), tf.int32)
-
-
-def _parameters(augment: Callable[..., Any]) -> frozenset[str]:
-    try:
-        return frozenset(inspect.signature(getattr(augment, "call", augment)).parameters)
-    except ValueError:  # written in C
-        return frozenset()

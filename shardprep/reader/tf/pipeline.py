@@ -112,6 +112,7 @@ def _dataset(
         # After the batch: one call for many images. After the cache: what is random is never kept.
         last = finish if finish.wants_seed else _untagged(finish)
         dataset = dataset.map(last, tf.data.AUTOTUNE, deterministic=_in_order(request))
+        finish.check()
     return served(dataset, total, request) if request.config.service else dataset
 
 
