@@ -139,7 +139,8 @@ def distribute(strategy: Strategy, request: Request) -> Any:
 
     The options are those of `load`; `batch_size` counts the images of all replicas together. Each
     host reads a range of records of its own, in the same number of batches: those that are not full
-    are dropped, or filled up with `ReadConfig(pad_batches=True)`, which is for evaluation.
+    are dropped, or filled up with `ReadConfig(pad_batches=True)`, which is for evaluation. Its
+    `len()` and `cardinality` are the steps of an epoch.
 
     Raises:
         DatasetError: as `load`, or `batch_size` is no multiple of the number of replicas.

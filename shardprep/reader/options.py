@@ -84,8 +84,11 @@ class ReadConfig:
         shard_index: Number of this reader among them, from 0.
         input_context: A `tf.distribute.InputContext`, in place of the two above.
         pad_batches: For evaluation: fill the last batch up with zeros and yield a third component,
-            float32[batch] that is 1 where there is a record and 0 where there is none: Keras takes
-            it as sample weights. All readers of `num_shards` then yield the same number of batches.
+            sample weights for Keras, float32[batch]: 0 where there is no record, and where there is
+            one the rows of all batches of all readers, divided by their records. So the loss of
+            `evaluate` is the mean over the records, and so is each of
+            `compile(weighted_metrics=…)`; plain `metrics` count what was filled up. All readers of
+            `num_shards` then yield the same number of batches.
         on_error: "skip" puts the next good record in the place of one that is damaged or does not
             decode, and logs its name; a callable is told of each, once. Slower: every image passes
             through Python.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -256,17 +257,95 @@ def test_a_padded_batch_says_what_is_real(sets: dict[str, Path]) -> None:
     plain = list(reader.load(sets["png"], **options).as_numpy_iterator())
     for form in ("png", "raw"):
         padded = list(reader.load(sets[form], read_config=config, **options).as_numpy_iterator())
-        assert [mask.sum() for *_, mask in padded] == [40, 40, 40, 30]
-        for (images, labels, mask), (real, classes) in zip(padded, plain, strict=True):
+        assert [np.sum(weights > 0) for *_, weights in padded] == [40, 40, 40, 30]
+        assert np.unique([weights for *_, weights in padded]).tolist() == [0, np.float32(160 / 150)]
+        for (images, labels, weights), (real, classes) in zip(padded, plain, strict=True):
             assert len(images) == len(labels) == 40
-            assert np.array_equal(images[mask == 1], real)
-            assert np.array_equal(labels[mask == 1], classes)
-            assert not images[mask == 0].any()
+            assert np.array_equal(images[weights > 0], real)
+            assert np.array_equal(labels[weights > 0], classes)
+            assert not images[weights == 0].any()
     features = reader.load(
         sets["png"], read_config=config, as_supervised=False, **options
     ).as_numpy_iterator()
-    *_, (last, mask) = features
-    assert [bool(key) for key in last["image/filename"]] == [bool(one) for one in mask]
+    *_, (last, weights) = features
+    assert [bool(key) for key in last["image/filename"]] == [bool(one) for one in weights]
+
+
+EVALUATE = """
+        import keras, numpy as np
+        from shardprep import reader
+
+        def evaluated(folder, strategy):
+            # Loss and accuracy as Keras says them, in `fit` as well, and as NumPy does.
+            keras.utils.set_random_seed(1)
+            with strategy.scope():
+                model = keras.Sequential(
+                    [keras.layers.Rescaling(1 / 255), keras.layers.Flatten(),
+                     keras.layers.Dense(2)]
+                )
+                model.compile(
+                    keras.optimizers.SGD(0.0), weighted_metrics=["accuracy"],
+                    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                )
+            train = reader.distribute(strategy, folder, batch_size=16, shuffle=False)
+            valid = reader.distribute(
+                strategy, folder, batch_size=40, shuffle=False,
+                read_config=reader.ReadConfig(pad_batches=True),
+            )
+            assert (len(train), len(valid)) == (9, 4)
+            found = model.evaluate(valid, verbose=0)
+            run = model.fit(train, validation_data=valid, verbose=0)
+            assert int(model.optimizer.iterations.numpy()) == 9
+            found += [run.history["val_loss"][0], run.history["val_accuracy"][0]]
+            every = reader.Dataset(folder)
+            ((images, labels),) = every.batches(len(every), shuffle=False)
+            kernel, bias = (one.astype(float) for one in model.get_weights())
+            scores = images.reshape(len(images), -1) / 255 @ kernel + bias
+            losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(labels)), labels]
+            right = scores.argmax(1) == labels
+            return [*found, losses.mean(), right.mean()]
+"""
+
+
+def test_evaluation_of_padded_batches_is_the_mean_of_the_records(sets: dict[str, Path]) -> None:
+    """150 in 4 batches of 40: 10 rows of the last one are no records."""
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(EVALUATE), names)  # as the program below has it
+    for strategy in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0"])):
+        *found, loss, accuracy = names["evaluated"](sets["png"], strategy)
+        assert found == pytest.approx([loss, accuracy] * 2, abs=1e-6)
+
+
+@pytest.mark.thorough
+def test_replicas_evaluate_the_mean_of_the_records(sets: dict[str, Path]) -> None:
+    """Batches of 20 a replica: the last of one is full, of the other half a batch of nothing."""
+    found = run_program(
+        EVALUATE
+        + """
+        import sys, tensorflow as tf
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, two)
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        print(*evaluated(sys.argv[1], strategy))
+        """,
+        sets["png"],
+    )
+    *said, loss, accuracy = map(float, found.split())
+    assert said == pytest.approx([loss, accuracy] * 2, abs=1e-6)
+
+
+def test_weights_are_one_in_the_mean_of_all_readers(sets: dict[str, Path]) -> None:
+    """Though one of these has a batch of nothing but zeros."""
+    weights = []
+    for i in range(3):
+        config = ReadConfig(num_shards=3, shard_index=i, pad_batches=True)
+        dataset = reader.load(sets["raw"], "train[:148]", batch_size=7, read_config=config)
+        weights += [np.asarray(one) for *_, one in dataset]
+    every = np.concatenate(weights)
+    assert len(weights) == 3 * 8
+    assert np.sum(every > 0) == 148
+    assert every.mean() == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.thorough

@@ -42,8 +42,15 @@ def evened(dataset: Any, subset: Subset, request: Request) -> Any:
 
 
 def padded(dataset: Any, subset: Subset, request: Request) -> Any:
-    """Return batches filled up to full size with a mask, as many for every reader."""
-    size = request.batch_size or 1
+    """Return batches filled up to full size, with weights, as many for every reader.
+
+    What fills weighs 0, a record rows / records, both of all readers together: then the weights are
+    1 in the mean of all rows. Keras divides the sum of weighted losses by the rows of a batch, and
+    takes the mean of the batches: that is the mean of the records.
+    """
+    size, number = request.batch_size or 1, num_batches(subset, request)
+    _, readers = request.config.shard_of
+    weight = number * size * readers / subset.num_all
 
     def pad(*element: Any) -> tuple[Any, ...]:
         missing = size - tf.shape(tf.nest.flatten(element)[0])[0]
@@ -52,16 +59,38 @@ def padded(dataset: Any, subset: Subset, request: Request) -> Any:
             filled = tf.concat([one, _nothing((missing, *one.shape[1:]), one.dtype)], 0)
             return tf.ensure_shape(filled, (size, *one.shape[1:]))
 
-        mask = tf.concat([tf.ones(size - missing), tf.zeros(missing)], 0)
-        return (*tf.nest.map_structure(fill, element), tf.ensure_shape(mask, (size,)))
+        weights = tf.concat([tf.fill([size - missing], weight), tf.zeros(missing)], 0)
+        return (*tf.nest.map_structure(fill, element), tf.ensure_shape(weights, (size,)))
 
     dataset = dataset.map(pad, num_parallel_calls=tf.data.AUTOTUNE)
-    more = num_batches(subset, request) - _ceil(subset.num_records, size)
+    more = number - _ceil(subset.num_records, size)
     if not more:
         return dataset
     spec = dataset.element_spec
     empty = tf.nest.map_structure(lambda one: _nothing(one.shape, one.dtype), spec)
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(more))
+
+
+def stepped(distributed: Any, replicas: int) -> Any:
+    """Return a distributed dataset with `len()` and `cardinality` in steps of all replicas.
+
+    tf.distribute counts the batches of a host, `replicas` a step. Keras would ask for as many
+    steps; the one after the last counts rows before it fails, and so changes the loss.
+    """
+    if isinstance(distributed, tf.data.Dataset):
+        return distributed
+    batches = int(distributed.cardinality)
+    steps = batches // replicas if batches > 0 else batches
+
+    def length(_: Any) -> int:
+        if steps < 0:
+            raise TypeError("the number of steps is not known, or there is no end")
+        return steps
+
+    base = type(distributed)  # of TensorFlow, and not public
+    counts = {"__len__": length, "cardinality": property(lambda _: steps)}
+    distributed.__class__ = type(base.__name__, (base,), counts)
+    return distributed
 
 
 def _ceil(number: int, size: int) -> int:

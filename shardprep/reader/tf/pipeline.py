@@ -17,7 +17,7 @@ from shardprep.reader.options import Advice
 from shardprep.reader.subset import open_request
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.batch_decode import Filled, is_faster
-from shardprep.reader.tf.batching import counted, evened, padded
+from shardprep.reader.tf.batching import counted, evened, padded, stepped
 from shardprep.reader.tf.caching import MemoryCache, cache_of
 from shardprep.reader.tf.decode import Decoder, Finisher
 from shardprep.reader.tf.folder_cache import twins
@@ -57,7 +57,11 @@ def distribute(strategy: Any, request: Request) -> Any:
             f"batch_size counts images of all replicas together: use a multiple of {replicas}",
         )
 
+    local = replicas
+
     def of_host(context: Any) -> Any:
+        nonlocal local
+        local = replicas // context.num_input_pipelines
         own = replace(
             request,
             batch_size=context.get_per_replica_batch_size(request.batch_size),
@@ -66,7 +70,7 @@ def distribute(strategy: Any, request: Request) -> Any:
         )
         return make_dataset(open_request(own), own)
 
-    return strategy.distribute_datasets_from_function(of_host)
+    return stepped(strategy.distribute_datasets_from_function(of_host), local)
 
 
 def make_dataset(
