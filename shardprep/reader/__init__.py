@@ -73,7 +73,8 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
     Images are uint8[batch, height, width, 3], RGB. Labels are int64[batch], −1 where there are
     none; of a multi-label set float32[batch, classes] of 0 and 1; of a regression set
     float32[batch], NaN where there are none; of a set with texts string[batch]. Without
-    `batch_size` the batch axis is absent; a set without labels yields images alone.
+    `batch_size` the batch axis is absent; a set without labels yields images alone. `class_names`
+    of it are the names of the classes, in the order of the labels.
 
     Args:
         path: the dataset's folder, or one above it (newest version), or such an address in object

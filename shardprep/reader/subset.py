@@ -50,6 +50,11 @@ class Subset:
         """Records that are wanted here."""
         return len(self.records)
 
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes, in the order of their numbers; none of a set without classes."""
+        return list(self.schema.labels)
+
     def image_size(self, request: Request) -> tuple[int, int] | None:
         """Return height and width of images as they are yielded, None where they differ."""
         return request.config.image_size or self.schema.image_size

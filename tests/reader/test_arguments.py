@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -416,6 +417,21 @@ def test_the_length_of_batches_is_that_of_all_epochs(folder: Path) -> None:
 def test_batches_without_end_have_no_length(folder: Path) -> None:
     with pytest.raises(TypeError, match="epochs=None has batches without end; steps_per_epoch"):
         len(reader.Dataset(folder).batches(8, epochs=None))
+
+
+def test_what_is_read_says_its_classes_and_what_a_batch_is(folder: Path) -> None:
+    """In the order of the labels, as what Keras's `image_dataset_from_directory` returns does."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    distributed = reader.distribute(strategy, folder, batch_size=8)
+    endless = reader.distribute(strategy, folder, batch_size=8, repeat=True)
+    loaded = reader.load(folder, batch_size=8)
+    batches = reader.iterate(folder, batch_size=8)
+    for one in (loaded, batches, distributed, reader.Dataset(folder)):
+        assert one.class_names == ["cat", "dog"]
+    assert batches.element_spec == loaded.element_spec
+    assert len(batches) == len(loaded) == len(distributed) == distributed.cardinality == 3
+    with pytest.raises(TypeError, match="no end"):
+        len(endless)
 
 
 def test_the_module_lists_its_public_names_and_no_others() -> None:

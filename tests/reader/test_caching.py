@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -347,6 +348,22 @@ def test_images_far_larger_than_asked_for_are_worth_a_word(tmp_path: Path) -> No
     with pytest.warns(reader.Advice, match="build the set with --size 32x24") as warned:
         reader.load(folder, batch_size=2, read_config=ReadConfig(image_size=(24, 32)))
     assert warned[0].filename == __file__, "it is told where the call stands"
+
+
+def test_labels_that_are_missing_are_worth_a_word(tmp_path: Path) -> None:
+    """Only where they would be counted: not where features are asked for by their names."""
+    members = {"train/cat.1.jpg": jpeg(), "train/dog.1.jpg": jpeg(), "test/1.jpg": jpeg()}
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    folder = build(source, tmp_path / "out", size="8x8").path
+    with pytest.warns(
+        reader.Advice, match=r"1 of 1 records of test have no label \(−1\), "
+    ) as warned:
+        reader.load(folder, "train+test", batch_size=2)
+    assert [one.filename for one in warned] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", reader.Advice)
+        reader.load(folder, "train", batch_size=2)
+        reader.load(folder, "test", batch_size=2, as_supervised=False)
 
 
 @pytest.mark.filterwarnings("error::shardprep.reader.Advice")

@@ -73,7 +73,9 @@ class Dataset:
         """The dataset's folder, or its address in object storage."""
         self.split = split
         self.schema = subset.schema
-        """Features, and in `labels` the class names."""
+        """Features of an item."""
+        self.class_names = subset.class_names
+        """Names of the classes, in the order of their numbers."""
         self._record_bytes = record_bytes(subset.manifest)
         self._as_supervised = as_supervised
         self._decode = decode

@@ -28,6 +28,8 @@ class Batches:
     def __init__(self, request: Request) -> None:
         """Start before the first batch of epoch 0; without a seed, with one that is drawn."""
         self._subset = subset = open_request(request)
+        self.class_names = subset.class_names
+        """Names of the classes, in the order of their numbers."""
         self._request = replace(request, seed=draw_seed() if request.seed is None else request.seed)
         self._epoch = 0
         self._batch = 0
@@ -45,14 +47,17 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of this epoch that are left; with the last one the epoch ends."""
-        if self._dataset is None:
-            self._dataset = make_dataset(self._subset, self._request, self._cursor)
-        batches = iter(self._dataset) if self._batch < len(self) else iter(())
+        batches = iter(self._made()) if self._batch < len(self) else iter(())
         while self._batch < len(self):
             batch = next(batches)
             self._batch += 1  # before the batch is out: a state that is saved in the loop counts it
             yield batch
         self._epoch, self._batch = self._epoch + 1, 0
+
+    @property
+    def element_spec(self) -> Any:
+        """Types and shapes of a batch, as `tf.data.Dataset.element_spec`."""
+        return self._made().element_spec
 
     def state_dict(self) -> dict[str, int | str]:
         """Return where this is: seed, epoch, batches of it that are out, and what it is of."""
@@ -71,6 +76,11 @@ class Batches:
             self._request = replace(self._request, seed=place.seed)
             self._dataset = None
         self._epoch, self._batch = place.epoch, place.batch
+
+    def _made(self) -> Any:
+        if self._dataset is None:
+            self._dataset = make_dataset(self._subset, self._request, self._cursor)
+        return self._dataset
 
     def _identity(self) -> str:
         order = self._subset.order(self._request)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from shardprep.dataset.schema import LABEL, LABELS, TARGET, TEXT
 from shardprep.errors import DatasetError
 from shardprep.reader.options import Advice
 from shardprep.reader.subset import open_request
@@ -27,20 +28,23 @@ from shardprep.reader.tf.service import served, served_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardprep.dataset.schema import Schema
     from shardprep.reader.options import Request
     from shardprep.reader.subset import Subset
 
 _TOO_LARGE = 4
 """Ratio of stored pixels to pixels asked for, from which another set is advised."""
+_MISSING = {LABEL: "−1", LABELS: "all 0", TARGET: "NaN", TEXT: "''"}
+"""What stands for a target that is missing."""
 _POSITIONS_A_STEP = 64
 """Positions found at a time where records come one by one."""
 
 
 def load(request: Request) -> Any:
-    """Return the dataset of a request; `loaded` of it is the request."""
-    dataset = make_dataset(open_request(request), request)
+    """Return the dataset of a request; `loaded` of it is the request, `class_names` the classes."""
+    subset = open_request(request)
+    dataset = make_dataset(subset, request)
     dataset.loaded = request
+    dataset.class_names = subset.class_names
     return dataset
 
 
@@ -57,20 +61,24 @@ def distribute(strategy: Any, request: Request) -> Any:
             f"batch_size counts images of all replicas together: use a multiple of {replicas}",
         )
 
-    local = replicas
+    hosts: list[tuple[Subset, int]] = []
 
     def of_host(context: Any) -> Any:
-        nonlocal local
-        local = replicas // context.num_input_pipelines
         own = replace(
             request,
             batch_size=context.get_per_replica_batch_size(request.batch_size),
             drop_remainder=request.drop_remainder or not request.config.pad_batches,
             read_config=replace(request.config, input_context=context),
         )
-        return make_dataset(open_request(own), own)
+        subset = open_request(own)
+        hosts.append((subset, own.config.replicas))
+        return make_dataset(subset, own)
 
-    return stepped(strategy.distribute_datasets_from_function(of_host), local)
+    distributed = strategy.distribute_datasets_from_function(of_host)
+    subset, replicas = hosts[0]
+    distributed = stepped(distributed, replicas)
+    distributed.class_names = subset.class_names
+    return distributed
 
 
 def make_dataset(
@@ -82,7 +90,7 @@ def make_dataset(
     is the next epoch. Raises as `reader.load` says.
     """
     config = request.config
-    _advise(subset.schema, request)
+    _advise(subset, request)
     total = None if cursor is not None or not config.assert_cardinality else _total(subset, request)
     dataset = _dataset(subset, request, cursor or _counter(request), total)
     if request.drop_remainder and total is not None and not request.repeat:
@@ -229,9 +237,9 @@ def _untagged(finish: Finisher) -> Callable[..., Any]:
     return lambda *element: finish(element if len(element) > 1 else element[0])
 
 
-def _advise(schema: Schema, request: Request) -> None:
+def _advise(subset: Subset, request: Request) -> None:
     """Warn of each thing that a request would do better without."""
-    for line in _lines(schema, request):
+    for line in _lines(subset, request):
         warnings.warn(line, Advice, stacklevel=_level_of_caller())
 
 
@@ -243,7 +251,8 @@ def _level_of_caller() -> int:
     return level
 
 
-def _lines(schema: Schema, request: Request) -> Iterator[str]:
+def _lines(subset: Subset, request: Request) -> Iterator[str]:
+    schema = subset.schema
     stored, asked = schema.image_size, request.config.image_size
     if stored and asked and math.prod(stored) >= _TOO_LARGE * math.prod(asked):
         size = f"{asked[1]}x{asked[0]}"
@@ -253,6 +262,15 @@ def _lines(schema: Schema, request: Request) -> Iterator[str]:
         )
     if request.config.service and request.is_shuffled and not request.repeat:
         yield "a service gives every epoch the same order; use repeat=True and steps_per_epoch"
+    if not request.as_supervised or schema.target is None:
+        return
+    for name, split in subset.manifest.splits.items():
+        if split.num_unlabelled and any(one.name in subset.shards for one in split.shards):
+            yield (
+                f"{split.num_unlabelled:,} of {split.num_records:,} records of {name} have no "
+                f"{schema.target} ({_MISSING[schema.target]}), which fit and evaluate count all "
+                "the same; to predict, pass as_supervised=False, which yields their names as well"
+            )
 
 
 def _options(request: Request) -> Any:
