@@ -13,12 +13,13 @@ Importing this costs nothing: TensorFlow comes with the first `load`, numpy with
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import shardprep.reader.diagnose  # noqa: F401 - the function of its name comes after it
 from shardprep.errors import DatasetError
-from shardprep.reader.argument_kinds import like
-from shardprep.reader.arguments import Taking
+from shardprep.reader.argument_kinds import Folder, like
+from shardprep.reader.arguments import Taking, checking
 from shardprep.reader.extras import needing_tensorflow
 from shardprep.reader.options import Advice, BadRecord, ReadConfig, Request
 from shardprep.reader.splits import EvenSplit, even_splits
@@ -36,6 +37,7 @@ __all__ = [
     "EvenSplit",
     "ReadConfig",
     "StallMeter",
+    "clear_cache",
     "diagnose",
     "distribute",
     "even_splits",
@@ -150,6 +152,23 @@ def distribute(strategy: Strategy, request: Request) -> Any:
     with needing_tensorflow("reader.distribute"):
         from shardprep.reader.tf import pipeline
     return pipeline.distribute(strategy, request)
+
+
+@checking("reader.clear_cache")
+def clear_cache(folder: Folder) -> int:
+    """Remove all caches of decoded images in a folder; return the bytes that are free again.
+
+    `folder` is what `cache` of `load` was. Whatever else lies there stays. What reads from such a
+    cache fails from then on; the next `load` makes it anew.
+
+    Raises:
+        DatasetError: there is no such folder, or a file cannot be removed.
+        BusyError: another process is filling one.
+
+    """
+    from shardprep.reader.cache_folder import clear
+
+    return clear(Path(folder))
 
 
 def diagnose(dataset: Any, step: Any, *, seconds: float = 30.0) -> Diagnosis:

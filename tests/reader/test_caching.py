@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
@@ -17,8 +18,9 @@ import pytest
 import tensorflow as tf
 
 from shardprep import reader
-from shardprep.errors import DatasetError
+from shardprep.errors import BusyError, DatasetError
 from shardprep.reader import BadRecord, ReadConfig
+from shardprep.reader.tf import caching
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.program import Program
 
@@ -157,6 +159,63 @@ def test_a_cache_that_cannot_be_written_is_refused(whole: Path, tmp_path: Path) 
     write(tmp_path / "taken", b"a file")
     with pytest.raises(DatasetError, match="give cache another folder"):
         reader.load(whole, batch_size=8, cache=tmp_path / "taken")
+
+
+def test_a_cache_is_cleared_and_nothing_else(whole: Path, made: Path, place: Path) -> None:
+    reader.load(whole, batch_size=8, cache=place, read_config=ReadConfig(image_size=(4, 4)))
+    theirs = [
+        write(place / name, b"data")
+        for name in ("notes.txt", "0123456789abcdef/x.0123456789abcdef", "mine/lock")
+    ]
+    files = [path for path in place.rglob("*") if path.is_file()]
+    num_bytes = sum(path.stat().st_size for path in files if path not in theirs)
+    assert num_bytes > sum(path.stat().st_size for path in made.rglob("*.tfrecord*"))
+    assert reader.clear_cache(str(place)) == num_bytes
+    assert sorted(path for path in place.rglob("*") if path.is_file()) == sorted(theirs)
+    assert reader.clear_cache(place) == 0
+    assert (
+        by_key(load(whole, batch_size=8, cache=place)).keys()
+        == by_key(load(whole, batch_size=8)).keys()
+    )
+
+
+def test_a_cache_that_is_being_filled_or_is_none_is_not_cleared(place: Path) -> None:
+    before = sorted(place.rglob("*"))
+    (lock,) = place.glob("*/lock")
+    with lock.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(BusyError, match="another process fills this cache; try again"):
+            reader.clear_cache(place)
+    assert sorted(place.rglob("*")) == before
+    with pytest.raises(DatasetError, match="no such folder; give the one that cache= was"):
+        reader.clear_cache(place / "nothing")
+
+
+@pytest.mark.parametrize("level", [logging.NOTSET, logging.INFO, logging.ERROR])
+def test_the_filling_of_a_cache_tells_its_progress(
+    whole: Path,
+    tmp_path: Path,
+    level: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """To the log where it is kept, else on stderr; nowhere, where not even a warning is."""
+    monkeypatch.setattr(caching, "_SECONDS_A_LINE", 0.0)
+    logger = logging.getLogger("shardprep.reader")
+    monkeypatch.setattr(logger, "level", level)
+    logger.manager._clear_cache()  # type: ignore[attr-defined]
+    for cache, where in (("memory", "memory"), (str(tmp_path), str(tmp_path))):
+        list(reader.load(whole, batch_size=8, cache=cache))
+        logged = [one.getMessage() for one in caplog.records if " images decoded" in one.message]
+        printed = [line for line in capsys.readouterr().err.splitlines() if " images " in line]
+        caplog.clear()
+        said = {logging.NOTSET: printed, logging.INFO: logged}
+        lines = said.get(level, [])
+        assert sum(map(len, (logged, printed))) == (0 if level == logging.ERROR else NUM_TRAIN)
+        if lines:
+            assert lines[29].startswith(f"cache: 30 of {NUM_TRAIN} images decoded to {where}")
+            assert lines[-1].endswith(", about 0 s left")
 
 
 def test_what_differs_in_size_is_not_cached_in_a_folder(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -13,12 +15,15 @@ from shardprep.machine import free_bytes
 from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from shardprep.reader.options import Request
     from shardprep.reader.subset import Subset
 
 _log = logging.getLogger("shardprep.reader")
+_Image = TypeVar("_Image")
+_SECONDS_A_LINE = 5.0
+"""Seconds between two lines of progress, and before the first: most caches need none."""
 
 
 def cache_of(subset: Subset, request: Request) -> str:
@@ -42,6 +47,42 @@ def cache_of(subset: Subset, request: Request) -> str:
         config.cache_ram_share * 100,
     )
     return "memory" if fits else ""
+
+
+class Progress:
+    """Lines that say how far a cache is filled: in the log, or on stderr where none is kept.
+
+    A logger `shardprep.reader` that is set to INFO takes them, one above WARNING drops them.
+    """
+
+    def __init__(self, total: int, place: str) -> None:
+        """Begin with none of so many images; `place` is where they go."""
+        self._total = total
+        self._place = place
+        self._done = 0
+        self._begin = time.monotonic()
+        self._next = self._begin + _SECONDS_A_LINE
+
+    def over(self, images: Iterator[_Image]) -> Iterator[_Image]:
+        """Yield the images, and count them."""
+        for image in images:
+            yield image
+            self._done += 1
+            if time.monotonic() >= self._next:
+                self._next += _SECONDS_A_LINE
+                self._say()
+
+    def _say(self) -> None:
+        left = (time.monotonic() - self._begin) * (self._total - self._done) / self._done
+        line = (
+            f"cache: {self._done:,} of {self._total:,} images decoded to {self._place}, "
+            f"about {left:.0f} s left"
+        )
+        level = _log.getEffectiveLevel()
+        if level <= logging.INFO:
+            _log.info(line)
+        elif level <= logging.WARNING:
+            sys.stderr.write(f"{line}\n")
 
 
 class MemoryCache:
@@ -71,7 +112,8 @@ class MemoryCache:
 
     def _filled(self) -> list[Any]:
         arrays = [self._empty(one) for one in tf.nest.flatten(self._spec)]
-        for i, element in enumerate(self._decode().as_numpy_iterator()):
+        elements = Progress(self._num_records, "memory").over(self._decode().as_numpy_iterator())
+        for i, element in enumerate(elements):
             for array, value in zip(arrays, tf.nest.flatten(element), strict=True):
                 array[i] = value
         return arrays

@@ -7,11 +7,9 @@ shards with an index, read as any other. A twin that is missing or cut short is 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,9 +21,11 @@ from shardprep.dataset.index import read_index
 from shardprep.dataset.schema import IMAGE
 from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError
+from shardprep.reader.cache_folder import alone, twin_name
 from shardprep.reader.records import open_records
 from shardprep.reader.splits import ShardSlice
 from shardprep.reader.tf.bad_records import GoodRecords
+from shardprep.reader.tf.caching import Progress
 from shardprep.reader.tf.decode import Decoder
 from shardprep.reader.tf.records import Reading
 from shardprep.storage.atomic_file import DurableFile, write_durably
@@ -92,13 +92,14 @@ def _make(folder: Path, subset: Subset, request: Request) -> None:
     (folder / index_name("x")).parent.mkdir(parents=True, exist_ok=True)
     if all(_is_whole(folder, shard) for shard in shards):
         return
-    with _alone(folder / "lock"):
+    with alone(folder):
         missing = [shard for shard in shards if not _is_whole(folder, shard)]
         begin = time.perf_counter()
+        number = sum(shard.num_records for shard in missing)
+        progress = Progress(number, str(folder))
         for shard in missing:
-            _write_twin(folder, shard, _decoded(subset, request, shard))
+            _write_twin(folder, shard, progress.over(_decoded(subset, request, shard)))
         if missing:
-            number = sum(shard.num_records for shard in missing)
             seconds = time.perf_counter() - begin
             _log.info("decoded %d images to %s in %.1f s", number, folder, seconds)
 
@@ -120,13 +121,9 @@ def _decoded(subset: Subset, request: Request, shard: Shard) -> Iterator[tuple[b
         yield data, pixels.tobytes()
 
 
-def _twin_name(shard: Shard) -> str:
-    return f"{shard.name}.{shard.sha256[:16]}"
-
-
 def _twin(folder: Path, shard: Shard) -> Shard:
     """Return a shard's twin in the folder; OSError where there is none."""
-    name = _twin_name(shard)
+    name = twin_name(shard)
     size = (folder / name).stat().st_size
     return shard.model_copy(update={"name": name, "num_bytes": size})
 
@@ -141,7 +138,7 @@ def _is_whole(folder: Path, shard: Shard) -> bool:
 
 
 def _write_twin(folder: Path, shard: Shard, decoded: Iterator[tuple[bytes, bytes]]) -> None:
-    file = DurableFile(folder / _twin_name(shard))
+    file = DurableFile(folder / twin_name(shard))
     lines = []
     offset = 0
     try:
@@ -155,12 +152,4 @@ def _write_twin(folder: Path, shard: Shard, decoded: Iterator[tuple[bytes, bytes
         file.commit()
     finally:
         file.abandon()
-    write_durably(folder / index_name(_twin_name(shard)), "".join(lines).encode())
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait until no other process holds the file, then hold it; the hold ends with the process."""
-    with path.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    write_durably(folder / index_name(twin_name(shard)), "".join(lines).encode())
