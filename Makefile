@@ -6,7 +6,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-WORKERS ?= --numprocesses 2 --dist worksteal
+# Twice the cores of a small machine: many a test waits for a disk, a server or a process.
+WORKERS ?= --numprocesses 4 --dist worksteal
 
 help:
 	@sed -n 's/^#- //p' Makefile

@@ -80,7 +80,7 @@ class ProcessedImage:
     damage: str = ""
     """Fault of a stored image, in words; "" for none."""
     is_dark: bool = False
-    """Whether 99 of 100 pixels are nearly black."""
+    """Whether 99 of 100 pixels are nearly black; original bytes that are kept are not judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,8 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
     if _refused(original, spec) is not None:
         return None  # a fault of the header would come first
     if spec.format == "keep" and not jpeg.is_grey and _is_fitted(size, spec):
-        proof = decode_ordinary(data, *size, _PROOF_SCALE)
-        return ProcessedImage(data, *size, original, is_dark=_is_dark(proof))
+        decode_ordinary(data, *size, _PROOF_SCALE)
+        return ProcessedImage(data, *size, original)
     pixels = decode_ordinary(data, *size, _dct_scale(size, spec))
     fitted = _fit(pixels, spec)
     height, width = fitted.shape[:2]
@@ -193,15 +193,15 @@ def _process(
         if found is None:
             return Rejection("truncated", _CUT[spec.truncated], original)
         pixels, is_srgb, damage = found, False, "recovered: the file ends before its image does"
-    is_dark = _is_dark(pixels)
     if is_kept and not damage:
-        return ProcessedImage(data, original.height, original.width, original, is_dark=is_dark)
+        return ProcessedImage(data, original.height, original.width, original)
     fitted = _fit(pixels, spec)
     height, width = fitted.shape[:2]
     untouched = fitted is pixels and (height, width) == (original.height, original.width)
     if spec.format == "keep" and untouched and is_srgb and not damage and is_plain(data, image):
-        return ProcessedImage(data, height, width, original, is_dark=is_dark)
-    return ProcessedImage(_encode(fitted, original, spec), height, width, original, damage, is_dark)
+        return ProcessedImage(data, height, width, original)
+    stored = _encode(fitted, original, spec)
+    return ProcessedImage(stored, height, width, original, damage, _is_dark(pixels))
 
 
 def _is_dark(pixels: Pixels) -> bool:
