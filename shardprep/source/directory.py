@@ -1,4 +1,4 @@
-"""What lies below a folder or an address, to list a source or to tell whether it has changed."""
+"""Files below a folder or an address, to list a source or to tell whether it has changed."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _TOO_LARGE = 4
 """Ratio of stored pixels to pixels asked for, from which another set is advised."""
 _MISSING = {LABEL: "−1", LABELS: "all 0", TARGET: "NaN", TEXT: "''"}
-"""What stands for a target that is missing."""
+"""Value of a target that is missing."""
 _POSITIONS_A_STEP = 64
 """Positions found at a time where records come one by one."""
 
