@@ -33,7 +33,7 @@ from shardprep.storage.cache import cache_root
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
-from tests.support.builders import animals, build, tree, write, zip_bytes
+from tests.support.builders import Told, animals, build, tree, write, zip_bytes
 from tests.support.json_page import printed
 from tests.support.object_store import Bucket, Fault, process_environment, wait_until
 
@@ -85,21 +85,6 @@ def _own_url(local: Path, bucket: Bucket) -> str:
 def _expected(local: Path) -> list[tuple[bytes, list[int]]]:
     """Return the batches of the folder."""
     return batches(local)
-
-
-class Told:
-    """Hears how far it is."""
-
-    def __init__(self) -> None:
-        self.total: int | None = None
-        self.done: list[int] = []
-
-    def begin(self, what: str, num_bytes: int | None) -> None:
-        del what
-        self.total = num_bytes
-
-    def progress(self, num_bytes: int) -> None:
-        self.done.append(num_bytes)
 
 
 def shard_bytes(local: Path, split: str = "train") -> int:
