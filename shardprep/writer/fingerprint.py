@@ -5,6 +5,7 @@ It is cheap: no image is read.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from importlib.metadata import version
 from pathlib import Path
@@ -115,10 +116,16 @@ def _file_signature(whole: PlainExtent, mark: str) -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions of everything that shapes the bytes of a dataset."""
-    found = {name: version(name) for name in _PACKAGES}
+    found = {name: _version(name) for name in _PACKAGES}
     for library in ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2"):
         found[library] = str(features.version(library))
     return found
+
+
+@functools.cache
+def _version(package: str) -> str:
+    """Return the version of a package, whose metadata take a millisecond to parse."""
+    return version(package)
 
 
 def differences(one: Fingerprint, two: Fingerprint) -> list[str]:

@@ -342,7 +342,12 @@ def test_the_data_loader_of_the_document_reads_it(url: str, tmp_path: Path) -> N
     sample = sample.replace("s3://my-bucket/pets", url).replace("pass", "print(images.shape)")
     done = subprocess.run(
         [sys.executable, str(write(tmp_path / "sample.py", sample.encode()))],
-        env=process_environment(os.environ["AWS_ENDPOINT_URL"], SHARDPREP_CACHE=str(cache_root())),
+        env=process_environment(
+            os.environ["AWS_ENDPOINT_URL"],
+            SHARDPREP_CACHE=str(cache_root()),
+            # Python's own tracker may miss that a worker has unlinked its semaphore, and says so.
+            PYTHONWARNINGS="ignore::UserWarning:multiprocessing.resource_tracker",
+        ),
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.stderr == ""
