@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardprep import __version__
-from shardprep.cli import bench, build, download, fetch, finalize, init, inspect, sample, verify
+from shardprep.cli import (
+    bench,
+    build,
+    diff,
+    download,
+    fetch,
+    finalize,
+    init,
+    inspect,
+    sample,
+    verify,
+)
 from shardprep.cli import options as o
 from shardprep.cli.streams import outlive_readers, print_json, start_logging
 from shardprep.errors import RecipeError, ShardprepError, printable
@@ -175,6 +186,7 @@ _COMMANDS = {
     "inspect": inspect,
     "bench": bench,
     "verify": verify,
+    "diff": diff,
     "sample": sample,
     "download": download,
     "fetch": fetch,

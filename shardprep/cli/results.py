@@ -7,7 +7,7 @@ is there; all others always are.
 
 from __future__ import annotations
 
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.survey import Survey
@@ -98,6 +98,50 @@ class VerifyJson(TypedDict):
     """With `--repair`, where there was need: the problems before; `problems` are those left."""
 
 
+class ChangeJson(TypedDict):
+    """A change of one item."""
+
+    key: str
+    """The item."""
+    kind: Literal["added", "removed", "split", "target", "source", "record"]
+    """Only in the second dataset, only in the first, in another split, with another target, made
+    of other bytes of the source, or stored as a record of another length."""
+    before: str
+    """Split, target, SHA-256 of the original or bytes of the record in the first dataset; why it
+    is not written, or "" where it is no input."""
+    after: str
+    """The same of the second."""
+
+
+class DiffJson(TypedDict):
+    """The differences of two datasets. Where their records differ, the command exits with 3."""
+
+    before: str
+    """The first dataset: a folder, or an address in object storage."""
+    after: str
+    """The second."""
+    is_equal: bool
+    """Both have the same features, classes, splits and shards, byte for byte."""
+    num_before: int
+    """Records of the first."""
+    num_after: int
+    """Records of the second."""
+    num_same: int
+    """Items that are written in both and have no change of their own."""
+    recipe: tuple[str, ...]
+    """Options, versions and inputs that differ, in words."""
+    features: tuple[str, ...]
+    """Features of the examples that differ, in words."""
+    classes_added: tuple[str, ...]
+    """Class names of the second alone."""
+    classes_removed: tuple[str, ...]
+    """Class names of the first alone."""
+    num_changes: dict[str, int]
+    """Changes by kind."""
+    changes: list[ChangeJson]
+    """Each change, by kind, then in the order of the dataset."""
+
+
 class DownloadJson(TypedDict):
     """An archive from Kaggle."""
 
@@ -177,6 +221,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "inspect": (Facts,),
     "bench": (Benchmark,),
     "verify": (VerifyJson,),
+    "diff": (DiffJson,),
     "sample": (SampleJson,),
     "download": (DownloadJson,),
     "fetch": (FetchJson,),

@@ -9,10 +9,10 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.folder import ITEMS_FILE
-from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
+from shardprep.dataset.manifest import MANIFEST_FILE, fingerprint_differences, load_manifest
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.writer.build import build_dataset
-from shardprep.writer.fingerprint import differences, make_fingerprint, recorded_recipe
+from shardprep.writer.fingerprint import make_fingerprint, recorded_recipe
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.damaged import DamagedDataset, foreign_files
 from shardprep.writer.workspace.remote import ObjectWorkspace
@@ -47,7 +47,7 @@ def repair_dataset(
     """
     manifest = _trusted_manifest(found)
     recipe = recorded_recipe(manifest, source, _out(found, manifest))
-    if changes := differences(manifest.fingerprint, make_fingerprint(recipe)):
+    if changes := fingerprint_differences(manifest.fingerprint, make_fingerprint(recipe)):
         raise BuildError(
             found.location,
             f"cannot be repaired with the same bytes: {', '.join(changes)} changed since, so "

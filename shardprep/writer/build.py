@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from shardprep import profiling
+from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.errors import BuildError, ShardprepError, SourceError
 from shardprep.writer.chunk import ChunkEncoder
 from shardprep.writer.engine.job import ShardJob, by_chunks
 from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, complete, publish
-from shardprep.writer.fingerprint import differences, make_fingerprint
+from shardprep.writer.fingerprint import make_fingerprint
 from shardprep.writer.plan import frozen_plan, make_outline, write_outline
 from shardprep.writer.shard import done_receipt, write_skipped
 from shardprep.writer.shard_plan import WHOLE, Part
@@ -162,7 +163,7 @@ def _by_another(
     if workspace.is_exclusive or not isinstance(error, BuildError):
         return None
     there = workspace.finished()
-    is_same = there is not None and not differences(there.fingerprint, fingerprint)
+    is_same = there is not None and not fingerprint_differences(there.fingerprint, fingerprint)
     return there if is_same else None
 
 

@@ -128,25 +128,5 @@ def _version(package: str) -> str:
     return version(package)
 
 
-def differences(one: Fingerprint, two: Fingerprint) -> list[str]:
-    """Return the differences in words: "quality (90, now 95)"."""
-    found = []
-    for section in ("inputs", "options", "versions"):
-        before, now = getattr(one, section), getattr(two, section)
-        for key in sorted(before.keys() | now.keys()):
-            if before.get(key) != now.get(key):
-                short = section != "inputs"
-                values = f" ({_shown(key, before.get(key))}, now {_shown(key, now.get(key))})"
-                found.append(key + (values if short else " (its content)"))
-    return found
-
-
-def _shown(key: str, value: object) -> str:
-    if not isinstance(value, list):
-        return str(value)
-    parts = [f"{part:g}" if isinstance(part, float) else str(part) for part in value]
-    return ("x".join(reversed(parts)) if key == "size" else ",".join(parts)) or "none"
-
-
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()

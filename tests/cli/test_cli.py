@@ -283,7 +283,7 @@ def test_version_is_the_package_s(here: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["build", "finalize", "init", "inspect", "verify", "bench", "download", "sample", "fetch"],
+    app._COMMANDS,
 )
 def test_help_shows_an_example_and_fits_80_columns(here: Path, command: str) -> None:
     done = run(command, "--help", cwd=here)

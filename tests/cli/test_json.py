@@ -103,6 +103,7 @@ FAILURES: dict[str, tuple[tuple[str, ...], int]] = {
     "inspect": (("inspect", "nowhere"), 1),
     "bench": (("bench", "nowhere"), 1),
     "verify": (("verify", "nowhere"), 1),
+    "diff": (("diff", "nowhere", "nowhere"), 1),
     "sample": (("sample", "pets.zip"), 1),
     "download": (("download", "a/b/c/d/e"), 2),
     "fetch": (("fetch", "nowhere"), 2),

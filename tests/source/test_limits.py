@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.errors import RecipeError, ShardprepError, SourceError, printable, shown
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.extent import MemberError
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import Listing, list_source
-from shardprep.writer.fingerprint import differences, make_fingerprint
+from shardprep.writer.fingerprint import make_fingerprint
 from tests.support.builders import build, jpeg, tar_bytes, write, write_folder, zip_bytes
 from tests.support.hostile import GOOD, patched, sevenzip
 
@@ -186,9 +187,9 @@ def test_a_limit_that_shapes_no_bytes_may_change_between_runs(tmp_path: Path) ->
     source = str(write(tmp_path / "s.zip", zip_bytes(GOOD)))
     before = make_fingerprint(recipe(source=source))
     free = recipe(source=source, max_members=9, max_unpacked="1GB", max_depth=2)
-    assert differences(before, make_fingerprint(free)) == []
+    assert fingerprint_differences(before, make_fingerprint(free)) == []
     rejecting = recipe(source=source, max_member_size="1GB", max_ratio=50)
-    assert len(differences(before, make_fingerprint(rejecting))) == 2
+    assert len(fingerprint_differences(before, make_fingerprint(rejecting))) == 2
 
 
 @pytest.mark.parametrize(

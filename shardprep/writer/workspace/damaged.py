@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, inventory, is_own, read_schema
 from shardprep.dataset.item_table import COLUMNS, read_items, rows_by_shard
+from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.errors import BuildError, ShardprepError, some_of
 from shardprep.storage.regular_file import sha256_of
-from shardprep.writer.fingerprint import differences
 from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.workspace.states import RECEIPTS_DIR, SCRATCH_DIR
 
@@ -95,7 +95,7 @@ def find_damage(
         gone = [*sorted(names - files.keys()), *cut]
     if not gone:
         return None
-    if changes := differences(finished.fingerprint, fingerprint):
+    if changes := fingerprint_differences(finished.fingerprint, fingerprint):
         raise BuildError(
             workspace.location,
             f"lacks {some_of(gone)}, and {', '.join(changes)} changed since it was built",

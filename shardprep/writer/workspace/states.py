@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from shardprep.dataset.grammar import DocumentError, parse_document
-from shardprep.dataset.manifest import Fingerprint
+from shardprep.dataset.manifest import Fingerprint, fingerprint_differences
 from shardprep.errors import BuildError
-from shardprep.writer.fingerprint import differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -143,7 +142,7 @@ def begin(
     """
     begun = fingerprint_of(workspace)
     if begun is not None:
-        changes = differences(begun, fingerprint)
+        changes = fingerprint_differences(begun, fingerprint)
         if not changes:
             return False
         if not overwrite and (not workspace.is_exclusive or has_work(workspace)):
@@ -168,7 +167,7 @@ def join(workspace: Workspace, fingerprint: Fingerprint) -> None:
 def refuse_other_build(workspace: Workspace, fingerprint: Fingerprint) -> None:
     """Check that no build of another fingerprint was begun here."""
     begun = fingerprint_of(workspace)
-    if begun is not None and (changes := differences(begun, fingerprint)):
+    if begun is not None and (changes := fingerprint_differences(begun, fingerprint)):
         way = "give all parts the same source and options, or remove the folder to start again"
         raise _other_build(workspace, changes, way)
 
@@ -183,7 +182,7 @@ def refuse_other_dataset(
 ) -> None:
     """Check that the finished dataset has this fingerprint, versions aside."""
     there = finished.fingerprint.model_copy(update={"versions": fingerprint.versions})
-    if changes := differences(there, fingerprint):
+    if changes := fingerprint_differences(there, fingerprint):
         raise BuildError(
             workspace.location,
             f"is there already, and was built with other {', '.join(changes)}",
@@ -194,7 +193,7 @@ def refuse_other_dataset(
 def folders_of(workspace: Workspace, fingerprint: Fingerprint) -> Folders:
     """Return the folders that the build of this fingerprint, begun here, writes to."""
     data = workspace.state.read(BUILD_FILE)
-    if data is None or differences(_parse_build(workspace.state, data), fingerprint):
+    if data is None or fingerprint_differences(_parse_build(workspace.state, data), fingerprint):
         raise taken_over(workspace.state)
     return Folders(workspace.output(fingerprint), workspace.state, _sha256(data))
 
@@ -210,7 +209,7 @@ def take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) -
     `is_new` tells whether this run has begun it.
     """
     begun = fingerprint_of(workspace)
-    is_ours = begun is None or not differences(begun, fingerprint)
+    is_ours = begun is None or not fingerprint_differences(begun, fingerprint)
     if (is_new or workspace.is_exclusive) and is_ours and not has_work(workspace):
         workspace.discard()
 

@@ -1,0 +1,88 @@
+"""`shardprep diff`: the differences of two datasets, item by item."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardprep.cli import options as o
+from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
+
+if TYPE_CHECKING:
+    from shardprep.cli.display.console import Terminal
+    from shardprep.dataset.difference import Change, Difference
+
+EPILOG = (
+    "Examples:\n\nshardprep diff tfrecords/pets/1.0.0 tfrecords/pets/1.1.0\n\n"
+    "shardprep diff tfrecords/pets s3://bucket/sets/pets --json"
+)
+
+_SHOWN = 3
+"""Changes of one kind."""
+_HASH_DIGITS = 12
+"""Hex digits of a SHA-256 that are shown."""
+
+
+def diff(
+    before: Annotated[str, o.argument("Folder or address of the first dataset.")],
+    after: Annotated[str, o.argument("Folder or address of the second dataset.")],
+    store_timeout: o.StoreTimeout = None,
+    as_json: o.Json = False,
+) -> None:
+    """Show what differs between two datasets: items, splits, targets, classes, options.
+
+    Reads their manifests and item tables, never the shards. Exits with 3 where their records
+    differ.
+    """
+    from shardprep.cli.resolve import dataset_at
+    from shardprep.dataset.difference import compare
+
+    found = compare(dataset_at(before), dataset_at(after))
+    if as_json:
+        from shardprep.cli.results import DiffJson
+
+        print_json(picked(DiffJson, found, changes=found.changes.to_pylist()))
+    else:
+        _print(console(), found)
+    if not found.is_equal:
+        raise typer.Exit(EXIT_PROBLEMS)
+
+
+def _print(terminal: Terminal, found: Difference) -> None:
+    from shardprep.cli.display.console import counted, plain_table
+    from shardprep.dataset.difference import MEANINGS
+
+    terminal.heading(found.before, f" → {found.after}")
+    kinds = {kind: number for kind, number in found.num_changes.items() if number}
+    if kinds:
+        table = plain_table("change", "items", "what it means", left=("what it means",))
+        for kind, number in kinds.items():
+            table.add_row(kind, f"{number:,}", MEANINGS[kind])
+        terminal.print(table)
+    for kind, number in kinds.items():
+        for i, change in enumerate(found.some(kind, _SHOWN)):
+            terminal.entry(kind if i == 0 else "", _line(change))
+        if number > _SHOWN:
+            more = f"and {number - _SHOWN:,} more; --json lists them all"
+            terminal.entry("", more, style="dim")
+    for name in ("classes_added", "classes_removed"):
+        if names := getattr(found, name):
+            verb = name.removeprefix("classes_")
+            terminal.entry("classes", f"{verb}: {', '.join(names)}")
+    for title, lines in (("features", found.features), ("recipe", found.recipe)):
+        for i, line in enumerate(lines):
+            terminal.entry("" if i else title, line)
+    records = f"{counted(found.num_before, 'record')} before, {found.num_after:,} after"
+    verdict = "the same records" if found.is_equal else f"{found.num_same:,} items unchanged"
+    terminal.notice(f"{records}: {verdict}", style="green" if found.is_equal else "")
+
+
+def _line(change: Change) -> str:
+    """Return a change in words: key, before and after."""
+    before, after = change.before, change.after
+    if change.kind == "source":
+        before, after = before[:_HASH_DIGITS], after[:_HASH_DIGITS]
+    if change.kind == "record":
+        before, after = f"{int(before):,}", f"{int(after):,} bytes"
+    return f"{change.key}: {before or 'nothing'} → {after or 'nothing'}"
