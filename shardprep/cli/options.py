@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from shardprep.cli.streams import start_logging
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS, BuildOptions, Option
 from shardprep.recipe.values import read_number
-from shardprep.storage.patience import TIMEOUT_VARIABLE
+from shardprep.storage.timeout import TIMEOUT_VARIABLE
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:

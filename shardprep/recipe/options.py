@@ -19,7 +19,7 @@ from shardprep.recipe.values import (
     read_share,
     read_size,
 )
-from shardprep.storage.patience import DEFAULT_TIMEOUT_S, TIMEOUT_VARIABLE
+from shardprep.storage.timeout import DEFAULT_TIMEOUT_S, TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardprep.source.limits import Budget
-    from shardprep.source.unpack import Workshop
+    from shardprep.source.unpack import Unpacker
 
 _UTF8_FLAG = 0x800
 _MAX_HEADER_BYTES = 1 << 20
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
 
 
 def entries(
-    place: PlainExtent, name: str, kind: str, encoding: str | None, workshop: Workshop
+    place: PlainExtent, name: str, kind: str, encoding: str | None, unpacker: Unpacker
 ) -> Iterator[Entry]:
     """Return the members of a "zip", "tar" or "7z".
 
@@ -56,11 +56,11 @@ def entries(
         name: what messages call it.
         kind: one of these.
         encoding: of member names of a zip that lack the UTF-8 flag.
-        workshop: unpacks a 7z.
+        unpacker: unpacks a 7z.
 
     """
     if kind == "zip":
-        return _zip_entries(place, name, encoding, workshop.budget)
+        return _zip_entries(place, name, encoding, unpacker.budget)
     if kind == "tar":
         return _tar_entries(place, name)
     try:
@@ -69,8 +69,8 @@ def entries(
         raise SourceError(
             name, "is a 7z archive, which needs py7zr", "pip install 'shardprep[7z]'"
         ) from error
-    out = workshop.new_file(name, place.num_bytes)
-    return sevenzip_entries(place, name, out, workshop.budget)
+    out = unpacker.new_file(name, place.num_bytes)
+    return sevenzip_entries(place, name, out, unpacker.budget)
 
 
 def _zip_entries(

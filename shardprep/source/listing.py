@@ -26,7 +26,7 @@ from shardprep.source.extent import MOST_BYTES, UNPACK_ERRORS, Extent, MemberErr
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
 from shardprep.source.streams import buffered, decompressed, member_stream
-from shardprep.source.unpack import Workshop
+from shardprep.source.unpack import Unpacker
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def list_source(  # noqa: PLR0913 - what a walk is to do, and whom it tells
             members have one key.
 
     """
-    walk = _Walk(Workshop(work_dir, notice, Budget(limits)), zip_encoding)
+    walk = _Walk(Unpacker(work_dir, notice, Budget(limits)), zip_encoding)
     root = str(source) if is_url(str(source)) else Path(source).name
     walk.files(find_files(source, leave_out, follow_links=limits.follow_links), root)
     check(walk.found.others)
@@ -117,9 +117,9 @@ def list_source(  # noqa: PLR0913 - what a walk is to do, and whom it tells
 class _Walk:
     """Collects the members of one source."""
 
-    def __init__(self, workshop: Workshop, zip_encoding: str | None) -> None:
-        self.workshop = workshop
-        self.budget = workshop.budget
+    def __init__(self, unpacker: Unpacker, zip_encoding: str | None) -> None:
+        self.unpacker = unpacker
+        self.budget = unpacker.budget
         self.zip_encoding = zip_encoding
         self.volumes: dict[tuple[str, int], dict[int, StoredExtent]] = defaultdict(dict)
         self.packed: list[tuple[str, StoredExtent, int]] | None = []  # None: no more waiting
@@ -226,8 +226,8 @@ class _Walk:
         try:
             if kind in _COMPRESSED:
                 return self._compressed(extent, name, prefix, depth, kind)
-            place = self.workshop.in_place(extent, name, check=kind == "tar")
-            for entry in entries(place, name, kind, self.zip_encoding, self.workshop):
+            place = self.unpacker.in_place(extent, name, check=kind == "tar")
+            for entry in entries(place, name, kind, self.zip_encoding, self.unpacker):
                 self.budget.add_member(name)
                 if entry.extent is None:
                     self.skip(prefix + entry.name, entry.problem, entry.num_bytes)
@@ -246,7 +246,7 @@ class _Walk:
         kind = _head_type(extent, name)
         if kind is None and (depth == 1 or name.lower().endswith(_ZIP_SUFFIXES)):
             # Something may stand before a zip, a self-extractor say: its directory is at its end.
-            with buffered(self.workshop.in_place(extent, name)) as whole:
+            with buffered(self.unpacker.in_place(extent, name)) as whole:
                 kind = "zip" if zipfile.is_zipfile(whole) else None
         return kind
 
@@ -259,7 +259,7 @@ class _Walk:
         if within is None:
             return False
         with member_stream(extent) as packed:
-            inner = self.workshop.unpack(decompressed(packed, kind), extent.num_bytes, name)
+            inner = self.unpacker.unpack(decompressed(packed, kind), extent.num_bytes, name)
         return self.archive(inner, name, prefix, depth + (within in _COMPRESSED))
 
     def volume(self, name: str, extent: StoredExtent, depth: int) -> bool:
@@ -285,7 +285,7 @@ class _Walk:
                     f"{name}.{missing[0]:03d}", "is missing", "download all volumes of the archive"
                 )
             try:
-                place = self.workshop.join([volumes[number] for number in sorted(volumes)], name)
+                place = self.unpacker.join([volumes[number] for number in sorted(volumes)], name)
             except MemberError as error:
                 raise SourceError(name, f"a volume of it {error}") from error
             self.archive(place, name, prefix=f"{name}/" if depth else "", depth=depth + 1)

@@ -23,7 +23,7 @@ _COPY_BYTES = 1 << 20
 _LONG_BYTES = 32 << 20
 
 
-class Workshop:
+class Unpacker:
     """Unpacks whole archives into a folder, which the caller removes.
 
     Bytes that do not fit their size, their CRC-32, the limits or the disk are a `SourceError`.

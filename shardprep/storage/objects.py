@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.errors import StorageError
-from shardprep.storage.patience import timeout_s
 from shardprep.storage.store import asked, has_answered
 from shardprep.storage.store_error import ChangedError, NoAnswerError, no_bucket
+from shardprep.storage.timeout import timeout_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from shardprep.storage.patience import Wait
+    from shardprep.storage.timeout import Wait
     from shardprep.storage.url import ObjectUrl
 
 _STREAM_BYTES = 1 << 20

@@ -1,7 +1,7 @@
 """Stores of object storage: every call that leaves this machine for one is made here.
 
 Retries with back-off are the client's own (obstore): 429, 5xx and connections that break, for some
-seconds until a store has answered once, for as long as `patience` says after that. What is left of
+seconds until a store has answered once, for as long as `timeouts` says after that. What is left of
 errors becomes a `StorageError` of one line, in which no credentials stand.
 """
 
@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import StorageError
-from shardprep.storage.patience import Patience, patience, waiting
 from shardprep.storage.store_error import (
     ChangedError,
     endpoint_of,
@@ -24,11 +23,12 @@ from shardprep.storage.store_error import (
     no_answer,
     server_of,
 )
+from shardprep.storage.timeout import Timeouts, timeouts, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.storage.patience import Wait
+    from shardprep.storage.timeout import Wait
     from shardprep.storage.url import ObjectUrl
 
 _CONNECT_S = 3
@@ -60,7 +60,7 @@ def asked(
 
     """
     exceptions = _obstore().exceptions
-    bounds = patience(is_known=has_answered(url), writing=writing)
+    bounds = timeouts(is_known=has_answered(url), writing=writing)
     try:
         store = _store(url, bounds)
         with waiting(partial(server_of, url), bounds.total_s) as wait:
@@ -102,7 +102,7 @@ def _obstore() -> Any:
     return obstore
 
 
-def _store(url: ObjectUrl, bounds: Patience) -> Any:
+def _store(url: ObjectUrl, bounds: Timeouts) -> Any:
     """Return this process's store for a bucket."""
     _used_by.add(os.getpid())
     if len(_used_by) > 1:  # obstore would wait for ever for threads that are not there
@@ -120,7 +120,7 @@ _used_by: set[int] = set()
 
 
 @functools.lru_cache
-def _store_of(root: str, endpoint: str, bounds: Patience) -> Any:
+def _store_of(root: str, endpoint: str, bounds: Timeouts) -> Any:
     client = {
         "connect_timeout": timedelta(seconds=min(_CONNECT_S, bounds.answer_s)),
         "read_timeout": timedelta(seconds=bounds.answer_s),

@@ -23,7 +23,7 @@ from shardprep.cli.display import progress as report
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
 from shardprep.source.kaggle.credentials import credentials
-from shardprep.source.kaggle.download import Patience, download
+from shardprep.source.kaggle.download import RetryLimits, download
 from shardprep.source.kaggle.integrity import damage
 from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
 from tests.support.builders import tar_bytes, write, zip_bytes
@@ -47,8 +47,8 @@ MEMBERS = {"train/cat.0.jpg": NOISE[:150_000], "train/dog.0.jpg": NOISE[150_000:
 ZIP = zip_bytes(MEMBERS, method=zipfile.ZIP_STORED)
 HALF = 200_000
 """Where a transfer is cut; what is on the disk then is a little less."""
-ONCE = Patience(attempts=1)
-HASTY = Patience(attempts=3, backoff_s=0.01)
+ONCE = RetryLimits(attempts=1)
+HASTY = RetryLimits(attempts=3, backoff_s=0.01)
 
 
 class Told:
@@ -93,15 +93,15 @@ def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def fetch(
-    world: World, ref: KaggleRef = PETS, patience: Patience = HASTY, *, refresh: bool = False
+    world: World, ref: KaggleRef = PETS, retries: RetryLimits = HASTY, *, refresh: bool = False
 ) -> Path:
-    return download(ref, watcher=world.told, patience=patience, refresh=refresh)
+    return download(ref, watcher=world.told, retries=retries, refresh=refresh)
 
 
-def failure(world: World, ref: KaggleRef = PETS, patience: Patience = ONCE) -> str:
+def failure(world: World, ref: KaggleRef = PETS, retries: RetryLimits = ONCE) -> str:
     """Return the one line of a failed download."""
     with pytest.raises(SourceError) as caught:
-        fetch(world, ref, patience)
+        fetch(world, ref, retries)
     line = str(caught.value)
     assert line.startswith(f"{ref}: ")
     assert "\n" not in line
@@ -355,7 +355,7 @@ def test_a_token_is_enough(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_key_that_is_not_accepted_is_named_by_its_place(world: World) -> None:
     world.server.accepts = ("Bearer ",)
-    line = failure(world, patience=HASTY)
+    line = failure(world, retries=HASTY)
     assert "does not accept the credentials of KAGGLE_USERNAME and KAGGLE_KEY (401)" in line
     assert "https://www.kaggle.com/settings" in line
     assert world.server.count("DownloadDataFiles") == 1
@@ -445,7 +445,7 @@ def test_a_trouble_that_passes_is_waited_for(world: World) -> None:
 @pytest.mark.parametrize(("status", "said"), [(429, "limits how often"), (500, "error of its own")])
 def test_a_trouble_that_stays_is_an_error(world: World, status: int, said: str) -> None:
     world.server.answers = [Answer(status)] * 9
-    line = failure(world, patience=Patience(attempts=2, backoff_s=0.01))
+    line = failure(world, retries=RetryLimits(attempts=2, backoff_s=0.01))
     assert f"{status}" in line
     assert said in line
     assert "run the same command again" in line
@@ -455,7 +455,7 @@ def test_a_trouble_that_stays_is_an_error(world: World, status: int, said: str) 
 def test_retry_after_is_obeyed_unless_it_is_too_long(world: World) -> None:
     world.server.answers = [Answer(429, retry_after="1"), Answer(429, retry_after="3600")]
     start = time.monotonic()
-    assert "wait 3,600 s" in failure(world, patience=HASTY)
+    assert "wait 3,600 s" in failure(world, retries=HASTY)
     assert time.monotonic() - start > 1
     assert any("trying again in 1 s" in line for line in world.told.lines)
 
@@ -466,7 +466,7 @@ def test_no_network_says_what_the_system_says(
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     monkeypatch.setenv("http_proxy", f"http://secret:word@127.0.0.1:{port}")
-    line = failure(world, patience=Patience(attempts=2, backoff_s=0.01))
+    line = failure(world, retries=RetryLimits(attempts=2, backoff_s=0.01))
     assert "no connection to Kaggle (Connection refused)" in line
     assert "HTTPS_PROXY" in line
     assert "secret" not in line
@@ -478,7 +478,7 @@ def test_a_client_that_cannot_be_loaded_says_what_to_install(
 ) -> None:
     write(tmp_path / "broken/six.py", b"raise ModuleNotFoundError(\"No module named 'six'\")")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
-    line = failure(world, patience=HASTY)
+    line = failure(world, retries=HASTY)
     assert "cannot be loaded (No module named 'six')" in line
     assert "pip install 'kaggle>=2.2.4,<3' six" in line
 
@@ -516,7 +516,7 @@ def test_the_next_run_goes_on_where_the_last_one_stopped(world: World) -> None:
 @pytest.mark.thorough
 def test_each_cut_that_brought_something_is_forgiven(world: World) -> None:
     world.server.bodies = [Body(cut=70_000), None] * 3
-    assert fetch(world, patience=Patience(attempts=2, backoff_s=0.01)).read_bytes() == ZIP
+    assert fetch(world, retries=RetryLimits(attempts=2, backoff_s=0.01)).read_bytes() == ZIP
     assert len(world.server.ranges()) == 3
 
 
@@ -617,14 +617,14 @@ def test_damage_that_comes_again_is_an_error_that_names_the_member(world: World)
 def test_a_web_page_is_not_taken_for_an_archive(world: World) -> None:
     page = b"\n<!DOCTYPE html><html>Please log in</html>"
     world.server.archives["pets"] = Archive(page, content_type="text/html")
-    line = failure(world, patience=HASTY)
+    line = failure(world, retries=HASTY)
     assert "a web page instead of an archive" in line
     assert "https://www.kaggle.com/competitions/pets" in line
     assert world.server.count("GET") == 1
     assert not list(incoming().iterdir())
 
 
-SILENT = Patience(silence_s=5, attempts=1)
+SILENT = RetryLimits(silence_s=5, attempts=1)
 
 
 @pytest.mark.sampled(2)
@@ -632,7 +632,7 @@ SILENT = Patience(silence_s=5, attempts=1)
 def test_a_silent_server_is_given_up(world: World, hang: int) -> None:
     world.server.bodies = [Body(hang=hang)]
     start = time.monotonic()
-    line = failure(world, patience=SILENT)
+    line = failure(world, retries=SILENT)
     assert "no byte for 5 s" in line
     assert time.monotonic() - start < 30
     fetch(world)
@@ -643,14 +643,14 @@ def test_a_silent_server_is_given_up(world: World, hang: int) -> None:
 
 PROGRAM = """
 import sys
-from shardprep.source.kaggle.download import Patience, download
+from shardprep.source.kaggle.download import RetryLimits, download
 from shardprep.source.kaggle.ref import parse_ref
 class Say:
     def notice(self, line): print(line, flush=True)
     def begin(self, what, num_bytes): print(what, flush=True)
     def progress(self, num_bytes): print(num_bytes, flush=True)
-hasty = Patience(backoff_s=0.01)
-print("at", download(parse_ref("pets"), watcher=Say(), patience=hasty), flush=True)
+hasty = RetryLimits(backoff_s=0.01)
+print("at", download(parse_ref("pets"), watcher=Say(), retries=hasty), flush=True)
 """
 
 
@@ -695,7 +695,7 @@ def test_a_second_refresh_takes_what_the_first_has_brought_though_it_is_the_same
         threading.Thread(
             target=download,
             args=(PETS,),
-            kwargs={"refresh": True, "watcher": watcher, "patience": HASTY},
+            kwargs={"refresh": True, "watcher": watcher, "retries": HASTY},
         )
         for watcher in watchers
     ]

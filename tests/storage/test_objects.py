@@ -16,8 +16,8 @@ import pytest
 
 from shardprep.errors import ShardprepError, StorageError
 from shardprep.storage import objects, store
-from shardprep.storage.patience import patience
 from shardprep.storage.store_error import ENDPOINTS
+from shardprep.storage.timeout import timeouts
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.object_store import Fault, nth, process_environment
@@ -174,8 +174,8 @@ def test_what_is_wrong_is_named(
 def test_a_server_that_was_never_there_is_not_waited_for(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = patience(is_known=False, writing=False)
-    assert first.retry_s + store._CONNECT_S < 10 < patience(is_known=True, writing=False).retry_s
+    first = timeouts(is_known=False, writing=False)
+    assert first.retry_s + store._CONNECT_S < 10 < timeouts(is_known=True, writing=False).retry_s
     monkeypatch.setenv("SHARDPREP_STORE_TIMEOUT", "2")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     start = time.monotonic()

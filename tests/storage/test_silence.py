@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardprep.errors import StorageError
-from shardprep.storage import objects, patience
+from shardprep.storage import objects, timeout
 from shardprep.storage.cache import cache_root
 from shardprep.storage.store_error import NoAnswerError
 from shardprep.storage.url import ObjectUrl
@@ -46,7 +46,7 @@ CALLS: dict[str, Callable[[ObjectUrl], object]] = {
 
 @pytest.fixture(name="url")
 def _url(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> ObjectUrl:
-    monkeypatch.setenv(patience.TIMEOUT_VARIABLE, str(TIMEOUT_S))
+    monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, str(TIMEOUT_S))
     return ObjectUrl.parse(bucket.put("key", BODY))
 
 
@@ -100,7 +100,7 @@ def test_a_store_that_answers_slowly_is_not_silent(
     url: ObjectUrl, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An upload is several requests, each of which has an answer in time; so are the reads."""
-    monkeypatch.setenv(patience.TIMEOUT_VARIABLE, "4")
+    monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, "4")
     assert objects.head(url)
     proxy.rule = lambda _: Fault(delay_s=1.4)
     begun = time.monotonic()
@@ -128,7 +128,7 @@ def test_a_store_that_falls_silent_for_a_while_is_read_on(url: ObjectUrl, proxy:
 def test_a_time_out_is_a_number_of_seconds(
     url: ObjectUrl, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    monkeypatch.setenv(patience.TIMEOUT_VARIABLE, said)
+    monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, said)
     with pytest.raises(StorageError, match=r"SHARDPREP_STORE_TIMEOUT: .* is no number of seconds"):
         objects.get(url)
 
@@ -137,10 +137,10 @@ def test_a_line_is_written_now_and_then_for_all_calls_together(
     url: ObjectUrl, proxy: Proxy, never: threading.Event,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    assert (patience._TOLD_AFTER_S, patience._TOLD_EVERY_S) == (5, 30)
-    monkeypatch.setattr(patience, "_TOLD_AFTER_S", 0.5)
-    monkeypatch.setattr(patience, "_TOLD_EVERY_S", 0.9)
-    monkeypatch.setattr(patience, "_told", {})
+    assert (timeout._TOLD_AFTER_S, timeout._TOLD_EVERY_S) == (5, 30)
+    monkeypatch.setattr(timeout, "_TOLD_AFTER_S", 0.5)
+    monkeypatch.setattr(timeout, "_TOLD_EVERY_S", 0.9)
+    monkeypatch.setattr(timeout, "_told", {})
     assert objects.get(url) == BODY
     assert not caplog.messages
     proxy.rule = lambda _: Fault(hold=never)
@@ -237,10 +237,10 @@ def test_a_program_ends_though_shards_are_silent(pets: str, proxy: Proxy) -> Non
 
 SIBLINGS = """
 import multiprocessing, sys
-from shardprep.storage import objects, patience
+from shardprep.storage import objects, timeout
 from shardprep.storage.url import ObjectUrl
 
-patience._TOLD_AFTER_S = 1.0
+timeout._TOLD_AFTER_S = 1.0
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
@@ -269,9 +269,9 @@ WORKER = """
 import os, sys
 import torch
 from shardprep.reader import Dataset
-from shardprep.storage import patience
+from shardprep.storage import timeout
 
-patience._TOLD_AFTER_S = 1.0
+timeout._TOLD_AFTER_S = 1.0
 
 def first(item): return item[0]["image/filename"]
 
@@ -314,12 +314,12 @@ def test_the_document_tells_the_true_numbers() -> None:
     text = " ".join(
         Path(__file__).parents[2].joinpath("docs", "object_storage.md").read_text().split()
     )
-    later = patience.patience(is_known=True, writing=True)
-    first = patience.patience(is_known=False, writing=False)
-    assert f"for {patience.DEFAULT_TIMEOUT_S:.0f} seconds" in text
+    later = timeout.timeouts(is_known=True, writing=True)
+    first = timeout.timeouts(is_known=False, writing=False)
+    assert f"for {timeout.DEFAULT_TIMEOUT_S:.0f} seconds" in text
     assert f"after {first.total_s:.0f} seconds" in text
-    assert f"after {patience._TOLD_AFTER_S:.0f} seconds" in text
-    assert f"every {patience._TOLD_EVERY_S:.0f}" in text
-    assert f"`{patience.TIMEOUT_VARIABLE}`" in text
+    assert f"after {timeout._TOLD_AFTER_S:.0f} seconds" in text
+    assert f"every {timeout._TOLD_EVERY_S:.0f}" in text
+    assert f"`{timeout.TIMEOUT_VARIABLE}`" in text
     megabytes = objects._UPLOADS_AT_ONCE * objects._UPLOAD_BYTES >> 20
     assert f"{megabytes} MiB in {later.answer_s:.0f} seconds" in text

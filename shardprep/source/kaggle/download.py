@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryLimits:
     """Limits of a download: seconds to wait and number of attempts."""
 
     silence_s: float = 60.0
@@ -41,7 +41,7 @@ def download(
     to: Path | None = None,
     refresh: bool = False,
     watcher: DownloadWatcher,
-    patience: Patience | None = None,
+    retries: RetryLimits | None = None,
 ) -> Path:
     """Return the checked archive of a ref, downloaded unless it is there already.
 
@@ -53,7 +53,7 @@ def download(
         to: a folder of the user's to put it into, instead of the cache.
         refresh: download it even if it is there; what is there stays until the new one is whole.
         watcher: told how it goes.
-        patience: how long and how often to try.
+        retries: how long and how often to try.
 
     Raises:
         SourceError: it cannot be had; says why and what to do.
@@ -75,7 +75,7 @@ def download(
             if in_cache:
                 return archives.keep(_copied(in_cache, archives.incoming, watcher))
             watcher.notice(f"downloading {ref} to {archives.folder}")
-            return archives.keep(_whole(archives, lock, watcher, patience or Patience()))
+            return archives.keep(_whole(archives, lock, watcher, retries or RetryLimits()))
     except OSError as error:
         place = str(error.filename or archives.folder)
         raise SourceError(
@@ -94,13 +94,13 @@ def _copied(archive: Path, folder: Path, watcher: DownloadWatcher) -> Path:
 
 
 def _whole(
-    archives: ArchiveFolder, lock: int, watcher: DownloadWatcher, patience: Patience
+    archives: ArchiveFolder, lock: int, watcher: DownloadWatcher, retries: RetryLimits
 ) -> Path:
     """Download until every checksum holds; damage costs a second download from zero, no third."""
     ref = archives.ref
     found = ""
     for _ in range(2):
-        _download_once(archives, lock, watcher, patience)
+        _download_once(archives, lock, watcher, retries)
         paths = arrived(archives.incoming)
         found = damage(paths[0], watcher) if len(paths) == 1 else "no archive"
         if not found:
@@ -122,7 +122,7 @@ def _whole(
 
 
 def _download_once(
-    archives: ArchiveFolder, lock: int, watcher: DownloadWatcher, patience: Patience
+    archives: ArchiveFolder, lock: int, watcher: DownloadWatcher, retries: RetryLimits
 ) -> None:
     """Let the client run until it says that it is done, again and again while that may help."""
     ref, folder = archives.ref, archives.incoming
@@ -130,7 +130,7 @@ def _download_once(
     failures = 0
     while True:
         try:
-            return run_client(ref, folder, watcher, lock=lock, silence_s=patience.silence_s)
+            return run_client(ref, folder, watcher, lock=lock, silence_s=retries.silence_s)
         except ClientError as fault:
             if fault.spoils_file or bytes_in(folder) < have:  # the client wrote over it
                 _clear(folder)
@@ -138,10 +138,10 @@ def _download_once(
             failures = failures + 1 if have <= most else 1
             most = max(most, have)
             error = explained(ref, fault)
-            wait = patience.backoff_s * 2 ** (failures - 1)
+            wait = retries.backoff_s * 2 ** (failures - 1)
             if fault.retry_after_s is not None:
                 wait = fault.retry_after_s
-            is_last = failures >= patience.attempts or wait > patience.longest_wait_s
+            is_last = failures >= retries.attempts or wait > retries.longest_wait_s
             if is_last or not fault.is_passing:
                 raise error from fault
         watcher.notice(f"{error.what}: trying again in {wait:,.0f} s")

@@ -37,7 +37,7 @@ _LEFT_AFTER_S = 1.5
 _log = logging.getLogger("shardprep.storage")
 
 
-class Patience(NamedTuple):
+class Timeouts(NamedTuple):
     """For how long a store may fail or be silent."""
 
     total_s: float
@@ -71,17 +71,17 @@ def timeout_s() -> float:
     return seconds
 
 
-def patience(*, is_known: bool, writing: bool) -> Patience:
+def timeouts(*, is_known: bool, writing: bool) -> Timeouts:
     """Return the bounds of a call; `is_known` tells that the store has answered before."""
     total = timeout_s()
     if not is_known:
-        return Patience(
+        return Timeouts(
             min(total, _FIRST_S), min(total, _FIRST_S), min(total / 2, _FIRST_RETRY_S), 1
         )
     # What is written must leave this machine within one try.
     num_tries = 2 if writing else max(2, int(total // _TRY_S))
     answer = total / num_tries - min(total / 20, 0.7)  # the pauses between the tries
-    return Patience(total, answer, total - answer, min(total / 12, _MOST_PAUSE_S))
+    return Timeouts(total, answer, total - answer, min(total / 12, _MOST_PAUSE_S))
 
 
 @dataclass(slots=True)
