@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import shutil
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from shardprep import reader
+from shardprep.dataset.example import encode
+from shardprep.dataset.manifest import Shard, load_manifest
+from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError
 from shardprep.reader import order
-from tests.support.builders import animals, build, write, zip_bytes
+from shardprep.reader.subset import record_bytes
+from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from shardprep.reader.order import Ints
+    from tests.support.object_store import Bucket
 
 NUM_TRAIN = 83
 SPLITS = ("train", "train[10:-20]", "train[30%:]", "train[:20]+train[50:]", "even")
@@ -37,6 +45,12 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         form: build(source, root / form, format=form, **common).path for form in ("jpeg", "raw")
     }
+
+
+USUAL = {
+    name: getattr(order, name)
+    for name in ("BLOCK_LENGTH", "_MIN_BLOCK_LENGTH", "_MIN_GROUP_WIDTH", "_GROUP_RECORDS")
+}
 
 
 @pytest.fixture(autouse=True)
@@ -244,25 +258,164 @@ def test_more_readers_than_records_are_refused_by_both(sets: dict[str, Path]) ->
             read(sets["raw"], "train[:3]", (1, 4), batch_size=2)
 
 
-@pytest.mark.thorough
-def test_a_set_of_several_groups_of_the_usual_size(
-    sets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many blocks as are 16,384 records; here 19,920 are read, each one 240 times an epoch.
+# 25,000 records, in every way that there is
 
-    From memory small groups are read, above.
+
+NUM_MANY, MANY_BATCH, SEED = 25_000, 256, 7
+STEPS = -(-NUM_MANY // MANY_BATCH)
+PLACE = (1, 37)
+"""Epoch, and batches of it, before the place where training stops and goes on."""
+GROUP_BYTES = 1 << 20
+
+
+@pytest.fixture(scope="module", name="many")
+def _many(sets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a set of tiny raw images in 5 shards, each record labelled with its number."""
+    folder = tmp_path_factory.mktemp("pets") / "1.0.0"
+    (folder / "index").mkdir(parents=True)
+    shutil.copy(sets["raw"] / "schema.json", folder)
+    common: dict[str, Any] = {
+        "image": (bytes(6 * 8 * 3),), "image/height": (6,), "image/width": (8,)
+    }  # fmt: skip
+    shards = []
+    for shard, numbers in enumerate(np.array_split(np.arange(NUM_MANY), 5)):
+        framed = [
+            frame(encode({**common, "label": (number,), "image/filename": (b"%d" % number,)}))
+            for number in numbers.tolist()
+        ]
+        data = b"".join(framed)
+        name = f"pets-train.tfrecord-{shard:05d}-of-00005"
+        ends = itertools.accumulate(map(len, framed))
+        lines = (f"{end - len(one)} {len(one)}\n" for one, end in zip(framed, ends, strict=True))
+        (folder / name).write_bytes(data)
+        (folder / "index" / f"{name}.idx").write_text("".join(lines))
+        digest = hashlib.sha256(data).hexdigest()
+        shards.append(Shard(name=name, num_records=len(framed), num_bytes=len(data), sha256=digest))
+    like = load_manifest(sets["raw"])
+    sums = {"num_records": NUM_MANY, "num_bytes": sum(one.num_bytes for one in shards)}
+    split = like.splits["train"].model_copy(update={**sums, "shards": tuple(shards)})
+    counts = {"num_inputs": NUM_MANY, "num_written": NUM_MANY, "num_bytes": sums["num_bytes"]}
+    update = {"splits": {"train": split}, "totals": like.totals.model_copy(update=counts)}
+    (folder / "manifest.json").write_text(like.model_copy(update=update).dumps())
+    return folder
+
+
+@pytest.fixture(name="large_groups")
+def _large_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let groups be as they are, but for the bytes that bound them: 1 MiB.
+
+    By the bytes of the images in a folder, which are smaller, they would be others.
     """
-    monkeypatch.undo()
-    split = "+".join(["train"] * 240)
-    options: dict[str, Any] = {"batch_size": 256, "seed": 1, "shuffle": True}
-    expected = names(by_dataset(sets["raw"], split, epochs=2, **options))
-    steps = len(expected) // 2
-    assert steps == 78
-    for cache in (False, tmp_path / "cache"):
-        one = by_load(sets["raw"], split, cache=cache, **options)
-        assert names(one) == expected[:steps]
-        assert names(one) == expected[steps:]
-    for epoch in (expected[:steps], expected[steps:]):
-        assert Counter(itertools.chain.from_iterable(epoch)) == dict.fromkeys(
-            records_of(sets["raw"], "train"), 240
-        )
+    for name, value in {**USUAL, "_GROUP_BYTES": GROUP_BYTES}.items():
+        monkeypatch.setattr(order, name, value)
+
+
+@pytest.fixture(scope="module", name="expected")
+def _expected(many: Path) -> list[Ints]:
+    """Return the labels of 3 epochs, from the numbers alone: no record is read."""
+    each = record_bytes(load_manifest(many))
+    width = int(GROUP_BYTES / each) // 64
+    made = order.Order(
+        num_records=NUM_MANY, block_length=64, group_width=width, seed=SEED, shuffle=True
+    )
+    assert made.num_groups >= 3
+    epochs = [made.positions(epoch, 0, NUM_MANY) for epoch in range(3)]
+    for labels in epochs:
+        np.testing.assert_array_equal(np.sort(labels), np.arange(NUM_MANY))
+    assert not np.array_equal(epochs[0], epochs[1])
+    return epochs
+
+
+def way(name: str, many: Path | str, place: Path) -> Any:
+    """Return what yields batches in one of the ways."""
+    options: dict[str, Any] = {"batch_size": MANY_BATCH, "seed": SEED}
+    if name == "Dataset":
+        return reader.Dataset(many).batches(shuffle=True, epochs=3, as_supervised=True, **options)
+    if name == "load":
+        return reader.load(many, **options)
+    if name == "memory":
+        return reader.iterate(many, cache="memory", **options)
+    if name == "folder":
+        options["read_config"] = reader.ReadConfig(image_size=(1, 1))
+        return reader.iterate(many, cache=place / "cache", **options)
+    return reader.iterate(many, **options)
+
+
+def labels_of(batches: Any, number: int | None = None) -> list[Any]:
+    """Return the labels of some batches, or of all that there are of an epoch."""
+    return [np.asarray(labels) for _, labels in itertools.islice(batches, number)]
+
+
+def check_way(name: str, many: Path | str, expected: list[Ints], place: Path) -> None:
+    """Compare the batches of 3 epochs, the state in the middle, and what comes after it.
+
+    States are equal, so that of each way is gone on from in each.
+    """
+    made = way(name, many, place)
+    at = PLACE[0] * STEPS + PLACE[1]
+    every = [
+        epoch[i : i + MANY_BATCH] for epoch in expected for i in range(0, NUM_MANY, MANY_BATCH)
+    ]
+    state = {**way("iterate", many, place).state_dict(), "epoch": PLACE[0], "batch": PLACE[1]}
+    if name == "load":
+        found = [labels for _ in range(3) for labels in labels_of(made)]
+    elif name == "Dataset":
+        found = labels_of(made, at)
+        assert made.state_dict() == state
+        found += labels_of(made)
+    else:
+        found = labels_of(made)
+        epoch = iter(made)
+        found += labels_of(epoch, PLACE[1])
+        assert made.state_dict() == state
+        found += [*labels_of(epoch), *labels_of(made)]
+    assert list(map(len, found)) == list(map(len, every))
+    np.testing.assert_array_equal(np.concatenate(found), np.concatenate(every))
+    if name == "load":
+        return
+    again = made if name == "memory" else way(name, many, place)  # to fill it takes its time
+    again.load_state_dict(json.loads(json.dumps(state)))
+    left = labels_of(again, STEPS - PLACE[1])
+    np.testing.assert_array_equal(np.concatenate(left), expected[PLACE[0]][PLACE[1] * MANY_BATCH :])
+
+
+@pytest.mark.filterwarnings("ignore::shardprep.reader.Advice")  # a folder's images are small
+@pytest.mark.usefixtures("large_groups")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "load",
+        "iterate",
+        "Dataset",
+        *(pytest.param(cache, marks=pytest.mark.thorough) for cache in ("memory", "folder")),
+    ],
+)
+def test_every_way_gives_the_same_batches_and_goes_on_from_any_other(
+    name: str, many: Path, expected: list[Ints], tmp_path: Path
+) -> None:
+    check_way(name, many, expected, tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["iterate", "Dataset"])
+def test_a_copy_of_remote_shards_has_their_order_too(
+    name: str, many: Path, expected: list[Ints], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    bucket: Bucket = request.getfixturevalue("bucket")
+    request.getfixturevalue("large_groups")
+    for path, data in tree(many).items():
+        bucket.put(f"sets/pets/1.0.0/{path}", data)
+    check_way(name, f"{bucket.url}/sets/pets/1.0.0", expected, tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("large_groups")
+def test_a_service_of_one_worker_has_this_order(many: Path, expected: list[Ints]) -> None:
+    """Of several, whichever is first gives its group first."""
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    worker = service.WorkerServer(service.WorkerConfig(dispatcher.target.split("://")[1]))
+    config = reader.ReadConfig(service=dispatcher.target)
+    dataset = reader.load(many, batch_size=MANY_BATCH, seed=SEED, repeat=3, read_config=config)
+    np.testing.assert_array_equal(np.concatenate(labels_of(dataset)), np.concatenate(expected))
+    del worker
