@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "__main__": "cli",
 }
 """Room → the rooms it imports, for types as well; a reader needs neither writer nor recipe."""
-WITH_TENSORFLOW = ("reader.tf.", "reader.augment", "reader.diagnose.", "benchmark.")
+WITH_TENSORFLOW = ("reader.tf.", "reader.augment", "reader.diagnosis.", "benchmark.")
 WITH_RAY = ("writer.engine.ray.",)
 
 

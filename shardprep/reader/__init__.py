@@ -16,7 +16,6 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import shardprep.reader.diagnose  # noqa: F401 - the function of its name comes after it
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Folder, like
 from shardprep.reader.arguments import Taking, checking
@@ -26,8 +25,8 @@ from shardprep.reader.splits import EvenSplit, even_splits
 
 if TYPE_CHECKING:
     from shardprep.reader.arrays.dataset import Dataset
-    from shardprep.reader.diagnose.conclude import Diagnosis
-    from shardprep.reader.diagnose.stall_meter import StallMeter
+    from shardprep.reader.diagnosis.result import Diagnosis
+    from shardprep.reader.diagnosis.stall_meter import StallMeter
     from shardprep.reader.tf.iterator import Batches
 
 __all__ = [
@@ -51,7 +50,7 @@ Strategy = Annotated[
 ]
 _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
-    "StallMeter": "shardprep.reader.diagnose.stall_meter",
+    "StallMeter": "shardprep.reader.diagnosis.stall_meter",
 }
 
 
@@ -171,24 +170,26 @@ def clear_cache(folder: Folder) -> int:
     return clear(Path(folder))
 
 
-def diagnose(dataset: Any, step: Any, *, seconds: float = 30.0) -> Diagnosis:
-    """Return the stage that bounds training: read, decode, augment, transfer or model.
+def diagnose(dataset: Any, step: Any, *, seconds: float = 15.0) -> Diagnosis:
+    """Return the stage that bounds training: restart, read, decode, augment, transfer or model.
 
-    Training is run unchanged, then the model alone on one batch, the pipeline alone, and the
-    pipeline up to each of its stages. `print` the result for a short report with one change to
-    make, and the gain that is predicted of it.
+    Training is run unchanged, then the model alone on one batch, the pipeline alone, and where it
+    does not keep up the pipeline up to each of its stages. The changes that may help are tried,
+    each in a run of its own: the figures given of them are those of these runs. `print` the result
+    for a short report with the best one; in a notebook it is a table.
 
     Args:
         dataset: the result of `load`, with a `batch_size`.
         step: function that takes a batch and trains on it; or a compiled Keras model, whose
             weights, optimizer, metrics and random state are restored afterwards.
-        seconds: time of all runs together; starting them, and filling a cache, takes a few more.
+        seconds: time of all runs together; starting them, and filling a part of a cache, takes a
+            few more.
 
     Raises:
-        DatasetError: the dataset is not of `load` or yields single images, or the model cannot be
-            trained on it.
+        DatasetError: the dataset is not of `load`, yields single images or is for evaluation, or
+            the model cannot be trained on it.
 
     """
     with needing_tensorflow("reader.diagnose"):
-        from shardprep.reader.diagnose import measure
-    return measure.diagnose(dataset, step, seconds)
+        from shardprep.reader.diagnosis import runs
+    return runs.diagnose(dataset, step, seconds)

@@ -117,6 +117,26 @@ def test_a_fit_that_was_broken_off_leaves_nothing_in_the_way() -> None:
     assert model.optimizer.iterations == 1 + 2 * (NUM_BATCHES - 1) + NUM_BATCHES
 
 
+@pytest.mark.parametrize("steps", [None, 2])
+def test_the_restart_of_an_epoch_is_told_apart(
+    steps: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is none where `fit` goes on with its iterator."""
+    slow = batches(pause).take(2).repeat(3 if steps else 1)
+    meter = reader.StallMeter()
+    history = (
+        model_of().fit(slow, epochs=3, steps_per_epoch=steps, verbose=0, callbacks=[meter]).history
+    )
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert history["restart"][0] == 0, "the first step compiles"
+    if steps:
+        assert history["restart"] == [0, 0, 0]
+        assert "first batch" not in said
+    else:
+        assert 0.1 < history["restart"][2] < history["stall"][2]
+        assert "until the first batch: repeat=True in load, steps_per_epoch=2 in fit; " in said
+
+
 def test_a_line_an_epoch_says_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
     model_of().fit(batches(pause), verbose=0, callbacks=[reader.StallMeter()])
     said = capsys.readouterr().err

@@ -71,7 +71,25 @@ def twins(subset: Subset, request: Request, place: Path) -> Subset:
             str(folder), f"cannot be written ({error.strerror})", "give cache another folder"
         ) from error
     slices = [replace(one, shard=made[one.shard].name) for one in subset.slices]
-    shards = {one.name: one for one in made.values()}
+    return _decoded_twin(subset, request, folder, list(made.values()), slices)
+
+
+def small_twin(subset: Subset, request: Request, folder: Path) -> Subset:
+    """Return the decoded twin of the wanted records alone, one shard in a folder that is empty."""
+    (folder / index_name("x")).parent.mkdir()
+    first = subset.shards[subset.slices[0].shard]
+    _write_twin(folder, first, _decoded(subset, request))
+    made = _twin(folder, first).model_copy(update={"num_records": subset.num_records})
+    whole = [ShardSlice(made.name, 0, made.num_records)]
+    return _decoded_twin(subset, request, folder, [made], whole)
+
+
+def _decoded_twin(
+    subset: Subset, request: Request, folder: Path, made: list[Shard], slices: list[ShardSlice]
+) -> Subset:
+    """Return the subset that reads slices of raw shards in place of its own."""
+    shards = {one.name: one for one in made}
+    size = subset.image_size(request) or ()
     image = subset.schema.image.model_copy(update={"encoding": "raw", "shape": (*size, 3)})
     features = {**subset.schema.features, IMAGE: image}
     return replace(
@@ -98,24 +116,29 @@ def _make(folder: Path, subset: Subset, request: Request) -> None:
         number = sum(shard.num_records for shard in missing)
         progress = Progress(number, str(folder))
         for shard in missing:
-            _write_twin(folder, shard, progress.over(_decoded(subset, request, shard)))
+            whole = _whole(subset, shard)
+            _write_twin(folder, shard, progress.over(_decoded(whole, request)))
         if missing:
             seconds = time.perf_counter() - begin
             _log.info("decoded %d images to %s in %.1f s", number, folder, seconds)
 
 
-def _decoded(subset: Subset, request: Request, shard: Shard) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (bytes, pixels) of each record of a shard, in order; no bytes of a bad one."""
+def _whole(subset: Subset, shard: Shard) -> Subset:
+    """Return all records of a shard, in order."""
     every = [ShardSlice(shard.name, 0, shard.num_records)]
     found = open_records(subset.folder, subset.shards, every, subset.remote)
-    whole = replace(subset, slices=every, records=found)
+    return replace(subset, slices=every, records=found)
+
+
+def _decoded(subset: Subset, request: Request) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (bytes, pixels) of each record of a subset, in order; no bytes of a bad one."""
     plain = replace(request, shuffle=False, repeat=False)
-    reading = Reading(whole, whole.order(plain), plain)
+    reading = Reading(subset, subset.order(plain), plain)
     decoder = Decoder(subset.schema, request)
     if request.config.on_error == "raise":
         dataset = reading.records().map(decoder.record_and_image, tf.data.AUTOTUNE)
     else:
-        good = GoodRecords(whole, decoder, request, by="none")
+        good = GoodRecords(subset, decoder, request, by="none")
         dataset = reading.records(good.read).map(good.image, tf.data.AUTOTUNE)
     for data, pixels in dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
         yield data, pixels.tobytes()

@@ -40,8 +40,12 @@ _POSITIONS_A_STEP = 64
 
 
 def load(request: Request) -> Any:
-    """Return the dataset of a request; `loaded` of it is the request, `class_names` the classes."""
+    """Return the dataset of a request; `class_names` of it are the classes.
+
+    `loaded` is the request, with the cache that "auto" has come to.
+    """
     subset = open_request(request)
+    request = replace(request, cache=cache_of(subset, request) or False)
     dataset = make_dataset(subset, request)
     dataset.loaded = request
     dataset.class_names = subset.class_names

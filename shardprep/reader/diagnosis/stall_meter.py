@@ -9,17 +9,23 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from shardprep.errors import DatasetError
+from shardprep.reader.diagnosis.times import (
+    RESTART_COUNTS,
+    STALL_COUNTS,
+    Stopwatch,
+    Times,
+    restart_advice,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-_HINT_FROM = 0.1
 _NEEDED = (3, 8)
 
 
@@ -28,8 +34,9 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
 
     0 is a model that never waits, 1 one that only waits. For each step it goes to the callbacks
     that come after this one and to the progress bar; for each epoch, over all its steps, into
-    `history.history["stall"]`. The very first step, which compiles, does not count; an epoch of
-    which nothing counts has NaN.
+    `history.history["stall"]`. The share until the first batch of the epoch is there, which is a
+    part of it, is `restart`; 0 where `fit` goes on with the iterator of the epoch before. The very
+    first step, which compiles, does not count; an epoch of which nothing counts has NaN.
 
     The time of a step runs from the batch being there to its loss being known, so that work on an
     accelerator counts although it goes on after the call. With `steps_per_execution=n`, a step is
@@ -41,8 +48,9 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         super().__init__()
         self._verbose = verbose
         self._is_first = True
-        self._drawn = self._began = 0.0
-        self._waited = self._total = 0.0
+        self._watch = Stopwatch()
+        self._iterator: Callable[[], Any] = lambda: None
+        self._times, self._num_steps = Times(), 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Put the drawing of batches between Keras and its iterator."""
@@ -58,7 +66,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         # A fit that was broken off has left the drawing of its meter behind.
         self._train = train.train if isinstance(train, _Drawing) else train
         self.model.train_function = _Drawing(self._train, self)
-        self._is_first = True
+        self._is_first, self._watch = True, Stopwatch()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Give Keras its own training function back."""
@@ -66,36 +74,47 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
         self.model.train_function = self._train
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Start the sums of an epoch."""
+        """Begin an epoch: from here on it waits for its first batch."""
         del epoch, logs
-        self._waited = self._total = 0.0
+        self._times, self._num_steps = Times(), 0
+        self._watch.ask()
 
-    def drawn(self, began: float) -> None:
-        """Note that drawing began at `began`, by `perf_counter`, and is done now."""
-        self._began, self._drawn = began, time.perf_counter()
+    def draw(self, iterator: Iterator[Any]) -> list[Any]:
+        """Return the batches of a step, drawn now."""
+        self._watch.ask()
+        batches = list(itertools.islice(iterator, self.model.steps_per_execution))
+        self._watch.drawn(is_restart=self._iterator() is not iterator)
+        self._iterator = weakref.ref(iterator)  # Keras ends it: that takes until its calls return
+        return batches
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Add a step; Keras fetches the loss for this method, so the step is over."""
         del batch
-        total = time.perf_counter() - self._began
-        waited = self._drawn - self._began
+        step = self._watch.done()
         if self._is_first:
             self._is_first = False
             return
-        self._waited += waited
-        self._total += total
+        self._times += step.times
+        self._num_steps += 1
         if logs is not None:
-            logs["stall"] = waited / total
+            logs["stall"] = step.times.stall
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Put the share of the epoch into the logs, and print it."""
-        stall = self._waited / self._total if self._total else math.nan
+        """Put the shares of the epoch into the logs, and print them."""
+        times = self._times
         if logs is not None:
-            logs["stall"] = stall
-        if self._verbose and self._total:
-            why = "; reader.diagnose says why" if stall >= _HINT_FROM else ""
-            line = f"epoch {epoch + 1}: {stall:.0%} of the time was spent waiting for data{why}"
-            sys.stderr.write(f"\n{line}\n")
+            logs["stall"] = times.stall if self._num_steps else math.nan
+            logs["restart"] = times.restart if self._num_steps else math.nan
+        if self._verbose and self._num_steps:
+            sys.stderr.write(f"\nepoch {epoch + 1}: {self._said()}\n")
+
+    def _said(self) -> str:
+        times = self._times
+        found = f"{times.stall:.0%} of the time was spent waiting for data"
+        if times.restart >= RESTART_COUNTS:
+            num_steps = self.params.get("steps") or self._num_steps
+            found += f", {times.restart:.0%} until the first batch: {restart_advice(num_steps)}"
+        return found + ("; reader.diagnose says why" if times.stall >= STALL_COUNTS else "")
 
 
 class _Drawing:
@@ -106,9 +125,7 @@ class _Drawing:
         self._meter = meter
 
     def __call__(self, iterator: Iterator[Any]) -> Any:
-        began = time.perf_counter()
-        batches = list(itertools.islice(iterator, self._meter.model.steps_per_execution))
-        self._meter.drawn(began)
+        batches = self._meter.draw(iterator)
         if not batches:
             raise StopIteration
         return self.train(iter(batches))

@@ -1,1 +1,0 @@
-"""Diagnosis of an input pipeline: where the time of a batch goes."""

@@ -1,0 +1,289 @@
+"""The runs of `reader.diagnose`; a model is put back as it was."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tensorflow as tf
+
+from shardprep.dataset.schema import IMAGE
+from shardprep.errors import DatasetError
+from shardprep.machine import free_bytes
+from shardprep.reader.diagnosis.changes import (
+    Circumstances,
+    candidates,
+    conclude,
+    reading_counts,
+)
+from shardprep.reader.diagnosis.result import Change, Diagnosis, Measured
+from shardprep.reader.diagnosis.steps import as_step, check_step
+from shardprep.reader.diagnosis.times import Step, Stopwatch, epoch_of
+from shardprep.reader.diagnosis.trials import image_bytes, pipeline, trial
+from shardprep.reader.options import Request
+from shardprep.reader.subset import open_request
+from shardprep.reader.tf.pipeline import load
+from shardprep.reader.tf.records import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from shardprep.reader.diagnosis.changes import Candidate
+    from shardprep.reader.diagnosis.steps import Take
+    from shardprep.reader.subset import Subset
+
+_NUM_TURNS = 10
+"""Turns that the seconds are for: three of training, one of each part and of each trial."""
+_LEAST_STEPS, _ENOUGH_STEPS = 3, 12
+"""Steps of a run: at least so many, and in up to twice its time as many as tell it well."""
+_FILL = 4
+"""Times that an image takes longer to get into a cache than through a pipeline, about."""
+_READ_BLOCK = 256
+_WHERE = "reader.diagnose"
+
+
+def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
+    """Return the diagnosis of a dataset of `reader.load`, as `reader.diagnose` says."""
+    request = getattr(dataset, "loaded", None)
+    if not isinstance(request, Request):
+        raise DatasetError(
+            _WHERE,
+            "this is not what reader.load returned",
+            "pass that; what you map over it can be given to load as augment",
+        )
+    if not request.batch_size:
+        raise DatasetError(_WHERE, "the dataset yields single images", "give load a batch_size")
+    if request.config.pad_batches:
+        raise DatasetError(
+            _WHERE, "pad_batches is for evaluation", "pass the dataset that is trained on"
+        )
+    check_step(_WHERE, step, dataset)
+    subset = open_request(request)
+    begun = iter(dataset)  # fills a cache
+    batch = next(begun, None)
+    if batch is None:
+        raise DatasetError(_WHERE, "the dataset has no batch", "use a smaller batch_size")
+    with as_step(step, batch) as take:
+        return _Runs(dataset, request, subset, take, seconds / _NUM_TURNS).diagnosis(begun, batch)
+
+
+class _Run(NamedTuple):
+    """What some time of a run has shown."""
+
+    steps: list[Step]
+    num_images: int
+    cpu_s: float
+    """Processor seconds of this process."""
+
+    def plus(self, other: _Run) -> _Run:
+        """Return this run and another as one."""
+        return _Run(
+            self.steps + other.steps,
+            self.num_images + other.num_images,
+            self.cpu_s + other.cpu_s,
+        )
+
+    @property
+    def rate(self) -> float:
+        """Images a second between restarts."""
+        return self.num_images / len(self.steps) / epoch_of(self.steps, None).total_s
+
+    @property
+    def image_cpu_s(self) -> float:
+        """Processor seconds of an image."""
+        return self.cpu_s / self.num_images
+
+
+class _Runs:
+    """The runs of one diagnosis, each of a turn of so many seconds."""
+
+    def __init__(
+        self, dataset: Any, request: Request, subset: Subset, take: Take, turn: float
+    ) -> None:
+        self.dataset = dataset
+        self.request = request
+        self.subset = subset
+        self.take = take
+        self.turn = turn
+        number = None if request.num_epochs is None else subset.num_records * request.num_epochs
+        size = request.batch_size or 1
+        cut = 0 if request.drop_remainder else size - 1
+        self.num_steps = None if number is None else (number + cut) // size
+
+    def diagnosis(self, begun: Iterator[Any], batch: Any) -> Diagnosis:
+        """Return the diagnosis; `begun` is an iterator of the dataset, `batch` its first.
+
+        Training has its turns before, between and after the others: what else the machine does
+        changes by the second.
+        """
+        self._compile(batch)
+        training = _run(begun, self.turn, self.take, is_begun=True)
+        found = self._measured(batch, training.rate)
+        training = training.plus(_run(self.dataset, self.turn, self.take))
+        found = self._trained(found, training)
+        if not self.request.cache and reading_counts(found):
+            found = self._stages(found)
+        here = self._circumstances()
+        tried = [self._tried(one, found) for one in candidates(found, here)]
+        if tried:
+            training = training.plus(_run(self.dataset, self.turn, self.take))
+        return conclude(self._trained(found, training), here, tried)
+
+    def _measured(self, batch: Any, training: float) -> Measured:
+        """Return the figures of model and pipeline, each alone."""
+        model = _run(itertools.repeat(batch), self.turn, self.take)
+        endless = pipeline(replace(self.request, repeat=True), training * self.turn / _FILL)
+        return Measured(
+            waiting=0.0,
+            restart=0.0,
+            training=training,
+            training_cpu_s=0.0,
+            model=model.rate,
+            model_cpu_s=model.image_cpu_s,
+            model_on_device=self._on_device(batch),
+            pipeline=self._alone(endless),
+        )
+
+    def _trained(self, found: Measured, training: _Run) -> Measured:
+        """Return figures with those of training."""
+        epoch = epoch_of(training.steps, self.num_steps)
+        return replace(
+            found,
+            waiting=epoch.stall,
+            restart=epoch.restart,
+            training=self._rate(training),
+            training_cpu_s=training.image_cpu_s,
+        )
+
+    def _stages(self, found: Measured) -> Measured:
+        """Return figures with those of the pipeline up to each stage."""
+        endless = replace(self.request, repeat=True)
+        plain = replace(endless, augment=None, dtype="uint8")
+        decode = found.pipeline if plain == endless else self._alone(load(plain))
+        return replace(found, decode=decode, read=self._alone(_records(plain)))
+
+    def _compile(self, batch: Any) -> None:
+        """Train on a batch, and on one of the size of a last batch that is not full."""
+        self.take(batch)
+        size, number = self.request.batch_size or 1, self.subset.num_records
+        rest = number * (self.request.num_epochs or 0) % size
+        if rest and number >= size and not self.request.drop_remainder:
+            self.take(tf.nest.map_structure(lambda one: one[:rest], batch))
+
+    def _on_device(self, batch: Any) -> float | None:
+        devices = tf.config.list_logical_devices("GPU")
+        if not devices:
+            return None
+        with tf.device(devices[0].name):
+            there = tf.nest.map_structure(_moved, batch)
+        return _run(itertools.repeat(there), self.turn, self.take).rate
+
+    def _alone(self, dataset: Any) -> float:
+        """Return the rate of a pipeline without end and without a step."""
+        begun = iter(dataset)
+        next(begun)
+        return _run(begun, self.turn, is_begun=True).rate
+
+    def _rate(self, run: _Run) -> float:
+        """Return the images a second of epochs, restarts included."""
+        if self.num_steps is None:
+            return run.rate
+        seconds = epoch_of(run.steps, self.num_steps).total_s
+        number = self.subset.num_records * (self.request.num_epochs or 1)
+        if self.request.drop_remainder:
+            number = self.num_steps * (self.request.batch_size or 1)
+        return number / seconds
+
+    def _tried(self, candidate: Candidate, found: Measured) -> Change:
+        """Return the figures of a change, in training."""
+        number = found.pipeline * self.turn / _FILL
+        restarts = self.num_steps is not None and candidate.trial != "repeat"
+        with trial(candidate, self.request, self.take, number) as tried:
+            begun = iter(tried.dataset)
+            tried.take(next(begun))  # fills and compiles
+            tried.evict()
+            batches = tried.dataset if restarts else begun
+            run = _run(batches, self.turn, tried.take, is_begun=not restarts, most=tried.num_images)
+        return Change(
+            candidate.name,
+            candidate.advice,
+            candidate.options,
+            self._rate(run) if restarts else run.rate,
+            run.image_cpu_s,
+        )
+
+    def _circumstances(self) -> Circumstances:
+        request, disk = self.request, tempfile.gettempdir()
+        each = image_bytes(self.subset, request)
+        return Circumstances(
+            num_steps=self.num_steps,
+            decoded_bytes=None if each is None else each * self.subset.num_records,
+            cache=str(request.cache or ""),
+            dtype=request.dtype,
+            augments=request.augment is not None,
+            free_bytes=free_bytes(),
+            disk=disk,
+            free_disk_bytes=shutil.disk_usage(disk).free,
+        )
+
+
+def _run(
+    batches: Iterable[Any],
+    seconds: float,
+    take: Take = lambda _: None,
+    *,
+    is_begun: bool = False,
+    most: int | None = None,
+) -> _Run:
+    """Draw batches for so many seconds, epoch after epoch, and do something with each.
+
+    Args:
+        batches: a dataset; or an iterator of one, of which the first batch has been drawn.
+        seconds: time of it, at least 3 batches.
+        take: called with each batch.
+        is_begun: whether it is an iterator.
+        most: images to stop after.
+
+    """
+    watch, steps, num_images = Stopwatch(), list[Step](), 0
+    source: Any = iter(batches) if is_begun else None
+    is_restart = not is_begun
+    begin, cpu = time.perf_counter(), time.process_time()
+    while True:
+        wanted = seconds if len(steps) >= _ENOUGH_STEPS else 2 * seconds
+        if time.perf_counter() - begin >= wanted and len(steps) >= _LEAST_STEPS:
+            break
+        watch.ask()
+        source = iter(batches) if source is None else source
+        batch = next(source, None)
+        if batch is None:
+            source, is_restart = None, True
+            continue
+        watch.drawn(is_restart=is_restart)
+        is_restart = False
+        take(batch)
+        steps.append(watch.done())
+        num_images += _num_images(batch)
+        if most is not None and num_images >= most:
+            break
+    return _Run(steps, num_images, time.process_time() - cpu)
+
+
+def _records(request: Request) -> Any:
+    """Return the records in batches, read as the pipeline reads them, undecoded."""
+    subset = open_request(request)
+    reading = Reading(subset, subset.order(request), request)
+    return reading.batches(_READ_BLOCK).map(lambda data, _: data).prefetch(tf.data.AUTOTUNE)
+
+
+def _num_images(batch: Any) -> int:
+    images = batch[IMAGE] if isinstance(batch, dict) else batch
+    return len(images[0] if isinstance(images, tuple) else images)
+
+
+def _moved(tensor: Any) -> Any:
+    return tensor if tensor.dtype == tf.string else tf.identity(tensor)

@@ -1,0 +1,242 @@
+"""From measured times to a diagnosis: what bounds, what is worth a try, what is said of it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.reader.diagnosis.changes import Candidate, Circumstances, candidates, conclude
+from shardprep.reader.diagnosis.result import Change, Diagnosis, Measured
+from shardprep.reader.diagnosis.times import Step, Stopwatch, Times, epoch_of, restart_advice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Times
+
+
+def test_a_stopwatch_tells_restarts_from_waiting_and_working() -> None:
+    now = [0.0]
+    watch = Stopwatch(lambda: now[0])
+    steps = []
+    for asked, drawn, done, is_restart in (
+        (0, 3, 4, True), (4, 4.5, 6, False), (10, 12, 13, True), (13, 13, 14, False)
+    ):  # fmt: skip
+        now[0] = asked
+        watch.ask()
+        now[0] = asked + 0.1
+        watch.ask()  # it waits already
+        now[0] = drawn
+        watch.drawn(is_restart=is_restart)
+        now[0] = done
+        steps.append(watch.done())
+    assert steps == [(True, 3, 1), (False, 0.5, 1.5), (True, 2, 1), (False, 0, 1)]
+    times = sum((step.times for step in steps), Times())
+    assert times == Times(restart_s=5, waiting_s=0.5, working_s=4.5)
+    assert (times.stall, times.restart) == (0.55, 0.5)
+    assert (Times().stall, Times().restart) == (0, 0)
+
+
+def epoch(restart: float, waits: Sequence[float], work: float = 1.0) -> list[Step]:
+    return [Step(True, restart, work), *(Step(False, wait, work) for wait in waits)]  # noqa: FBT003
+
+
+def test_whole_epochs_count_as_they_were() -> None:
+    """And what is left of others does not."""
+    steps = [*epoch(9, [9, 9, 9, 9, 9])[2:], *epoch(4, [1, 0]), *epoch(2, [2, 1]), *epoch(7, [7])]
+    assert epoch_of(steps, 3) == Times(restart_s=3, waiting_s=2, working_s=3)
+
+
+def test_a_long_epoch_is_a_restart_and_many_steps_of_those_that_wait_as_usual() -> None:
+    """Not of those whose batches were ready before the model asked."""
+    steps = [*epoch(30, [0] * 4 + [2] * 4), *epoch(20, [0] * 4 + [2] * 6)]
+    assert epoch_of(steps, 1001) == Times(restart_s=25, waiting_s=2000, working_s=1001)
+    assert epoch_of(steps, None) == Times(restart_s=0, waiting_s=2, working_s=1)
+    assert epoch_of(steps[:1], None) == Times(restart_s=0, waiting_s=30, working_s=1)
+    assert epoch_of(steps[1:3], 5) == Times(restart_s=0, waiting_s=0, working_s=5)
+
+
+# Bounds and candidates
+
+
+def measured(**figures: Any) -> Measured:
+    usual: dict[str, Any] = {
+        "waiting": 0.8, "restart": 0.0, "training": 100.0, "training_cpu_s": 0.02,
+        "model": 1000.0, "model_cpu_s": 0.001, "model_on_device": None,
+        "pipeline": 100.0, "decode": 110.0, "read": 5000.0,
+    }  # fmt: skip
+    return Measured(**{**usual, **figures})
+
+
+def here(**facts: Any) -> Circumstances:
+    usual: dict[str, Any] = {
+        "num_steps": 50, "decoded_bytes": 150_528_000, "cache": "", "dtype": "uint8",
+        "augments": False, "free_bytes": 1 << 34, "disk": "/tmp",
+        "free_disk_bytes": 1 << 36,
+    }  # fmt: skip
+    return Circumstances(**{**usual, **facts})
+
+
+SMALL = {"free_bytes": 1 << 20}
+FULL = {**SMALL, "free_disk_bytes": 1 << 20}
+IDLE = {"waiting": 0.02, "model": 102.0, "model_cpu_s": 0.019, "pipeline": 700.0}
+MEMORY, FOLDER, IN_STEP = ["memory"], ["folder"], ["in step"]
+VERDICTS: dict[str, tuple[dict[str, Any], dict[str, Any], str, list[str]]] = {
+    "reading costs most, and it fits": ({"read": 120.0, "pipeline": 110.0}, {}, "read", MEMORY),
+    "reading, and it does not": ({"read": 120.0, "decode": 110.0}, SMALL, "read", FOLDER),
+    "reading, and it fits nowhere": ({"read": 120.0, "decode": 110.0}, FULL, "read", []),
+    "reading a cache": ({"read": None, "decode": None}, {"cache": "/c"}, "read", MEMORY),
+    "reading a cache that does not fit": (
+        {"read": None, "decode": None}, {"cache": "/c", **SMALL}, "read", [],
+    ),
+    "reading memory": ({"read": None, "decode": None}, {"cache": "memory"}, "read", []),
+    "decoding, and it fits": ({}, {}, "decode", MEMORY),
+    "decoding what does not fit": ({}, SMALL, "decode", FOLDER),
+    "decoding images that differ": ({}, {"decoded_bytes": None}, "decode", []),
+    "augmenting": ({"decode": 900.0}, {"augments": True}, "augment", ["memory", "in step"]),
+    "augmenting alone": (
+        {"decode": 9000.0, "read": 9e4, "pipeline": 90.0}, {"augments": True}, "augment", IN_STEP,
+    ),
+    "no augmentation, whatever is measured": (
+        {"read": 300.0, "decode": 250.0, "pipeline": 100.0}, {}, "read", MEMORY,
+    ),
+    "casting": ({"decode": 9000.0, "read": 9e4}, {"dtype": "float32"}, "augment", IN_STEP),
+    "augmenting what is cached": (
+        {"read": None, "decode": None}, {"augments": True, "cache": "memory"}, "augment", IN_STEP,
+    ),
+    "restarting": ({"restart": 0.5}, {"cache": "memory"}, "restart", ["repeat"]),
+    "restarting a little": ({"restart": 0.02}, {}, "decode", ["memory", "repeat"]),
+    "restarting too little": ({"restart": 0.019}, {}, "decode", MEMORY),
+    "restarting, without an end": ({"restart": 0.5}, {"num_steps": None}, "restart", MEMORY),
+    "the model": (IDLE, {}, "model", []),
+    "the model, and restarts": ({**IDLE, "restart": 0.02}, {}, "model", ["repeat"]),
+    "the model, on the cores of the pipeline": (
+        {"waiting": 0.3, "model": 200.0, "pipeline": 700.0}, {}, "model", MEMORY,
+    ),
+    "the model, beside a pipeline that takes a quarter of the cores": (
+        {**IDLE, "model_cpu_s": 0.015}, {}, "model", MEMORY,
+    ),
+    "the model, on a device": (
+        {**IDLE, "model": 100.0, "model_on_device": 104.0}, {}, "model", [],
+    ),
+    "the way to the device, of floats": (
+        {**IDLE, "model": 100.0, "model_on_device": 1000.0}, {"dtype": "float32"},
+        "transfer", ["memory", "prefetch", "in step"],
+    ),
+    "the way to the device, of uint8": (
+        {**IDLE, "model": 100.0, "model_on_device": 400.0}, {}, "transfer", ["memory", "prefetch"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_the_largest_cost_bounds_and_what_may_help_is_tried(case: str) -> None:
+    figures, facts, bound, tried = VERDICTS[case]
+    found, place = measured(**figures), here(**facts)
+    wanted = candidates(found, place)
+    assert [one.trial for one in wanted] == tried
+    said = conclude(found, place, [])
+    assert said.bound == bound
+    assert str(said).count(f"bound by {bound}") == 1
+    if found.model_on_device is None:
+        assert not any("GPU" in one.advice or "accelerator" in one.advice for one in wanted)
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_nothing_is_promised_of_what_was_not_tried(case: str) -> None:
+    figures, facts, _, _ = VERDICTS[case]
+    said = conclude(measured(**figures), here(**facts), [])
+    assert (said.gain, said.saved) == (1.0, 0.0)
+    assert said.advice.startswith("nothing ")
+    assert "times as fast" not in str(said)
+
+
+# Advice
+
+
+def change(name: str, images_s: float, cpu_s: float = 0.02) -> Change:
+    options = {"repeat": True} if name == "repeat" else {"cache": name}
+    return Change(name, f"do {name}", options, images_s, cpu_s)
+
+
+@pytest.mark.parametrize(
+    ("tried", "advice", "gain", "saved"),
+    [
+        ([change("memory", 250), change("repeat", 120)], "do memory", 2.5, 0.0),
+        ([change("memory", 101), change("repeat", 103)], "do repeat", 1.03, 0.0),
+        ([change("memory", 104), change("repeat", 101)], None, 1.0, 0.0),
+        ([change("memory", 98, 0.015), change("folder", 99, 0.017)], "do memory", 1.0, 0.25),
+        ([change("memory", 94, 0.001)], None, 1.0, 0.0),
+        ([change("memory", 60)], None, 1.0, 0.0),
+    ],
+)
+def test_the_best_that_was_tried_is_advised_with_its_own_figure(
+    tried: list[Change], advice: str | None, gain: float, saved: float
+) -> None:
+    found = conclude(measured(), here(), tried)
+    assert found.gain == pytest.approx(gain)
+    assert found.saved == pytest.approx(saved)
+    if advice is None:
+        assert found.advice.startswith("nothing that was tried helps")
+    else:
+        assert found.advice == advice
+    assert [one.images_s for one in found.changes] == sorted(
+        (one.images_s for one in tried), reverse=True
+    )
+
+
+# The report
+
+
+def report(**figures: Any) -> Diagnosis:
+    cache = Change("cache='memory'", "cache='memory': <1 GB", {"cache": "memory"}, 250.0, 0.015)
+    return conclude(measured(restart=0.12, **figures), here(), [cache])
+
+
+def test_the_report_has_a_line_for_all_that_was_measured_and_tried() -> None:
+    assert str(report()).splitlines() == [
+        "bound by decode: 80% of the time is waiting for data (12% for first batches)",
+        "                                    images/s",
+        "training                                 100",
+        "model alone                            1,000",
+        "pipeline alone                           100",
+        "  read and decode                        110",
+        "  read                                 5,000",
+        "with cache='memory'                      250",
+        "do this: cache='memory': <1 GB",
+        "tried: 2.5 times as fast, 25% less processor time",
+    ]
+    assert "12%" not in str(conclude(measured(), here(), []))
+    assert "3% faster" in str(conclude(measured(), here(), [change("repeat", 103)]))
+
+
+class Cells(HTMLParser):
+    """The texts of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.cells.append(data)
+
+
+def test_a_diagnosis_shows_itself_where_it_is_the_last_line() -> None:
+    """In a terminal as text, in a notebook as a table with the same rows."""
+    found = report()
+    assert repr(found) == str(found)
+    page = Cells()
+    page.feed(found._repr_html_())
+    assert " ".join(" ".join(page.cells).split()) == " ".join(str(found).split())
+    assert len(page.cells) == 2 * len(found.changes) + 14
+
+
+def test_a_candidate_names_what_to_pass_to_load() -> None:
+    (repeat,) = candidates(measured(**IDLE, restart=0.3), here())
+    assert repeat == Candidate("repeat", "repeat=True", restart_advice(50), {"repeat": True})
+    assert repeat.advice == "repeat=True in load, steps_per_epoch=50 in fit"
+    (folder,) = candidates(measured(), here(**SMALL))
+    assert folder.options == {"cache": "/tmp"}
+    assert "0.2 GB, 68.7 GB are free there" in folder.advice
