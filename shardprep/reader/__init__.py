@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shardprep.reader.diagnosis.result import Diagnosis
     from shardprep.reader.diagnosis.stall_meter import StallMeter
     from shardprep.reader.tf.iterator import Batches
+    from shardprep.reader.tf.resume_in_epoch import ResumeInEpoch
 
 __all__ = [
     "Advice",
@@ -35,6 +36,7 @@ __all__ = [
     "Dataset",
     "EvenSplit",
     "ReadConfig",
+    "ResumeInEpoch",
     "StallMeter",
     "clear_cache",
     "diagnose",
@@ -50,6 +52,7 @@ Strategy = Annotated[
 ]
 _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
+    "ResumeInEpoch": "shardprep.reader.tf.resume_in_epoch",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
 }
 

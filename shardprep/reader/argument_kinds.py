@@ -149,6 +149,13 @@ def _folder(value: Any) -> str:
     return _expanded(found)
 
 
+def _file(value: Any) -> Path:
+    found = _expanded(text(os.fspath(value)))
+    if "://" in found:
+        raise ValueError
+    return Path(found)
+
+
 def _augmentation(value: Any) -> Any:
     if not callable(value):
         raise TypeError
@@ -180,6 +187,7 @@ Share = Annotated[float, number(0, 1)]
 Size = Annotated[tuple[int, int], pair(whole(1), "(height, width), two whole numbers from 1 on")]
 Location = Annotated[str | Path, Kind(_path, ("the path of a folder or an address",))]
 Folder = Annotated[str | Path, Kind(_folder, ("a folder ('./auto' where it has such a name)",))]
+File = Annotated[str | Path, Kind(_file, ("the path of a file on this machine",))]
 Address = Annotated[str, Kind(text, ("an address, 'grpc://host:port',",))]
 Function = Callable[..., Any]
 Augmentation = Annotated[

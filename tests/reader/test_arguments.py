@@ -452,6 +452,7 @@ def test_the_module_lists_its_public_names_and_no_others() -> None:
         ("from shardprep.reader import augment", "TensorFlow"),
         ("reader.StallMeter()", "Keras"),
         ("from shardprep.reader import StallMeter", "Keras"),
+        ("reader.ResumeInEpoch", "Keras"),
     ],
 )
 def test_what_needs_an_extra_names_it(use: str, missing: str) -> None:

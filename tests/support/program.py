@@ -43,6 +43,20 @@ class Program:
         self._server.stdin.write(json.dumps(task).encode() + b"\n")
         self._server.stdin.flush()
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; it has begun."""
+        os.kill(int((self._folder / "pid").read_text()), number)
+
+    def wait_for(self, line: str, number: int = 1, timeout_s: float = 60) -> None:
+        """Wait until it has printed a line so many times, or has ended."""
+        until = time.monotonic() + timeout_s
+        out = self._folder / "out"
+        while not out.exists() or out.read_text().splitlines().count(line) < number:
+            assert time.monotonic() < until, f"{line!r} was not printed {number} times"
+            if (self._folder / "code").exists():
+                return
+            time.sleep(0.002)
+
     def wait(self, timeout_s: float = 240) -> Done:
         """Return what it has printed and its exit code, below 0 the signal, when it has ended."""
         code = self._folder / "code"
@@ -50,7 +64,7 @@ class Program:
         while not code.exists():
             assert self._server.poll() is None, "the process that forks has ended"
             if time.monotonic() > until:
-                os.kill(int((self._folder / "pid").read_text()), signal.SIGKILL)
+                self.signal(signal.SIGKILL)
                 raise subprocess.TimeoutExpired(self._arguments, timeout_s)
             time.sleep(0.01)
         out, errors = ((self._folder / name).read_text() for name in ("out", "errors"))
@@ -86,7 +100,8 @@ def _server() -> subprocess.Popen[bytes]:
 
 
 def _serve() -> None:
-    import tensorflow as tf  # noqa: F401 - this takes seconds
+    import keras  # noqa: F401 - these take seconds
+    import tensorflow as tf  # noqa: F401
 
     import shardprep.reader  # noqa: F401
 

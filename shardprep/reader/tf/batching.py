@@ -56,7 +56,7 @@ def padded(dataset: Any, subset: Subset, request: Request) -> Any:
         missing = size - tf.shape(tf.nest.flatten(element)[0])[0]
 
         def fill(one: Any) -> Any:
-            filled = tf.concat([one, _nothing((missing, *one.shape[1:]), one.dtype)], 0)
+            filled = tf.concat([one, nothing((missing, *one.shape[1:]), one.dtype)], 0)
             return tf.ensure_shape(filled, (size, *one.shape[1:]))
 
         weights = tf.concat([tf.fill([size - missing], weight), tf.zeros(missing)], 0)
@@ -67,7 +67,7 @@ def padded(dataset: Any, subset: Subset, request: Request) -> Any:
     if not more:
         return dataset
     spec = dataset.element_spec
-    empty = tf.nest.map_structure(lambda one: _nothing(one.shape, one.dtype), spec)
+    empty = tf.nest.map_structure(lambda one: nothing(one.shape, one.dtype), spec)
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(more))
 
 
@@ -97,5 +97,6 @@ def _ceil(number: int, size: int) -> int:
     return -(-number // size)
 
 
-def _nothing(shape: Any, dtype: Any) -> Any:
+def nothing(shape: Any, dtype: Any) -> Any:
+    """Return a tensor of zeros, or of empty strings."""
     return tf.fill(shape, tf.constant("" if dtype == tf.string else 0, dtype))

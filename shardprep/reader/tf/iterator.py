@@ -6,8 +6,11 @@ and what came before is not read again.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
 
 from shardprep.reader.options import draw_seed
 from shardprep.reader.state import Batching, State, checked, identity
@@ -17,47 +20,65 @@ from shardprep.reader.tf.pipeline import make_dataset
 from shardprep.reader.tf.records import Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from shardprep.reader.options import Request
 
 
-class Batches:
-    """The batches of one epoch after the other: each `for` loop is (the rest of) an epoch."""
+class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no types
+    """The batches of one epoch after the other: each `for` loop is (the rest of) an epoch.
+
+    It is a `tf.data.Dataset`, so `fit` takes it. TensorFlow draws for `fit`, out of sight of the
+    place: each iteration of it is an epoch, and `ResumeInEpoch` says how far it came.
+    """
+
+    class_names: list[str]
+    """Names of the classes, in the order of their numbers."""
+    seed: int | None
+    """The seed that was asked for."""
 
     def __init__(self, request: Request) -> None:
         """Start before the first batch of epoch 0; without a seed, with one that is drawn."""
         self._subset = subset = open_request(request)
         self.class_names = subset.class_names
-        """Names of the classes, in the order of their numbers."""
+        self.seed = request.seed
         self._request = replace(request, seed=draw_seed() if request.seed is None else request.seed)
         self._epoch = 0
         self._batch = 0
-        self._dataset: Any = None
+        self._is_begun = False
         self._batching = Batching(
             request.batch_size or 1,
             request.drop_remainder,
             request.window,
             num_batches(subset, request),
         )
+        self._make()
 
     def __len__(self) -> int:
         """Return the batches of an epoch."""
         return self._batching.num_batches
 
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the batches of this epoch that are left; with the last one the epoch ends."""
-        batches = iter(self._made()) if self._batch < len(self) else iter(())
-        while self._batch < len(self):
-            batch = next(batches)
-            self._batch += 1  # before the batch is out: a state that is saved in the loop counts it
-            yield batch
-        self._epoch, self._batch = self._epoch + 1, 0
+    def __iter__(self) -> Any:
+        """Return an iterator of the batches of this epoch that are left; its end is the epoch's."""
+        iterator = super().__iter__()
+        base: Any = type(iterator)
+        iterator.__class__ = _counting(base)
+        iterator.batches = self
+        return iterator
+
+    def cardinality(self) -> Any:
+        """Return the batches of an epoch as a tensor, int64."""
+        return tf.constant(len(self), tf.int64)
 
     @property
     def element_spec(self) -> Any:
         """Types and shapes of a batch, as `tf.data.Dataset.element_spec`."""
-        return self._made().element_spec
+        return self._made.element_spec
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether something has drawn from the place since it was set."""
+        return self._is_begun
 
     def state_dict(self) -> dict[str, int | str]:
         """Return where this is: seed, epoch, batches of it that are out, and what it is of."""
@@ -74,17 +95,56 @@ class Batches:
         place = checked("reader.iterate.load_state_dict", state, self._identity(), self._batching)
         if place.seed != self._request.seed:
             self._request = replace(self._request, seed=place.seed)
-            self._dataset = None
-        self._epoch, self._batch = place.epoch, place.batch
+            self._make()
+        self._epoch, self._batch, self._is_begun = place.epoch, place.batch, False
 
-    def _made(self) -> Any:
-        if self._dataset is None:
-            self._dataset = make_dataset(self._subset, self._request, self._cursor)
-        return self._dataset
+    def drawn(self, draw: Any, *, is_first: bool) -> Any:
+        """Return the next batch, which `draw()` gives; StopIteration at the end of the epoch.
+
+        `is_first` says that nothing was drawn from its iterator before.
+        """
+        if is_first and self._is_begun and self._batch == len(self):
+            self._go_to_next_epoch()  # whoever had the last batch did not ask for one more
+        if is_first:
+            self._is_begun = False
+        if self._batch == len(self):
+            self._go_to_next_epoch()
+            raise StopIteration
+        batch = draw()
+        self._batch += 1  # before the batch is out: a state that is saved in the loop counts it
+        return batch
+
+    def _go_to_next_epoch(self) -> None:
+        self._epoch, self._batch, self._is_begun = self._epoch + 1, 0, False
+
+    def _make(self) -> None:
+        self._made = make_dataset(self._subset, self._request, self._cursor)
+        super().__init__(tf.data.experimental.to_variant(self._made))
+
+    def _inputs(self) -> list[Any]:
+        return [self._made]
 
     def _identity(self) -> str:
         order = self._subset.order(self._request)
         return identity(self._subset.records, order, self._batching)
 
     def _cursor(self) -> Cursor:
+        """Return where an iteration begins that TensorFlow begins just now."""
+        if self._is_begun:  # and nobody counted what was drawn: that was an epoch of `fit`
+            self._go_to_next_epoch()
+        self._is_begun = True
         return Cursor(self._epoch, self._batch * self._batching.batch_size)
+
+
+@functools.cache
+def _counting(base: Any) -> Any:
+    """Return the class of iterators of TensorFlow's class that count what Python draws.
+
+    TensorFlow's is not public. What a compiled function draws passes by here.
+    """
+
+    def following(self: Any) -> Any:
+        is_first, self.is_drawn = not getattr(self, "is_drawn", False), True
+        return self.batches.drawn(lambda: base.__next__(self), is_first=is_first)
+
+    return type(base.__name__, (base,), {"__next__": following})

@@ -1,0 +1,377 @@
+"""`reader.ResumeInEpoch`: `fit` goes on in the middle of an epoch, whatever has ended it."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from shardprep import reader
+from shardprep.errors import DatasetError
+from tests.support.builders import build, write, zip_bytes
+from tests.support.program import Program
+
+pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_RECORDS = 90
+BATCH_SIZE = 8
+NUM_STEPS = 12  # the last batch is short
+NUM_EPOCHS = 8
+
+MODEL = '''
+import keras
+import tensorflow as tf
+
+class Seen(keras.layers.Layer):
+    """Counts the records of each epoch as weights do: what is lost with them is not counted."""
+
+    def build(self, shape):
+        zeros = {"initializer": "zeros", "trainable": False, "dtype": "int64"}
+        self.steps = self.add_weight(shape=(), **zeros)
+        self.counts = self.add_weight(shape=(NUM_EPOCHS, NUM_RECORDS), **zeros)
+
+    def call(self, images, training=False):
+        if training:
+            numbers = tf.cast(images[:, 0, 0, 0], tf.int64)
+            epochs = tf.fill(tf.shape(numbers), self.steps // NUM_STEPS)
+            places = tf.stack([epochs, numbers], axis=1)
+            ones = tf.ones_like(numbers)
+            counts = tf.convert_to_tensor(self.counts)
+            self.counts.assign(tf.tensor_scatter_nd_add(counts, places, ones))
+            self.steps.assign_add(1)
+        return tf.cast(images, tf.float32) / 255
+
+def model_of(seed=0, units=4, optimizer="adam", **options):
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([
+        Seen(), keras.layers.Flatten(), keras.layers.Dense(units, activation="relu"),
+        keras.layers.Dropout(0.3), keras.layers.Dense(2),
+    ])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False, **options)
+    return model
+'''.replace("NUM_EPOCHS", str(NUM_EPOCHS)).replace("NUM_RECORDS", str(NUM_RECORDS)).replace(
+    "NUM_STEPS", str(NUM_STEPS)
+)  # fmt: skip
+names: dict[str, Any] = {}
+exec(MODEL, names)
+model_of = names["model_of"]
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset of images that show their numbers."""
+
+    def png(number: int) -> bytes:
+        stream = io.BytesIO()
+        Image.new("RGB", (4, 4), (number, 7 * number % 256, 255)).save(stream, "PNG")
+        return stream.getvalue()
+
+    root = tmp_path_factory.mktemp("numbers")
+    members = {f"train/{('cat', 'dog')[i % 2]}.{i}.png": png(i) for i in range(NUM_RECORDS)}
+    source = write(root / "numbers.zip", zip_bytes(members))
+    return build(source, root / "out", size="4x4", format="png", labels="prefix", shards=3).path
+
+
+def batches(folder: Path, split: str = "train", **options: Any) -> Any:
+    return reader.iterate(folder, split, **{"batch_size": BATCH_SIZE, "seed": 1, **options})
+
+
+def counts(model: Any) -> Any:
+    """Return the times that each epoch has had each record, of these weights."""
+    return model.layers[0].counts.numpy()
+
+
+class BrokenError(Exception):
+    """Something that ends `fit` without a word."""
+
+
+class Breaking(keras.callbacks.Callback):  # type: ignore[misc]  # keras carries no types
+    """Ends `fit` at a step, counted from its start."""
+
+    def __init__(self, step: int, ending: Any = None, *, in_validation: bool = False) -> None:
+        super().__init__()
+        self._left = step
+        self._ending = ending
+        self._in_validation = in_validation
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            if self._ending is None:
+                raise BrokenError
+            signal.raise_signal(self._ending)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        del batch, logs
+        if not self._in_validation:
+            self._count()
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        del batch, logs
+        if self._in_validation:
+            self._count()
+
+
+def fit(data: Any, place: Path, *callbacks: Any, model: Any = None, **options: Any) -> Any:
+    """Train a new model, or go on; return it."""
+    saving = {key: options.pop(key) for key in ("save_every",) if key in options}
+    resume = reader.ResumeInEpoch(place, data, **saving)
+    model = model or model_of()
+    options = {"epochs": 3, "verbose": 0, **options}
+    model.fit(data, callbacks=[*callbacks, resume], **options)
+    return model
+
+
+def same(one: Any, other: Any) -> bool:
+    pairs = zip(one.variables, other.variables, strict=True)
+    return all(np.array_equal(a.numpy(), b.numpy()) for a, b in pairs)
+
+
+def test_fit_takes_what_iterate_returns(folder: Path) -> None:
+    """With and without the callback, each epoch is in the order that `load` has."""
+    data = batches(folder)
+    model = model_of()
+    model.fit(data, epochs=3, verbose=0)
+    assert (counts(model)[:3] == 1).all()
+    assert data.cardinality().numpy() == len(data) == NUM_STEPS
+    loaded = model_of()
+    loaded.fit(reader.load(folder, batch_size=BATCH_SIZE, seed=1), epochs=3, verbose=0)
+    assert same(model, loaded)
+
+
+@pytest.mark.parametrize(
+    ("step", "options"), [(2, {}), (12, {}), (19, {}), (19, {"steps_per_execution": 5})]
+)
+def test_what_goes_on_ends_as_if_nothing_had_been(
+    folder: Path, tmp_path: Path, step: int, options: dict[str, Any]
+) -> None:
+    """Weights, dropout and logs; Keras counts executions, of which there are fewer than steps."""
+    whole = fit(batches(folder), tmp_path / "whole", model=model_of(**options))
+    number = -(-step // options.get("steps_per_execution", 1))
+    with pytest.raises(BrokenError):
+        fit(
+            batches(folder), tmp_path / "run" / "state", Breaking(number),
+            model=model_of(**options), save_every=3,
+        )  # fmt: skip
+    # Before the first save, a run begins with what the program makes; after it, with what is saved.
+    seed = 9 if (tmp_path / "run" / "state").exists() else 0
+    again = model_of(seed=seed, **options)
+    model = fit(batches(folder), tmp_path / "run" / "state", model=again)
+    assert (counts(model)[:3] == 1).all()
+    assert counts(model).sum() == 3 * NUM_RECORDS
+    assert same(whole, model)
+    for name, values in model.history.history.items():
+        assert values == whole.history.history[name][-len(values) :]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("in_validation", [False, True])
+def test_a_signal_ends_training_behind_its_step(
+    folder: Path, tmp_path: Path, number: signal.Signals, *,
+    in_validation: bool,
+) -> None:  # fmt: skip
+    """What was trained is saved first; validation that was cut short is done again, as logged."""
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        options = {"validation_data": batches(folder, shuffle=False), "epochs": 2}
+        whole = fit(batches(folder), tmp_path / "whole", **options)
+        breaking = Breaking(5, number, in_validation=in_validation)
+        with pytest.raises(KeyboardInterrupt):
+            fit(batches(folder), tmp_path / "state", breaking, **options)
+        assert signal.getsignal(number) is signal.default_int_handler
+        data = batches(folder)
+        model = fit(data, tmp_path / "state", model=model_of(seed=9), **options)
+        assert same(whole, model)
+        assert whole.history.history == model.history.history
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_signal_after_an_error_of_fit_is_not_kept(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BrokenError):
+        fit(batches(folder), tmp_path / "state", Breaking(3))
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_that_is_over_trains_nothing_and_goes_on_with_more_epochs(
+    folder: Path, tmp_path: Path
+) -> None:
+    whole = fit(batches(folder), tmp_path / "whole", epochs=3)
+    first = fit(batches(folder), tmp_path / "state", epochs=2)
+    saved = (tmp_path / "state").read_bytes()
+    again = fit(batches(folder), tmp_path / "state", epochs=2, model=model_of(seed=9))
+    assert (tmp_path / "state").read_bytes() == saved
+    assert same(first, again)
+    assert again.history.history == {}
+    more = fit(batches(folder), tmp_path / "state", epochs=3, model=model_of(seed=9))
+    assert same(whole, more)
+    first.fit(batches(folder), epochs=1, verbose=0)  # what was restored is not of later fits
+    assert len(first.history.history["loss"]) == 1
+
+
+def test_one_callback_serves_fit_again(folder: Path, tmp_path: Path) -> None:
+    data, model = batches(folder), model_of()
+    resume = reader.ResumeInEpoch(tmp_path / "state", data)
+    for epochs in (1, 3):
+        model.fit(data, epochs=epochs, verbose=0, callbacks=[resume])
+    assert same(model, fit(batches(folder), tmp_path / "whole", epochs=3))
+
+
+def test_training_that_a_callback_stops_goes_on_there(folder: Path, tmp_path: Path) -> None:
+    class Stopping(keras.callbacks.Callback):  # type: ignore[misc]  # keras carries no types
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            del logs
+            self.model.stop_training = batch == 6
+
+    whole = fit(batches(folder), tmp_path / "whole")
+    fit(batches(folder), tmp_path / "state", Stopping())
+    stopped = fit(batches(folder), tmp_path / "state", Stopping(), model=model_of(seed=9))
+    assert stopped.layers[0].steps.numpy() == NUM_STEPS + 7, "an epoch that went on ended there"
+    model = fit(batches(folder), tmp_path / "state", model=model_of(seed=9))
+    assert same(whole, model)
+
+
+def test_the_seed_comes_with_the_state_where_none_is_given(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BrokenError):
+        fit(batches(folder, seed=None), tmp_path / "state", Breaking(8), save_every=1)
+    model = fit(batches(folder, seed=None), tmp_path / "state")
+    assert (counts(model)[:3] == 1).all()
+
+
+@pytest.fixture(name="saved", scope="module")
+def _saved(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a state within an epoch; read only."""
+    place = tmp_path_factory.mktemp("saved") / "state"
+    with pytest.raises(BrokenError):
+        fit(batches(folder), place, Breaking(8), save_every=1)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"batch_size": 9}, "the state is of other batches: batch_size=8, num_batches=12; "),
+        ({"split": "train[:80]"}, "the state is of other batches: records="),
+        ({"seed": 2}, "the state is of seed=1, the batches of seed=2; give the same seed, or"),
+        ({"units": 5}, "the state is of another model: variable 2 was float32[48, 4] and is fl"),
+        ({"optimizer": "sgd"}, "the state is of Adam, the model's is SGD; compile it with that"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(
+    folder: Path, saved: Path, change: dict[str, Any], said: str
+) -> None:
+    ours = {key: change[key] for key in ("units", "optimizer") if key in change}
+    options = {key: change[key] for key in change.keys() - ours.keys()}
+    before = saved.read_bytes()
+    with pytest.raises(DatasetError) as caught:
+        fit(batches(folder, **options), saved, model=model_of(**ours))
+    assert str(caught.value).startswith(f"{saved}: {said}")
+    assert "remove the file to begin anew" in str(caught.value)
+    assert saved.read_bytes() == before
+
+
+def test_what_is_no_state_is_refused(folder: Path, saved: Path, tmp_path: Path) -> None:
+    cut = write(tmp_path / "cut", saved.read_bytes()[:-100])
+    for place in (cut, write(tmp_path / "empty", b""), write(tmp_path / "text", b"{}")):
+        with pytest.raises(DatasetError, match="is no state of ResumeInEpoch; remove the file"):
+            reader.ResumeInEpoch(place, batches(folder))
+    with pytest.raises(DatasetError, match=r"cannot be read \(Is a directory\)"):
+        reader.ResumeInEpoch(tmp_path, batches(folder))
+    with pytest.raises(DatasetError, match="use the path of a file on this machine"):
+        reader.ResumeInEpoch("s3://bucket/state", batches(folder))
+    with pytest.raises(DatasetError, match=r"use what reader\.iterate has returned"):
+        reader.ResumeInEpoch(tmp_path / "state", reader.load(folder, batch_size=8))
+
+
+def test_fit_is_given_the_same_data_whole(folder: Path, tmp_path: Path) -> None:
+    data = batches(folder)
+    resume = reader.ResumeInEpoch(tmp_path / "state", data)
+    with pytest.raises(DatasetError, match="fit has 5 steps an epoch, the batches are 12; "):
+        model_of().fit(data, steps_per_epoch=5, verbose=0, callbacks=[resume])
+    with pytest.raises(DatasetError, match="fit is given other data; give it the batches"):
+        model_of().fit(batches(folder), verbose=0, callbacks=[resume])
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_place_that_cannot_be_written_to_is_named(folder: Path, tmp_path: Path) -> None:
+    write(tmp_path / "taken", b"a file")
+    with pytest.raises(DatasetError, match=r"cannot be (read|written) .*; give another path"):
+        fit(batches(folder), tmp_path / "taken" / "state")
+
+
+PROGRAM = (
+    MODEL
+    + """
+import hashlib, json, sys, time
+from shardprep import reader
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+tf.config.experimental.enable_op_determinism()
+folder, place, epochs = sys.argv[1:]
+
+class Telling(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print("step", flush=True)
+        time.sleep(0.01)
+
+train = reader.iterate(folder, batch_size=8, seed=1)
+model = model_of(seed=0)
+resume = reader.ResumeInEpoch(place, train, save_every=2)
+print("from", train.state_dict()["batch"], flush=True)
+history = model.fit(train, epochs=int(epochs), verbose=0, callbacks=[Telling(), resume]).history
+digest = hashlib.sha256(b"".join(one.numpy().tobytes() for one in model.variables))
+print(json.dumps({
+    "weights": digest.hexdigest(),
+    "counts": model.layers[0].counts.numpy().tolist(),
+    "logs": {name: values[-1] for name, values in history.items()},
+}))
+"""
+)
+
+
+@pytest.mark.parametrize("num_kills", [3, pytest.param(20, marks=pytest.mark.thorough)])
+def test_killed_at_random_it_trains_each_record_of_each_epoch_once(
+    folder: Path, tmp_path: Path, num_kills: int
+) -> None:
+    """And ends with the weights, to the bit, of a run that nothing disturbed."""
+    draw = random.Random(num_kills)
+    num_epochs = 2 if num_kills < 5 else NUM_EPOCHS
+
+    def begin(place: str) -> Program:
+        return Program(PROGRAM, folder, tmp_path / place, num_epochs, TF_CPP_MIN_LOG_LEVEL="3")
+
+    def last(said: str) -> Any:
+        return json.loads(said.splitlines()[-1])
+
+    undisturbed = begin("whole")
+    places = set()
+    for _ in range(num_kills):
+        run = begin("killed")
+        steps = draw.randint(3, 4)
+        run.wait_for("step", steps)
+        time.sleep(draw.uniform(0, 0.03))
+        run.signal(signal.SIGKILL)
+        done = run.wait()
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        places.add(done.stdout.split()[1])
+    done = begin("killed").wait()
+    assert done.returncode == 0, done.stderr
+    places.add(done.stdout.split()[1])
+    assert len(places) > 2, "it went on in the middle of epochs"
+    found, whole = last(done.stdout), last(undisturbed.wait().stdout)
+    assert (np.array(found["counts"])[:num_epochs] == 1).all()
+    assert found == whole
