@@ -1,17 +1,18 @@
 """Train MobileNetV2 from scratch on a dataset of shardprep, with PyTorch and without TensorFlow.
 
     python docs/train_torch.py tfrecords/dogs_vs_cats --epochs 20
-    python docs/train_torch.py s3://my-bucket/dogs_vs_cats --epochs 20
+    python docs/train_torch.py s3://my-bucket/dogs_vs_cats --epochs 20 --state run/state.pt
 
-Images stay uint8 until they are on the device, where a batch is cast and flipped at once.
+Images stay uint8 until they are on the device, where a batch is cast and flipped at once. With
+`--state`, the same command goes on where it was ended, in the middle of an epoch as well.
 """
 
 import argparse
-import itertools
+import os
+from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from shardprep import reader
 
@@ -59,60 +60,101 @@ def make_model(num_classes: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(1280, num_classes))
 
 
-def main() -> None:
-    """Train, and print the loss of each epoch."""
+def save(path: Path, kept: dict[str, object]) -> None:
+    """Write the states of all that is kept in the place of those before, complete or not at all."""
+    state = {name: one.state_dict() for name, one in kept.items()}
+    state["random"] = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.new")
+    with new.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def restore(path: Path, kept: dict[str, object]) -> None:
+    """Go to the place that is saved."""
+    state = torch.load(path, map_location="cpu")
+    random, *of_devices = state.pop("random")
+    for name, one in kept.items():
+        one.load_state_dict(state[name])
+    torch.set_rng_state(random)
+    torch.cuda.set_rng_state_all(of_devices)
+
+
+def arguments() -> tuple[argparse.Namespace, reader.Dataset, reader.Dataset]:
+    """Return the options, the images to train on and those to validate with."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", help="folder or address that shardprep build has written")
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--steps", type=int, help="of an epoch; by default all")
+    parser.add_argument("--steps", type=int, help="of an epoch, on the first images; default: all")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--threads", type=int, help="that decode; default: one for each core")
+    parser.add_argument("--seed", type=int, default=0, help="of order, weights and flips")
+    parser.add_argument("--state", type=Path, help="file of the place from which to go on")
+    parser.add_argument("--save-every", type=int, default=100, help="steps between two states")
     options = parser.parse_args()
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     train = reader.Dataset(options.dataset, "train[:90%]", as_supervised=True)
     valid = reader.Dataset(options.dataset, "train[90%:]", as_supervised=True)
-    loading = {
-        "batch_size": options.batch_size,
-        "num_workers": options.workers,
-        "pin_memory": device == "cuda",
-        # Started anew: a forked worker could not reach object storage.
-        "multiprocessing_context": "forkserver" if options.workers else None,
-    }
-    batches = DataLoader(train, shuffle=True, drop_last=True, **loading)
-    if not len(batches):
+    if len(train) < options.batch_size:
         parser.error(
             f"--batch-size {options.batch_size}: there are {len(train)} images to train on"
         )
-    steps = options.steps or len(batches)
+    most = options.steps * options.batch_size if options.steps else None
+    return options, train[:most], valid[:most]
+
+
+def main() -> None:
+    """Train, and print the loss of each epoch."""
+    options, train, valid = arguments()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(options.seed)
+    size, threads = options.batch_size, options.threads
+    batches = train.batches(
+        size, seed=options.seed, epochs=options.epochs, drop_remainder=True, num_threads=threads
+    )
     model = make_model(len(train.schema.labels)).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     scaler = torch.amp.GradScaler(device, enabled=device == "cuda")
     loss_of = nn.CrossEntropyLoss()
+    kept = {"model": model, "optimizer": optimizer, "scaler": scaler, "batches": batches}
 
-    def scores(images: torch.Tensor) -> torch.Tensor:
-        images = images.to(device, non_blocking=True).permute(0, 3, 1, 2)  # channels last still
+    if options.state and options.state.exists():
+        restore(options.state, kept)
+
+    def on_device(array: object) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory().to(device, non_blocking=True) if device == "cuda" else tensor
+
+    def scores(images: object) -> torch.Tensor:
+        images = on_device(images).permute(0, 3, 1, 2)  # channels last still
         if model.training:
             flips = torch.rand(len(images), 1, 1, 1, device=device) < 0.5
             images = torch.where(flips, images.flip(3), images)
         with torch.autocast(device, enabled=device == "cuda"):
             return model(images.float() / 127.5 - 1)
 
-    for epoch in range(options.epochs):
-        model.train()
-        for images, labels in itertools.islice(batches, steps):
-            loss = loss_of(scores(images), labels.to(device))
-            optimizer.zero_grad(set_to_none=True)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        model.eval()
-        right = total = 0
-        with torch.no_grad():
-            for images, labels in itertools.islice(DataLoader(valid, **loading), steps):
-                right += (scores(images).argmax(1).cpu() == labels).sum().item()
-                total += len(labels)
-        print(f"epoch {epoch + 1}: loss {loss.item():.3f}, validation {right / total:.1%} right")
+    model.train()
+    for images, labels in batches:  # of all epochs; those that are left, where a state was loaded
+        loss = loss_of(scores(images), on_device(labels))
+        optimizer.zero_grad(set_to_none=True)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        place = batches.state_dict()  # of the next batch: this one is in the weights
+        if place["batch"] == 0:
+            model.eval()
+            with torch.no_grad():
+                right = sum(
+                    (scores(images).argmax(1).cpu() == torch.from_numpy(labels)).sum().item()
+                    for images, labels in valid.batches(size, shuffle=False, num_threads=threads)
+                )
+            model.train()
+            said = f"loss {loss.item():.3f}, validation {right / len(valid):.1%} right"
+            print(f"epoch {place['epoch']}: {said}", flush=True)
+        if options.state and place["batch"] % options.save_every == 0:
+            save(options.state, kept)
 
 
 if __name__ == "__main__":

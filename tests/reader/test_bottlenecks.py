@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
 import re
 import runpy
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -130,8 +134,51 @@ def test_the_model_of_the_keras_example_gives_probabilities() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch starts a process
 def test_the_torch_example_trains_from_scratch(train: Train) -> None:
     pytest.importorskip("torch")
-    said = train("train_torch.py", "--workers", 1)
+    said = train("train_torch.py", "--threads", 1)
     assert re.fullmatch(r"epoch 1: loss \d+\.\d+, validation \d+\.\d% right\n", said), said
+
+
+@pytest.mark.thorough
+def test_the_torch_example_goes_on_where_it_was_killed(place: Path, tmp_path: Path) -> None:
+    """With the weights, to the bit, of a run that nothing disturbed."""
+    torch = pytest.importorskip("torch")
+    draw = random.Random(0)
+
+    def begin(state: Path) -> subprocess.Popen[str]:
+        few = ("--epochs", 2, "--steps", 4, "--batch-size", 8, "--save-every", 1, "--state", state)
+        command = [sys.executable, DOCS / "train_torch.py", place / "tfrecords/shapes", *few]
+        return subprocess.Popen(
+            list(map(str, command)),
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        )
+
+    def read(state: Path) -> Any:
+        return torch.load(state) if state.exists() else {"batches": {"epoch": 0, "batch": 0}}
+
+    whole, killed = tmp_path / "whole" / "state", tmp_path / "killed" / "state"
+    undisturbed = begin(whole)
+    said, places = "", []
+    for _ in range(3):
+        run, before = begin(killed), read(killed)["batches"]
+        places.append((before["epoch"], before["batch"]))
+        while read(killed)["batches"] == before:
+            assert run.poll() is None
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 0.2))
+        run.kill()
+        said += run.communicate()[0]
+    last = begin(killed)
+    said += last.communicate()[0]
+    assert last.returncode == 0
+    assert places == sorted(set(places))
+    lines = undisturbed.communicate()[0].splitlines()
+    assert list(dict.fromkeys(said.splitlines())) == lines, "an epoch's end may be told twice"
+    one, other = read(whole), read(killed)
+    assert (one["batches"]["epoch"], one["batches"]) == (2, other["batches"])
+    for name, value in one["model"].items():
+        assert torch.equal(value, other["model"][name]), name
 
 
 @pytest.mark.parametrize("script", ["train_keras.py", "train_torch.py"])
