@@ -93,9 +93,10 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
         seed: number from which order and augmentation are drawn, the same in every run and for any
             number of parallel calls; by default another one in each run.
         repeat: number of epochs of an iteration; True for no end.
-        cache: place of the decoded images, uint8, before augmentation: "memory"; a folder, written
-            once for any number of runs and processes, height × width × 3 bytes an image; "auto",
-            memory where they fit, else none, with the reason in the log. The order is unchanged.
+        cache: place of the decoded images, uint8, before augmentation, filled by the call itself:
+            "memory"; a folder, written once for any number of runs and processes, height × width ×
+            3 bytes an image; "auto", memory where they fit, else none, with the reason in the log.
+            The order is unchanged.
         augment: called with each batch of images, or each image without `batch_size`, after
             `dtype`. What has a parameter `training` gets True; `labels`, the labels, and gives
             (images, labels); `seed`, int32[2] made of the seed, the epoch and the records.

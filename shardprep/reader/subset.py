@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import RemoteDataset, addressed, described
@@ -15,6 +15,7 @@ from shardprep.reader.remote_shards import open_remote
 from shardprep.reader.splits import part_of, select
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from shardprep.dataset.manifest import Manifest, Shard
@@ -44,6 +45,8 @@ class Subset:
     """Records of all readers together."""
     is_cache: bool = False
     """Whether the shards are decoded twins of the dataset's."""
+    rows: Callable[[Any], Any] | None = None
+    """Function of positions that gives decoded elements, where all are in memory; for a graph."""
 
     @property
     def num_records(self) -> int:

@@ -6,9 +6,12 @@ import fcntl
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import warnings
+import zipfile
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -218,6 +221,47 @@ def test_the_filling_of_a_cache_tells_its_progress(
             assert lines[-1].endswith(", about 0 s left")
 
 
+@pytest.fixture(name="photos", scope="module")
+def _photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset of images that take seconds to be decoded and resized; read only."""
+    root = tmp_path_factory.mktemp("photos")
+    image = jpeg(600, 800)
+    members = {f"{i:03}.jpg": image for i in range(160)}
+    source = write(root / "photos.zip", zip_bytes(members, method=zipfile.ZIP_STORED))
+    return build(source, root / "out", size="none", format="keep", labels="none").path
+
+
+@pytest.mark.parametrize("cache", ["memory", "folder"])
+def test_the_filling_of_a_cache_is_interrupted_within_a_second(
+    photos: Path, tmp_path: Path, cache: str
+) -> None:
+    """By Ctrl-C, and what a folder has then is whole."""
+    place = "memory" if cache == "memory" else tmp_path / "cache"
+    code = """
+        import sys, time
+        from shardprep import reader
+        from shardprep.reader.tf import caching
+        caching._SECONDS_A_LINE = 0.05
+        try:
+            dataset = reader.load(
+                sys.argv[1], batch_size=8, cache=sys.argv[2], split="train",
+                read_config=reader.ReadConfig(image_size=(590, 790)),
+            )
+            next(iter(dataset))
+        finally:
+            print(time.time(), flush=True)
+    """
+    program = Program(code, photos, place)
+    program.wait_for("images decoded to", in_errors=True)
+    begin = time.time()
+    program.signal(signal.SIGINT)
+    done = program.wait()
+    assert "KeyboardInterrupt" in done.stderr
+    assert float(done.stdout) - begin < 1
+    left = files(tmp_path / "cache") if cache == "folder" else []
+    assert not [one for one in left if one.name.startswith(".")]
+
+
 def test_what_differs_in_size_is_not_cached_in_a_folder(tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(animals(8)))
     folder = build(source, tmp_path / "out", size="none", labels="prefix").path
@@ -407,6 +451,11 @@ def test_images_far_larger_than_asked_for_are_worth_a_word(tmp_path: Path) -> No
     with pytest.warns(reader.Advice, match="build the set with --size 32x24") as warned:
         reader.load(folder, batch_size=2, read_config=ReadConfig(image_size=(24, 32)))
     assert warned[0].filename == __file__, "it is told where the call stands"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", reader.Advice)
+        for cache in ("memory", tmp_path / "cache"):
+            config = ReadConfig(image_size=(24, 32))
+            reader.load(folder, batch_size=2, cache=cache, read_config=config)
 
 
 def test_labels_that_are_missing_are_worth_a_word(tmp_path: Path) -> None:
@@ -451,5 +500,5 @@ print(len(made))
 """
     command = [sys.executable, "-c", code, str(whole)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "1\n"
+    assert done.stdout == "2\n", "the second one has filled the memory"
     assert "Error" not in done.stderr

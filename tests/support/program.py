@@ -47,12 +47,12 @@ class Program:
         """Send it a signal; it has begun."""
         os.kill(int((self._folder / "pid").read_text()), number)
 
-    def wait_for(self, line: str, number: int = 1, timeout_s: float = 60) -> None:
-        """Wait until it has printed a line so many times, or has ended."""
-        until = time.monotonic() + timeout_s
-        out = self._folder / "out"
-        while not out.exists() or out.read_text().splitlines().count(line) < number:
-            assert time.monotonic() < until, f"{line!r} was not printed {number} times"
+    def wait_for(self, text: str, number: int = 1, *, in_errors: bool = False) -> None:
+        """Wait until it has printed a text so many times, or has ended."""
+        until = time.monotonic() + 60
+        out = self._folder / ("errors" if in_errors else "out")
+        while not out.exists() or out.read_text().count(text) < number:
+            assert time.monotonic() < until, f"{text!r} was not printed {number} times"
             if (self._folder / "code").exists():
                 return
             time.sleep(0.002)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +24,9 @@ _log = logging.getLogger("shardprep.reader")
 _Image = TypeVar("_Image")
 _SECONDS_A_LINE = 5.0
 """Seconds between two lines of progress, and before the first: most caches need none."""
+_MOST_ROWS = 64
+_BYTES_A_TURN = 4 << 20
+"""Decoded bytes of one call that fills a cache in memory, at most, but for one image."""
 
 
 def cache_of(subset: Subset, request: Request) -> str:
@@ -85,41 +88,52 @@ class Progress:
             sys.stderr.write(f"{line}\n")
 
 
-class MemoryCache:
-    """Arrays of the decoded elements of all records, filled at the first read, one a component."""
+def rows_a_turn(height: int, width: int) -> int:
+    """Return the images of a size that are decoded in one call to fill a cache in memory.
 
-    def __init__(self, decode: Callable[[], Any], num_records: int) -> None:
-        """`decode` returns the dataset of all records in order, one by one."""
-        self._decode = decode
-        self._num_records = num_records
-        self._lock = threading.Lock()
-        self._arrays: list[Any] = []
-        self._spec = decode().element_spec
+    For each call Python takes as long as for a small image; so long nothing hears of Ctrl-C.
+    """
+    return min(_MOST_ROWS, max(1, _BYTES_A_TURN // (height * width * 3)))
 
-    def rows(self, positions: Any) -> Any:
-        """Return tensors of the elements at one or many positions; for a graph."""
-        specs = [
-            tf.TensorSpec([*positions.shape, *one.shape], one.dtype)
-            for one in tf.nest.flatten(self._spec)
-        ]
-        return tf.nest.pack_sequence_as(self._spec, in_python(self._rows, [positions], specs))
 
-    def _rows(self, positions: Any) -> list[Any]:
-        with self._lock:
-            if not self._arrays:
-                self._arrays = self._filled()
-        return [array[positions] for array in self._arrays]
+def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> Callable[[Any], Any]:
+    """Fill arrays in memory, one a component; return the function of positions that gives elements.
 
-    def _filled(self) -> list[Any]:
-        arrays = [self._empty(one) for one in tf.nest.flatten(self._spec)]
-        elements = Progress(self._num_records, "memory").over(self._decode().as_numpy_iterator())
-        for i, element in enumerate(elements):
-            for array, value in zip(arrays, tf.nest.flatten(element), strict=True):
-                array[i] = value
-        return arrays
+    Args:
+        decoded: dataset of all elements in order.
+        num_records: their number.
+        batch_size: elements that it yields at a time, None for one without an axis for it.
 
-    def _empty(self, spec: Any) -> Any:
-        """Return an array of one component of all records; of objects where images differ."""
-        if spec.dtype == tf.string or not spec.shape.is_fully_defined():
-            return np.empty(self._num_records, object)
-        return np.empty((self._num_records, *spec.shape), spec.dtype.as_numpy_dtype)
+    """
+    spec = decoded.element_spec
+    if batch_size is not None:
+        spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), spec)
+    flat = tf.nest.flatten(spec)
+    arrays = [_empty(one, num_records) for one in flat]
+
+    def copied() -> Iterator[None]:
+        start = 0
+        for element in decoded.as_numpy_iterator():
+            values = tf.nest.flatten(element)
+            stop = start + (1 if batch_size is None else len(values[0]))
+            for array, value in zip(arrays, values, strict=True):
+                array[slice(start, stop) if batch_size else start] = value
+            yield from itertools.repeat(None, stop - start)
+            start = stop
+
+    for _ in Progress(num_records, "memory").over(copied()):
+        pass
+
+    def rows(positions: Any) -> Any:
+        specs = [tf.TensorSpec([*positions.shape, *one.shape], one.dtype) for one in flat]
+        found = in_python(lambda places: [one[places] for one in arrays], [positions], specs)
+        return tf.nest.pack_sequence_as(spec, found)
+
+    return rows
+
+
+def _empty(spec: Any, num_records: int) -> Any:
+    """Return an array of one component of all records; of objects where images differ."""
+    if spec.dtype == tf.string or not spec.shape.is_fully_defined():
+        return np.empty(num_records, object)
+    return np.empty((num_records, *spec.shape), spec.dtype.as_numpy_dtype)

@@ -14,9 +14,8 @@ import tensorflow as tf
 
 from shardprep.reader.options import draw_seed
 from shardprep.reader.state import Batching, State, checked, identity
-from shardprep.reader.subset import open_request
 from shardprep.reader.tf.batching import num_batches
-from shardprep.reader.tf.pipeline import make_dataset
+from shardprep.reader.tf.pipeline import make_dataset, opened
 from shardprep.reader.tf.records import Cursor
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
 
     def __init__(self, request: Request) -> None:
         """Start before the first batch of epoch 0; without a seed, with one that is drawn."""
-        self._subset = subset = open_request(request)
+        self._subset = subset = opened(request)
         self.class_names = subset.class_names
         self.seed = request.seed
         self._request = replace(request, seed=draw_seed() if request.seed is None else request.seed)

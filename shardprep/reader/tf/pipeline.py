@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import math
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import LABEL, LABELS, TARGET, TEXT
 from shardprep.errors import DatasetError
-from shardprep.reader.options import Advice
 from shardprep.reader.subset import open_request
+from shardprep.reader.tf.advice import advise
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.batch_decode import Filled, is_faster
 from shardprep.reader.tf.batching import counted, evened, padded, stepped
-from shardprep.reader.tf.caching import MemoryCache, cache_of
+from shardprep.reader.tf.caching import cache_of, memory_cache, rows_a_turn
 from shardprep.reader.tf.decode import Decoder, Finisher
 from shardprep.reader.tf.folder_cache import twins
 from shardprep.reader.tf.records import Cursor, Reading
 from shardprep.reader.tf.service import served, served_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from shardprep.reader.options import Request
     from shardprep.reader.subset import Subset
 
-_TOO_LARGE = 4
-"""Ratio of stored pixels to pixels asked for, from which another set is advised."""
-_MISSING = {LABEL: "−1", LABELS: "all 0", TARGET: "NaN", TEXT: "''"}
-"""Value of a target that is missing."""
 _POSITIONS_A_STEP = 64
 """Positions found at a time where records come one by one."""
 
@@ -44,8 +36,9 @@ def load(request: Request) -> Any:
 
     `loaded` is the request, with the cache that "auto" has come to.
     """
-    subset = open_request(request)
-    request = replace(request, cache=cache_of(subset, request) or False)
+    subset = opened(request)
+    if not subset.is_cache:
+        request = replace(request, cache="memory" if subset.rows is not None else False)
     dataset = make_dataset(subset, request)
     dataset.loaded = request
     dataset.class_names = subset.class_names
@@ -74,7 +67,7 @@ def distribute(strategy: Any, request: Request) -> Any:
             drop_remainder=request.drop_remainder or not request.config.pad_batches,
             read_config=replace(request.config, input_context=context),
         )
-        subset = open_request(own)
+        subset = opened(own)
         hosts.append((subset, own.config.replicas))
         return make_dataset(subset, own)
 
@@ -83,6 +76,25 @@ def distribute(strategy: Any, request: Request) -> Any:
     distributed = stepped(distributed, replicas)
     distributed.class_names = subset.class_names
     return distributed
+
+
+def opened(request: Request) -> Subset:
+    """Return the records of a request, decoded where it asks for a cache, which is filled here.
+
+    In the caller's thread, so that Ctrl-C ends it: TensorFlow's threads hear of no signal.
+    """
+    subset = open_request(request)
+    kept = cache_of(subset, request)
+    if not kept:
+        return subset
+    if kept != "memory":
+        # Once decoded, never again: from here on the shards are those of the cache. The order is
+        # that of the records, so it is the same with and without.
+        return twins(subset, request, Path(kept))
+    size = subset.image_size(request)
+    batch_size = None if size is None else rows_a_turn(*size)
+    decoded = _plain(subset, request, batch_size)
+    return replace(subset, rows=memory_cache(decoded, subset.num_records, batch_size))
 
 
 def make_dataset(
@@ -94,7 +106,7 @@ def make_dataset(
     is the next epoch. Raises as `reader.load` says.
     """
     config = request.config
-    _advise(subset, request)
+    advise(subset, request)
     total = None if cursor is not None or not config.assert_cardinality else _total(subset, request)
     dataset = _dataset(subset, request, cursor or _counter(request), total)
     if request.drop_remainder and total is not None and not request.repeat:
@@ -108,17 +120,11 @@ def make_dataset(
 def _dataset(
     subset: Subset, request: Request, cursor: Callable[[], Cursor], total: int | None
 ) -> Any:
-    kept = cache_of(subset, request)
-    if kept not in ("", "memory"):
-        # Once decoded, never again: from here on the shards are those of the cache. The order is
-        # that of the records, so it is the same with and without.
-        subset = twins(subset, request, Path(kept))
     reading = Reading(subset, subset.order(request), request, cursor)
     decoder = Decoder(subset.schema, request)
     finish = Finisher(request, subset.schema.target, reading.order.key)
-    if kept == "memory":
-        held = MemoryCache(lambda: _plain(subset, request), subset.num_records)
-        dataset = _by_position(reading, finish, held.rows, total)
+    if subset.rows is not None:
+        dataset = _by_position(reading, finish, subset.rows, total)
     elif not subset.records.is_remote and is_faster(subset.schema, request):
         filled = Filled(subset.records, decoder, request)
         dataset = _by_position(reading, finish, filled.batch, total, filled.num_parallel_calls)
@@ -202,11 +208,12 @@ def _in_order(request: Request) -> bool | None:
     return True if request.repeat else None
 
 
-def _plain(subset: Subset, request: Request) -> Any:
-    """Return the dataset of what a request decodes, one by one, once and in order."""
+def _plain(subset: Subset, request: Request, batch_size: int | None) -> Any:
+    """Return the dataset of what a request decodes, once and in order."""
     plain = replace(
         request,
-        batch_size=None,
+        batch_size=batch_size,
+        drop_remainder=False,
         shuffle=False,
         repeat=False,
         augment=None,
@@ -239,42 +246,6 @@ def _tagged(decode: Callable[..., Any], finish: Finisher) -> Callable[..., Any]:
 def _untagged(finish: Finisher) -> Callable[..., Any]:
     """Return the function for elements without a tag; tf.data unpacks a pair into arguments."""
     return lambda *element: finish(element if len(element) > 1 else element[0])
-
-
-def _advise(subset: Subset, request: Request) -> None:
-    """Warn of each thing that a request would do better without."""
-    for line in _lines(subset, request):
-        warnings.warn(line, Advice, stacklevel=_level_of_caller())
-
-
-def _level_of_caller() -> int:
-    """Return how many calls above `_advise` the one stands that is not of this package."""
-    level, frame = 0, inspect.currentframe()
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("shardprep."):
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-def _lines(subset: Subset, request: Request) -> Iterator[str]:
-    schema = subset.schema
-    stored, asked = schema.image_size, request.config.image_size
-    if stored and asked and math.prod(stored) >= _TOO_LARGE * math.prod(asked):
-        size = f"{asked[1]}x{asked[0]}"
-        yield (
-            f"images of {stored[1]}x{stored[0]} are decoded to be shrunk to {size}; build the set "
-            f"with --size {size}, or cache it"
-        )
-    if request.config.service and request.is_shuffled and not request.repeat:
-        yield "a service gives every epoch the same order; use repeat=True and steps_per_epoch"
-    if not request.as_supervised or schema.target is None:
-        return
-    for name, split in subset.manifest.splits.items():
-        if split.num_unlabelled and any(one.name in subset.shards for one in split.shards):
-            yield (
-                f"{split.num_unlabelled:,} of {split.num_records:,} records of {name} have no "
-                f"{schema.target} ({_MISSING[schema.target]}), which fit and evaluate count all "
-                "the same; to predict, pass as_supervised=False, which yields their names as well"
-            )
 
 
 def _options(request: Request) -> Any:

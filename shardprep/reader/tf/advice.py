@@ -1,0 +1,59 @@
+"""What a call of the reader is warned of: it works, but slower or worse than it need be."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from typing import TYPE_CHECKING
+
+from shardprep.dataset.schema import LABEL, LABELS, TARGET, TEXT
+from shardprep.reader.options import Advice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardprep.reader.options import Request
+    from shardprep.reader.subset import Subset
+
+_TOO_LARGE = 4
+"""Ratio of stored pixels to pixels asked for, from which another set is advised."""
+_MISSING = {LABEL: "−1", LABELS: "all 0", TARGET: "NaN", TEXT: "''"}
+"""Value of a target that is missing."""
+
+
+def advise(subset: Subset, request: Request) -> None:
+    """Warn of each thing that a request would do better without."""
+    for line in _lines(subset, request):
+        warnings.warn(line, Advice, stacklevel=_level_of_caller())
+
+
+def _level_of_caller() -> int:
+    """Return how many calls above `advise` the one stands that is not of this package."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("shardprep."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _lines(subset: Subset, request: Request) -> Iterator[str]:
+    schema = subset.schema
+    stored, asked = schema.image_size, request.config.image_size
+    is_cached = subset.is_cache or subset.rows is not None
+    if stored and asked and not is_cached and math.prod(stored) >= _TOO_LARGE * math.prod(asked):
+        size = f"{asked[1]}x{asked[0]}"
+        yield (
+            f"images of {stored[1]}x{stored[0]} are decoded to be shrunk to {size}; build the set "
+            f"with --size {size}, or cache it"
+        )
+    if request.config.service and request.is_shuffled and not request.repeat:
+        yield "a service gives every epoch the same order; use repeat=True and steps_per_epoch"
+    if not request.as_supervised or schema.target is None:
+        return
+    for name, split in subset.manifest.splits.items():
+        if split.num_unlabelled and any(one.name in subset.shards for one in split.shards):
+            yield (
+                f"{split.num_unlabelled:,} of {split.num_records:,} records of {name} have no "
+                f"{schema.target} ({_MISSING[schema.target]}), which fit and evaluate count all "
+                "the same; to predict, pass as_supervised=False, which yields their names as well"
+            )
