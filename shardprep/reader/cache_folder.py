@@ -10,11 +10,11 @@ import fcntl
 import re
 from typing import TYPE_CHECKING
 
-from shardprep.dataset.folder import INDEX_DIR
+from shardprep.dataset.folder import INDEX_DIR, index_name
 from shardprep.errors import BusyError, DatasetError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from shardprep.dataset.manifest import Shard
@@ -46,6 +46,15 @@ def alone(folder: Path, *, waits: bool = True) -> Iterator[None]:
         yield
 
 
+def forget(folder: Path, shards: Iterable[Shard]) -> None:
+    """Remove the twins of some shards from a folder that is held, and the folder with the last."""
+    for shard in shards:
+        (folder / twin_name(shard)).unlink(missing_ok=True)
+        (folder / index_name(twin_name(shard))).unlink(missing_ok=True)
+    if not any(_FILE.fullmatch(path.name) for path in folder.iterdir()):
+        _remove_empty(folder)
+
+
 def clear(place: Path) -> int:
     """Remove all twins below a folder, and nothing else; return the bytes they had.
 
@@ -74,8 +83,12 @@ def _clear(folder: Path) -> int:
             if _FILE.fullmatch(path.name) and path.is_file():
                 num_bytes += path.lstat().st_size
                 path.unlink()
-        (folder / _LOCK).unlink()
+        _remove_empty(folder)
+    return num_bytes
+
+
+def _remove_empty(folder: Path) -> None:
+    (folder / _LOCK).unlink()
     with contextlib.suppress(OSError):  # something else lies there
         (folder / INDEX_DIR).rmdir()
         folder.rmdir()
-    return num_bytes

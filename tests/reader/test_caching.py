@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -24,6 +25,7 @@ from shardprep import reader
 from shardprep.errors import BusyError, DatasetError
 from shardprep.reader import BadRecord, ReadConfig
 from shardprep.reader.tf import caching
+from shardprep.storage.atomic_file import DurableFile
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.program import Program
 
@@ -162,6 +164,49 @@ def test_a_cache_that_cannot_be_written_is_refused(whole: Path, tmp_path: Path) 
     write(tmp_path / "taken", b"a file")
     with pytest.raises(DatasetError, match="give cache another folder"):
         reader.load(whole, batch_size=8, cache=tmp_path / "taken")
+
+
+def test_a_cache_that_does_not_fit_is_refused_before_it_is_written(
+    whole: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs what it has when it is made, to a few per cent, and a reserve of 1 MiB."""
+    needed = sum(one.stat().st_size for one in made.rglob("*") if one.is_file())
+    place = tmp_path / "a" / "cache"
+    usage = shutil.disk_usage(tmp_path)
+    for free in (0, (1 << 20) + needed * 95 // 100):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
+        with pytest.raises(DatasetError) as caught:
+            reader.load(whole, batch_size=8, cache=place)
+        said = f"{place}: the decoded images do not fit: "
+        assert str(caught.value).startswith(said)
+        assert str(caught.value).endswith(" left; free some, or give cache another folder")
+        assert not list(tmp_path.iterdir())
+    usage = usage._replace(free=(1 << 20) + needed * 110 // 100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    reader.load(whole, batch_size=8, cache=place)
+
+
+def test_a_disk_that_fills_up_keeps_nothing_of_a_new_cache(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was there before, of other slices, stays."""
+    left = [500_000]
+
+    def write_some(self: DurableFile, data: bytes) -> None:
+        left[0] -= len(data)
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.stream.write(data)
+
+    reader.load(whole, "train[:5]", batch_size=8, cache=tmp_path / "slice")
+    before = {one: one.read_bytes() for one in files(tmp_path / "slice")}
+    monkeypatch.setattr(DurableFile, "write", write_some)
+    for name in ("new", "slice"):
+        left[0] = 60 * 16 * 12 * 3 // 2
+        with pytest.raises(DatasetError, match=r"cannot be written \(No space left on device\)"):
+            reader.load(whole, batch_size=8, cache=tmp_path / name)
+    assert not list((tmp_path / "new").iterdir())
+    assert {one: one.read_bytes() for one in files(tmp_path / "slice")} == before
 
 
 def test_a_cache_is_cleared_and_nothing_else(whole: Path, made: Path, place: Path) -> None:

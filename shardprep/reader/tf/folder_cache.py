@@ -7,12 +7,14 @@ shards with an index, read as any other. A twin that is missing or cut short is 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import tensorflow as tf
 
 from shardprep.dataset import example
@@ -20,8 +22,8 @@ from shardprep.dataset.folder import index_name
 from shardprep.dataset.index import read_index
 from shardprep.dataset.schema import IMAGE
 from shardprep.dataset.tfrecord import frame
-from shardprep.errors import DatasetError
-from shardprep.reader.cache_folder import alone, twin_name
+from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.cache_folder import alone, forget, twin_name
 from shardprep.reader.records import open_records
 from shardprep.reader.splits import ShardSlice
 from shardprep.reader.tf.bad_records import GoodRecords
@@ -29,6 +31,7 @@ from shardprep.reader.tf.caching import Progress
 from shardprep.reader.tf.decode import Decoder
 from shardprep.reader.tf.records import Reading
 from shardprep.storage.atomic_file import DurableFile, write_durably
+from shardprep.storage.space import shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 
 _FORMAT = 2
 """Number in the names of folders; another one makes all caches anew."""
+_FRAME_BYTES = 64
+"""Bytes of the frame of a record, its line in the index, and of lengths that have more digits."""
 _log = logging.getLogger("shardprep.reader")
 
 
@@ -50,7 +55,8 @@ def twins(subset: Subset, request: Request, place: Path) -> Subset:
     all caches.
 
     Raises:
-        DatasetError: images differ in size, the folder cannot be written to, or a record is bad.
+        DatasetError: images differ in size, they do not fit on the disk, the folder cannot be
+            written to, or a record is bad.
 
     """
     size = subset.image_size(request)
@@ -64,7 +70,7 @@ def twins(subset: Subset, request: Request, place: Path) -> Subset:
     made_with = (_FORMAT, tf.__version__, (size, subset.schema.image.encoding, skips))
     folder = place / hashlib.sha256(repr(made_with).encode()).hexdigest()[:16]
     try:
-        _make(folder, subset, request)
+        _make(folder, subset, request, size)
         made = {name: _twin(folder, shard) for name, shard in subset.shards.items()}
     except OSError as error:
         raise DatasetError(
@@ -104,23 +110,43 @@ def _decoded_twin(
     )
 
 
-def _make(folder: Path, subset: Subset, request: Request) -> None:
-    """Make the twins that are not in the folder."""
+def _make(folder: Path, subset: Subset, request: Request, size: tuple[int, int]) -> None:
+    """Make the twins that are not in the folder; none, where the disk has no room for all."""
     shards = subset.shards.values()
-    (folder / index_name("x")).parent.mkdir(parents=True, exist_ok=True)
-    if all(_is_whole(folder, shard) for shard in shards):
+    missing = [shard for shard in shards if not _is_whole(folder, shard)]
+    if not missing:
         return
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    if lacking := shortage(there, _num_bytes(subset, missing, size)):
+        what = f"the decoded images do not fit: {lacking}"
+        raise DatasetError(str(folder.parent), what, "free some, or give cache another folder")
+    (folder / index_name("x")).parent.mkdir(parents=True, exist_ok=True)
     with alone(folder):
         missing = [shard for shard in shards if not _is_whole(folder, shard)]
         begin = time.perf_counter()
         number = sum(shard.num_records for shard in missing)
         progress = Progress(number, str(folder))
-        for shard in missing:
-            whole = _whole(subset, shard)
-            _write_twin(folder, shard, progress.over(_decoded(whole, request)))
+        try:
+            for shard in missing:
+                whole = _whole(subset, shard)
+                _write_twin(folder, shard, progress.over(_decoded(whole, request)))
+        except OSError:
+            forget(folder, missing)  # a part of them would fill a disk that is full
+            raise
         if missing:
             seconds = time.perf_counter() - begin
             _log.info("decoded %d images to %s in %.1f s", number, folder, seconds)
+
+
+def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> int:
+    """Return about the bytes of the twins of shards: what lies beside an image is as in one."""
+    (record,) = subset.records.read(np.zeros(1, np.int64))
+    beside = _FRAME_BYTES
+    with contextlib.suppress(RecordError):  # a bad one is told of when its turn comes
+        if not isinstance(record, RecordError):
+            images = example.decode(bytes(record)).get(IMAGE, ())
+            beside += len(record) - sum(len(one) for one in images if isinstance(one, bytes))
+    return sum(one.num_records for one in shards) * (size[0] * size[1] * 3 + beside)
 
 
 def _whole(subset: Subset, shard: Shard) -> Subset:
