@@ -120,8 +120,12 @@ def iterate(request: Request) -> Batches:
     """Return the batches of `load` with a place that `state_dict()` saves in a few numbers.
 
     Each `for` loop is an epoch, or the rest of the one in which the state was saved: exactly the
-    batches that were left. The options are those of `load`, except `repeat`. No record before the
-    place is read again; with `shuffle=N`, the order up to it is drawn again.
+    batches that were left. They are a `tf.data.Dataset`: `fit` takes them, and `ResumeInEpoch`
+    saves their place with the weights. What TensorFlow draws itself, for `fit` or for what is made
+    of them by `map`, is an epoch each time, and is not counted by `state_dict()`.
+
+    The options are those of `load`, except `repeat`. No record before the place is read again; with
+    `shuffle=N`, the order up to it is drawn again.
 
     Raises:
         DatasetError: as `load`; or `repeat` or a service is given: a service has its own order.

@@ -66,7 +66,7 @@ def model_of(seed=0, units=4, optimizer="adam", **options):
 )  # fmt: skip
 names: dict[str, Any] = {}
 exec(MODEL, names)
-model_of = names["model_of"]
+model_of, Seen = names["model_of"], names["Seen"]
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -149,6 +149,43 @@ def test_fit_takes_what_iterate_returns(folder: Path) -> None:
     loaded = model_of()
     loaded.fit(reader.load(folder, batch_size=BATCH_SIZE, seed=1), epochs=3, verbose=0)
     assert same(model, loaded)
+
+
+def test_what_is_made_of_the_batches_has_an_epoch_each_time(folder: Path) -> None:
+    """And a loop that is left early goes on, though TensorFlow reads ahead."""
+    loaded = reader.load(folder, batch_size=BATCH_SIZE, seed=1)
+    wanted = [[labels.numpy().tolist() for _, labels in loaded] for _ in range(3)]
+    labels = batches(folder).map(lambda _, labels: labels)
+    assert [[one.numpy().tolist() for one in labels] for _ in range(3)] == wanted
+    data = batches(folder)
+    for start in (0, 2):
+        iterator = iter(data)
+        found = [next(iterator)[1].numpy().tolist() for _ in range(2)]
+        assert found == wanted[0][start : start + 2]
+    assert data.state_dict()["batch"] == 4
+    rest = [labels.numpy().tolist() for _, labels in data]
+    assert rest == wanted[0][4:]
+    assert [labels.numpy().tolist() for _, labels in data] == wanted[1]
+
+
+def test_the_weights_may_be_small_floats_and_the_stall_is_measured(
+    folder: Path, tmp_path: Path
+) -> None:
+    def small() -> Any:
+        keras.utils.set_random_seed(0)
+        layers = [keras.layers.Flatten(dtype="bfloat16"), keras.layers.Dense(2, dtype="bfloat16")]
+        model = keras.Sequential([Seen(), *layers])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(
+            keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), loss, jit_compile=False
+        )
+        return model
+
+    meter = reader.StallMeter(verbose=False)
+    whole = fit(batches(folder), tmp_path / "whole", meter, model=small())
+    with pytest.raises(BrokenError):
+        fit(batches(folder), tmp_path / "s", meter, Breaking(17), model=small(), save_every=4)
+    assert same(whole, fit(batches(folder), tmp_path / "s", meter, model=small()))
 
 
 @pytest.mark.parametrize(
