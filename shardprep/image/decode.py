@@ -10,6 +10,7 @@ import simplejpeg
 from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 
 from shardprep.image.color import convert_in_place, rgb_pixels, srgb_transform
+from shardprep.image.placement import UPRIGHT, turned
 from shardprep.image.truncation import without_cut_segment
 from shardprep.profiling import stage
 
@@ -29,7 +30,6 @@ icon holds images whose size its header does not tell."""
 Image.MAX_IMAGE_PIXELS = None  # the limit is ImageSpec.max_pixels, checked on the header
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # one long comment is no fault
 
-_UPRIGHT = 1
 _JPEGS = ("JPEG", "MPO")
 _FAST_MODES = ("RGB", "L")
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
@@ -41,6 +41,8 @@ class Decoded(NamedTuple):
     pixels: Pixels
     is_srgb: bool
     """Whether no color profile was applied."""
+    orientation: int = UPRIGHT
+    """EXIF orientation that was applied, 1 to 8."""
     damage: str = ""
     """Fault that the decoder got over, in words; "" for none."""
 
@@ -77,13 +79,14 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
         else:
             if transform is not None:
                 convert_in_place(pixels, transform)
-            return Decoded(_turned(pixels, _orientation(image)), transform is None)
-    return Decoded(_decode_by_pillow(image, spec), transform is None, damage)
+            turn = _orientation(image)
+            return Decoded(_upright(pixels, turn), transform is None, turn)
+    return _decode_by_pillow(image, spec)._replace(is_srgb=transform is None, damage=damage)
 
 
 @stage("decode")
-def recover(data: bytes, spec: ImageSpec) -> Pixels | None:
-    """Return the pixels of a file that ends early, None where nothing can be decoded.
+def recover(data: bytes, spec: ImageSpec) -> Decoded | None:
+    """Return what is there of a file that ends early, None where nothing can be decoded.
 
     Missing pixels are grey in a JPEG, else black, or the background in an image with transparency.
     """
@@ -93,14 +96,15 @@ def recover(data: bytes, spec: ImageSpec) -> Pixels | None:
         image = open_image(data)
         if image.format in _JPEGS:
             image = open_image(without_cut_segment(data))
-        pixels = _decode_by_pillow(image, spec)
+        decoded = _decode_by_pillow(image, spec)
     except MemoryError:
         raise
     except Exception:  # decoders raise anything; the first error has been told
         return None
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = before
-    return None if (pixels == pixels[0, 0]).all() else pixels
+    pixels = decoded.pixels
+    return None if (pixels == pixels[0, 0]).all() else decoded
 
 
 def decode_jpeg(data: bytes, height: int, width: int, scale: int) -> Pixels:
@@ -123,15 +127,16 @@ decode_ordinary = stage("decode")(decode_jpeg)
 """Does what `decode` does, for a JPEG that has nothing but pixels."""
 
 
-def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Pixels:
+def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
     if image.format == "PNG":
         _scale_colour_key(image)
+    before = _orientation(image) if image.format == "TIFF" else None
     image.load()
     pixels = rgb_pixels(image, spec, srgb_transform(image))
     # Not asked before: a PNG may have it behind its pixels, and Pillow turns a TIFF as it loads it.
     turn = _orientation(image)
     image.close()
-    return _turned(pixels, turn)
+    return Decoded(_upright(pixels, turn), is_srgb=False, orientation=before or turn)
 
 
 def is_plain(data: bytes, image: Image.Image) -> bool:
@@ -139,7 +144,7 @@ def is_plain(data: bytes, image: Image.Image) -> bool:
 
     Given that nothing was damaged and no profile applied; the image may be closed.
     """
-    if image.mode != "RGB" or "transparency" in image.info or _orientation(image) != _UPRIGHT:
+    if image.mode != "RGB" or "transparency" in image.info or _orientation(image) != UPRIGHT:
         return False
     if image.format == "PNG":  # Pillow forgives a missing end and wrong checksums, TensorFlow not
         if not data.endswith(_PNG_END):
@@ -159,19 +164,12 @@ def _orientation(image: Image.Image) -> int:
     except MemoryError:
         raise
     except Exception:  # what is wrong with the metadata is no fault of the picture
-        return _UPRIGHT
-    return turn if isinstance(turn, int) and 1 <= turn <= 8 else _UPRIGHT
+        return UPRIGHT
+    return turn if isinstance(turn, int) and 1 <= turn <= 8 else UPRIGHT
 
 
-def _turned(pixels: Pixels, turn: int) -> Pixels:
-    """Apply an orientation."""
-    if turn == _UPRIGHT:
-        return pixels
-    if turn >= 5:
-        pixels = pixels.transpose(1, 0, 2)
-    rows = slice(None, None, -1) if turn in (3, 4, 7, 8) else slice(None)
-    columns = slice(None, None, -1) if turn in (2, 3, 6, 7) else slice(None)
-    return np.ascontiguousarray(pixels[rows, columns])
+def _upright(pixels: Pixels, turn: int) -> Pixels:
+    return pixels if turn == UPRIGHT else np.ascontiguousarray(turned(pixels, turn))
 
 
 def _scale_colour_key(image: Image.Image) -> None:

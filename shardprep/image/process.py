@@ -26,6 +26,7 @@ from shardprep.image.decode import (
     scalable_size,
 )
 from shardprep.image.jpeg_header import ordinary_jpeg
+from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.resample import resize
 from shardprep.image.signatures import description, is_broken_image
 from shardprep.image.spec import fitted_size
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 RejectionKind = Literal[
     "not_an_image", "undecodable", "truncated", "too_many_pixels", "too_small", "too_elongated",
-    "unreadable", "crashed", "timeout",
+    "unreadable", "crashed", "timeout", "bad_annotation", "bad_mask",
 ]  # fmt: skip
 
 _DCT_SCALES = (8, 4, 2)
@@ -77,6 +78,8 @@ class ProcessedImage:
     height: int
     width: int
     original: Original
+    placement: Placement
+    """Map from the original to the stored pixels, for what is known of places in it."""
     damage: str = ""
     """Fault of a stored image, in words; "" for none."""
     is_dark: bool = False
@@ -127,12 +130,12 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
         return None  # a fault of the header would come first
     if spec.format == "keep" and not jpeg.is_grey and _is_fitted(size, spec):
         decode_ordinary(data, *size, _PROOF_SCALE)
-        return ProcessedImage(data, *size, original)
+        return ProcessedImage(data, *size, original, Placement.whole(size))
     pixels = decode_ordinary(data, *size, _dct_scale(size, spec))
-    fitted = _fit(pixels, spec)
-    height, width = fitted.shape[:2]
-    stored = _encode(fitted, original, spec)
-    return ProcessedImage(stored, height, width, original, is_dark=_is_dark(pixels))
+    placement = Placement.fit(pixels.shape[:2], spec)
+    stored = _encode(_fit(pixels, placement, spec), original, spec)
+    placement = placement.of_file(size, UPRIGHT)
+    return ProcessedImage(stored, *placement.size, original, placement, is_dark=_is_dark(pixels))
 
 
 def _unopened(data: bytes, error: Exception) -> Rejection:
@@ -184,24 +187,29 @@ def _process(
 ) -> ProcessedImage | Rejection:
     is_kept = _is_kept(data, image, original, spec)
     scale = _PROOF_SCALE if is_kept else _dct_scale(scalable_size(image), spec)
+    size = original.height, original.width
     try:
-        pixels, is_srgb, damage = decode(data, image, scale, spec)
+        decoded = decode(data, image, scale, spec)
     except Exception as error:
         if _is_out_of_memory(error) or not is_cut(data, error):
             raise
         found = recover(data, spec) if spec.truncated == "recover" else None
         if found is None:
             return Rejection("truncated", _CUT[spec.truncated], original)
-        pixels, is_srgb, damage = found, False, "recovered: the file ends before its image does"
+        decoded = found._replace(damage="recovered: the file ends before its image does")
+    pixels, damage = decoded.pixels, decoded.damage
     if is_kept and not damage:
-        return ProcessedImage(data, original.height, original.width, original)
-    fitted = _fit(pixels, spec)
-    height, width = fitted.shape[:2]
-    untouched = fitted is pixels and (height, width) == (original.height, original.width)
-    if spec.format == "keep" and untouched and is_srgb and not damage and is_plain(data, image):
-        return ProcessedImage(data, height, width, original)
+        return ProcessedImage(data, *size, original, Placement.whole(size))
+    placement = Placement.fit(pixels.shape[:2], spec)
+    fitted = _fit(pixels, placement, spec)
+    is_turned = decoded.orientation >= 5 and image.format != "TIFF"
+    placement = placement.of_file(size[::-1] if is_turned else size, decoded.orientation)
+    untouched = fitted is pixels and placement.size == size
+    is_sound = decoded.is_srgb and not damage
+    if spec.format == "keep" and untouched and is_sound and is_plain(data, image):
+        return ProcessedImage(data, *size, original, placement)
     stored = _encode(fitted, original, spec)
-    return ProcessedImage(stored, height, width, original, damage, _is_dark(pixels))
+    return ProcessedImage(stored, *placement.size, original, placement, damage, _is_dark(pixels))
 
 
 def _is_dark(pixels: Pixels) -> bool:
@@ -242,28 +250,15 @@ def _is_fitted(size: tuple[int, int], spec: ImageSpec) -> bool:
 
 
 @stage("resize")
-def _fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
-    """Return the pixels at the size the spec asks for; the very same array if it is that already.
-
-    A central crop is taken from the input, not after the resize: fewer pixels to filter.
-    """
-    height, width = pixels.shape[:2]
-    if spec.size is None:
-        return pixels
-    to_height, to_width = spec.size if spec.fit == "crop" else fitted_size(height, width, spec)
-    if (height, width) != (to_height, to_width):
-        box_width, box_height = float(width), float(height)
-        if spec.fit == "crop":
-            box_width = min(width, height * to_width / to_height)
-            box_height = min(height, width * to_height / to_width)
-        left, top = (width - box_width) / 2, (height - box_height) / 2
-        box = (left, top, left + box_width, top + box_height)
-        pixels = resize(pixels, (to_height, to_width), box)
-    if spec.fit == "pad" and pixels.shape[:2] != spec.size:
-        canvas = np.empty((*spec.size, 3), np.uint8)
+def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec) -> Pixels:
+    """Return the stored pixels; the very same array where nothing is to be done."""
+    if pixels.shape[:2] != placement.fitted:
+        pixels = resize(pixels, placement.fitted, placement.box)
+    if placement.fitted != placement.size:
+        canvas = np.empty((*placement.size, 3), np.uint8)
         canvas[:] = spec.background
-        top, left = (spec.size[0] - to_height) // 2, (spec.size[1] - to_width) // 2
-        canvas[top : top + to_height, left : left + to_width] = pixels
+        (top, left), (height, width) = placement.corner, placement.fitted
+        canvas[top : top + height, left : left + width] = pixels
         return canvas
     return pixels
 

@@ -1,0 +1,118 @@
+"""Annotations: what a source says of one image beside its class. Values, no files and no pixels.
+
+All coordinates are those of the image as it was annotated: x to the right, y down, in pixels, where
+0, 0 is the outer corner of the first pixel; or shares of its width and height.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+RunOrder = Literal["column", "row", "relative"]
+"""Order of the pixels that pairs of run lengths count, from 1: down the columns, along the rows, or
+down the columns with each start counted from the end of the run before."""
+Frame = Literal["upright", "stored"]
+"""The image that was annotated: turned as its EXIF orientation says, or as its bytes have it."""
+IGNORE = 255
+"""Value of mask pixels that belong to no class and that training leaves out, in 8 bits."""
+IGNORE_16 = 65_535
+"""The same in the masks of 16 bits that more than 254 classes need."""
+_MAX_CLASSES_8 = 254
+"""Number of classes that masks of 8 bits can hold."""
+
+
+class Polygons(NamedTuple):
+    """The parts of one object: the union of their inner areas, without holes."""
+
+    rings: tuple[Floats, ...]
+    """x, y of the corners of each part, float64[n, 2]."""
+
+
+class Runs(NamedTuple):
+    """A mask as text: pairs of start and length, as in Kaggle's tables."""
+
+    text: str
+    order: RunOrder
+
+
+class Counts(NamedTuple):
+    """A mask as COCO's counts, down the columns, which begin with the pixels outside."""
+
+    counts: str | tuple[int, ...]
+    """Compressed text, or numbers of pixels."""
+    size: tuple[int, int]
+    """Height and width."""
+
+
+Outline = Polygons | Runs | Counts | None
+"""The shape of an object; None where only its box is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """The objects of one image, in the order of the source."""
+
+    boxes: Floats = field(default_factory=lambda: np.empty((0, 4)))
+    """x and y of the first corner, x and y of the second, float64[n, 4]; NaN where an object has an
+    outline alone."""
+    labels: tuple[int, ...] = ()
+    """Class index of each object; in a set of masks in files, of each file."""
+    crowds: tuple[bool, ...] = ()
+    """Whether each object is a crowd of several; () where the source does not say it."""
+    outlines: tuple[Outline, ...] = ()
+    """Outline of each object; () where the source has boxes alone."""
+    size: tuple[int, int] | None = None
+    """Height and width of the annotated image in pixels; None where the source does not say it."""
+    is_relative: bool = False
+    """Whether coordinates are shares, 0 to 1, of width and height."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Objects that are left out already, by reason."""
+    fault: str = ""
+    """Reason for which the annotations of this image cannot be read; "" for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationSpec:
+    """The form in which annotations are stored."""
+
+    boxes: bool = False
+    masks: Literal["none", "classes", "instances"] = "none"
+    """Nothing, one mask of class indices an image, or one mask of 0 and 1 an object."""
+    crowds: bool = False
+    num_classes: int = 1
+    values: Mapping[int, int] | Mapping[tuple[int, int, int], int] | None = None
+    """Value or RGB colour of a pixel in a mask file → class index or `ignore`; None: values are
+    class indices or `ignore` already. Other values are a fault of the mask."""
+    is_binary: bool = False
+    """Mask files hold two values, of which what is above half is the object."""
+    background: int = 0
+    """Class index where no object is, and beside padded images; `ignore` where there is none."""
+    min_visible: float = 0.1
+    """Share of an object's area inside the stored image below which it is dropped."""
+    frame: Frame | None = None
+    """Frame of all annotations; None to tell it by their size, upright where that is no help."""
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether objects are stored one by one, with their boxes."""
+        return self.boxes or self.masks == "instances"
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether masks of classes have 16 bits."""
+        return self.num_classes > _MAX_CLASSES_8
+
+    @property
+    def ignore(self) -> int:
+        """Value of mask pixels that belong to no class: `IGNORE` or `IGNORE_16`."""
+        return IGNORE_16 if self.is_wide else IGNORE

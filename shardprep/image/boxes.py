@@ -1,0 +1,144 @@
+"""Boxes: from the annotated image to the stored one, and the reasons for which one is dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from shardprep.image.annotation import Floats, Frame
+    from shardprep.image.placement import Placement
+
+    Flags = NDArray[np.bool_]
+
+Reason = Literal[
+    "", "not finite", "zero size", "outside", "unknown class", "repeated", "cut away", "too small",
+    "no outline",
+]  # fmt: skip
+"""Fate of an object: "" for a stored one, else the reason for which it is dropped."""
+_CODES: dict[Reason, int] = {reason: code for code, reason in enumerate(get_args(Reason))}
+
+_TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
+"""Pixels, and share of a side, by which a box may pass the edge uncounted: rounded numbers do."""
+_MIN_SIDE = 1.0
+"""Stored pixels of a side below which what a crop left of a box is dropped."""
+_FEW = 1000
+"""Number of boxes up to which a set finds out sooner than a sort that all of them differ."""
+_CUT = 1 - 1e-6
+"""Share of its area below which a box counts as cut."""
+
+
+@dataclass(slots=True)
+class Boxes:
+    """All objects of an image on their way to the record, in the order of the source."""
+
+    corners: Floats
+    """x, y, x, y in pixels of the stored image, not clipped to it, float64[n, 4]."""
+    labels: NDArray[np.int64]
+    is_clipped: Flags
+    """Whether a box passed the edge of its image by more than rounding does."""
+    reasons: NDArray[np.uint8]
+    """Code of the `Reason` for which each is dropped, 0 while it is not."""
+
+    @classmethod
+    def unplaced(cls, labels: Sequence[int]) -> Boxes:
+        """Return objects whose boxes are not known yet."""
+        number = len(labels)
+        return cls(
+            np.full((number, 4), np.nan),
+            np.array(labels, np.int64),
+            np.zeros(number, np.bool_),
+            np.zeros(number, np.uint8),
+        )
+
+    @property
+    def kept(self) -> Flags:
+        """Objects that are not dropped, bool[n]."""
+        found: Flags = self.reasons == 0
+        return found
+
+    @property
+    def dropped(self) -> dict[Reason, int]:
+        """Number of dropped objects by reason."""
+        counts = np.bincount(self.reasons).tolist()
+        return {reason: n for reason, n in zip(_CODES, counts, strict=False) if reason and n}
+
+    def drop(self, which: Flags, reason: Reason) -> None:
+        """Drop those of the objects that no other reason has dropped."""
+        self.reasons[which & self.kept] = _CODES[reason]
+
+    def drop_unknown(self, num_classes: int) -> None:
+        """Drop objects of a class that the dataset does not have."""
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < num_classes:
+            self.drop((self.labels < 0) | (self.labels >= num_classes), "unknown class")
+
+    def place(
+        self, boxes: Floats, size: tuple[int, int], frame: Frame, placement: Placement
+    ) -> None:
+        """Clip boxes to the annotated image and place them; drop those that it cannot have.
+
+        Height and width are those of the annotated image in the unit of the boxes, 1, 1 for shares.
+        """
+        height, width = size
+        edges = (width, height, width, height)
+        clipped = np.minimum(np.maximum(boxes, 0.0), edges)
+        if not (clipped[:, 2:] > clipped[:, :2]).all():  # NaN is not either
+            self.drop(_any(~np.isfinite(boxes)), "not finite")
+            self.drop(_any(boxes[:, 2:] <= boxes[:, :2]), "zero size")
+            self.drop(_any(clipped[:, 2:] <= clipped[:, :2]), "outside")
+        if not (clipped == boxes).all():
+            sides = placement.frame_size(frame)[::-1] * 2
+            tolerance = [
+                edge * max(_TOLERANCE, _TOLERANCE_PX / side)
+                for edge, side in zip(edges, sides, strict=True)
+            ]
+            self.is_clipped = _any(np.abs(clipped - boxes) > tolerance)
+        self.corners = placement.boxes(clipped, size, frame)
+
+    def drop_repeated(self, shapes: Sequence[int] = ()) -> None:
+        """Drop what has the box, the class and the shape of an object before it."""
+        if len(self.corners) <= _FEW and len(set(map(tuple, self.corners.tolist()))) == len(
+            self.corners
+        ):
+            return
+        kept = np.flatnonzero(self.kept)
+        columns = [self.labels, *self.corners.T]
+        if shapes:
+            columns.append(np.array(shapes, np.int64))
+        order = kept[np.lexsort([column[kept] for column in columns])]
+        is_repeated = np.ones(max(0, len(order) - 1), np.bool_)
+        for column in columns:
+            is_repeated &= column[order[1:]] == column[order[:-1]]
+        if is_repeated.any():
+            self.reasons[order[1:][is_repeated]] = _CODES["repeated"]
+
+    def shares(self, placement: Placement, min_visible: float) -> NDArray[np.float32]:
+        """Return all boxes as shares of the stored image, ymin, xmin, ymax, xmax.
+
+        Drops what a crop cut away: less than a pixel of a side, or less than `min_visible` of the
+        area is left.
+        """
+        corners = self.corners.reshape(-1, 2, 2)[:, :, ::-1]
+        shares = np.divide(corners, placement.size, order="C").reshape(-1, 4)
+        shares = np.minimum(np.maximum(shares, 0.0), 1.0)
+        if placement.is_cropped:
+            left_over = (shares[:, 2:] - shares[:, :2]) * placement.size
+            area = left_over.prod(axis=1)
+            whole = (self.corners[:, 2:] - self.corners[:, :2]).prod(axis=1)
+            is_little = _any(left_over < _MIN_SIDE) | (area < min_visible * whole)
+            self.drop(is_little & ~(area >= _CUT * whole), "cut away")
+        found = shares.astype(np.float32)
+        if not (found[:, 2:] > found[:, :2]).all():
+            self.drop(_any(found[:, 2:] <= found[:, :2]), "zero size")
+        return found
+
+
+def _any(rows: Flags) -> Flags:
+    found: Flags = np.logical_or.reduce(rows, axis=1)
+    return found

@@ -1,0 +1,225 @@
+"""A contact sheet: pictures with their boxes and masks drawn in, side by side in one image."""
+
+from __future__ import annotations
+
+import colorsys
+import io
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    Colour = tuple[int, int, int]
+    Array = np.ndarray[Any, Any]
+
+_PAPER, _INK, _FAINT = (255, 255, 255), (20, 20, 20), (120, 120, 120)
+_MARGIN, _LINE = 8, 18
+"""Pixels between tiles, and of a line of text."""
+_FONT_SIZE = 12
+_OPACITY = 0.45
+"""Share of a mask's colour in the pixels below it."""
+_UNPAINTED = frozenset(("background", "_background_"))
+"""Names of classes whose pixels stay as they are."""
+_MOST_BOXES = 1000
+"""Boxes that are drawn into a picture, the largest ones."""
+_FEW_BOXES = 15
+"""Boxes of a picture up to which each has its name; of more, those as wide as their names."""
+_MOST_CLASSES = 60
+"""Classes in the legend."""
+_COLOURS = (
+    *("e6194b", "3cb44b", "4363d8", "ffe119", "f58231", "911eb4", "42d4f4", "f032e6", "bfef45"),
+    *("469990", "9a6324", "fabed4", "800000", "aaffc3", "808000", "dcbeff", "000075", "ffd8b1"),
+)
+"""Colours of the first classes, RGB in hex: the distinct ones of Sasha Trubetskoy's list."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
+"""Turns of the colour wheel from one class to the next behind those: neighbours are far apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotatedPicture:
+    """A stored image with its boxes and masks."""
+
+    title: str
+    pixels: Array
+    """uint8[height, width, 3], RGB."""
+    boxes: Array = field(default_factory=lambda: np.empty((0, 4)))
+    """ymin, xmin, ymax, xmax of each object, 0 to 1, [n, 4]."""
+    labels: Sequence[int] = ()
+    """Class of each object; () where they have none."""
+    crowds: Sequence[int] = ()
+    """1 for each object that is a crowd; () where that is not known."""
+    masks: Sequence[bytes] = ()
+    """PNG of 0 and 1 of each object; () where there are none."""
+    mask: bytes = b""
+    """PNG of the class of each pixel; b"" for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Legend:
+    """The class names of a contact sheet."""
+
+    objects: tuple[str, ...] = ()
+    mask: tuple[str, ...] = ()
+
+
+def class_colour(label: int) -> Colour:
+    """Return the colour of a class, RGB: the same in every sheet."""
+    if 0 <= label < len(_COLOURS):
+        found = bytes.fromhex(_COLOURS[label])
+        return found[0], found[1], found[2]
+    red, green, blue = colorsys.hsv_to_rgb((label * _GOLDEN) % 1.0, 0.9 - 0.25 * (label % 2), 0.95)
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def draw_contact_sheet(
+    pictures: Iterable[AnnotatedPicture], legend: Legend, *, columns: int = 6, side: int = 320
+) -> Image.Image:
+    """Return the sheet of pictures, row by row, and the classes below them.
+
+    One picture at a time is asked for. `side` is the longer side of each in pixels.
+    """
+    tiles = [_tile(picture, legend, side) for picture in pictures]
+    columns = max(1, min(columns, len(tiles)))
+    rows = [tiles[at : at + columns] for at in range(0, len(tiles), columns)]
+    heights = [max(tile.height for tile in row) for row in rows]
+    below = _legend(legend, columns * (side + _MARGIN) - _MARGIN)
+    width = columns * (side + _MARGIN) + _MARGIN
+    height = sum(heights) + _MARGIN * (len(rows) + 2) + below.height
+    sheet = Image.new("RGB", (width, height), _PAPER)
+    top = _MARGIN
+    for row, row_height in zip(rows, heights, strict=True):
+        for number, tile in enumerate(row):
+            sheet.paste(tile, (_MARGIN + number * (side + _MARGIN), top))
+        top += row_height + _MARGIN
+    sheet.paste(below, (_MARGIN, top))
+    return sheet
+
+
+def _tile(picture: AnnotatedPicture, legend: Legend, side: int) -> Image.Image:
+    height, width = picture.pixels.shape[:2]
+    scale = side / max(height, width, 1)
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    # What is enlarged keeps its pixels, which tell how well a box fits.
+    resampling = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
+    image = Image.fromarray(picture.pixels).resize(size, resampling)
+    title = _shown(picture.title)
+    try:
+        image = _masked(image, picture, legend)
+    except Exception:  # decoders raise anything; the rest is worth seeing
+        title = f"(a mask cannot be read) {title}"
+    _draw_boxes(image, picture, legend)
+    tile = Image.new("RGB", (side, image.height + _LINE), _PAPER)
+    tile.paste(image, (0, 0))
+    number = len(picture.boxes)
+    count = f"{number:,} object{'' if number == 1 else 's'}"
+    if number > _MOST_BOXES:
+        count += f", {_MOST_BOXES:,} drawn"
+    draw, font = ImageDraw.Draw(tile), _font()
+    room = side - draw.textlength(f"  {count}", font)
+    while draw.textlength(title, font) > room and len(title) > 1:
+        title = f"…{title[2:]}" if title[0] == "…" else f"…{title[1:]}"
+    draw.text((0, image.height + 2), title, _INK, font)
+    if len(picture.boxes) or legend.objects:
+        draw.text((side, image.height + 2), count, _FAINT, font, anchor="ra")
+    return tile
+
+
+def _masked(image: Image.Image, picture: AnnotatedPicture, legend: Legend) -> Image.Image:
+    """Return a picture with its masks laid over it: those of objects where none is of classes."""
+    if not picture.mask and not picture.masks:
+        return image
+    pixels = np.asarray(image, np.float32).copy()
+    if picture.mask:
+        values = _scaled(picture.mask, picture, image.size)
+        for value in np.unique(values).tolist():
+            known = value < len(legend.mask)
+            if not known or legend.mask[value].lower() not in _UNPAINTED:
+                _blend(pixels, values == value, class_colour(value) if known else _INK)
+    for number, data in enumerate(() if picture.mask else picture.masks):
+        label = picture.labels[number] if number < len(picture.labels) else number
+        _blend(pixels, _scaled(data, picture, image.size) > 0, class_colour(label))
+    return Image.fromarray(pixels.round().astype(np.uint8))
+
+
+def _scaled(data: bytes, picture: AnnotatedPicture, size: tuple[int, int]) -> Array:
+    """Return the values of a mask in another size; ValueError where it is not of its image's."""
+    with Image.open(io.BytesIO(data), formats=("PNG",)) as mask:
+        if (mask.height, mask.width) != picture.pixels.shape[:2]:
+            raise ValueError("a mask of another size than its image")
+        return np.asarray(mask.resize(size, Image.Resampling.NEAREST))
+
+
+def _blend(pixels: Array, where: Array, colour: Colour) -> None:
+    pixels[where] = pixels[where] * (1 - _OPACITY) + np.array(colour) * _OPACITY
+
+
+def _draw_boxes(image: Image.Image, picture: AnnotatedPicture, legend: Legend) -> None:
+    draw, font = ImageDraw.Draw(image), _font()
+    boxes = np.nan_to_num(picture.boxes).clip(-1, 2) * ([image.height, image.width] * 2)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    largest = np.argsort(-areas, kind="stable")[:_MOST_BOXES]
+    corners = np.round(boxes).astype(int).tolist()
+    for number in largest.tolist():
+        top, left, bottom, right = corners[number]
+        bottom, right = max(top, bottom - 1), max(left, right - 1)
+        label = picture.labels[number] if number < len(picture.labels) else None
+        colour = class_colour(label or 0)
+        draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_INK)
+        draw.rectangle((left, top, right, bottom), outline=colour, width=2)
+        if label is not None and len(legend.objects) > 1:
+            name = _name(label, legend.objects)
+            if number < len(picture.crowds) and picture.crowds[number]:
+                name = f"{name} (crowd)"
+            if len(largest) <= _FEW_BOXES or draw.textlength(name, font) <= right - left:
+                _draw_name(draw, name, (left, top), colour, font)
+
+
+def _draw_name(draw: Any, name: str, at: tuple[int, int], colour: Colour, font: Any) -> None:
+    left, top = at[0], max(0, at[1] - _LINE + 4)
+    box = draw.textbbox((left + 2, top), name, font)
+    draw.rectangle((left, top, box[2] + 2, top + _LINE - 4), fill=colour)
+    is_light = sum(colour) > 3 * 140
+    draw.text((left + 2, top), name, _INK if is_light else _PAPER, font)
+
+
+def _legend(legend: Legend, width: int) -> Image.Image:
+    """Return the classes with their colours, in lines as wide as the sheet."""
+    draw, font = ImageDraw.Draw(Image.new("RGB", (1, 1))), _font()
+    entries: list[tuple[str, Colour | None]] = []
+    for title, names in (("objects:", legend.objects), ("mask:", legend.mask)):
+        entries += [(title, None)] if names else []
+        entries += [(_name(i, names), class_colour(i)) for i in range(len(names[:_MOST_CLASSES]))]
+        if len(names) > _MOST_CLASSES:
+            entries.append((f"… {len(names) - _MOST_CLASSES:,} more", None))
+    places, left, top = [], 0, 0
+    for text, colour in entries:
+        room = round(draw.textlength(text, font)) + (_LINE if colour else 0) + 14
+        if left and (left + room > width or text == "mask:"):
+            left, top = 0, top + _LINE
+        places.append((left, top))
+        left += room
+    image = Image.new("RGB", (width, top + _LINE), _PAPER)
+    draw = ImageDraw.Draw(image)
+    for (text, colour), (left, top) in zip(entries, places, strict=True):
+        if colour:
+            draw.rectangle((left, top + 2, left + 12, top + 14), colour, _INK)
+        draw.text((left + (_LINE if colour else 0), top + 1), text, _INK, font)
+    return image
+
+
+def _name(label: int, names: Sequence[str]) -> str:
+    return f"{label} {_shown(names[label])}" if 0 <= label < len(names) else f"{label}"
+
+
+def _shown(text: str) -> str:
+    """Return a text in one line; what the font may not have is "?"."""
+    return "".join(c if c.isprintable() and ord(c) < 0x250 else "?" for c in text)[:200]
+
+
+def _font() -> Any:
+    return ImageFont.load_default(_FONT_SIZE)

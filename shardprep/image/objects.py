@@ -1,0 +1,258 @@
+"""Objects: the annotation and the masks of one image as they are stored beside it.
+
+Boxes and masks go through the placement of the pixels. A box that cannot be stored is dropped and
+counted by reason; a mask that cannot be read rejects the image. Masks are drawn one at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardprep.image.annotation import Counts, Polygons
+from shardprep.image.boxes import Boxes
+from shardprep.image.mask_files import MaskFiles, fault_of, size_mismatch
+from shardprep.image.masks import MaskError, encode_mask, value_counts
+from shardprep.image.outlines import outline_mask
+from shardprep.image.process import Rejection
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from shardprep.image.annotation import Annotation, AnnotationSpec, Frame, Outline
+    from shardprep.image.placement import Labels, Placement
+
+_NONE = np.empty((0, 4), np.float32)
+_MAX_COPY = 16
+"""Pixels of the annotated copy of an image for each of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedObjects:
+    """The objects of an image as its record holds them: lists of equal length, in their order."""
+
+    boxes: NDArray[np.float32] = field(default_factory=lambda: _NONE)
+    """float32[n, 4]: ymin, xmin, ymax, xmax, shares of the stored image; 0 ≤ min < max ≤ 1."""
+    labels: tuple[int, ...] = ()
+    """Class index of each object."""
+    crowds: tuple[bool, ...] = ()
+    """Whether each is a crowd; () unless the spec has crowds."""
+    masks: tuple[bytes, ...] = ()
+    """A grey PNG of 0 and 1 for each object, of the stored size; () unless the spec has them."""
+    segmentation_mask: bytes = b""
+    """Grey PNG of class indices, of the stored size; b"" unless the spec has one."""
+    num_clipped: int = 0
+    """Stored boxes that passed the edge of the image by more than rounding does."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Objects that are not stored, by reason, those of the annotation included."""
+    pixels: Mapping[int, int] = field(default_factory=dict)
+    """Pixels of the segmentation mask by class index, padding included, without ignored ones."""
+    num_ignored: int = 0
+    """Pixels of the segmentation mask that belong to no class."""
+
+
+def place_objects(
+    annotation: Annotation, mask_files: Sequence[bytes], placement: Placement, spec: AnnotationSpec
+) -> PlacedObjects | Rejection:
+    """Return the objects of an image as they are stored, or the reason to leave the image out.
+
+    Mask files are the objects where masks of objects are stored, else layers of the class mask, of
+    which the later one wins; `annotation.labels` are theirs unless the annotation has boxes. The
+    rejection does not name the original. Never raises, whatever annotation and files hold.
+    """
+    if annotation.fault:
+        return Rejection("bad_annotation", annotation.fault)
+    frame = placement.frame(annotation.size, spec.frame)
+    if frame is None:
+        found = size_mismatch(annotation.size or (0, 0), placement)
+        return Rejection("bad_annotation", f"the annotation was made for an image {found}")
+    if spec.masks == "instances" and mask_files and len(annotation.boxes):
+        reason = f"{len(mask_files)} masks beside {len(annotation.boxes)} boxes of unknown order"
+        return Rejection("bad_annotation", reason)
+    labels = () if len(annotation.boxes) else annotation.labels
+    files = MaskFiles(mask_files, labels, placement, spec)
+    try:
+        return _Scene(annotation, files, placement, spec, frame).place()
+    except MaskError as error:
+        return Rejection("bad_mask", str(error))
+    except MemoryError:
+        return Rejection("crashed", "its masks need more memory than a worker may use")
+
+
+@dataclass(slots=True)
+class _Scene:
+    """One image with all that is known of it, and what is drawn of it so far."""
+
+    annotation: Annotation
+    files: MaskFiles
+    placement: Placement
+    spec: AnnotationSpec
+    frame: Frame
+    """Frame of the boxes, and of outlines without a size of their own."""
+    masks: dict[int, bytes] = field(default_factory=dict)
+    """Stored mask by place of the object in the list; b"" where no pixel is left of it."""
+
+    def place(self) -> PlacedObjects:
+        spec = self.spec
+        dropped: Counter[str] = Counter()
+        if self.annotation.dropped:
+            dropped.update(self.annotation.dropped)
+        mask, pixels = b"", {}
+        if spec.masks == "classes":
+            classes = self._class_mask(dropped)
+            counts = value_counts(classes)
+            pixels = {label: int(counts[label]) for label in np.flatnonzero(counts).tolist()}
+            mask = encode_mask(classes)
+        has_masks = spec.masks == "instances"
+        objects, shares = (
+            self._objects() if spec.boxes or has_masks else (Boxes.unplaced(()), _NONE)
+        )
+        kept = objects.kept
+        labels, crowds = objects.labels, self.annotation.crowds
+        crowds = crowds if len(crowds) == len(kept) else (False,) * len(kept)
+        if not kept.all():
+            dropped.update(objects.dropped)
+            shares, labels = shares[kept], labels[kept]
+            crowds = tuple(itertools.compress(crowds, kept.tolist()))
+        return PlacedObjects(
+            boxes=shares,
+            labels=tuple(labels.tolist()),
+            crowds=crowds if spec.crowds else (),
+            masks=tuple(self.masks[i] for i in np.flatnonzero(kept).tolist()) if has_masks else (),
+            segmentation_mask=mask,
+            num_clipped=int(np.count_nonzero(objects.is_clipped & kept)),
+            dropped=dict(dropped),
+            num_ignored=pixels.pop(spec.ignore, 0),
+            pixels=pixels,
+        )
+
+    def _objects(self) -> tuple[Boxes, NDArray[np.float32]]:
+        """Return all objects and their stored boxes, with the masks of those kept drawn."""
+        has_masks = self.spec.masks == "instances"
+        if has_masks and self.files.data:
+            objects, shapes = self._of_files()
+        else:
+            objects = self._of_annotation()
+            shapes = _numbered(map(_identity, self.annotation.outlines))
+        objects.drop_unknown(self.spec.num_classes)
+        objects.drop_repeated(shapes)
+        shares = objects.shares(self.placement, self.spec.min_visible)
+        if has_masks:
+            for i in np.flatnonzero(objects.kept).tolist():
+                if i not in self.masks:
+                    self._draw(i, *self._shape(i))
+            is_lost = np.array([self.masks.get(i) == b"" for i in range(len(shares))], np.bool_)
+            objects.drop(is_lost, "cut away" if self.placement.is_cropped else "too small")
+        return objects, shares
+
+    def _of_annotation(self) -> Boxes:
+        """Return the annotated objects; where only an outline is known, the box of its mask."""
+        annotation, has_masks = self.annotation, self.spec.masks == "instances"
+        objects = Boxes.unplaced(annotation.labels[: len(annotation.boxes)])
+        no_box: list[int] = []
+        if annotation.outlines:
+            has_outline = np.array([o is not None for o in annotation.outlines], np.bool_)
+            if has_masks:
+                objects.drop(~has_outline, "no outline")
+            is_open = np.isnan(annotation.boxes).all(axis=1) & has_outline
+            no_box = np.flatnonzero(is_open).tolist()
+        size = (1, 1) if annotation.is_relative else self._size()
+        objects.place(annotation.boxes, size, self.frame, self.placement)
+        for i in no_box:
+            objects.reasons[i] = 0
+            mask, frame = self._shape(i)
+            self._measure(objects, i, mask, frame)
+            if has_masks:
+                self._draw(i, mask, frame)
+        return objects
+
+    def _of_files(self) -> tuple[Boxes, list[int]]:
+        """Return the objects of mask files, and a number for each mask that its equals share."""
+        labels: list[int] = []
+        boxes: list[Boxes] = []
+        for label, mask, frame in self.files.shapes():
+            one = Boxes.unplaced((label,))
+            self._measure(one, 0, mask, frame)
+            self._draw(len(boxes), mask, frame)
+            boxes.append(one)
+            labels.append(label)
+        objects = Boxes.unplaced(labels)
+        for i, one in enumerate(boxes):
+            objects.corners[i], objects.reasons[i] = one.corners[0], one.reasons[0]
+        return objects, _numbered(self.masks[i] for i in range(len(boxes)))
+
+    def _shape(self, i: int) -> tuple[Labels, Frame]:
+        """Return the mask of an object that has an outline, 0 and 1, and its frame."""
+        outline = self.annotation.outlines[i] or Polygons(())
+        frame: Frame | None = self.frame
+        size = self._size()
+        if isinstance(outline, Counts):
+            height, width = outline.size
+            size = (height, width)
+            frame = self.placement.frame(size, self.spec.frame)
+        elif isinstance(outline, Polygons) and self.annotation.is_relative:
+            sides = np.array(size[::-1], np.float64)
+            outline = Polygons(tuple(ring * sides for ring in outline.rings))
+        height, width = self.placement.upright
+        is_near = min(size) > 0 and size[0] * size[1] <= _MAX_COPY * height * width
+        with fault_of(f"the mask of object {i + 1}"):
+            if frame is None or not is_near:
+                raise MaskError(f"is {size_mismatch(size, self.placement)}")
+            return outline_mask(outline, size), frame
+
+    def _measure(self, objects: Boxes, i: int, mask: Labels, frame: Frame) -> None:
+        """Set the box of an object to that of its mask, outer edges of pixels."""
+        rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+        if not rows.size:
+            objects.drop(np.arange(len(objects.labels)) == i, "zero size")
+            return
+        box = np.array(((columns[0], rows[0], columns[-1] + 1, rows[-1] + 1),), np.float64)
+        height, width = mask.shape
+        objects.corners[i] = self.placement.boxes(box, (height, width), frame)[0]
+
+    def _draw(self, i: int, mask: Labels, frame: Frame) -> None:
+        """Keep the stored mask of an object."""
+        stored = self.placement.mask(mask, frame, 0)
+        self.masks[i] = encode_mask(stored) if stored.any() else b""
+
+    def _class_mask(self, dropped: Counter[str]) -> Labels:
+        """Return the class of each stored pixel; of objects and files, later ones win."""
+        spec, labels = self.spec, self.annotation.labels
+        dtype = np.uint16 if spec.is_wide else np.uint8
+        mask = np.full(self.placement.size, spec.background, dtype)
+        if self.files.data:
+            self.files.paint(mask)
+            return mask
+        crowds = self.annotation.crowds or (False,) * len(labels)
+        for i, outline in enumerate(self.annotation.outlines):
+            if outline is None:
+                dropped["no outline"] += not spec.boxes
+            elif 0 <= labels[i] < spec.num_classes:
+                value = spec.ignore if crowds[i] else labels[i]
+                mask[self.placement.mask(*self._shape(i), 0) != 0] = value
+            else:
+                dropped["unknown class"] += not spec.boxes
+        return mask
+
+    def _size(self) -> tuple[int, int]:
+        """Return height and width of the annotated image in pixels."""
+        size = self.annotation.size
+        return size if size and min(size) > 0 else self.placement.frame_size(self.frame)
+
+
+def _numbered(keys: Iterable[Hashable]) -> list[int]:
+    """Return a number for each key that its equals share."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def _identity(outline: Outline) -> Hashable:
+    if isinstance(outline, Polygons):
+        return tuple(ring.tobytes() for ring in outline.rings)
+    return outline

@@ -1,0 +1,219 @@
+"""Placement: the one affine map by which pixels, points, boxes and masks come to the stored image.
+
+Stored file → upright by the EXIF orientation → a box of it, scaled on each axis → a place on the
+canvas. `process` cuts and scales pixels by these very numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from shardprep.image.spec import fitted_size
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardprep.image.annotation import Floats, Frame
+    from shardprep.image.resample import Box
+    from shardprep.image.spec import ImageSpec
+
+    Labels = NDArray[np.unsignedinteger[Any]]
+
+_Array = TypeVar("_Array", bound="np.ndarray[Any, Any]")
+
+UPRIGHT = 1
+"""EXIF orientation (EXIF 2.32, tag 0x0112) of a file whose first row is the top."""
+_MIRRORED, _UPSIDE_DOWN = (2, 3, 6, 7), (3, 4, 7, 8)
+"""Orientations that reverse columns, and those that reverse rows, once 5 to 8 have swapped them."""
+_SAME_RATIO = 0.01
+"""Share by which the aspect ratio of an annotated image may differ: a resized copy was rounded."""
+
+
+class _Axis(NamedTuple):
+    """Affine map of one coordinate: to = from · scale + offset."""
+
+    scale: float
+    offset: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The way of one image from its file to the dataset. Sizes are height and width in pixels."""
+
+    orientation: int = UPRIGHT
+    """EXIF orientation of the file, 1 to 8."""
+    upright: tuple[int, int]
+    """Size of the whole image, turned upright."""
+    box: Box
+    """Part of the upright image that is stored."""
+    fitted: tuple[int, int]
+    """Size of that part in the stored image."""
+    corner: tuple[int, int]
+    """Row and column of that part in the stored image."""
+    size: tuple[int, int]
+    """Size of the stored image."""
+
+    @classmethod
+    def fit(cls, upright: tuple[int, int], spec: ImageSpec) -> Placement:
+        """Return the placement of upright pixels: cut centrally, letterboxed, distorted or whole.
+
+        A central crop is taken from the input, not after the resize: fewer pixels to filter.
+        """
+        height, width = upright
+        if spec.size is None:
+            return cls.whole(upright)
+        to_height, to_width = spec.size if spec.fit == "crop" else fitted_size(height, width, spec)
+        box_width, box_height = float(width), float(height)
+        if spec.fit == "crop" and (height, width) != (to_height, to_width):
+            box_width = min(width, height * to_width / to_height)
+            box_height = min(height, width * to_height / to_width)
+        left, top = (width - box_width) / 2, (height - box_height) / 2
+        size = spec.size if spec.fit == "pad" else (to_height, to_width)
+        return cls(
+            upright=upright,
+            box=(left, top, left + box_width, top + box_height),
+            fitted=(to_height, to_width),
+            corner=((size[0] - to_height) // 2, (size[1] - to_width) // 2),
+            size=size,
+        )
+
+    @classmethod
+    def whole(cls, size: tuple[int, int]) -> Placement:
+        """Return the placement of an upright image that is stored as it is."""
+        height, width = size
+        box = (0.0, 0.0, float(width), float(height))
+        return cls(upright=size, box=box, fitted=size, corner=(0, 0), size=size)
+
+    def of_file(self, upright: tuple[int, int], orientation: int) -> Placement:
+        """Return the placement of a file, given that of its pixels.
+
+        The decoder may have made them smaller, sides rounded up: then all of the file is taken for
+        all of the pixels, which is off by less than one of them at the far edge.
+        """
+        if upright == self.upright:
+            return self if orientation == UPRIGHT else replace(self, orientation=orientation)
+        down, across = (full / made for full, made in zip(upright, self.upright, strict=True))
+        left, top, right, bottom = self.box
+        box = (left * across, top * down, right * across, bottom * down)
+        return replace(self, orientation=orientation, upright=upright, box=box)
+
+    @property
+    def is_quarter_turned(self) -> bool:
+        """Whether rows of the file are columns of the upright image."""
+        return self.orientation >= 5
+
+    @property
+    def is_cropped(self) -> bool:
+        """Whether a part of the upright image is not stored."""
+        height, width = self.upright
+        return self.box != (0.0, 0.0, width, height)
+
+    def frame_size(self, frame: Frame) -> tuple[int, int]:
+        """Return height and width of the whole image in a frame."""
+        is_swapped = frame == "stored" and self.is_quarter_turned
+        return self.upright[::-1] if is_swapped else self.upright
+
+    def frame(self, size: tuple[int, int] | None, known: Frame | None = None) -> Frame | None:
+        """Return the frame that was annotated, told by the size of the annotated image.
+
+        An annotated size equal to one frame's decides, then one with the same aspect ratio within
+        1%: a resized copy. Upright where sizes cannot tell; None where no frame fits.
+        """
+        if size is None or min(size) < 1:
+            return known or "upright"
+        frames: tuple[Frame, ...] = (known,) if known else ("upright", "stored")
+        for frame in frames:
+            if size == self.frame_size(frame):
+                return frame
+        for frame in frames:
+            height, width = self.frame_size(frame)
+            if abs(size[1] * height - size[0] * width) <= _SAME_RATIO * size[0] * width:
+                return frame
+        return None
+
+    def points(self, points: Floats, size: tuple[int, int], frame: Frame) -> Floats:
+        """Return points x, y of an image of that size and frame as pixels of the stored image.
+
+        A size of 1, 1 makes them shares of width and height. float64[…, 2], not clipped.
+        """
+        x, y = self._axes(size, frame)
+        moved = points[..., ::-1] if self._is_swapped(frame) else points
+        return moved * (x.scale, y.scale) + (x.offset, y.offset)
+
+    def boxes(self, boxes: Floats, size: tuple[int, int], frame: Frame) -> Floats:
+        """Return boxes x, y, x, y likewise, float64[n, 4], the lesser corner first."""
+        x, y = self._axes(size, frame)
+        across, down = ([1, 3], [0, 2]) if self._is_swapped(frame) else ([0, 2], [1, 3])
+        left, right = across if x.scale > 0 else across[::-1]
+        top, bottom = down if y.scale > 0 else down[::-1]
+        order = [left, top, right, bottom]
+        moved = boxes if order == [0, 1, 2, 3] else boxes[:, order]
+        return moved * (x.scale, y.scale, x.scale, y.scale) + (x.offset, y.offset) * 2
+
+    def mask(self, mask: Labels, frame: Frame, padding: int) -> Labels:
+        """Return a mask of the whole image as that of the stored one, beside it the padding.
+
+        The pixel at the centre of each stored pixel is taken, as Pillow's NEAREST does with a box.
+        The result may share memory with the mask.
+        """
+        placed = turned(mask, self.orientation) if frame == "stored" else mask
+        height, width = placed.shape
+        left, top, right, bottom = self.box
+        down, across = height / self.upright[0], width / self.upright[1]
+        rows = _nearest(top * down, bottom * down, self.fitted[0], height)
+        columns = _nearest(left * across, right * across, self.fitted[1], width)
+        if rows is not None or columns is not None:
+            rows = np.arange(height) if rows is None else rows
+            columns = np.arange(width) if columns is None else columns
+            placed = placed[np.ix_(rows, columns)]
+        if self.fitted == self.size:
+            return placed
+        canvas = np.full(self.size, padding, mask.dtype)
+        row, column = self.corner
+        canvas[row : row + self.fitted[0], column : column + self.fitted[1]] = placed
+        return canvas
+
+    def _is_swapped(self, frame: Frame) -> bool:
+        return frame == "stored" and self.is_quarter_turned
+
+    def _axes(self, size: tuple[int, int], frame: Frame) -> tuple[_Axis, _Axis]:
+        """Return the maps to x and y of the stored image, from y and x where they are swapped."""
+        turn = self.orientation if frame == "stored" else UPRIGHT
+        height, width = size[::-1] if self._is_swapped(frame) else size
+        full_height, full_width = self.upright
+        left, top, right, bottom = self.box
+        across, down = self.fitted[1] / (right - left), self.fitted[0] / (bottom - top)
+        x, y = full_width / width, full_height / height
+        x_scale, x_start = (-x, full_width) if turn in _MIRRORED else (x, 0.0)
+        y_scale, y_start = (-y, full_height) if turn in _UPSIDE_DOWN else (y, 0.0)
+        return (
+            _Axis(x_scale * across, (x_start - left) * across + self.corner[1]),
+            _Axis(y_scale * down, (y_start - top) * down + self.corner[0]),
+        )
+
+
+def turned(pixels: _Array, orientation: int) -> _Array:
+    """Return a view of rows and columns as they are upright, given the EXIF orientation."""
+    if orientation == UPRIGHT:
+        return pixels
+    if orientation >= 5:
+        pixels = pixels.swapaxes(0, 1)
+    rows = slice(None, None, -1) if orientation in _UPSIDE_DOWN else slice(None)
+    columns = slice(None, None, -1) if orientation in _MIRRORED else slice(None)
+    return pixels[rows, columns]  # type: ignore[return-value]
+
+
+def _nearest(low: float, high: float, number: int, side: int) -> NDArray[np.intp] | None:
+    """Return the source pixel of each of a number of pixels; None where they are the same.
+
+    Pillow's arithmetic: the edges in float32, and one step added after another in float64.
+    """
+    if (low, high) == (0.0, side) and number == side:
+        return None
+    start, stop = np.float32(low), np.float32(high)
+    steps = np.full(number, float(stop - start) / number)
+    steps[0] = float(start) + steps[0] * 0.5
+    return np.minimum(np.cumsum(steps).astype(np.intp), side - 1)

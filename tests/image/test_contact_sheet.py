@@ -1,0 +1,149 @@
+"""A contact sheet shows each picture with its boxes and masks where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shardprep.image.contact_sheet import (
+    AnnotatedPicture,
+    Legend,
+    class_colour,
+    draw_contact_sheet,
+)
+from tests.support.annotated import grey_png
+
+GREY = np.full((60, 100, 3), 128, np.uint8)
+NAMES = Legend(objects=("red", "blue"))
+BOX = np.array([[0.25, 0.2, 0.75, 0.6]])
+
+
+def drawn(*pictures: AnnotatedPicture, legend: Legend = NAMES, side: int = 200) -> Any:
+    return np.asarray(draw_contact_sheet(pictures, legend, side=side))
+
+
+def near(pixels: Any, colour: tuple[int, int, int]) -> Any:
+    """Return where pixels have a colour."""
+    return (np.abs(pixels.astype(int) - colour) <= 2).all(axis=-1)
+
+
+def test_a_box_is_drawn_around_its_object_in_the_colour_of_its_class() -> None:
+    """The picture of 100 x 60 is shown twice as large, 8 pixels from the corner."""
+    plain = drawn(AnnotatedPicture(title="a", pixels=GREY), legend=Legend())
+    boxed = drawn(AnnotatedPicture(title="a", pixels=GREY, boxes=BOX, labels=(1,)))
+    (rows,) = np.nonzero(near(boxed[8:128, 8 + 110], class_colour(1)))  # beside its name
+    _, columns = np.nonzero(near(boxed[8:128, 8:208], class_colour(1)))
+    assert abs(rows.min() - 30) <= 1
+    assert abs(rows.max() - 89) <= 1
+    assert abs(columns.min() - 40) <= 1
+    assert abs(columns.max() - 119) <= 1
+    inside = boxed[8 + 50 : 8 + 80, 8 + 60 : 8 + 100]
+    assert (inside == 128).all()
+    assert not near(plain[8:128, 8:208], class_colour(1)).any()
+
+
+def test_a_mask_of_classes_is_laid_over_its_pixels() -> None:
+    mask = np.zeros((60, 100), np.uint8)
+    mask[30:] = 1
+    mask[:, :10] = 255
+    legend = Legend(mask=("background", "road"))
+    sheet = drawn(AnnotatedPicture(title="a", pixels=GREY, mask=grey_png(mask)), legend=legend)
+    above, below, ignored = sheet[8 + 20, 8 + 100], sheet[8 + 100, 8 + 100], sheet[8 + 20, 8 + 5]
+    assert (above == 128).all()  # a background stays as it is
+    assert np.abs(below - (0.55 * 128 + 0.45 * np.array(class_colour(1)))).max() <= 1
+    assert (ignored < 90).all()
+
+
+def test_masks_of_objects_have_the_colours_of_their_classes() -> None:
+    one = np.zeros((60, 100), np.uint8)
+    one[10:20, 10:20] = 1
+    picture = AnnotatedPicture(
+        title="a", pixels=GREY, boxes=BOX, labels=(0,), masks=(grey_png(one),)
+    )
+    sheet = drawn(picture)
+    expected = 0.55 * 128 + 0.45 * np.array(class_colour(0))
+    assert np.abs(sheet[8 + 30, 8 + 30] - expected).max() <= 1
+    assert (sheet[8 + 30, 8 + 150] == 128).all()
+
+
+def test_pictures_of_all_forms_stand_in_rows() -> None:
+    shapes = [(60, 100), (100, 60), (1, 400), (3, 3)] * 2
+    pictures = [
+        AnnotatedPicture(title=f"{i}", pixels=np.zeros((*shape, 3), np.uint8))
+        for i, shape in enumerate(shapes)
+    ]
+    sheet = draw_contact_sheet(iter(pictures), Legend(), columns=3, side=50)
+    assert sheet.width == 3 * 58 + 8
+    assert sheet.height > 3 * 50
+
+
+def test_pictures_are_asked_for_one_at_a_time() -> None:
+    """Each may have a hundred megabytes."""
+    import gc
+    import weakref
+
+    class Pixels(np.ndarray):
+        """An array that can be watched."""
+
+    alive: list[weakref.ref[Any]] = []
+    most = 0
+
+    def pictures() -> Any:
+        nonlocal most
+        for i in range(6):
+            gc.collect()
+            most = max(most, sum(one() is not None for one in alive))
+            pixels = np.zeros((20, 20, 3), np.uint8).view(Pixels)
+            alive.append(weakref.ref(pixels))
+            yield AnnotatedPicture(title=str(i), pixels=pixels)
+            del pixels
+
+    draw_contact_sheet(pictures(), Legend())
+    assert most <= 2
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [b"", b"no PNG", grey_png(np.zeros((4, 4), np.uint8)), grey_png(GREY[..., 0])[:60]],
+    ids=["empty", "no PNG", "another size", "cut"],
+)
+def test_a_mask_that_cannot_be_read_leaves_the_rest_to_be_seen(mask: bytes) -> None:
+    picture = AnnotatedPicture(title="a", pixels=GREY, boxes=BOX, labels=(1,), masks=(mask,))
+    assert near(drawn(picture), class_colour(1)).any()
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [
+        np.full((1, 4), np.nan),
+        np.full((1, 4), np.inf),
+        np.array([[0.9, 0.9, 0.1, 0.1]]),
+        np.array([[-5.0, -5.0, 1e30, 1e30]]),
+        np.zeros((2000, 4)),
+    ],
+    ids=["NaN", "inf", "swapped", "huge", "many"],
+)
+def test_boxes_that_cannot_be_are_no_error(boxes: Any) -> None:
+    drawn(AnnotatedPicture(title="a", pixels=GREY, boxes=boxes, labels=(7,) * len(boxes)))
+
+
+def test_titles_and_names_of_any_length_and_script_are_no_error() -> None:
+    legend = Legend(objects=("猫" * 500, "b\n\x1b[31m"), mask=tuple(map(str, range(300))))
+    sheet = draw_contact_sheet(
+        [AnnotatedPicture(title="größe/" * 99, pixels=GREY, boxes=BOX, labels=(0,))], legend
+    )
+    assert sheet.width == 336
+
+
+def test_neighbouring_classes_have_colours_far_apart() -> None:
+    colours = np.array([class_colour(label) for label in range(60)])
+    assert np.abs(np.diff(colours, axis=0)).sum(axis=1).min() > 90
+    assert len({*map(tuple, colours.tolist())}) == 60
+
+
+def test_a_sheet_is_an_image_that_can_be_saved(tmp_path: Any) -> None:
+    draw_contact_sheet([], Legend()).save(tmp_path / "sheet.png")
+    assert Image.open(tmp_path / "sheet.png").mode == "RGB"

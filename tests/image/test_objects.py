@@ -1,0 +1,503 @@
+"""Every object is stored where it is in the stored image, or dropped with a reason."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import subprocess
+import sys
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING, Any, get_args
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from shardprep.image.annotation import Annotation, AnnotationSpec, Counts, Polygons, Runs
+from shardprep.image.boxes import Reason
+from shardprep.image.masks import encode_mask
+from shardprep.image.objects import PlacedObjects, place_objects
+from shardprep.image.placement import Placement
+from shardprep.image.process import ProcessedImage, Rejection, process_image
+from shardprep.image.spec import Fit, ImageSpec
+from tests.support.builders import SHARED_DATA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tests.support.odd_images import Array
+
+NAN = float("nan")
+WHOLE = Placement.whole((100, 200))
+BOXES = AnnotationSpec(boxes=True, num_classes=3)
+CLASSES = AnnotationSpec(masks="classes", num_classes=4)
+INSTANCES = AnnotationSpec(boxes=True, masks="instances", num_classes=3)
+FILES = AnnotationSpec(boxes=True, masks="instances", num_classes=3, is_binary=True)
+needs_data = pytest.mark.skipif(not SHARED_DATA.exists(), reason="real data are absent")
+
+
+# --- helpers ------------------------------------------------------------------------------------
+
+
+def annotated(boxes: Sequence[Any], **keys: Any) -> Annotation:
+    keys.setdefault("labels", (0,) * len(boxes))
+    return Annotation(boxes=np.array(boxes, np.float64).reshape(-1, 4), **keys)
+
+
+def stored(
+    annotation: Annotation,
+    files: Sequence[bytes] = (),
+    placement: Placement = WHOLE,
+    spec: AnnotationSpec = BOXES,
+) -> PlacedObjects:
+    result = place_objects(annotation, files, placement, spec)
+    assert isinstance(result, PlacedObjects), result
+    boxes = result.boxes
+    assert boxes.dtype == np.float32
+    assert boxes.shape == (len(result.labels), 4)
+    assert (boxes >= 0).all()
+    assert (boxes <= 1).all()
+    assert (boxes[:, :2] < boxes[:, 2:]).all()
+    assert set(result.dropped) <= {*get_args(Reason), *annotation.dropped}
+    return result
+
+
+def rejection(
+    annotation: Annotation,
+    files: Sequence[bytes] = (),
+    placement: Placement = WHOLE,
+    spec: AnnotationSpec = BOXES,
+) -> Rejection:
+    result = place_objects(annotation, files, placement, spec)
+    assert isinstance(result, Rejection), result
+    assert len(result.reason.splitlines()) == 1
+    return result
+
+
+def cropped(height: int, width: int, size: tuple[int, int], fit: Fit = "crop") -> Placement:
+    return Placement.fit((height, width), ImageSpec(size=size, fit=fit))
+
+
+def values(data: bytes) -> Array:
+    image = Image.open(io.BytesIO(data))
+    assert image.mode in ("L", "I;16")
+    return np.asarray(image)
+
+
+def mask_of(*box: int, size: tuple[int, int] = (100, 200)) -> NDArray[np.uint8]:
+    left, top, right, bottom = box
+    mask = np.zeros(size, np.uint8)
+    mask[top:bottom, left:right] = 1
+    return mask
+
+
+def rectangle(left: float, top: float, right: float, bottom: float) -> Polygons:
+    return Polygons((np.array([[left, top], [right, top], [right, bottom], [left, bottom]]),))
+
+
+def png(mask: Array) -> bytes:
+    return encode_mask(mask)
+
+
+# --- boxes --------------------------------------------------------------------------------------
+
+
+def test_boxes_are_shares_of_the_stored_image_with_y_first() -> None:
+    found = stored(annotated([[20, 10, 100, 60], [0, 0, 200, 100]], labels=(2, 1)))
+    expected = np.array([[0.1, 0.1, 0.6, 0.5], [0, 0, 1, 1]])
+    np.testing.assert_allclose(found.boxes, expected, atol=1e-7)
+    assert found.labels == (2, 1)
+    assert (found.crowds, found.masks, found.segmentation_mask) == ((), (), b"")
+    assert (found.num_clipped, found.dropped) == (0, {})
+
+
+def test_a_padded_box_keeps_its_place_beside_the_bars() -> None:
+    found = stored(annotated([[0, 0, 200, 100]]), placement=cropped(100, 200, (50, 50), "pad"))
+    np.testing.assert_allclose(found.boxes, [[12 / 50, 0, 37 / 50, 1]], atol=1e-7)
+
+
+def test_what_cannot_be_stored_is_dropped_by_reason() -> None:
+    sound = [10.0, 10, 50, 50]
+    boxes = [
+        sound, [NAN, 1, 2, 3], [1, 2, float("inf"), 9], [30, 30, 30, 40], [40, 40, 20, 60],
+        [-9, 10, 0, 20], [200, 10, 230, 20], [10, -7, 20, -1], [10, 100, 20, 120],
+        sound, sound, [10, 10, 50, 51], sound, sound,
+    ]  # fmt: skip
+    labels = (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 3, -1)
+    found = stored(annotated(boxes, labels=labels, dropped={"unknown class": 4, "odd": 1}))
+    assert found.labels == (0, 1, 0)
+    assert found.dropped == {
+        "not finite": 2, "zero size": 2, "outside": 4, "repeated": 1, "unknown class": 6, "odd": 1,
+    }  # fmt: skip
+
+
+def test_a_box_past_the_edge_is_clipped_and_counted_beyond_rounding() -> None:
+    boxes = [[-5, 10, 20, 30], [10, 10, 200.0005, 30], [-0.0005, 0, 9, 9], [190, 90, 205, 100.5]]
+    found = stored(annotated(boxes))
+    assert found.num_clipped == 2
+    assert found.boxes[0].tolist() == pytest.approx([0.1, 0, 0.3, 0.1])
+    shares = annotated([[0.5, 0.5, 1.0000005, 1.0000005], [0.9, 0.9, 1.1, 1]], is_relative=True)
+    assert stored(shares).num_clipped == 1
+    assert stored(shares).boxes.max() == 1
+
+
+def test_a_dropped_box_is_not_counted_as_clipped() -> None:
+    found = stored(annotated([[-9, 0, 9, 9]] * 2 + [[-9, 0, -1, 9]]))
+    assert (found.num_clipped, found.dropped) == (1, {"repeated": 1, "outside": 1})
+
+
+def test_a_crop_drops_what_it_cuts_away_and_no_more() -> None:
+    """From 200x100 to a square of 50: 50 source pixels are lost at each side, half remains."""
+    placement = cropped(100, 200, (50, 50))
+    boxes = [
+        [20, 20, 55, 60],  # 5 of 35 remain
+        [20, 20, 53, 60],  # 3 of 33
+        [20, 20, 50, 60],  # none
+        [48, 20, 51.9, 60],  # half, less than a stored pixel
+        [100, 50, 101, 51],  # whole, half a stored pixel
+    ]
+    found = stored(annotated(boxes), placement=placement)
+    assert found.dropped == {"cut away": 3}
+    assert found.boxes[0].tolist() == pytest.approx([0.2, 0, 0.6, 0.05])
+    keen = AnnotationSpec(boxes=True, num_classes=3, min_visible=0.5)
+    assert stored(annotated(boxes), placement=placement, spec=keen).dropped == {"cut away": 4}
+
+
+def test_boxes_too_thin_for_float32_are_of_zero_size() -> None:
+    found = stored(annotated([[199.0, 10, 199.0 + 1e-12, 20], [1, 1, 2, 2]]))
+    assert (len(found.boxes), found.dropped) == (1, {"zero size": 1})
+
+
+def test_crowds_stay_beside_their_boxes() -> None:
+    spec = AnnotationSpec(boxes=True, crowds=True, num_classes=3)
+    boxes = [[1, 1, 5, 5], [9, 9, 9, 9], [2, 2, 7, 7]]
+    assert stored(annotated(boxes, crowds=(False, True, True)), spec=spec).crowds == (False, True)
+    assert stored(annotated(boxes), spec=spec).crowds == (False, False)
+
+
+def test_an_image_without_objects_is_background() -> None:
+    found = stored(Annotation(), spec=INSTANCES)
+    assert (found.boxes.shape, found.labels, found.masks) == ((0, 4), (), ())
+    found = stored(Annotation(), spec=CLASSES)
+    assert not values(found.segmentation_mask).any()
+    assert found.pixels == {0: 20_000}
+
+
+def test_annotations_that_cannot_be_used_reject_the_image() -> None:
+    assert rejection(Annotation(fault="line 3: no number")) == Rejection(
+        "bad_annotation", "line 3: no number"
+    )
+    found = rejection(annotated([[1, 1, 5, 5]], size=(100, 100)))
+    assert found.kind == "bad_annotation"
+    assert "100x100" in found.reason
+    assert "200x100" in found.reason
+
+
+@given(
+    boxes=st.lists(st.tuples(*[st.floats(allow_nan=True, width=32)] * 4), max_size=6),
+    fit=st.sampled_from(get_args(Fit)), orientation=st.integers(1, 8), is_relative=st.booleans(),
+)  # fmt: skip
+def test_any_numbers_are_boxes_or_dropped(
+    boxes: list[tuple[float, ...]],
+    fit: Fit,
+    orientation: int,
+    is_relative: bool,  # noqa: FBT001
+) -> None:
+    spec = ImageSpec(size=None if fit == "none" else (30, 50), fit=fit)
+    placement = Placement.fit((70, 40), spec).of_file((70, 40), orientation)
+    found = stored(annotated(boxes, is_relative=is_relative), placement=placement)
+    assert len(found.boxes) + sum(found.dropped.values()) == len(boxes)
+
+
+def test_repeated_boxes_are_found_among_few_and_many() -> None:
+    rng = np.random.default_rng(0)
+    for number in (40, 4000):
+        corners = rng.integers(0, 40, (number, 2))
+        boxes = np.hstack([corners, corners + rng.integers(1, 4, (number, 2))]).astype(float)
+        labels = tuple(rng.integers(0, 3, number).tolist())
+        found = stored(Annotation(boxes=boxes, labels=labels))
+        rows = [(*box, label) for box, label in zip(boxes.tolist(), labels, strict=True)]
+        first = list(dict.fromkeys(rows))
+        assert found.dropped.get("repeated", 0) == number - len(first)
+        expected = np.array([row[:4] for row in first])[:, (1, 0, 3, 2)] / (100, 200, 100, 200)
+        np.testing.assert_allclose(found.boxes, expected, atol=1e-6)
+        assert found.labels == tuple(row[4] for row in first)
+
+
+@pytest.mark.thorough
+def test_a_million_boxes_take_seconds_and_300_mb() -> None:
+    code = """
+import resource, time
+import numpy as np
+from shardprep.image.annotation import Annotation, AnnotationSpec
+from shardprep.image.objects import place_objects
+from shardprep.image.placement import Placement
+from shardprep.image.spec import ImageSpec
+rng = np.random.default_rng(0)
+boxes = rng.uniform(0, 3000, (1_000_000, 4))
+boxes[:, 2:] += boxes[:, :2]
+annotation = Annotation(boxes=boxes, labels=(0,) * len(boxes))
+placement = Placement.fit((3000, 4000), ImageSpec())
+before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+place_objects(annotation, (), placement, AnnotationSpec(boxes=True))
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(after - before >> 10, time.process_time() - start)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    megabytes, seconds = map(float, done.stdout.split())
+    assert megabytes < 300
+    assert seconds < 20
+
+
+# --- masks of objects ---------------------------------------------------------------------------
+
+
+def test_a_mask_gives_the_box_that_lacks() -> None:
+    """The outer edges of its pixels, whatever form the mask has."""
+    mask = mask_of(20, 10, 60, 31)
+    counts = Counts(
+        (20 * 100 + 10, *itertools.chain(*[(21, 79)] * 39), 21, 69 + 140 * 100), (100, 200)
+    )
+    runs = Runs(" ".join(f"{x * 100 + 11} 21" for x in range(20, 60)), "column")
+    outlines = (counts, runs, rectangle(20, 10, 60, 31))
+    for outline in outlines:
+        found = stored(annotated([[NAN] * 4], outlines=(outline,)), spec=INSTANCES)
+        assert found.boxes[0].tolist() == pytest.approx([0.1, 0.1, 0.31, 0.3])
+        assert np.array_equal(values(found.masks[0]), mask)
+    alone = stored(annotated([[NAN] * 4], outlines=(runs,)))
+    assert alone.boxes[0].tolist() == pytest.approx([0.1, 0.1, 0.31, 0.3])
+    assert alone.masks == ()
+
+
+def test_masks_stay_beside_their_boxes() -> None:
+    boxes = [[10, 10, 20, 20], [9, 9, 9, 9], [NAN] * 4, [30, 30, 60, 50], [70, 10, 80, 20]]
+    outlines = (
+        rectangle(10, 10, 20, 20), rectangle(0, 0, 5, 5), rectangle(100, 20, 150, 60), None,
+        rectangle(70, 10, 80, 20),
+    )  # fmt: skip
+    labels = (0, 1, 2, 0, 1)
+    found = stored(annotated(boxes, labels=labels, outlines=outlines), spec=INSTANCES)
+    assert found.labels == (0, 2, 1)
+    assert found.dropped == {"zero size": 1, "no outline": 1}
+    for box, mask in zip(found.boxes, found.masks, strict=True):
+        pixels = values(mask)
+        assert set(np.unique(pixels)) == {0, 1}
+        rows, columns = np.nonzero(pixels)
+        extent = [rows.min() / 100, columns.min() / 200, (rows.max() + 1) / 100]
+        assert box.tolist() == pytest.approx([*extent, (columns.max() + 1) / 200], abs=0.011)
+
+
+def test_equal_boxes_of_other_shapes_are_no_repetition() -> None:
+    corner = Polygons((np.array([[10.0, 10], [50, 10], [10, 50]]),))
+    other = Polygons((np.array([[50.0, 10], [50, 50], [10, 50]]),))
+    boxes = [[10, 10, 50, 50]] * 3
+    found = stored(annotated(boxes, outlines=(corner, other, corner)), spec=INSTANCES)
+    assert (len(found.masks), found.dropped) == (2, {"repeated": 1})
+
+
+def test_an_object_of_which_no_pixel_is_left_is_dropped() -> None:
+    tiny = rectangle(101, 50, 102, 51)
+    annotation = annotated([[101, 50, 102, 51]], outlines=(tiny,))
+    for fit, reason in (("pad", "too small"), ("crop", "cut away")):
+        placement = cropped(100, 200, (4, 4), fit)  # type: ignore[arg-type]
+        found = stored(annotation, placement=placement, spec=INSTANCES)
+        assert (found.masks, found.dropped) == ((), {reason: 1})
+    empty = stored(annotated([[NAN] * 4], outlines=(Polygons(()),)), spec=INSTANCES)
+    assert empty.dropped == {"zero size": 1}
+
+
+def test_each_binary_file_is_an_object() -> None:
+    files = [png(mask_of(*box) * 255) for box in ((10, 10, 20, 20), (0, 0, 0, 0), (50, 5, 90, 80))]
+    files.append(files[0])
+    found = stored(Annotation(labels=(1, 1, 2, 1)), files, spec=FILES)
+    assert found.labels == (1, 2)
+    assert found.dropped == {"zero size": 1, "repeated": 1}
+    assert found.boxes[1].tolist() == pytest.approx([0.05, 0.25, 0.8, 0.45])
+    assert stored(Annotation(), files[:1], spec=FILES).labels == (0,)
+
+
+def test_each_number_of_a_file_is_an_object() -> None:
+    """As in Penn-Fudan's masks; 255 is the border between objects."""
+    ids = mask_of(10, 10, 20, 20) * 1 + mask_of(30, 30, 60, 60) * 7
+    ids[30:60, 60] = 255
+    found = stored(Annotation(), (png(ids),), spec=INSTANCES)
+    assert found.labels == (0, 0)
+    assert np.array_equal(values(found.masks[1]), mask_of(30, 30, 60, 60))
+    table = AnnotationSpec(
+        boxes=True,
+        masks="instances",
+        num_classes=3,
+        background=255,
+        values={0: 255, 1: 2, 7: 0, 255: 255},
+    )
+    assert stored(Annotation(), (png(ids),), spec=table).labels == (0, 2)
+
+
+def test_masks_of_unknown_order_beside_boxes_reject_the_image() -> None:
+    found = rejection(annotated([[1, 1, 5, 5]]), (png(mask_of(1, 1, 5, 5)),), spec=FILES)
+    assert found.kind == "bad_annotation"
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_mask_of_another_size_rejects_the_image(orientation: int) -> None:
+    placement = WHOLE.of_file((100, 200), orientation)
+    for size in ((100, 100), (200, 300)):
+        found = rejection(Annotation(), (png(np.zeros(size, np.uint8)),), placement, FILES)
+        assert found.kind == "bad_mask"
+        assert f"{size[1]}x{size[0]}" in found.reason
+    half = stored(Annotation(), (png(mask_of(10, 5, 30, 15, size=(50, 100))),), placement, FILES)
+    assert half.boxes[0].tolist() == pytest.approx([0.1, 0.1, 0.3, 0.3])
+    turned = png(np.zeros((200, 100), np.uint8))
+    result = place_objects(Annotation(), (turned,), placement, FILES)
+    assert isinstance(result, PlacedObjects if orientation == 6 else Rejection)
+
+
+def test_a_bad_mask_is_named_with_its_reason() -> None:
+    annotation = annotated([[NAN] * 4] * 2, outlines=(rectangle(1, 1, 9, 9), Runs("0 1", "row")))
+    found = rejection(annotation, spec=INSTANCES)
+    assert found.kind == "bad_mask"
+    assert (
+        found.reason == "the mask of object 2 has a run that starts at 0, and the first pixel is 1"
+    )
+    huge = Counts((10**10,), (50_000, 100_000))
+    assert (
+        "100000x50000" in rejection(annotated([[NAN] * 4], outlines=(huge,)), spec=CLASSES).reason
+    )
+    nothing = Counts((), (0, -5))
+    assert "-5x0" in rejection(annotated([[NAN] * 4], outlines=(nothing,)), spec=CLASSES).reason
+    files = (png(mask_of(1, 1, 5, 5)), b"GIF89a")
+    assert rejection(Annotation(), files, spec=FILES).reason.startswith("mask 2 of 2 ")
+    colours = io.BytesIO()
+    Image.new("RGB", (200, 100), (1, 2, 3)).save(colours, "PNG")
+    assert "has colours" in rejection(Annotation(), (colours.getvalue(),), spec=INSTANCES).reason
+
+
+# --- masks of classes ---------------------------------------------------------------------------
+
+
+def test_index_files_are_stored_as_they_are() -> None:
+    mask = np.random.default_rng(0).choice(np.array([0, 1, 3, 255], np.uint8), (100, 200))
+    found = stored(Annotation(), (png(mask),), spec=CLASSES)
+    assert np.array_equal(values(found.segmentation_mask), mask)
+    assert found.num_ignored == np.count_nonzero(mask == 255)
+    assert found.pixels == {value: np.count_nonzero(mask == value) for value in (0, 1, 3)}
+    assert (len(found.boxes), found.labels) == (0, ())
+
+
+def test_later_files_and_objects_win_and_crowds_are_ignored() -> None:
+    first, second = (10, 10, 60, 60), (40, 40, 90, 90)
+    expected = mask_of(*first) * 2
+    expected[mask_of(*second) > 0] = 1
+    binary = AnnotationSpec(masks="classes", num_classes=4, is_binary=True)
+    files = [png(mask_of(*box)) for box in (first, second)]
+    by_files = stored(Annotation(labels=(2, 1)), files, spec=binary)
+    assert np.array_equal(values(by_files.segmentation_mask), expected)
+    layers = [png(mask_of(*first) * 2), png(mask_of(*second))]
+    by_layers = stored(Annotation(), layers, spec=CLASSES)
+    assert by_layers.segmentation_mask == by_files.segmentation_mask
+    outlines = (rectangle(*first), None, rectangle(*second), rectangle(0, 0, 9, 9))
+    objects = annotated([[NAN] * 4] * 4, labels=(2, 1, 1, 9), outlines=outlines)
+    by_outlines = stored(objects, spec=CLASSES)
+    assert by_outlines.segmentation_mask == by_files.segmentation_mask
+    assert by_outlines.dropped == {"no outline": 1, "unknown class": 1}
+    crowd = annotated([[NAN] * 4], labels=(2,), outlines=(rectangle(*first),), crowds=(True,))
+    assert stored(crowd, spec=CLASSES).num_ignored == 2500
+
+
+def test_bars_are_background_or_ignored() -> None:
+    placement = cropped(100, 200, (50, 50), "pad")
+    file = png(np.full((100, 200), 3, np.uint8))
+    for background in (0, 255):
+        spec = AnnotationSpec(masks="classes", num_classes=4, background=background)
+        mask = values(stored(Annotation(), (file,), placement, spec).segmentation_mask)
+        assert (mask[12:37] == 3).all()
+        assert (mask[:12] == background).all()
+        assert (mask[37:] == background).all()
+
+
+def test_masks_of_many_classes_have_16_bits() -> None:
+    spec = AnnotationSpec(masks="classes", num_classes=300, background=65_535)
+    mask = np.array([[0, 255, 299, 65_535]], np.uint16)
+    found = stored(Annotation(), (png(mask),), Placement.whole((1, 4)), spec)
+    assert np.array_equal(values(found.segmentation_mask), mask)
+    assert (found.pixels, found.num_ignored) == ({0: 1, 255: 1, 299: 1}, 1)
+
+
+def test_boxes_and_a_mask_file_go_together() -> None:
+    spec = AnnotationSpec(boxes=True, masks="classes", num_classes=4)
+    file = png(mask_of(5, 5, 9, 9))
+    found = stored(annotated([[10, 10, 20, 20]], labels=(3,)), (file,), spec=spec)
+    assert found.labels == (3,)
+    assert found.segmentation_mask == stored(Annotation(), (file,), spec=CLASSES).segmentation_mask
+    assert stored(Annotation(labels=(2,)), (file,), spec=spec).labels == ()
+
+
+# --- real data ----------------------------------------------------------------------------------
+
+
+@needs_data
+def test_camvid_at_its_own_size_is_pixel_equal() -> None:
+    spec = AnnotationSpec(masks="classes", num_classes=12, background=255)
+    with zipfile.ZipFile(SHARED_DATA / "camvid.zip") as archive:
+        names = [name for name in archive.namelist() if name.startswith("val/")]
+        assert len(names) == 9
+        for name in names:
+            mask = archive.read(name.replace("val/", "valannot/"))
+            original = np.asarray(Image.open(io.BytesIO(mask)))
+            image = process_image(archive.read(name), ImageSpec(size=None, fit="none"))
+            assert isinstance(image, ProcessedImage)
+            found = stored(Annotation(), (mask,), image.placement, spec)
+            assert np.array_equal(values(found.segmentation_mask), original)
+            image = process_image(archive.read(name), ImageSpec(size=(97, 131), fit="stretch"))
+            assert isinstance(image, ProcessedImage)
+            found = stored(Annotation(), (mask,), image.placement, spec)
+            nearest = Image.fromarray(original).resize((131, 97), Image.Resampling.NEAREST)
+            assert np.array_equal(values(found.segmentation_mask), np.asarray(nearest))
+
+
+@needs_data
+@pytest.mark.thorough
+def test_all_nuclei_become_instances_whose_union_is_the_source_s() -> None:
+    spec = AnnotationSpec(boxes=True, masks="instances", is_binary=True)
+    images: dict[str, list[bytes]] = {}
+    with tarfile.open(SHARED_DATA / "tasks.tar") as archive:
+        for member in archive:
+            parts = member.name.split("/")
+            if member.isfile() and parts[0] == "nuclei16" and parts[-2] == "masks":
+                images.setdefault(parts[-3], []).append(archive.extractfile(member).read())  # type: ignore[union-attr]
+    assert len(images) > 10
+    for files in images.values():
+        masks = [np.asarray(Image.open(io.BytesIO(file))) for file in files]
+        placement = Placement.whole(masks[0].shape)
+        found = stored(Annotation(labels=(0,) * len(files)), files, placement, spec)
+        assert (len(found.masks), found.dropped) == (len(files), {})
+        union = np.maximum.reduce([values(mask) for mask in found.masks])
+        assert np.array_equal(union > 0, np.maximum.reduce(masks) > 0)
+
+
+@needs_data
+def test_the_boxes_of_bccd_are_as_written_but_two_of_zero_size() -> None:
+    number, dropped = 0, 0
+    with zipfile.ZipFile(SHARED_DATA / "bccd.zip") as archive:
+        for name in archive.namelist():
+            if not name.endswith(".xml"):
+                continue
+            root = ET.fromstring(archive.read(name))
+            boxes = [
+                [float(box.findtext(side, "")) for side in ("xmin", "ymin", "xmax", "ymax")]
+                for box in root.iterfind("object/bndbox")
+            ]
+            found = stored(annotated(boxes, size=(480, 640)), placement=Placement.whole((480, 640)))
+            number += len(found.boxes)
+            dropped += found.dropped.get("zero size", 0)
+            sound = np.array([b for b in boxes if b[0] < b[2] and b[1] < b[3]])
+            if not set(found.dropped) - {"zero size"}:
+                expected = sound[:, (1, 0, 3, 2)] / (480, 640, 480, 640)
+                np.testing.assert_allclose(found.boxes, expected, atol=1e-6)
+    assert (number, dropped) == (4886, 2)

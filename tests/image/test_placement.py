@@ -1,0 +1,290 @@
+"""Where a point of the file is in the stored image, its pixels, boxes and masks say alike."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from shardprep.image.annotation import Annotation, AnnotationSpec, Polygons
+from shardprep.image.objects import PlacedObjects, place_objects
+from shardprep.image.placement import Placement
+from shardprep.image.process import ProcessedImage, process_image
+from shardprep.image.spec import Fit, ImageSpec
+from tests.support.builders import encoded, jpeg
+from tests.support.odd_images import Array, as_stored, oriented
+
+if TYPE_CHECKING:
+    from shardprep.image.annotation import Floats, Frame
+
+ORIENTATIONS = range(1, 9)
+FITS: tuple[Fit, ...] = ("crop", "pad", "stretch", "within", "none")
+FORMS: dict[str, dict[str, Any]] = {
+    "JPEG": {"quality": 95},
+    "PNG": {"compress_level": 1},
+    "TIFF": {},
+}
+INSTANCES = AnnotationSpec(boxes=True, masks="instances", is_binary=True)
+
+
+# --- helpers ------------------------------------------------------------------------------------
+
+
+def image_spec(fit: Fit, size: tuple[int, int], form: str = "raw") -> ImageSpec:
+    black = (0, 0, 0)
+    return ImageSpec(size=None if fit == "none" else size, fit=fit, format=form, background=black)  # type: ignore[arg-type]
+
+
+def rectangle_in_noise(
+    rng: np.random.Generator, height: int, width: int
+) -> tuple[Array, tuple[int, int, int, int]]:
+    """Return a dark picture of noise with a bright rectangle near its middle, and its box."""
+    picture = rng.integers(0, 60, (height, width, 3), np.uint8)
+    left, top = int(width * rng.uniform(0.1, 0.35)), int(height * rng.uniform(0.1, 0.35))
+    right, bottom = int(width * rng.uniform(0.6, 0.95)), int(height * rng.uniform(0.6, 0.95))
+    picture[top:bottom, left:right] = rng.integers(
+        196, 256, (bottom - top, right - left, 3), np.uint8
+    )
+    return picture, (left, top, right, bottom)
+
+
+def bright_extent(profile: Floats) -> tuple[float, float]:
+    """Return where brightness along a line passes the middle, by interpolation, edges of pixels."""
+    is_bright = np.flatnonzero(profile > 128)
+    first, last = int(is_bright[0]), int(is_bright[-1])
+
+    def share(inside: float, outside: float) -> float:
+        return (inside - 128) / (inside - outside)
+
+    low = first + 0.5 - share(profile[first], profile[first - 1]) if first else 0.0
+    end = len(profile) - 1
+    high = last + 0.5 + share(profile[last], profile[last + 1]) if last < end else end + 1.0
+    return low, high
+
+
+def drawn_box(stored: Array) -> tuple[float, float, float, float]:
+    """Return the box of what is bright, ymin, xmin, ymax, xmax in pixels, by its middle bands."""
+    grey = stored.mean(axis=2)
+    rows, columns = np.flatnonzero((grey > 128).any(1)), np.flatnonzero((grey > 128).any(0))
+    middle_rows = slice(int(np.quantile(rows, 0.3)), int(np.quantile(rows, 0.7)) + 1)
+    middle_columns = slice(int(np.quantile(columns, 0.3)), int(np.quantile(columns, 0.7)) + 1)
+    top, bottom = bright_extent(grey[:, middle_columns].mean(axis=1))
+    left, right = bright_extent(grey[middle_rows].mean(axis=0))
+    return top, left, bottom, right
+
+
+def placed(data: bytes, spec: ImageSpec) -> tuple[Array, Placement]:
+    result = process_image(data, spec)
+    assert isinstance(result, ProcessedImage), result
+    assert result.placement.size == (result.height, result.width)
+    stored = np.frombuffer(result.data, np.uint8).reshape(result.height, result.width, 3)
+    return stored, result.placement
+
+
+def objects(*arguments: Any) -> PlacedObjects:
+    result = place_objects(*arguments)
+    assert isinstance(result, PlacedObjects), result
+    return result
+
+
+def opened(data: bytes) -> Array:
+    image = Image.open(io.BytesIO(data))
+    assert image.mode == "L"
+    return np.asarray(image)
+
+
+def as_pillow(mask: Array, placement: Placement) -> Array:
+    """Return the part of an upright mask that Pillow takes by NEAREST, of 8 bits.
+
+    It rounds otherwise in 16 bits where a centre falls between two pixels.
+    """
+    height, width = placement.fitted
+    image = Image.fromarray(mask.astype(np.uint8))
+    return np.asarray(image.resize((width, height), Image.Resampling.NEAREST, box=placement.box))
+
+
+# --- pixels, boxes and masks --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_box_and_mask_lie_where_the_rectangle_is_drawn(orientation: int, fit: Fit) -> None:
+    """Sizes up to those at which a JPEG is decoded at half or a quarter, sides odd."""
+    rng = np.random.default_rng(100 * orientation + FITS.index(fit))
+    for form, options in FORMS.items():
+        height, width = (int(side) for side in rng.integers(120, 720, 2))
+        size = int(rng.integers(80, 160)), int(rng.integers(80, 160))
+        picture, box = rectangle_in_noise(rng, height, width)
+        data = encoded(
+            Image.fromarray(as_stored(picture, orientation)),
+            form, exif=oriented(orientation), **options,
+        )  # fmt: skip
+        stored, placement = placed(data, image_spec(fit, size))
+        if placement.fitted[0] < 40 or placement.fitted[1] < 40:
+            continue
+        left, top, right, bottom = box
+        mask = np.zeros((height, width), np.uint8)
+        mask[top:bottom, left:right] = 255
+        file = encoded(Image.fromarray(mask), "PNG")
+        annotation = Annotation(boxes=np.array([box], np.float64), labels=(0,))
+        found = objects(annotation, (), placement, AnnotationSpec(boxes=True))
+        by_mask = objects(Annotation(labels=(0,)), (file,), placement, INSTANCES)
+        assert np.array_equal(found.boxes, by_mask.boxes)
+        expected = drawn_box(stored)
+        assert np.abs(found.boxes[0] * (placement.size * 2) - expected).max() < 1, (form, expected)
+        seen = stored.mean(axis=2) > 128
+        inside = opened(by_mask.masks[0]) > 0
+        assert (seen & inside).sum() > 0.95 * (seen | inside).sum()
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_what_was_annotated_in_the_stored_frame_ends_in_the_same_place(orientation: int) -> None:
+    """Told by its size after a quarter turn, else by the option."""
+    placement = Placement.fit((60, 90), ImageSpec(size=(40, 33), fit="pad"))
+    placement = placement.of_file((60, 90), orientation)
+    mask = np.zeros((60, 90), np.uint8)
+    mask[10:21, 33:80] = 1
+    stored = as_stored(mask[..., None], orientation)[..., 0]
+    rows, columns = (np.flatnonzero(stored.any(axis)) for axis in (1, 0))
+    box = np.array([[columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]], np.float64)
+    size = (stored.shape[0], stored.shape[1])
+    upright = objects(Annotation(labels=(0,)), (png(mask),), placement, INSTANCES)
+    forced = None if orientation >= 5 else "stored"
+    spec = AnnotationSpec(boxes=True, masks="instances", is_binary=True, frame=forced)  # type: ignore[arg-type]
+    turned = objects(Annotation(labels=(0,)), (png(stored),), placement, spec)
+    by_box = objects(Annotation(boxes=box, labels=(0,), size=size), (), placement,
+                     AnnotationSpec(boxes=True, frame=forced))  # type: ignore[arg-type]  # fmt: skip
+    assert turned.masks == upright.masks
+    np.testing.assert_allclose(turned.boxes, upright.boxes, atol=1e-6)
+    np.testing.assert_allclose(by_box.boxes, upright.boxes, atol=1e-6)
+
+
+def png(mask: Array) -> bytes:
+    return encoded(Image.fromarray(mask), "PNG")
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_points_move_as_pillow_turns_pixels(orientation: int) -> None:
+    for row, column in ((0, 0), (3, 1), (4, 6)):
+        picture = np.zeros((5, 7), np.uint8)
+        picture[row, column] = 255
+        file = encoded(Image.fromarray(picture), "PNG", exif=oriented(orientation))
+        upright = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(file))))
+        size = (upright.shape[0], upright.shape[1])
+        placement = Placement.whole(size).of_file(size, orientation)
+        centre = np.array([[column + 0.5, row + 0.5]])
+        (x, y), *_ = placement.points(centre, (5, 7), "stored").tolist()
+        assert upright[int(y), int(x)] == 255
+        assert (x % 1, y % 1) == (0.5, 0.5)
+
+
+@given(
+    height=st.integers(1, 80), width=st.integers(1, 80),
+    size=st.tuples(st.integers(1, 60), st.integers(1, 60)), fit=st.sampled_from(FITS),
+    scale=st.sampled_from([1, 1, 2, 8]), depth=st.sampled_from([np.uint8, np.uint16]),
+)  # fmt: skip
+def test_masks_are_those_of_pillow(
+    height: int, width: int, size: tuple[int, int], fit: Fit, scale: int, depth: Any
+) -> None:
+    """Of an image that the decoder made smaller as well: its box then holds fractions of pixels."""
+    decoded = (-(-height // scale), -(-width // scale))
+    placement = Placement.fit(decoded, image_spec(fit, size)).of_file((height, width), 1)
+    mask = np.random.default_rng(0).integers(0, 250, (height, width)).astype(depth)
+    (top, left), (rows, columns) = placement.corner, placement.fitted
+    stored = placement.mask(mask, "upright", 251)
+    assert stored.shape == placement.size
+    assert stored.dtype == depth
+    part = stored[top : top + rows, left : left + columns]
+    assert np.array_equal(part, as_pillow(mask, placement))
+    assert np.count_nonzero(stored == 251) == stored.size - part.size
+
+
+@given(
+    height=st.integers(1, 500), width=st.integers(1, 500),
+    size=st.tuples(st.integers(1, 300), st.integers(1, 300)), fit=st.sampled_from(FITS),
+    orientation=st.sampled_from(ORIENTATIONS),
+)  # fmt: skip
+def test_the_whole_of_an_uncropped_image_is_the_whole_of_its_place(
+    height: int, width: int, size: tuple[int, int], fit: Fit, orientation: int
+) -> None:
+    placement = Placement.fit((height, width), image_spec(fit, size))
+    placement = placement.of_file((height, width), orientation)
+    frames: tuple[Frame, ...] = ("upright", "stored")
+    for frame in frames:
+        whole = np.array([[0.0, 0.0, 1.0, 1.0]])
+        found = placement.boxes(whole, (1, 1), frame)[0]
+        (top, left), (rows, columns) = placement.corner, placement.fitted
+        edges = np.array([left, top, left + columns, top + rows])
+        if fit == "crop":
+            assert (found[:2] <= edges[:2] + 1e-6).all()
+            assert (found[2:] >= edges[2:] - 1e-6).all()
+        else:
+            np.testing.assert_allclose(found, edges, atol=1e-9)
+
+
+# --- frames -------------------------------------------------------------------------------------
+
+
+def test_the_annotated_size_tells_the_frame() -> None:
+    turned = Placement.whole((60, 90)).of_file((60, 90), 6)
+    assert turned.frame((60, 90)) == "upright"
+    assert turned.frame((90, 60)) == "stored"
+    assert turned.frame((120, 181)) == "upright"
+    assert turned.frame((45, 30)) == "stored"
+    assert turned.frame(None) == turned.frame((0, 0)) == "upright"
+    assert turned.frame((60, 60)) is None
+    assert turned.frame((90, 60), "upright") is None
+    assert turned.frame(None, "stored") == "stored"
+    mirrored = Placement.whole((60, 90)).of_file((60, 90), 2)
+    assert mirrored.frame((60, 90)) == "upright"
+    assert mirrored.frame((90, 60)) is None
+
+
+def test_a_resized_copy_gives_the_same_place() -> None:
+    placement = Placement.fit((60, 90), ImageSpec(size=(24, 24), fit="crop"))
+    boxes = np.array([[10.0, 20.0, 50.0, 60.0]])
+    half = placement.boxes(boxes / 2, (30, 45), "upright")
+    np.testing.assert_allclose(half, placement.boxes(boxes, (60, 90), "upright"))
+
+
+@pytest.mark.parametrize("form", ["keep", "jpeg"])
+def test_kept_bytes_and_fast_paths_have_their_placement(form: str) -> None:
+    plain, with_exif = jpeg(48, 64), jpeg(48, 64, exif=oriented(1))
+    for data in (plain, with_exif):
+        result = process_image(data, ImageSpec(size=None, fit="none", format=form))  # type: ignore[arg-type]
+        assert isinstance(result, ProcessedImage)
+        assert result.placement == Placement.whole((48, 64))
+    turned = process_image(jpeg(48, 64, exif=oriented(6)), ImageSpec(size=(20, 10), fit="stretch"))
+    assert isinstance(turned, ProcessedImage)
+    assert turned.placement.orientation == 6
+    assert turned.placement.upright == (64, 48)
+    assert turned.placement.box == (0, 0, 48, 64)
+
+
+def test_a_turned_tiff_knows_both_frames() -> None:
+    """Pillow turns its pixels, and its header, before anyone asks."""
+    picture = np.zeros((30, 50, 3), np.uint8)
+    stored = Image.fromarray(as_stored(picture, 8))
+    data = encoded(stored, "TIFF", exif=oriented(8))
+    result = process_image(data, image_spec("none", (1, 1)))
+    assert isinstance(result, ProcessedImage)
+    assert result.placement.frame_size("upright") == (30, 50)
+    assert result.placement.frame_size("stored") == (50, 30)
+
+
+def test_polygons_of_shares_follow_the_image() -> None:
+    placement = Placement.fit((60, 90), ImageSpec(size=(30, 30), fit="stretch"))
+    square = np.array([[0.2, 0.2], [0.6, 0.2], [0.6, 0.7], [0.2, 0.7]])
+    annotation = Annotation(
+        boxes=np.full((1, 4), np.nan),
+        labels=(0,),
+        outlines=(Polygons((square,)),),
+        is_relative=True,
+    )
+    found = objects(annotation, (), placement, INSTANCES)
+    np.testing.assert_allclose(found.boxes, [[0.2, 0.2, 0.7, 0.6]], atol=0.02)
