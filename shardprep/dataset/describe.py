@@ -1,4 +1,4 @@
-"""Facts on a dataset from its manifest and `items.parquet`; no shard is opened."""
+"""Facts on a dataset from its manifest and `items.parquet`, and on its boxes from its shards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from shardprep.dataset import item_table
 from shardprep.dataset.folder import ITEMS_FILE, read_schema
 from shardprep.dataset.manifest import Manifest, load_manifest
+from shardprep.dataset.object_facts import ObjectFacts, measure_objects
+from shardprep.dataset.range import Range
 from shardprep.dataset.schema import Schema  # noqa: TC001 - facts are JSON, and its types are read
 
 if TYPE_CHECKING:
@@ -19,15 +21,6 @@ if TYPE_CHECKING:
 MOST_EXAMPLES = 3
 LACKING = "^(no label|in no split)"
 """Pattern of the reasons for which an image is skipped that nobody asked to leave out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Smallest, median and largest of a number."""
-
-    smallest: float
-    median: float
-    largest: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +56,20 @@ class Facts:
     """Height of the written originals in pixels; null where there are none."""
     target: Range | None
     """Numbers to learn, in a regression set; null in others."""
+    boxes: ObjectFacts | None
+    """Boxes as they are stored; null in a dataset without, and in object storage."""
     rejections: dict[str, tuple[Example, ...]]
     """A few examples for each kind of rejection."""
     skipped: tuple[Example, ...]
     """A few images that were skipped because the source gives them no label, or no split."""
 
 
-def read_facts(folder: Path, path: str) -> Facts:
-    """Return the facts on a finished dataset whose documents are in a folder.
+def read_facts(folder: Path, path: str, *, has_shards: bool = True) -> Facts:
+    """Return the facts on a finished dataset whose documents, and maybe shards, are in a folder.
 
     Raises:
-        DatasetError: its manifest is missing or cannot be read.
+        DatasetError: its manifest is missing or cannot be read, or a shard with boxes is missing.
+        RecordError: a record with boxes is damaged.
 
     """
     manifest = load_manifest(folder)
@@ -89,6 +85,7 @@ def read_facts(folder: Path, path: str) -> Facts:
         original_width=_range(written["original_width"].drop_null()),
         original_height=_range(written["original_height"].drop_null()),
         target=_range(written["target"].drop_null()),
+        boxes=measure_objects(folder, manifest, schema) if has_shards else None,
         **read_examples(folder),
     )
 

@@ -12,6 +12,7 @@ import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from shardprep.errors import RecordError
@@ -28,13 +29,23 @@ _UINT64 = (1 << 64) - 1
 _ONE_BYTE = 128
 _BYTES_OF = [bytes((value,)) for value in range(_ONE_BYTE)]
 """Varints of one byte, by value: most lengths, tags and labels."""
+_EMPTY = {
+    dtype: bytes((number << 3 | _LENGTH, 0))
+    for dtype, number in (("bytes", _BYTES), ("float32", _FLOAT), ("int64", _INT64))
+}
+"""dtype → Feature whose list of that type has no values."""
 _MAX_VARINT_BYTES = 10
 _BEYOND_FLOAT32 = 3.4028235677973366e38
 """The least number that rounds to infinity as a float32."""
 
 
-def encode(features: Mapping[str, Values]) -> bytes:
-    """Return the serialized Example; a feature without values is written as an empty Feature.
+def encode(
+    features: Mapping[str, Values], dtypes: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
+    """Return the serialized Example.
+
+    A feature without values is written as an empty list of its dtype, as TFDS writes and wants it;
+    as an empty Feature where `dtypes` does not name it.
 
     Raises:
         OverflowError: a float `is_beyond_float32`; whoever reads values from outside checks that.
@@ -42,11 +53,15 @@ def encode(features: Mapping[str, Values]) -> bytes:
     """
     entries: list[bytes] = []
     for name in sorted(features):
-        value = _feature(features[name])
+        value = _feature(features[name]) or _EMPTY.get(dtypes.get(name, ""), b"")
         head = _entry_head(name) + _varint(len(value))
         entries += (b"\n", _varint(len(head) + len(value)), head, value)
-    body = b"".join(entries)
-    return b"".join((b"\n", _varint(len(body)), body))
+    return of_entries(b"".join(entries))
+
+
+def of_entries(entries: bytes) -> bytes:
+    """Return the serialized Example whose features are serialized one behind the other."""
+    return b"".join((b"\n", _varint(len(entries)), entries))
 
 
 def is_beyond_float32(value: float) -> bool:

@@ -26,8 +26,6 @@ _LISTS = {"bytes": 0x0A, "float32": 0x12, "int64": 0x1A}
 """dtype of a feature → the tag of its list of values."""
 _SHORT = 128
 """Lengths in bytes below it take one byte."""
-_NEVER = b"\0"
-"""A tag that no field can have: no length of the entry fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,8 @@ class _Entry:
     """Bytes between the entry's own length and that of the Feature."""
     list_tag: int
     short: tuple[bytes, ...]
-    """Length of the entry in bytes, below `_SHORT` → all that stands before the values."""
+    """Length of the entry in bytes, below `_SHORT` → all that stands before its one value; b""
+    where none fits."""
     wanted: bool
 
 
@@ -81,18 +80,19 @@ class Layout:
             return None
         for entry in self._entries:
             length = data[at + 1]
-            short = entry.short[length] if length < _SHORT else _NEVER
-            if bytes(data[at : at + len(short)]) == short:
+            short = entry.short[length] if length < _SHORT else b""
+            is_short = short and bytes(data[at : at + len(short)]) == short
+            if is_short:
                 end = at + 2 + length
                 at += len(short)
             else:
-                values = _long(data, at, entry)
-                if values is None:
+                place = _long(data, at, entry)
+                if place is None:
                     return None
-                at, end = values
+                at, end = place
             if entry.wanted:
                 if entry.list_tag == _LISTS["bytes"]:
-                    found[entry.name] = [data[at:end]]
+                    found[entry.name] = [data[at:end]] if is_short else _several(data, at, end)
                 elif entry.list_tag == _LISTS["int64"]:
                     found[entry.name] = read_ints(data, at, end)
                 elif (end - at) % 4:
@@ -115,14 +115,14 @@ def _entry(name: str, list_tag: int, *, wanted: bool) -> _Entry:
         + head
         + bytes((length - before + 4, list_tag, length - before + 2, _FIELD, length - before))
         if length >= before
-        else _NEVER
+        else b""
         for length in range(_SHORT)
     ]
     return _Entry(name, head, list_tag, tuple(short), wanted)
 
 
 def _long(data: memoryview, at: int, entry: _Entry) -> tuple[int, int] | None:
-    """Return where the values of an entry of any length start and end."""
+    """Return where the values of an entry of any length start and end; those of bytes with tags."""
     size, start = read_varint(data, at + 1)
     end = start + size
     values = start + len(entry.head)
@@ -132,7 +132,21 @@ def _long(data: memoryview, at: int, entry: _Entry) -> tuple[int, int] | None:
     if at + size != end or data[at] != entry.list_tag:
         return None
     size, at = read_varint(data, at + 1)
-    if at + size != end or data[at] != _FIELD:
+    if at + size != end:
         return None
-    size, at = read_varint(data, at + 1)
-    return (at, end) if at + size == end else None
+    if at == end or entry.list_tag == _LISTS["bytes"]:
+        return at, end
+    size, start = read_varint(data, at + 1)
+    return (start, end) if data[at] == _FIELD and start + size == end else None
+
+
+def _several(data: memoryview, at: int, end: int) -> list[memoryview]:
+    """Return the values of a list of bytes."""
+    found = []
+    while at < end:
+        size, start = read_varint(data, at + 1)
+        if data[at] != _FIELD or start + size > end:
+            raise ValueError("no value of a list")
+        at = start + size
+        found.append(data[start:at])
+    return found

@@ -8,9 +8,17 @@ key or a line on a terminal. Digits are those of ASCII.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+)
 
 from shardprep.errors import printable, shown
 
@@ -59,6 +67,20 @@ class Document(BaseModel):
     """A document, or a part of one, without keys of another format."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SparseDocument(Document):
+    """A document that leaves keys out where they say nothing."""
+
+    sparse_keys: ClassVar[frozenset[str]] = frozenset()
+    """Keys that are left out where their value is false: none, nothing or an empty list."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = handler(self)
+        return {
+            key: value for key, value in written.items() if value or key not in self.sparse_keys
+        }
 
 
 _Document = TypeVar("_Document", bound=Document)

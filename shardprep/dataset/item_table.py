@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from shardprep.dataset.annotation_counts import AnnotationTally
 from shardprep.dataset.folder import COPY_AGAIN
 from shardprep.dataset.manifest import Shard, Split, Totals
 from shardprep.errors import DatasetError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from shardprep.dataset.annotation_counts import AnnotationCounts
+    from shardprep.dataset.schema import Schema
     from shardprep.image.spec import ImageSpec
     from shardprep.storage.folder import Folder
 
@@ -59,6 +62,26 @@ shard; they are null for others. Of `label` (an index into the class names), `la
 `text`, the one that the dataset's schema has is filled; all are null where there is no target.
 """
 
+ANNOTATION_COLUMNS = pa.schema(
+    [
+        pa.field("num_objects", pa.int64()),
+        pa.field("object_labels", pa.list_(pa.int64())),
+        pa.field("num_dropped", pa.int64()),
+        pa.field("dropped", pa.map_(pa.string(), pa.int64())),
+        pa.field("num_clipped", pa.int64()),
+        pa.field("mask_key", pa.string()),
+        pa.field("mask_pixels", pa.map_(pa.int64(), pa.int64())),
+    ]
+)
+"""Further columns of a dataset with boxes or masks, last.
+
+Of a written item: its stored objects, their number and the class of each; those left out, their
+number and that by reason, sorted; those clipped; the key of the first of its mask files; and the
+pixels of its stored mask of classes by value, ascending. All are null for other items, and where no
+such thing is stored.
+"""
+ANNOTATED_COLUMNS = pa.schema([*COLUMNS, *ANNOTATION_COLUMNS])
+
 _MAX_ROWS_A_BYTE = 4
 """Largest number of rows per byte of the file; a million numbered names take 1.4."""
 _MAX_UNPACKED_RATIO = 1000
@@ -77,24 +100,41 @@ def index_text(table: pa.Table) -> str:
     return "".join(f"{offset} {length}\n" for offset, length in places if offset is not None)
 
 
-def write_items(folder: Folder, name: str, tables: Iterable[pa.Table]) -> None:
+def columns_of(schema: pa.Schema) -> pa.Schema:
+    """Return the columns that a table must have, given those that it has."""
+    is_annotated = {*ANNOTATION_COLUMNS.names} <= {*schema.names}
+    return ANNOTATED_COLUMNS if is_annotated else COLUMNS
+
+
+def with_annotation_columns(table: pa.Table) -> pa.Table:
+    """Return rows with the columns of a dataset with boxes or masks, null where they lack them."""
+    missing = [one for one in ANNOTATION_COLUMNS if one.name not in table.column_names]
+    for one in missing:
+        table = table.append_column(one, pa.nulls(len(table), one.type))
+    return table
+
+
+def write_items(
+    folder: Folder, name: str, tables: Iterable[pa.Table], columns: pa.Schema = COLUMNS
+) -> None:
     """Write the tables one after the other into one parquet file; memory holds one at a time."""
     with folder.new_file(name) as file:
-        with pq.ParquetWriter(file.stream, COLUMNS, compression="zstd") as writer:
+        with pq.ParquetWriter(file.stream, columns, compression="zstd") as writer:
             for table in tables:
                 writer.write_table(table.replace_schema_metadata(None))
         file.commit()
 
 
-def read_items(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Return some columns of `items.parquet`; every value is of its column's type.
+def read_items(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return some columns of `items.parquet`, or all; every value is of its column's type.
 
     DatasetError where it is missing, damaged, or has other columns than a build writes.
     """
     try:
         with open_regular(path) as raw:
             file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
-            if not file.schema_arrow.remove_metadata().equals(COLUMNS):
+            found = file.schema_arrow.remove_metadata()
+            if not any(found.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
                 raise DatasetError(str(path), "has other columns than a build writes", COPY_AGAIN)
             return bounded_table(file, os.fstat(raw.fileno()).st_size, columns)
     except FileNotFoundError as error:
@@ -105,9 +145,12 @@ def read_items(path: Path, columns: Sequence[str]) -> pa.Table:
 
 
 def bounded_table(
-    file: pq.ParquetFile, num_bytes: int, columns: Sequence[str] = COLUMNS.names
+    file: pq.ParquetFile, num_bytes: int, columns: Sequence[str] | None = None
 ) -> pa.Table:
-    """Return columns of an untrusted file of `num_bytes` bytes, within bounds of memory."""
+    """Return some columns, or all, of an untrusted file of `num_bytes` bytes.
+
+    What it says of itself is bounded first, and with it the memory.
+    """
     facts = file.metadata
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
     unpacked = sum(group.total_byte_size for group in groups)
@@ -119,7 +162,8 @@ def bounded_table(
         raise ValueError(message)
     # No threads of Arrow (`pre_buffer` has them too): one that drops its last buffer while the
     # interpreter ends aborts the process.
-    table = file.read(columns=list(columns), use_threads=False)
+    names = columns_of(file.schema_arrow).names if columns is None else list(columns)
+    table = file.read(columns=names, use_threads=False)
     table.validate(full=True)
     return table
 
@@ -147,6 +191,7 @@ class _SplitTally:
     shards: list[Shard] = field(default_factory=list)
     labels: Counter[int] = field(default_factory=Counter)
     num_unlabelled: int = 0
+    annotations: AnnotationTally = field(default_factory=AnnotationTally)
 
 
 @dataclass(slots=True)
@@ -176,6 +221,8 @@ class Tally:
         tally.num_unlabelled += len(written) - sum(
             pc.count(written[name]).as_py() for name in ("label", "labels", "target", "text")
         )
+        if columns_of(table.schema) is ANNOTATED_COLUMNS:
+            tally.annotations.add(written)
         self._num_damaged += pc.count(written["reason"]).as_py()
         hashes = written["original_sha256"].to_pylist()
         self._marks.append(np.array([int(text[:16], 16) for text in hashes], np.uint64))
@@ -207,6 +254,12 @@ class Tally:
             )
             for name, tally in self._splits.items()
         }
+
+    def annotations(self, schema: Schema) -> dict[str, AnnotationCounts]:
+        """Return the counts of objects and masks by split; none where a schema has neither."""
+        if not schema.annotations:
+            return {}
+        return {name: tally.annotations.counts(schema) for name, tally in self._splits.items()}
 
     def totals(self, skipped: Counter[str]) -> Totals:
         """Return the totals; `skipped` counts the inputs that never became items, by reason."""

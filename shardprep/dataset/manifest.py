@@ -8,12 +8,13 @@ checked against the grammar of the format, and its own hash and its sums must ho
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from shardprep.dataset import grammar
-from shardprep.dataset.grammar import Count, Document, Name, Sha256, Version
+from shardprep.dataset import annotation_counts, grammar
+from shardprep.dataset.annotation_counts import AnnotationCounts
+from shardprep.dataset.grammar import Count, Document, Name, Sha256, SparseDocument, Version
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError
 from shardprep.storage.regular_file import read_regular
@@ -79,9 +80,9 @@ class Labels(Document):
     """Class names; a label is an index into them."""
     found_by: str
     num_rows_without_image: Count
-    """Rows of the label table for which the source has no image."""
+    """Rows of the label table, and images in annotations, that the source does not have."""
     rows_without_image: tuple[str, ...]
-    """Ids of some of them."""
+    """Ids or names of some of them."""
 
 
 class Fingerprint(Document):
@@ -115,8 +116,10 @@ def _shown(key: str, value: object) -> str:
     return ("x".join(reversed(parts)) if key == "size" else ",".join(parts)) or "none"
 
 
-class Manifest(Document):
+class Manifest(SparseDocument):
     """Contents and origin of a whole dataset."""
+
+    sparse_keys: ClassVar[frozenset[str]] = frozenset({"annotations"})
 
     format_version: Literal[1] = 1
     name: Name
@@ -127,6 +130,8 @@ class Manifest(Document):
     totals: Totals
     splits: dict[Name, Split] = Field(min_length=1)
     """Splits in the order train, validation, test, then others by name."""
+    annotations: dict[Name, AnnotationCounts] = Field(default_factory=dict)
+    """In a dataset with boxes or masks: their counts by split."""
     files: dict[str, Sha256] = Field(default_factory=dict)
     """SHA-256 of `items.parquet` and `schema.json`, hex."""
     sha256: str = ""
@@ -205,6 +210,8 @@ def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
                 yield f"splits.{name}.shards.{i} has {what}"
         if tuple(split.label_counts) != manifest.labels.names:
             yield f"splits.{name}.label_counts are not of the classes"
+    num_records = {name: split.num_records for name, split in manifest.splits.items()}
+    yield from annotation_counts.contradictions(manifest.annotations, num_records)
     totals = manifest.totals
     sums = {
         "num_inputs": totals.num_written + totals.num_rejected + totals.num_skipped,

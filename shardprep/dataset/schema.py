@@ -8,12 +8,13 @@ the result as `schema.json` beside the shards.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from shardprep.dataset import example, grammar
-from shardprep.dataset.grammar import Document
+from shardprep.dataset.grammar import Document, SparseDocument
 from shardprep.errors import SchemaError
 from shardprep.image.spec import Encoding
 from shardprep.storage.regular_file import read_named
@@ -21,10 +22,18 @@ from shardprep.storage.regular_file import read_named
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    Value = bytes | float | tuple[int, ...] | tuple[float, ...] | tuple[bytes, ...]
+
 MAX_SIDE = 65_500
 """Height or width of an image in pixels: JPEG's own limit."""
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
+OBJECTS = "objects"
+"""Name that TFDS has for the objects of an example; their features are called `objects/…`."""
+BOX, BOX_LABEL, CROWD, OBJECT_MASK = (
+    f"{OBJECTS}/{name}" for name in ("bbox", "label", "is_crowd", "mask")
+)
+MASK = "segmentation_mask"
 TargetKind = Literal["class", "multilabel", "regression", "text", "none"]
 """Kind of target of an image: one class, several, a number, a text, or none."""
 TARGET_FEATURES = {"class": LABEL, "multilabel": LABELS, "regression": TARGET, "text": TEXT}
@@ -38,26 +47,55 @@ PROVIDED = {
     FILENAME: ("text", "bytes"),
     HEIGHT: ("scalar", "int64"),
     WIDTH: ("scalar", "int64"),
+    BOX: ("bbox", "float32"),
+    BOX_LABEL: ("label", "int64"),
+    CROWD: ("flag", "int64"),
+    OBJECT_MASK: ("mask", "bytes"),
+    MASK: ("mask", "bytes"),
 }
 """Kind and dtype of the features that a build has values for; a schema picks from them."""
+MASKS = (OBJECT_MASK, MASK)
+ANNOTATIONS = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, MASK)
+"""Features of boxes and masks, which only a build that finds some has."""
+MOST_BYTE_CLASSES = 254
+"""Largest number of classes of a mask in 8 bits, which has a value more for what is ignored."""
 
 _FURTHER = [("scalar", "float32"), ("scalar", "int64"), ("text", "bytes")]
 """Kind and dtype that a feature of another name may have: a column of a table."""
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
-class Feature(Document):
-    """One named value of every example."""
+class Feature(SparseDocument):
+    """One named value of every example, or one of each of its objects."""
 
-    kind: Literal["image", "label", "labels", "text", "scalar"]
-    """Meaning: encoded pixels, one or any number of class indices, UTF-8 text, a number."""
+    sparse_keys: ClassVar[frozenset[str]] = frozenset({"repeated", "labels"})
+
+    kind: Literal["image", "label", "labels", "text", "scalar", "bbox", "flag", "mask"]
+    """Meaning: encoded pixels, one or any number of class indices, UTF-8 text, a number, a box
+    (ymin, xmin, ymax, xmax, 0 to 1, of the stored image), 0 or 1, or the PNG of a mask."""
     dtype: Literal["bytes", "int64", "float32"]
     """Type of the values in `tf.train.Example`."""
     shape: tuple[_Side | None, ...] = ()
-    """Shape of an image: height, width (pixels), channels; None where images differ; else ()."""
+    """Shape of an image or mask: height, width (pixels), channels; None where images differ; of
+    other kinds ()."""
     encoding: Encoding | None = None
-    """Encoding of an image; None for other kinds."""
+    """Encoding of an image or mask; None for other kinds."""
     doc: str = ""
+    repeated: bool = False
+    """Where it is true: an example has any number of them, one for each object, in their order."""
+    labels: tuple[str, ...] = ()
+    """Where there are some: class names of objects, or of the values of a mask; those of images are
+    the schema's."""
+
+    @property
+    def mask_dtype(self) -> Literal["uint8", "uint16"]:
+        """Type of the pixels of a mask."""
+        return "uint8" if len(self.labels) <= MOST_BYTE_CLASSES else "uint16"
+
+    @property
+    def ignored(self) -> int:
+        """Value of mask pixels that belong to no class: the largest of their type."""
+        return 255 if self.mask_dtype == "uint8" else 65_535
 
 
 def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
@@ -69,9 +107,20 @@ def _problems(features: Mapping[str, Feature]) -> Iterator[str]:
         yield f"features.{IMAGE}.shape: must be height, width, 3 of an image"
     for name, feature in features.items():
         own = [PROVIDED[name]] if name in PROVIDED else _FURTHER
+        is_of_object = name.partition("/")[0] == OBJECTS
         if (feature.kind, feature.dtype) not in own:
             kind, dtype = own[0]
             yield f"features.{name}: must be of kind {kind!r}, dtype {dtype!r}"
+        elif is_of_object and name not in PROVIDED:
+            yield f"features.{name}: objects have no such feature"
+        elif feature.repeated != is_of_object:
+            yield f"features.{name}.repeated: must be {str(is_of_object).lower()}"
+        elif feature.labels and name not in (BOX_LABEL, MASK):
+            yield f"features.{name}.labels: only {BOX_LABEL} and {MASK} have names of their own"
+        elif feature.kind == "mask" and (
+            len(feature.shape) != 3 or feature.shape[2] != 1 or feature.encoding != "png"
+        ):
+            yield f"features.{name}: must be height, width, 1 of a PNG"
 
 
 class Schema(Document):
@@ -82,7 +131,7 @@ class Schema(Document):
     doc: str = ""
     features: dict[str, Feature] = Field(min_length=1)
     labels: tuple[str, ...] = ()
-    """Class names; a label is an index into them, −1 where an example has none."""
+    """Class names of images; a label is an index into them, −1 where an example has none."""
 
     @model_validator(mode="after")
     def _check_features(self) -> Self:
@@ -103,8 +152,30 @@ class Schema(Document):
 
     @property
     def target(self) -> str | None:
-        """Name of the target feature, None where there is none."""
+        """Name of the feature with the target of the image, None where there is none."""
         return next((name for name in TARGET_FEATURES.values() if name in self.features), None)
+
+    @property
+    def supervised(self) -> str | None:
+        """Name, as TFDS has it, of what is to be learnt: objects before a mask before a target."""
+        if BOX in self.features:
+            return OBJECTS
+        return MASK if MASK in self.features else self.target
+
+    @property
+    def annotations(self) -> dict[str, Feature]:
+        """The features of boxes and masks by name; none where the dataset has no such thing."""
+        return {name: self.features[name] for name in ANNOTATIONS if name in self.features}
+
+    @property
+    def annotation_labels(self) -> tuple[str, ...]:
+        """Class names of objects, else of the values of masks; () where there are neither."""
+        return next((one.labels for one in self.annotations.values() if one.labels), ())
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The dtype of each feature by name."""
+        return {name: feature.dtype for name, feature in self.features.items()}
 
     def filled(
         self,
@@ -112,28 +183,54 @@ class Schema(Document):
         encoding: Encoding,
         labels: tuple[str, ...],
         columns: Mapping[str, str],
+        annotations: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> Schema:
         """Return this schema for one dataset.
 
-        `size` is height, width, or None where it varies; `columns` are further features by dtype.
+        Args:
+            size: height, width, or None where it varies.
+            encoding: encoding of the images.
+            labels: class names of the images.
+            columns: further features by dtype.
+            annotations: the features of `ANNOTATIONS` that the examples have, with the class names
+                of those that have some, else (); they are added where this schema lacks them, and
+                others of it left out.
+
         """
-        shape = (*(size or (None, None)), 3)
-        image = self.image.model_copy(update={"shape": shape, "encoding": encoding})
+        shape = size or (None, None)
+        image = self.image.model_copy(update={"shape": (*shape, 3), "encoding": encoding})
         further = {
             name: Feature(kind="text" if dtype == "bytes" else "scalar", dtype=dtype)  # type: ignore[arg-type]
             for name, dtype in columns.items()
         }
-        features = {**self.features, IMAGE: image, **further}
+        shipped = _annotation_features() if annotations else {}
+        found = {
+            name: self.features.get(name, shipped[name]).model_copy(
+                update={"labels": names, **({"shape": (*shape, 1)} if name in MASKS else {})}
+            )
+            for name, names in annotations.items()
+        }
+        own = {name: one for name, one in self.features.items() if name not in ANNOTATIONS}
+        features = {**own, IMAGE: image, **found, **further}
         return self.model_copy(update={"features": features, "labels": labels})
 
-    def encode(self, values: Mapping[str, bytes | float | tuple[int, ...]]) -> bytes:
+    def encode(self, values: Mapping[str, Value]) -> bytes:
         """Return the serialized Example of one item; `values` may hold more than the schema."""
         picked = {name: values[name] for name in self.features}
-        return example.encode({n: v if isinstance(v, tuple) else (v,) for n, v in picked.items()})  # type: ignore[misc]
+        return example.encode(
+            {name: one if isinstance(one, tuple) else (one,) for name, one in picked.items()},  # type: ignore[misc]
+            self.dtypes,
+        )
 
     def dumps(self) -> str:
         """Return the schema as the text of a JSON file."""
         return self.model_dump_json(indent=2) + "\n"
+
+
+def _annotation_features() -> dict[str, Feature]:
+    """Return the features of boxes and masks as the shipped schemas have them."""
+    templates = [load_schema(name) for name in ("instances", "segmentation")]
+    return {name: one for schema in templates for name, one in schema.annotations.items()}
 
 
 def shipped_schemas() -> dict[str, Path]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from shardprep.dataset.schema import MASK, OBJECTS
+
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Feature, Schema
@@ -25,10 +27,15 @@ def tfds_files(manifest: Manifest, schema: Schema) -> dict[str, str]:
         DOCUMENTS[1]: _dumps(_features(schema)),
     }
     for name, feature in schema.features.items():
-        if feature.kind in ("label", "labels"):
-            labels = "".join(f"{' '.join(label.split())}\n" for label in schema.labels)
-            files[f"{name.replace('/', '.')}.labels.txt"] = labels
+        if feature.kind in ("label", "labels") or name == MASK:
+            lines = (f"{' '.join(label.split())}\n" for label in _names(feature, schema))
+            files[f"{name.replace('/', '-')}.labels.txt"] = "".join(lines)
     return files
+
+
+def _names(feature: Feature, schema: Schema) -> tuple[str, ...]:
+    """Return the class names of a feature: its own, or those of the images."""
+    return feature.labels if feature.repeated or feature.kind == "mask" else schema.labels
 
 
 def _dumps(document: dict[str, Any]) -> str:
@@ -50,34 +57,62 @@ def _dataset_info(manifest: Manifest, schema: Schema) -> dict[str, Any]:
             for name, split in manifest.splits.items()
         ],
     }
-    if schema.target:
-        items = [{"featureKey": "image"}, {"featureKey": schema.target}]
+    if schema.supervised:
+        items = [{"featureKey": "image"}, {"featureKey": schema.supervised}]
         info["supervisedKeys"] = {"tuple": {"items": items}}
     return info
 
 
 def _features(schema: Schema) -> dict[str, Any]:
-    features = {name: _feature(f, schema) for name, f in schema.features.items()}
-    return _python("features_dict.FeaturesDict", featuresDict={"features": features})
+    """Return the feature of a whole example; those of its objects are gathered in one sequence."""
+    features: dict[str, Any] = {}
+    of_objects: dict[str, Any] = {}
+    for name, feature in schema.features.items():
+        if feature.repeated:
+            of_objects[name.removeprefix(f"{OBJECTS}/")] = _feature(feature, schema)
+        else:
+            features[name] = _feature(feature, schema)
+    if of_objects:
+        features[OBJECTS] = _sequence(_dict(of_objects))
+    return _dict(features)
 
 
 def _feature(feature: Feature, schema: Schema) -> dict[str, Any]:
     if feature.kind == "image":
         return _image(feature)
+    if feature.kind == "mask":
+        return _mask(feature)
     if feature.kind == "text":
         return _python("text_feature.Text", text={})
-    if feature.kind == "scalar":
-        tensor: dict[str, Any] = {"shape": {}, "dtype": feature.dtype, "encoding": "none"}
+    if feature.kind in ("scalar", "flag"):
+        dtype = "bool" if feature.kind == "flag" else feature.dtype
+        tensor: dict[str, Any] = {"shape": {}, "dtype": dtype, "encoding": "none"}
         return _python("scalar.Scalar", tensor=tensor)
-    num_classes = {"numClasses": str(len(schema.labels))}
+    if feature.kind == "bbox":
+        shape = {"dimensions": ["4"]}
+        box = {"shape": shape, "dtype": "float32", "bboxFormat": "REL_YXYX"}
+        return _python("bounding_boxes.BBoxFeature", boundingBox=box)
+    num_classes = {"numClasses": str(len(_names(feature, schema)))}
     label = _python("class_label_feature.ClassLabel", classLabel=num_classes)
-    if feature.kind == "label":
-        return label
-    return _python("sequence_feature.Sequence", sequence={"feature": label, "length": "-1"})
+    return label if feature.kind == "label" else _sequence(label)
+
+
+def _mask(feature: Feature) -> dict[str, Any]:
+    image: dict[str, Any] = {
+        "shape": _shape(feature),
+        "dtype": feature.mask_dtype,
+        "encodingFormat": "png",
+    }
+    if feature.repeated:
+        return _python("image_feature.Image", image=image)
+    label = {"numClasses": str(len(feature.labels))}
+    return _python(
+        "labeled_image.LabeledImage", image={**image, "useColormap": True, "label": label}
+    )
 
 
 def _image(feature: Feature) -> dict[str, Any]:
-    shape = {"dimensions": ["-1" if side is None else str(side) for side in feature.shape]}
+    shape = _shape(feature)
     if feature.encoding == "raw":
         tensor = {"shape": shape, "dtype": "uint8", "encoding": "bytes"}
         return _python("tensor_feature.Tensor", tensor=tensor)
@@ -85,6 +120,18 @@ def _image(feature: Feature) -> dict[str, Any]:
     if feature.encoding != "any":
         image["encodingFormat"] = feature.encoding
     return _python("image_feature.Image", image=image)
+
+
+def _shape(feature: Feature) -> dict[str, Any]:
+    return {"dimensions": ["-1" if side is None else str(side) for side in feature.shape]}
+
+
+def _dict(features: dict[str, Any]) -> dict[str, Any]:
+    return _python("features_dict.FeaturesDict", featuresDict={"features": features})
+
+
+def _sequence(feature: dict[str, Any]) -> dict[str, Any]:
+    return _python("sequence_feature.Sequence", sequence={"feature": feature, "length": "-1"})
 
 
 def _python(name: str, **content: dict[str, Any]) -> dict[str, Any]:

@@ -213,6 +213,17 @@ def test_a_parsing_spec_reads_every_kind_of_feature(tf: Any) -> None:
     assert parsed["tags"].numpy().tolist() == []
 
 
+def test_an_empty_list_has_the_type_that_protobuf_gives_it(tf: Any) -> None:
+    proto = tf.train.Example()
+    proto.features.feature["a"].bytes_list.SetInParent()
+    proto.features.feature["b"].float_list.SetInParent()
+    proto.features.feature["c"].int64_list.SetInParent()
+    dtypes = {"a": "bytes", "b": "float32", "c": "int64"}
+    assert encode({"a": [], "b": [], "c": []}, dtypes) == proto.SerializeToString(
+        deterministic=True
+    )
+
+
 @given(FEATURES)
 def test_features_come_back_as_they_were(features: dict[str, Values]) -> None:
     assert decode(encode(features)) == features

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.dataset.manifest import Shard
+    from shardprep.dataset.schema import Schema
     from shardprep.writer.finalize import BuildResult
 
 CLASSIFICATION = load_schema("classification")
-VALUES: dict[str, bytes | float | tuple[int, ...]] = {
+VALUES: dict[str, bytes | float | tuple[Any, ...]] = {
     "image": b"pixels",
     "label": 1,
     "labels": (0, 2),
@@ -35,12 +36,17 @@ VALUES: dict[str, bytes | float | tuple[int, ...]] = {
     "image/height": 2,
     "image/width": 3,
     "something/else": 4,
+    "objects/bbox": (0.0, 0.25, 0.5, 1.0),
+    "objects/label": (1,),
+    "objects/is_crowd": (0,),
+    "objects/mask": (b"a PNG",),
+    "segmentation_mask": b"a PNG",
 }
 
 
-def changed(path: str, value: Any) -> str:
-    """Return the classification schema as text, with the value at a dotted path set."""
-    document = json.loads(CLASSIFICATION.dumps())
+def changed(path: str, value: Any, schema: Schema = CLASSIFICATION) -> str:
+    """Return a schema as text, with the value at a dotted path set."""
+    document = json.loads(schema.dumps())
     *above, last = path.split(".")
     place = document
     for key in above:
@@ -53,15 +59,18 @@ def changed(path: str, value: Any) -> str:
 
 
 def test_a_schema_is_shipped_for_every_kind_of_target() -> None:
-    names = ["classification", "multilabel", "regression", "text", "unlabelled"]
-    assert list(shipped_schemas()) == names
-    assert [load_schema(name).target for name in names] == [
-        "label",
-        "labels",
-        "target",
-        "text",
-        None,
-    ]
+    targets = {
+        "classification": "label",
+        "detection": "objects",
+        "instances": "objects",
+        "multilabel": "labels",
+        "regression": "target",
+        "segmentation": "segmentation_mask",
+        "text": "text",
+        "unlabelled": None,
+    }
+    assert list(shipped_schemas()) == list(targets)
+    assert {name: load_schema(name).supervised for name in targets} == targets
 
 
 @pytest.mark.parametrize("name", shipped_schemas())
@@ -113,6 +122,52 @@ def test_columns_become_features_by_their_dtype() -> None:
         "size": ("scalar", "int64"),
         "note": ("text", "bytes"),
     }
+
+
+def test_boxes_and_masks_are_added_to_a_schema_with_names_of_their_own() -> None:
+    """Classes of images, of objects and of pixels are three lists."""
+    added: dict[str, tuple[str, ...]] = {
+        "objects/bbox": (),
+        "objects/label": ("wheel", "door"),
+        "segmentation_mask": ("road", "sky", "car"),
+    }
+    schema = CLASSIFICATION.filled((24, 32), "jpeg", ("day", "night"), {"age": "float32"}, added)
+    assert schema.features.keys() == CLASSIFICATION.features.keys() | added.keys() | {"age"}
+    assert list(schema.annotations) == list(added)
+    assert schema.labels == ("day", "night")
+    assert {name: one.labels for name, one in schema.annotations.items()} == added
+    assert schema.features["segmentation_mask"].shape == (24, 32, 1)
+    assert (schema.target, schema.supervised) == ("label", "objects")
+    assert parse_schema(schema.dumps(), "it") == schema
+
+
+def test_features_of_a_template_that_a_source_has_nothing_for_are_left_out() -> None:
+    """Not every source says what is a crowd."""
+    schema = load_schema("instances").filled(
+        None, "jpeg", (), {}, {"objects/bbox": (), "objects/label": ("cat",)}
+    )
+    assert list(schema.annotations) == ["objects/bbox", "objects/label"]
+
+
+def test_a_schema_without_boxes_and_masks_is_written_as_it_always_was() -> None:
+    for name in ("classification", "multilabel"):
+        document = json.loads(load_schema(name).filled(None, "jpeg", ("cat",), {}).dumps())
+        keys = {"kind", "dtype", "shape", "encoding", "doc"}
+        assert {frozenset(feature) for feature in document["features"].values()} == {
+            frozenset(keys)
+        }
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "ignored"), [(2, "uint8", 255), (254, "uint8", 255), (255, "uint16", 65535)]
+)
+def test_a_mask_has_16_bits_where_8_do_not_hold_its_classes(
+    number: int, dtype: str, ignored: int
+) -> None:
+    names = tuple(map(str, range(number)))
+    schema = load_schema("segmentation").filled(None, "jpeg", (), {}, {"segmentation_mask": names})
+    mask = schema.features["segmentation_mask"]
+    assert (mask.mask_dtype, mask.ignored) == (dtype, ignored)
 
 
 def test_images_that_differ_in_size_have_none_in_the_schema() -> None:
@@ -185,6 +240,31 @@ def test_a_schema_needs_an_image() -> None:
         parse_schema(json.dumps(document), "mine.json")
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "names"),
+    [
+        ("features.objects/bbox.repeated", False, "features.objects/bbox.repeated: must be true"),
+        ("features.image/height.repeated", True, "features.image/height.repeated: must be false"),
+        ("features.objects/label.kind", "labels", "must be of kind 'label'"),
+        ("features.objects/mask.shape", [8, 8, 3], "height, width, 1 of a PNG"),
+        ("features.objects/mask.encoding", "jpeg", "height, width, 1 of a PNG"),
+        ("features.objects/bbox.labels", ["a"], "features.objects/bbox.labels: "),
+        (
+            "features.objects/age",
+            {"kind": "scalar", "dtype": "int64", "repeated": True},
+            "objects have no such feature",
+        ),
+        ("features.objects", {"kind": "scalar", "dtype": "int64"}, "objects have no such feature"),
+    ],
+)
+def test_a_feature_of_objects_that_breaks_a_rule_is_refused_by_its_name(
+    path: str, value: Any, names: str
+) -> None:
+    with pytest.raises(SchemaError) as caught:
+        parse_schema(changed(path, value, load_schema("instances")), "mine.json")
+    assert names in str(caught.value)
+
+
 def test_a_feature_without_values_is_refused_with_those_that_have_some(tmp_path: Path) -> None:
     scalar = {"kind": "scalar", "dtype": "float32"}
     text = changed("features.image/depth", scalar)
@@ -229,7 +309,7 @@ def test_several_features_of_another_kind_than_their_name_says_are_told_at_once(
 
 @pytest.mark.parametrize("name", ["", "nothing", "no/such/file.json", "/"])
 def test_a_name_that_is_neither_shipped_nor_a_file_is_told_what_is_shipped(name: str) -> None:
-    with pytest.raises(SchemaError, match="shipped are classification, multilabel, "):
+    with pytest.raises(SchemaError, match="shipped are classification, detection, "):
         load_schema(name)
 
 

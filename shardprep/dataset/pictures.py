@@ -1,0 +1,151 @@
+"""Some records of a dataset as pictures with their boxes and masks."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from shardprep.dataset.example_layout import Layout
+from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.index import way_out
+from shardprep.dataset.item_table import WRITTEN, read_items, with_status
+from shardprep.dataset.remote import documents_of
+from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    FILENAME,
+    HEIGHT,
+    IMAGE,
+    MASK,
+    OBJECT_MASK,
+    WIDTH,
+)
+from shardprep.dataset.tfrecord import unframe
+from shardprep.errors import DatasetError, RecordError
+from shardprep.image.contact_sheet import AnnotatedPicture, Legend, draw_contact_sheet
+from shardprep.storage import objects
+from shardprep.storage.regular_file import regular_descriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.schema import Schema
+
+_COLUMNS = ("key", "status", "shard", "record", "offset", "length", "num_objects", "mask_pixels")
+
+
+def annotated_pictures(
+    found: Path | RemoteDataset, schema: Schema, number: int
+) -> Iterator[AnnotatedPicture]:
+    """Yield at most `number` pictures from all over a dataset with boxes or masks, in its order.
+
+    Those with an object, or a mask of several classes, come before those without. Each is read and
+    decoded when it is asked for; from object storage, it alone.
+
+    Raises:
+        DatasetError: a document or a shard is missing or damaged.
+        RecordError: a record is damaged.
+
+    """
+    table = read_items(documents_of(found, (ITEMS_FILE,)) / ITEMS_FILE, _COLUMNS)
+    for row in _spread(with_status(table, WRITTEN), number):
+        try:
+            payload = unframe(_framed(found, row), row["shard"], row["offset"])
+            yield _picture(payload, schema)
+        except RecordError as error:
+            where = f"{found}/{row['shard']}, record {row['record']}"
+            hint = way_out(str(found))
+            raise RecordError(where, error.what, hint, offset=row["offset"]) from error
+
+
+def contact_sheet(found: Path | RemoteDataset, schema: Schema, number: int) -> bytes:
+    """Return the PNG with the pictures that `annotated_pictures` yields; raises as that."""
+    sheet = draw_contact_sheet(annotated_pictures(found, schema, number), legend_of(schema))
+    out = io.BytesIO()
+    sheet.save(out, "PNG")
+    return out.getvalue()
+
+
+def legend_of(schema: Schema) -> Legend:
+    """Return the class names of a dataset's objects and masks."""
+    named = {name: feature.labels for name, feature in schema.annotations.items()}
+    return Legend(objects=named.get(BOX_LABEL, ()), mask=named.get(MASK, ()))
+
+
+def _spread(table: pa.Table, number: int) -> list[dict[str, Any]]:
+    """Return rows at equal distances, those that have something to show first."""
+    numbers, pixels = table["num_objects"].to_pylist(), table["mask_pixels"].to_pylist()
+    has_some = np.array(
+        [bool(n) or len(counts or ()) > 1 for n, counts in zip(numbers, pixels, strict=True)], bool
+    )
+    shown, others = np.flatnonzero(has_some), np.flatnonzero(~has_some)
+    chosen = _evenly(shown, number)
+    chosen = np.sort(np.concatenate((chosen, _evenly(others, number - len(chosen)))))
+    rows: list[dict[str, Any]] = table.take(chosen).to_pylist()
+    return rows
+
+
+def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
+    most = min(most, len(numbers))
+    return numbers[np.arange(most) * len(numbers) // max(most, 1)]
+
+
+def _framed(found: Path | RemoteDataset, row: dict[str, Any]) -> bytes:
+    """Return the bytes of a record; its row is not trusted."""
+    place = f"{found}/{row['shard']}"
+    offset, length = row["offset"] or 0, row["length"] or 0
+    try:
+        if isinstance(found, Path):
+            return _read(found / str(row["shard"]), offset, length)
+        facts = found.objects[row["shard"]]
+        if 0 <= offset <= offset + length <= facts.num_bytes:
+            return objects.read_range(found.url / facts.name, facts.etag, offset, length)
+    except (OSError, KeyError) as error:
+        what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        raise DatasetError(place, what, way_out(str(found))) from error
+    raise DatasetError(place, "is shorter than items.parquet says", way_out(str(found)))
+
+
+def _read(path: Path, offset: int, length: int) -> bytes:
+    """Return bytes of a file, fewer where it is shorter. Raises as `regular_descriptor`."""
+    descriptor = regular_descriptor(path)
+    try:
+        return os.pread(descriptor, min(length, os.fstat(descriptor).st_size), max(offset, 0))
+    finally:
+        os.close(descriptor)
+
+
+def _picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
+    dtypes = schema.dtypes
+    values: dict[str, Any] = dict(Layout(dtypes, dtypes).decode(payload))
+    try:
+        return AnnotatedPicture(
+            title=values[FILENAME][0].decode(errors="replace") if FILENAME in values else "",
+            pixels=_pixels(values, schema),
+            boxes=np.array(values.get(BOX, ()), np.float64).reshape(-1, 4),
+            labels=values.get(BOX_LABEL, ()),
+            crowds=values.get(CROWD, ()),
+            masks=values.get(OBJECT_MASK, ()),
+            mask=next(iter(values.get(MASK, ())), b""),
+        )
+    except Exception as error:  # decoders raise anything
+        what = " ".join(str(error).split())[:200] or type(error).__name__
+        raise RecordError("", f"cannot be drawn ({what})") from error
+
+
+def _pixels(values: dict[str, Any], schema: Schema) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    data = values[IMAGE][0]
+    if schema.image.encoding == "raw":
+        size = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
+        return np.frombuffer(data, np.uint8).reshape(*size, 3)
+    with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
+        return np.asarray(image.convert("RGB"))

@@ -1,0 +1,267 @@
+"""Boxes and masks in a dataset: TensorFlow Datasets opens them, and the documents count them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from shardprep.dataset import example
+from shardprep.dataset.annotation_counts import AnnotationTally
+from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.item_table import (
+    ANNOTATED_COLUMNS,
+    ANNOTATION_COLUMNS,
+    COLUMNS,
+    read_items,
+    with_status,
+)
+from shardprep.dataset.manifest import load_manifest, parse_manifest
+from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.dataset.tfrecord import read_records
+from shardprep.errors import DatasetError
+from tests.support import builders
+from tests.support.annotated import (
+    CLASSES,
+    HEIGHT,
+    MARKED,
+    MASK_CLASSES,
+    WIDTH,
+    Marked,
+    annotated,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "boxes": (BOX, BOX_LABEL),
+    "instances": (BOX, BOX_LABEL, CROWD, OBJECT_MASK),
+    "masks": (MASK,),
+    "all": ANNOTATIONS,
+}
+
+
+@pytest.fixture(name="whole", scope="module")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset with every feature; nobody may change it."""
+    return annotated(tmp_path_factory.mktemp("whole"), *ANNOTATIONS)
+
+
+def payloads(folder: Path) -> Iterator[bytes]:
+    for path in sorted(folder.glob("*.tfrecord*")):
+        with path.open("rb") as file:
+            yield from (record.payload for record in read_records(file, path.name))
+
+
+def expected(one: Marked) -> dict[str, Any]:
+    """Return what TFDS has for an image."""
+    masks = [mask[..., None].tolist() for mask in one.masks()]
+    return {
+        "bbox": np.reshape(one.boxes, (-1, 4)).tolist(),
+        "label": list(one.labels),
+        "is_crowd": [bool(label) for label in one.labels],
+        "mask": masks,
+    }
+
+
+# --- TensorFlow Datasets ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tfds_opens_boxes_and_masks(tmp_path: Path, kind: str) -> None:
+    """With their names, and images without an object among them."""
+    import tensorflow_datasets as tfds
+
+    features = KINDS[kind]
+    builder = tfds.builder_from_directory(str(annotated(tmp_path, *features)))
+    info = builder.info.features
+    keys = {name.removeprefix("objects/") for name in features if name != MASK}
+    if keys:
+        assert info["objects"]["label"].names == list(CLASSES)
+        assert info["objects"]["bbox"].bbox_format.value == "REL_YXYX"
+    if MASK in features:
+        assert info[MASK].names == list(MASK_CLASSES)
+    found = set()
+    for split in ("train", "test"):
+        for row in builder.as_dataset(split=split).as_numpy_iterator():
+            key = row["image/filename"].decode()
+            found.add(key)
+            objects = {name: value.tolist() for name, value in row.get("objects", {}).items()}
+            want = expected(MARKED[key])
+            assert objects == {name: want[name] for name in keys}
+            if MASK in features:
+                assert (row[MASK][..., 0] == MARKED[key].classes()).all()
+    assert found == {*MARKED}
+
+
+def test_tfds_s_numpy_parser_takes_every_record(whole: Path, tmp_path: Path) -> None:
+    """It raises for a list without a type: of objects, and of an image without a class."""
+    import tensorflow_datasets as tfds
+
+    features = tfds.builder_from_directory(str(whole)).info.features
+    for payload in payloads(whole):
+        row = features.deserialize_example_np(payload)
+        want = expected(MARKED[row["image/filename"].decode()])
+        assert {name: np.asarray(one).tolist() for name, one in row["objects"].items()} == want
+    keys = ("train/0.png", "train/1.png", "test/2.png")
+    members = {key: builders.png(seed=i) for i, key in enumerate(keys)}
+    members["t.csv"] = b"id,tags\n0,a b\n1,b\n"
+    source = builders.write_folder(tmp_path / "tags", members)
+    tags = builders.build(
+        source, tmp_path / "out", labels="csv:t.csv:id:tags", target="multilabel", separator=" "
+    )
+    features = tfds.builder_from_directory(str(tags.path)).info.features
+    found = [features.deserialize_example_np(one)["labels"] for one in payloads(tags.path)]
+    assert sorted(np.asarray(one).tolist() for one in found) == [[], [0, 1], [1]]
+
+
+def test_plain_tensorflow_parses_every_record(whole: Path) -> None:
+    import tensorflow as tf
+
+    spec = {
+        "image/filename": tf.io.FixedLenFeature([], tf.string),
+        BOX: tf.io.RaggedFeature(tf.float32),
+        BOX_LABEL: tf.io.RaggedFeature(tf.int64),
+        OBJECT_MASK: tf.io.RaggedFeature(tf.string),
+        MASK: tf.io.FixedLenFeature([], tf.string),
+    }
+    for payload in payloads(whole):
+        row = {n: v.numpy() for n, v in tf.io.parse_single_example(payload, spec).items()}
+        one = MARKED[row["image/filename"].decode()]
+        assert row[BOX].tolist() == list(one.boxes)
+        assert row[BOX_LABEL].tolist() == list(one.labels)
+        assert len(row[OBJECT_MASK]) == len(one.labels)
+        assert (tf.io.decode_png(row[MASK]).numpy()[..., 0] == one.classes()).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"), [("boxes", "objects"), ("masks", MASK), ("all", "objects")]
+)
+def test_tfds_knows_that_objects_or_masks_are_to_be_learnt(
+    tmp_path: Path, kind: str, target: str
+) -> None:
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(str(annotated(tmp_path, *KINDS[kind])))
+    assert builder.info.supervised_keys == ("image", target)
+    image, value = next(iter(builder.as_dataset("test", as_supervised=True).as_numpy_iterator()))
+    assert image.shape == (HEIGHT, WIDTH, 3)
+    assert isinstance(value, dict) == (target == "objects")
+
+
+def test_classes_of_images_and_of_objects_are_apart(tmp_path: Path) -> None:
+    import tensorflow_datasets as tfds
+
+    marked = {f"{name}/{i}.png": MARKED["train/a.png"] for name in ("day", "night") for i in "ab"}
+    folder = annotated(tmp_path, BOX, BOX_LABEL, marked=marked, labels="folder")
+    info = tfds.builder_from_directory(str(folder)).info
+    assert info.features["label"].names == ["day", "night"]
+    assert info.features["objects"]["label"].names == list(CLASSES)
+    manifest = load_manifest(folder)
+    assert manifest.labels.names == ("day", "night")
+    assert list(manifest.annotations["train"].objects.objects) == list(CLASSES)  # type: ignore[union-attr]
+
+
+# --- documents ----------------------------------------------------------------------------------
+
+
+def test_the_manifest_counts_objects_and_pixels(whole: Path) -> None:
+    for split, counts in load_manifest(whole).annotations.items():
+        ones = [one for key, one in MARKED.items() if key.startswith(split)]
+        dropped = [reason for one in ones for reason, n in one.dropped.items() for _ in range(n)]
+        assert counts.num_clipped == sum(one.num_clipped for one in ones)
+        assert counts.dropped == {reason: dropped.count(reason) for reason in sorted({*dropped})}
+        labels = [label for one in ones for label in one.labels]
+        assert counts.objects is not None
+        assert counts.objects.num_objects == len(labels)
+        assert counts.objects.num_background == sum(not one.labels for one in ones)
+        assert counts.objects.objects == {n: labels.count(i) for i, n in enumerate(CLASSES)}
+        assert counts.objects.images == {
+            name: sum(i in one.labels for one in ones) for i, name in enumerate(CLASSES)
+        }
+        masks = np.stack([one.classes() for one in ones])
+        assert counts.masks is not None
+        assert counts.masks.pixels == {
+            name: int((masks == i).sum()) for i, name in enumerate(MASK_CLASSES)
+        }
+        assert counts.masks.images == {
+            name: sum(bool((mask == i).any()) for mask in masks)
+            for i, name in enumerate(MASK_CLASSES)
+        }
+        assert counts.masks.num_ignored == len(ones) * WIDTH
+        assert counts.masks.num_uniform == 0
+
+
+def test_tallies_add_up_however_rows_are_cut(whole: Path) -> None:
+    rows = with_status(read_items(whole / ITEMS_FILE), "written")
+    together, apart = AnnotationTally(), AnnotationTally()
+    together.add(rows)
+    for number in range(len(rows)):
+        apart.add(rows.slice(number, 1))
+    assert apart == together
+
+
+def test_a_dataset_without_boxes_and_masks_has_no_word_of_them(tmp_path: Path) -> None:
+    source = builders.write_folder(tmp_path / "pets", builders.animals(4))
+    folder = builders.build(source, tmp_path / "out", size="16x16").path
+    assert "annotations" not in json.loads((folder / "manifest.json").read_text())
+    assert read_items(folder / ITEMS_FILE).schema.names == COLUMNS.names
+
+
+def test_the_item_table_says_what_became_of_each_image_s_objects(whole: Path) -> None:
+    table = read_items(whole / ITEMS_FILE)
+    assert table.schema.names == ANNOTATED_COLUMNS.names
+    rows = {row["key"]: row for row in table.select(["key", *ANNOTATION_COLUMNS.names]).to_pylist()}
+    assert rows["train/a.png"]["num_objects"] == 2
+    assert rows["train/a.png"]["num_clipped"] == 1
+    assert dict(rows["train/a.png"]["dropped"]) == {"zero size": 2}
+    assert rows["train/d.png"]["object_labels"] == [0, 0, 1]
+    assert read_items(whole / ITEMS_FILE, ["key"]).schema.names == ["key"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("train.objects.num_objects", 5, "num_objects is 5, not 7"),
+        ("train.objects.num_background", 6, "6 images of 'background'"),
+        ("train.masks.images.red", 6, "6 images of 'red', its split 5"),
+        ("train.num_clipped", -1, "annotations.train.num_clipped: "),
+        ("train", None, "annotations.train: "),
+    ],
+)
+def test_a_manifest_whose_counts_cannot_be_is_refused(
+    whole: Path, path: str, value: Any, said: str
+) -> None:
+    document = json.loads((whole / "manifest.json").read_text())
+    *above, last = path.split(".")
+    place = document["annotations"]
+    for key in above:
+        place = place[key]
+    place[last] = value
+    text = json.dumps(document, indent=2) + "\n"
+    with pytest.raises(DatasetError) as caught:
+        parse_manifest(text.encode(), "it")
+    assert said in str(caught.value) or "its own SHA-256 differs" in str(caught.value)
+    if "SHA-256" in str(caught.value):
+        manifest = load_manifest(whole).model_validate(document)
+        with pytest.raises(DatasetError) as caught:
+            parse_manifest(manifest.dumps().encode(), "it")
+        assert said in str(caught.value)
+
+
+def test_counts_of_other_splits_are_refused(whole: Path) -> None:
+    manifest = load_manifest(whole)
+    one = manifest.model_copy(update={"annotations": {"train": manifest.annotations["train"]}})
+    with pytest.raises(DatasetError, match="annotations are not of the splits"):
+        parse_manifest(one.dumps().encode(), "it")
+
+
+def test_lists_without_a_type_are_read_as_they_were(whole: Path) -> None:
+    """Datasets of earlier versions have them where an image has no class."""
+    payload = next(iter(payloads(whole)))
+    features = {**example.decode(payload), BOX_LABEL: []}
+    assert example.decode(example.encode(features)) == features
