@@ -61,6 +61,8 @@ _CONTRADICTIONS: tuple[tuple[str, str, Callable[[Any, Any], bool], str, str], ..
 def consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place) -> dict[str, Any]:
     """Return the options of a file and of flags together, without those that give way to a flag."""
     found = {**keys, **flags}
+    if found.get("fit") == "auto":
+        del found["fit"]
     if "size" in found and found["size"] is None:
         found["size"] = "none"
     for key, other, contradict, what, hint in _CONTRADICTIONS:
@@ -79,6 +81,9 @@ def consistent(keys: Mapping[str, Any], flags: Mapping[str, Any], place: Place) 
         found.get("format") == "keep" and not kept
     ):
         found.update(size="none", fit="none")
+    annotations = [found[key] for key in ("boxes", "masks") if found.get(key, "") != ""]
+    if "fit" not in found and (annotations or found.get("labels", "auto") != "auto"):
+        found["fit"] = "crop" if all(one == "none" for one in annotations) else "pad"
     return found
 
 
@@ -114,7 +119,10 @@ def _is_encoding(name: str) -> bool:
 
 
 _NAMES = ("source", "out", "name", "version")
-_FILES = ("labels", "join", "class_map", "exclude_list", "split", "schema")
+_FILES = (
+    "labels", "join", "class_map", "exclude_list", "split", "schema", "boxes", "masks",
+    "mask_values",
+)  # fmt: skip
 """Options that may name a file, which is never one in object storage."""
 _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
     "name": (

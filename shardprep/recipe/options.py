@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.dataset.schema import TargetKind
+    from shardprep.image.annotation import Frame, RunOrder
     from shardprep.image.spec import DepthRange, Fit, Format, Truncated
 
 _T = TypeVar("_T")
 _OUTPUT, _IMAGES, _LABELS, _SPLITS = "Output", "Stored images", "Labels", "Splits"
+_OBJECTS = "Boxes and masks"
 _USED, _LIMITS, RUN = "Images to use", "Limits", "This run"
 _BYTES = "a size such as 500MB, 2GB or 2GiB"
 _MAX_BYTES = 2**63 - 1
@@ -99,9 +101,10 @@ class BuildOptions:
         "of each image.", _IMAGES, "WxH", shown="224x224", read=read_size,
         wanted="WIDTHxHEIGHT, such as 224x224, or none")
     """Height, width in pixels; None: every image keeps its own."""
-    fit: Fit = _option("crop",
+    fit: Literal["auto", Fit] = _option("auto",
         "Fit images to that size by crop, pad, stretch or within (only shrinks); or none.",
-        _IMAGES, "HOW")
+        _IMAGES, "HOW", shown="crop; pad where boxes or masks are stored")
+    """"auto" where the source decides whether boxes or masks are stored; see `Recipe.settled`."""
     format: Format = _option("jpeg",
         "Encoding of stored images: jpeg, png, raw (uint8) or keep, which stores the original "
         "bytes where they are a plain RGB JPEG or PNG of that size already.", _IMAGES, "FORMAT")
@@ -142,6 +145,38 @@ class BuildOptions:
         _LABELS, shown="header")
     null: tuple[str, ...] = _option(("nan", "NaN", "<NA>"),
         "Cells that count as empty.", _LABELS, "A,B,…", read=read_names)
+    boxes: str = _option("",
+        "Boxes of objects: coco[:FILE,…], voc, yolo[:NAMES], csv:FILE:ID:BOX[:LABEL], labelme, "
+        "via, auto or none. BOX is a column, or four as in x,y,w,h; xywh(…) or xyxy(…) says how "
+        "to read them.", _OBJECTS, "FORMAT",
+        shown="recognised, if none of labels, boxes and masks is given")
+    masks: str = _option("",
+        "Masks: a pattern of their names, such as masks/{stem}_mask.png, {dir}annot/{name}, "
+        "{id}/masks/*.png or masks/{class}/{name}; rle:FILE:ID:RLE[:LABEL]; coco[:FILE,…], yolo, "
+        "labelme or via, whose outlines are drawn; auto or none.", _OBJECTS, "PATTERN",
+        shown="as for boxes")
+    instances: bool = _option(False,
+        "Keep a mask for each object; otherwise one of classes for each image.", _OBJECTS)
+    mask_values: str = _option("",
+        "Meaning of the values of masks: 1=pet,2=background,255=ignore, or a file such as "
+        "class_dict.csv or labelmap.txt.", _OBJECTS, "MAP",
+        shown="0 and 1 where there are two values, else class indices, 255 to ignore")
+    unlisted: Literal["auto", "skip", "background"] = _option("auto",
+        "Images that no annotation lists: skip them, or take them as background.", _OBJECTS,
+        "HOW", shown="background in YOLO's format, else skip; splits without any are unlabelled")
+    min_visible: float = _option(0.1,
+        "Drop objects of which a smaller share is left in the stored image.", _OBJECTS, "SHARE",
+        shown="10%", most=1, read=read_share, wanted="a share such as 10% or 0.1")
+    max_dropped: float = _option(0.05,
+        "Fail if a larger share of the objects is bad and dropped.", _OBJECTS, "SHARE",
+        shown="5%", most=1, read=read_share, wanted="a share such as 5% or 0.05",
+        shapes_bytes=False)
+    annotated: Literal["auto", Frame] = _option("auto",
+        "Images that were annotated: upright, as EXIF turns them, or stored, as they lie.",
+        _OBJECTS, "HOW", shown="told by the size that annotations state, else upright")
+    rle: Literal["auto", RunOrder] = _option("auto",
+        "Order of run lengths: down each column, along each row, or relative, down each column "
+        "from the end of the run before.", _OBJECTS, "ORDER", shown="told from the data")
     split: str = _option("",
         "Rule that splits: train=0.8,validation=0.1,test=0.1 cuts, the same share of every class "
         "in each; column:NAME[:CELL=SPLIT,…]; list:SPLIT=FILE,…; roots:SPLIT=FOLDER,…; or "

@@ -7,7 +7,7 @@ names the one that it came from. The file may be a stranger's: no value of it is
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, g
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.grammar import MAX_NAME
 from shardprep.dataset.schema import TargetKind
+from shardprep.image.annotation import Frame, RunOrder
 from shardprep.image.spec import DepthRange, Fit, Format, ImageSpec, Truncated
 from shardprep.recipe.checks import check, consistent, flag_of, unknown_key, unusable
 from shardprep.recipe.options import BUILD_OPTIONS, BuildOptions
@@ -35,6 +36,8 @@ _TYPES = get_type_hints(
         "DepthRange": DepthRange,
         "Fit": Fit,
         "Format": Format,
+        "Frame": Frame,
+        "RunOrder": RunOrder,
         "Truncated": Truncated,
         "TargetKind": TargetKind,
     },
@@ -52,8 +55,28 @@ class Recipe(BuildOptions):
 
     @property
     def image_spec(self) -> ImageSpec:
-        """Specification of every stored image."""
+        """Specification of every stored image, without boxes or masks where that is open."""
+        if self.fit == "auto":
+            return self.settled(annotated=False).image_spec
         return self._part(ImageSpec)
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether boxes or masks are asked for."""
+        return bool({self.boxes, self.masks} - {"", "none"})
+
+    @property
+    def may_be_annotated(self) -> bool:
+        """Whether boxes or masks are stored if the source surely has some."""
+        return self.labels == "auto" and not self.boxes and not self.masks
+
+    def settled(self, *, annotated: bool) -> Recipe:
+        """Return this recipe with the fit of images with boxes or masks, or of images alone.
+
+        A fit that was asked for stays.
+        """
+        fit: Fit = "pad" if annotated else "crop"
+        return replace(self, fit=fit) if self.fit == "auto" else self
 
     def _part(self, kind: type[_Part]) -> _Part:
         """Return the options that are the fields of a dataclass."""
