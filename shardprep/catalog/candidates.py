@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.catalog.annotations import find_masks
+from shardprep.catalog.annotations.signs import find_masks
 from shardprep.catalog.labels import (
     are_classes,
     auto_labels,

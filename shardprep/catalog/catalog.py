@@ -8,25 +8,36 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.catalog.annotations import annotation_findings
+from shardprep.catalog.annotations.annotate import (
+    NO_ANNOTATION,
+    NO_MASK,
+    Annotated,
+    AnnotationFacts,
+    annotate,
+    settled,
+)
+from shardprep.catalog.annotations.file_masks import Images
+from shardprep.catalog.annotations.naming import Naming, naming_of, words_in
+from shardprep.catalog.annotations.signs import annotation_findings
 from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.columns import Column, Value, make_columns
 from shardprep.catalog.documents import Documents
 from shardprep.catalog.groups import group_findings, group_keys
-from shardprep.catalog.labels import ENOUGH, label_keys
+from shardprep.catalog.labels import ENOUGH
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.rules import parse_label_rule
-from shardprep.catalog.select import MOST_SHOWN, select
-from shardprep.catalog.splits import given_splits, parse_pairs, parse_split_rule
+from shardprep.catalog.select import MOST_SHOWN
+from shardprep.catalog.selection import Selection, select_images
+from shardprep.catalog.splits import given_splits, parse_split_rule
 from shardprep.catalog.targets import (
     Target,
     Targets,
     TargetSpec,
     make_targets,
-    parse_class_map,
 )
 from shardprep.errors import SourceError, shown, some_of
 from shardprep.recipe.recipe import outputs
@@ -34,11 +45,12 @@ from shardprep.source.directory import LEADS_OUTSIDE
 from shardprep.source.listing import Member, Skipped, list_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from shardprep.catalog.lookup import TableMatch
     from shardprep.catalog.rules import Labelling
     from shardprep.dataset.schema import TargetKind
+    from shardprep.image.annotation import Annotation
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.extent import Extent
     from shardprep.source.listing import Listing
@@ -63,12 +75,20 @@ class Item(NamedTuple):
     """Images of one group belong in one split; "" for an image on its own."""
     columns: tuple[Value, ...] = ()
     """Further values of the label table, in the order of `Catalog.columns`."""
+    annotation: Annotation | None = None
+    """Its objects, none of them in an image of background; None where the source says nothing."""
+    masks: tuple[Member, ...] = ()
+    """The mask files of the image."""
 
     def in_split(self, split: str) -> Item:
         """Return this item in another split; a million of them in a second."""
-        return Item(
-            self.key, self.extent, split, self.target, self.strata, self.group, self.columns
-        )
+        facts = self.target, self.strata, self.group, self.columns, self.annotation, self.masks
+        return Item(self.key, self.extent, split, *facts)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the source says something of the image: a target, or its objects or masks."""
+        return self.target is not None or self.annotation is not None
 
     @property
     def label(self) -> int:
@@ -91,6 +111,8 @@ class Catalog:
     columns: tuple[Column, ...] = ()
     findings: list[str] = field(default_factory=list)
     """Remarks for the user, a line each."""
+    annotations: AnnotationFacts | None = None
+    """Boxes and masks, None where none are stored."""
 
 
 def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> Catalog:
@@ -104,7 +126,8 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
         RecipeError: a rule cannot be used.
 
     """
-    rule = parse_split_rule(recipe.split) if recipe.split else None
+    if recipe.split:
+        parse_split_rule(recipe.split)
     listing = list_source(
         recipe.source,
         work_dir,
@@ -116,49 +139,107 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     )
     if not listing.images:
         raise no_image(recipe.source, listing)
-    documents = Documents(listing.others, recipe)
-    excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
-    members, skipped = select(listing.images, recipe, excluded)
-    keys = [member.key for member in members]
-    index = KeyIndex(keys)
-    tables = documents.label_tables()
-    labelling = label_keys(index, parse_label_rule(recipe.labels), tables)
+    return _catalog(select_images(recipe, listing), listing)
+
+
+class _Known(NamedTuple):
+    """The values of all images, a list each."""
+
+    targets: Targets
+    splits: Sequence[str | None]
+    groups: Sequence[str]
+    columns: Sequence[tuple[Value, ...]]
+    annotated: Annotated | None
+
+
+def _catalog(selection: Selection, listing: Listing) -> Catalog:
+    """Return the catalog of the images that are wanted."""
+    recipe, documents, beside = selection.recipe, selection.documents, selection.beside
+    members, index, labelling = selection.members, selection.index, selection.labelling
     match = _table_match(index, labelling, documents)
-    targets = _targets(keys, labelling, recipe, documents)
-    splits = given_splits(index, rule, match, documents)
-    groups = group_keys(keys, recipe.group, match) if recipe.group else [""] * len(keys)
+    naming = naming_of(recipe, labelling, documents)
+    annotated = None
+    if recipe.is_annotated:
+        images = Images(index, [member.extent for member in members], documents, beside)
+        annotated = annotate(recipe, images, naming)
+    targets = _targets(index.keys, labelling, recipe, naming)
+    splits = _splits(selection, match, annotated)
+    groups = group_keys(index.keys, recipe.group, match) if recipe.group else [""] * len(members)
     lacks = _lacks(splits, targets.values)
-    wanted = [not lack for lack in lacks]
-    columns, values = make_columns(recipe.columns, match, wanted)
-    items, unlabelled = _join(members, lacks, targets, splits, groups, values)
-    findings = []
-    if num_links := _num_links_outside(listing):
-        links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
-        findings.append(f"{links} outside skipped; --follow-links follows")
-    if targets.unmapped:
-        findings.append(f"--class-map: no class is called {some_of(targets.unmapped)}")
-    if recipe.group:
-        is_cut = rule is not None and rule.kind == "ratio"
-        findings += group_findings(items, recipe.group, is_cut=is_cut)
-    if recipe.labels == "auto":
-        _ask_about(unlabelled, labelling, len(members))
-        findings += labelling.findings
-        findings += annotation_findings(keys, [member.key for member in listing.others])
-        if labelling.rule == "none":
-            findings += label_findings(index, tables)
+    if annotated is not None:
+        annotated = settled(annotated, splits)
+        lacks = [first or more for first, more in zip(lacks, annotated.lacks, strict=True)]
+    columns, values = make_columns(recipe.columns, match, [not lack for lack in lacks])
+    known = _Known(targets, splits, groups, values, annotated)
+    items, unlabelled = _join(members, lacks, known)
+    facts = None if annotated is None else annotated.facts
+    read = frozenset[str]() if facts is None else facts.documents
     others = [
-        Skipped(member.key, "not an image", member.extent.num_bytes) for member in listing.others
+        Skipped(member.key, "not an image", member.extent.num_bytes)
+        for member in listing.others
+        if member.key not in read
     ]
+    masks = beside.skipped + beside.unused(set(index.keys))
     return Catalog(
         items,
-        listing.skipped + others + skipped + unlabelled,
+        listing.skipped + others + masks + selection.skipped + unlabelled,
         targets.names,
         labelling.how,
         labelling.rows_without_image,
         targets.kind,
         columns,
-        findings,
+        _findings(selection, listing, known, items, unlabelled),
+        facts,
     )
+
+
+def _splits(
+    selection: Selection, match: TableMatch | None, annotated: Annotated | None
+) -> list[str | None]:
+    """Return the split of each image: by the rule, else by annotations, else by folders."""
+    recipe, index = selection.recipe, selection.index
+    rule = parse_split_rule(recipe.split) if recipe.split else None
+    splits = given_splits(index, rule, match, selection.documents)
+    own = None if annotated is None or rule is not None else annotated.splits
+    return splits if own is None else [one or two for one, two in zip(own, splits, strict=True)]
+
+
+def _findings(
+    selection: Selection,
+    listing: Listing,
+    known: _Known,
+    items: Sequence[Item],
+    unlabelled: Sequence[Skipped],
+) -> list[str]:
+    """Return remarks for the user, a line each."""
+    recipe, annotated, labelling = selection.recipe, known.annotated, selection.labelling
+    findings = []
+    if num_links := _num_links_outside(listing):
+        links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
+        findings.append(f"{links} outside skipped; --follow-links follows")
+    unmapped = known.targets.unmapped
+    if annotated is not None:
+        has_labels = known.targets.kind != "none"
+        unmapped = tuple(n for n in annotated.unmapped if not has_labels or n in unmapped)
+    if unmapped:
+        findings.append(f"--class-map: no class is called {some_of(unmapped)}")
+    if recipe.group:
+        is_cut = bool(recipe.split) and parse_split_rule(recipe.split).kind == "ratio"
+        findings += group_findings(items, recipe.group, is_cut=is_cut)
+    if annotated is not None:
+        findings += annotated.findings
+        lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)
+        if lost:
+            line = f"{lost:,} images that no annotation lists are skipped"
+            findings.append(f"{line}; --unlisted background takes them")
+    elif recipe.labels == "auto":
+        _ask_about(unlabelled, labelling, len(selection.members))
+        findings += labelling.findings
+        others = [member.key for member in listing.others]
+        findings += annotation_findings(selection.index.keys, others)
+        if labelling.rule == "none":
+            findings += label_findings(selection.index, selection.tables)
+    return findings
 
 
 def no_image(source: str, listing: Listing) -> SourceError:
@@ -184,23 +265,22 @@ def _table_match(index: KeyIndex, labelling: Labelling, documents: Documents) ->
     return None if table is None else match_table(index, table)
 
 
-def _targets(
-    keys: Sequence[str], labelling: Labelling, recipe: Recipe, documents: Documents
-) -> Targets:
+def _targets(keys: Sequence[str], labelling: Labelling, recipe: Recipe, naming: Naming) -> Targets:
     rule = parse_label_rule(recipe.labels)
     if rule.kind not in ("auto", "none") and all(name is None for name in labelling.names):
         example = shown(keys[0], MOST_SHOWN)
         what = f"finds no label for any of {len(keys):,} images, such as {example}"
         raise SourceError(f"--labels {rule.kind}", what, "try --labels auto")
-    class_map: Mapping[str, str] = {}
-    if "=" in recipe.class_map:
-        class_map = parse_pairs(recipe.class_map, "--class-map")
-    elif recipe.class_map:
-        class_map = parse_class_map(documents.read(recipe.class_map), recipe.class_map)
+    class_map, classes = naming.class_map, naming.classes
+    if recipe.is_annotated:
+        words = words_in(labelling.names)
+        class_map = {old: new for old, new in class_map.items() if old in words}
+        renamed = words.union(class_map.values())
+        classes = classes if renamed.intersection(classes) else ()
     spec = TargetSpec(
         kind="class" if recipe.target == "auto" and labelling.match is None else recipe.target,
         separator=recipe.separator,
-        classes=recipe.classes,
+        classes=classes,
         class_map=class_map,
     )
     return make_targets(keys, labelling.names, spec, labelling.table_names)
@@ -220,23 +300,24 @@ def _lacks(splits: Sequence[str | None], targets: Sequence[Target]) -> list[str]
 
 
 def _join(
-    members: Sequence[Member],
-    lacks: Sequence[str],
-    targets: Targets,
-    splits: Sequence[str | None],
-    groups: Sequence[str],
-    values: Sequence[tuple[Value, ...]],
+    members: Sequence[Member], lacks: Sequence[str], known: _Known
 ) -> tuple[list[Item], list[Skipped]]:
     """Join what is known of each image; one that lacks something is skipped."""
     items: list[Item] = []
     skipped: list[Skipped] = []
-    facts = splits, targets.values, targets.strata(), groups, values
-    rows = zip(members, lacks, *facts, strict=True)
-    for member, lack, split, target, strata, group, cells in rows:
+    strata = known.targets.strata()
+    objects: Iterable[tuple[Annotation | None, tuple[Member, ...]]] = repeat((None, ()))
+    if known.annotated is not None:
+        objects = zip(known.annotated.annotations, known.annotated.masks, strict=True)
+        strata = known.annotated.strata if known.targets.kind == "none" else strata
+    facts = known.splits, known.targets.values, strata, known.groups, known.columns
+    rows = zip(zip(members, lacks, *facts, strict=True), objects, strict=False)
+    for (member, lack, split, target, classes, group, cells), (annotation, masks) in rows:
         if lack or split is None:
             skipped.append(Skipped(member.key, lack, member.extent.num_bytes))
         else:
-            items.append(Item(member.key, member.extent, split, target, strata, group, cells))
+            beside = target, classes, group, cells, annotation, masks
+            items.append(Item(member.key, member.extent, split, *beside))
     return items, skipped
 
 

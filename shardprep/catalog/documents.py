@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.rules import CsvRule, parse_csv_rule, parse_label_rule
 from shardprep.catalog.splits import parse_split_rule
-from shardprep.catalog.table import Table, joined, parse_table, stacked
+from shardprep.catalog.table import Table, joined, parse_json_table, parse_table, stacked
 from shardprep.errors import SourceError, some_of
 from shardprep.source.extent import MemberError
 from shardprep.storage.regular_file import read_named
@@ -36,12 +37,15 @@ class Documents:
         """Return the tables that the label rule may use: the one it names, or all for auto."""
         rule = parse_label_rule(self._recipe.labels)
         if rule.kind == "csv":
-            tables = [self._table(file) for file in parse_csv_rule(rule.argument).files]
-            return [self._with(stacked(tables), self._recipe.join)]
+            return [self._with(self.table(parse_csv_rule(rule.argument).files), self._recipe.join)]
         return self.tables() if rule.kind == "auto" else []
 
     def tables(self) -> list[Table]:
         """Return every CSV of the source that can be read."""
+        return self._tables
+
+    @cached_property
+    def _tables(self) -> list[Table]:
         found = []
         for member in self._others:
             if member.key.lower().endswith(TABLE_SUFFIXES):
@@ -77,7 +81,45 @@ class Documents:
 
     def read(self, file: str) -> bytes:
         """Return the bytes of a member of the source, or else of a file on disk."""
-        return self._find(file)[1]
+        return self.find(file)[1]
+
+    def find(self, file: str) -> tuple[str, bytes]:
+        """Return the key and the bytes of the one member that a path is the end of.
+
+        Without such a member it is a file on disk, and the path is its key.
+
+        Raises:
+            SourceError: there is neither, there are several members, or it cannot be read.
+
+        """
+        found = self._members(file)
+        if len(found) == 1:
+            return found[0].key, _read(found[0])
+        if found:
+            keys = some_of([member.key for member in found], 3)
+            raise SourceError(file, f"the source has several: {keys}", "give the whole path")
+        try:
+            return file, read_table(file, self._recipe.max_member_size)
+        except OSError as error:
+            is_json = file.lower().endswith(".json")
+            there = [m.key for m in self.members(*((".json",) if is_json else TABLE_SUFFIXES))]
+            form = "document" if is_json else "label table or list"
+            what = f"no such {form}, neither in the source nor on disk"
+            hint = f"the source has {some_of(there, 5) or ('no JSON' if is_json else 'no CSV')}"
+            raise SourceError(file, what, hint) from error
+
+    def members(self, *suffixes: str) -> list[Member]:
+        """Return the members of the source that are no images and end in a suffix, case aside."""
+        return [member for member in self._others if member.key.lower().endswith(suffixes)]
+
+    def table(self, files: Sequence[str]) -> Table:
+        """Return the rows of all these tables below each other.
+
+        Raises:
+            SourceError: one cannot be found or read.
+
+        """
+        return stacked([self._table(file) for file in files])
 
     def ids(self, file: str) -> list[str]:
         """Return the ids on a list: the first column of a CSV, else a line each."""
@@ -96,30 +138,18 @@ class Documents:
         return table
 
     def _table(self, file: str) -> Table:
-        name, data = self._find(file)
+        name, data = self.find(file)
         return self._parse(data, name)
 
     def _parse(self, data: bytes, name: str) -> Table:
         recipe = self._recipe
+        if name.lower().endswith(".json"):
+            return parse_json_table(data, name, null=recipe.null)
         return parse_table(data, name, has_header=recipe.header, null=recipe.null)
 
     def _members(self, file: str) -> list[Member]:
-        return [m for m in self._others if ("/" + m.key).endswith("/" + file)]
-
-    def _find(self, file: str) -> tuple[str, bytes]:
-        found = self._members(file)
-        if len(found) == 1:
-            return found[0].key, _read(found[0])
-        if found:
-            keys = some_of([member.key for member in found], 3)
-            raise SourceError(file, f"the source has several: {keys}", "give the whole path")
-        try:
-            return file, read_table(file, self._recipe.max_member_size)
-        except OSError as error:
-            there = [m.key for m in self._others if m.key.lower().endswith(TABLE_SUFFIXES)]
-            what = "no such label table or list, neither in the source nor on disk"
-            hint = f"the source has {some_of(there, 5) or 'no CSV'}"
-            raise SourceError(file, what, hint) from error
+        found = [m for m in self._others if ("/" + m.key).endswith("/" + file)]
+        return [m for m in found if m.key == file] or found
 
 
 def named_files(recipe: Recipe) -> list[str]:

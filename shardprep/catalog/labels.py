@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from shardprep.catalog.annotations import find_masks
+from shardprep.catalog.annotations.signs import find_masks
 from shardprep.catalog.lookup import AmbiguousIdError, find_ids, match_table
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.rules import CsvRule, Labelling, folder_depth, parse_csv_rule

@@ -36,15 +36,13 @@ def select(
     """
     wanted, skipped = list(images), list[Skipped]()
     below = [f"{recipe.root.strip('/')}/*"] if recipe.root.strip("/.") else []
-    for globs, option, start, is_kept, reason in (
-        (below, "--root", "", True, "not below --root"),
-        (recipe.include, "--include", ANY_FOLDER, True, "not matched by --include"),
-        (recipe.exclude, "--exclude", ANY_FOLDER, False, "matched by --exclude"),
+    for globs, option, is_kept, reason in (
+        (below, "--root", True, "not below --root"),
+        (recipe.include, "--include", True, "not matched by --include"),
+        (recipe.exclude, "--exclude", False, "matched by --exclude"),
     ):
         if globs:
-            text = "|".join(start + _translated(glob) for glob in globs)
-            pattern = Pattern(text, option, " ".join(globs), is_whole=True)
-            fits = globs_match([member.key.lower() for member in wanted], pattern)
+            fits = matched(wanted, globs, option)
             out = {i: "" for i, fit in enumerate(fits) if fit != is_kept}
             wanted = _without(wanted, out, reason, skipped)
     skipped.sort(key=lambda one: one.key)
@@ -61,6 +59,16 @@ def select(
         hint = f"a key looks like {shown(images[0].key, MOST_SHOWN)}"
         raise SourceError(recipe.source, what, hint)
     return wanted, skipped
+
+
+def matched(members: Sequence[Member], globs: Sequence[str], option: str) -> list[bool]:
+    """Tell of each member whether one of the globs of an option fits it; none fits if none is."""
+    if not globs:
+        return [False] * len(members)
+    start = "" if option == "--root" else ANY_FOLDER
+    text = "|".join(start + _translated(glob) for glob in globs)
+    pattern = Pattern(text, option, " ".join(globs), is_whole=True)
+    return globs_match([member.key.lower() for member in members], pattern)
 
 
 def _translated(glob: str) -> str:

@@ -111,7 +111,7 @@ def given_splits(
     if rule.kind == "tables":
         table = match.table
         return [
-            folder if row is None else _table_split(table.part_of(row))
+            folder if row is None else document_split(table.part_of(row)) or "train"
             for row, folder in zip(match.row_of, by_folder, strict=True)
         ]
     cells = match.cells(rule.column)
@@ -162,10 +162,10 @@ def _listed_splits(index: KeyIndex, rule: SplitRule, documents: Documents) -> li
     return splits
 
 
-def _table_split(name: str) -> str:
-    """Return the split that the name of a label table gives: "train_labels.csv" → train."""
+def document_split(name: str) -> str | None:
+    """Return the split that the name of a document gives: "train_labels.csv" → train."""
     match = _TABLE_NAME.search(name.rpartition("/")[2].rpartition(".")[0])
-    return (given_split([match[2]]) if match else None) or "train"
+    return given_split([match[2]]) if match else None
 
 
 def _column_split(cell: str, rule: SplitRule) -> str:

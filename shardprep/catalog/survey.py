@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from shardprep.catalog.annotations import annotation_findings
+from shardprep.catalog.annotations.mask_files import masks_beside
+from shardprep.catalog.annotations.recognise import Sign, find_signs, usual
+from shardprep.catalog.annotations.signs import annotation_findings
 from shardprep.catalog.candidates import (
     Candidate,
     part_candidates,
@@ -68,8 +70,10 @@ class Survey:
     """The ways to label the source, or a part of it."""
     chosen: str
     """The rule that `auto` takes."""
+    annotations: tuple[Sign, ...]
+    """Boxes and masks that were recognised, those that `recipe_text` takes in front."""
     findings: tuple[str, ...]
-    """Annotations that were recognised and are not read, and other remarks, a line each."""
+    """Remarks, a line each."""
     target: TargetKind
     classes: dict[str, int]
     """Images by class, in label order."""
@@ -81,6 +85,11 @@ class Survey:
     """True if links that lead outside were followed."""
     num_doubles: int
     """Number of images whose size and CRC-32 equal those of another."""
+
+    @property
+    def taken(self) -> Sign | None:
+        """The boxes or masks that the recipe takes; None where it takes labels."""
+        return self.annotations[0] if self.annotations and self.chosen == "none" else None
 
 
 def survey_source(
@@ -99,7 +108,8 @@ def survey_source(
     if not listing.images:
         raise no_image(str(source), listing)
     keys = [member.key for member in listing.images]
-    tables = Documents(listing.others, make_recipe({"source": str(source)}, "init")).tables()
+    documents = Documents(listing.others, make_recipe({"source": str(source)}, "init"))
+    tables = documents.tables()
     index = KeyIndex(keys)
     chosen = auto_labels(index, tables)
     rules = path_candidates(index) + [
@@ -107,7 +117,13 @@ def survey_source(
     ]
     if chosen.rule == "none":
         rules += part_candidates(keys, tables)
-    recognised = annotation_findings(keys, [member.key for member in listing.others])
+    signs = find_signs(index, documents, listing.images)
+    others = [member.key for member in listing.others]
+    recognised = [] if signs else annotation_findings(keys, others)
+    ordered = tuple(sorted(signs, key=lambda one: one not in usual(signs)))
+    taken = {ordered[0].key: ordered[0].option} if signs and chosen.rule == "none" else {}
+    recipe = make_recipe({"source": str(source), **taken}, "init")
+    images = [member.key for member in masks_beside(recipe, listing.images).images]
     spec = TargetSpec(kind="auto" if chosen.match else "class")
     targets = make_targets(keys, chosen.names, spec, chosen.table_names)
     counts: Counter[int] = Counter()
@@ -119,10 +135,11 @@ def survey_source(
         num_images=len(keys),
         num_bytes=sum(member.extent.num_bytes for member in listing.images),
         suffixes=_suffixes(listing.images),
-        splits=dict(Counter(split or "train" for split in folder_splits(keys))),
+        splits=dict(Counter(split or "train" for split in folder_splits(images))),
         tables=tuple(_table(index, table) for table in tables),
         rules=tuple(rules),
         chosen=chosen.rule,
+        annotations=ordered,
         findings=(*chosen.findings, *recognised),
         target=targets.kind,
         classes={name: counts[i] for i, name in enumerate(targets.names)},
@@ -147,9 +164,10 @@ def recipe_text(survey: Survey) -> str:
         "",
         *([*key_lines("follow_links", value=True), ""] if survey.follow_links else []),
         *key_lines("size", "224x224"),
-        *key_lines("fit", "crop"),
+        *key_lines("fit", "crop" if survey.taken is None else "pad"),
         "",
-        *_label_lines(survey),
+        *_annotation_lines(survey),
+        *(_label_lines(survey) if survey.taken is None else []),
         "",
         f"# Folders give {given}; this would cut them anew:",
         f"# split = {toml_value(ratios)}",
@@ -161,6 +179,22 @@ def recipe_text(survey: Survey) -> str:
         lines += key_lines("dedup", value=True, is_set=False)
     # Comments may say what a file is called; in strings there is nothing more to escape.
     return "\n".join(map(printable, lines)) + "\n"
+
+
+def _annotation_lines(survey: Survey) -> list[str]:
+    """Return the lines of boxes and masks: what is taken, and the others as comments."""
+    lines: list[str] = []
+    for sign in survey.annotations:
+        if sign is survey.taken:
+            lines += ["# Boxes or masks that are stored.", f"# {sign.how}"]
+            lines += [f"{sign.key} = {toml_value(sign.option)}"]
+            if sign.key == "masks":
+                lines += key_lines("instances", value=True, is_set=False)
+        else:
+            lead = "in place of labels" if survey.taken is None else "in its place, or beside it"
+            lines += [f"# There are {sign.key}, {lead}: {sign.how}"]
+            lines += [f"# {sign.key} = {toml_value(sign.option)}"]
+    return [*lines, ""] if lines and survey.taken is None else lines
 
 
 def _label_lines(survey: Survey) -> list[str]:

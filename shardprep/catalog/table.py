@@ -1,11 +1,12 @@
-"""Label tables: CSV bytes in, a header and stripped rows out. All cells are strings."""
+"""Label tables: CSV or JSON bytes in, a header and stripped rows out. All cells are strings."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import SourceError
 
@@ -82,6 +83,51 @@ def parse_table(
         nothing = frozenset(null)
         rows = [["" if cell in nothing else cell for cell in row] for row in rows]
     return Table(name, header, rows)
+
+
+def parse_json_table(data: bytes, name: str, *, null: Collection[str] = ()) -> Table:
+    """Return the table in a list of JSON objects, or in a COCO document.
+
+    A row of COCO is an annotation, with the keys of its image and the name of its category as
+    `category`; values that are no texts or numbers are left out.
+
+    Raises:
+        SourceError: it is neither; messages call it by `name`.
+
+    """
+    try:
+        document = json.loads(decoded(data))
+        rows = _of_coco(document) if isinstance(document, dict) else document
+        cells = [
+            {key: _cell(value) for key, value in row.items() if not isinstance(value, dict | list)}
+            for row in rows
+        ]
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        what = "is neither a list of JSON objects nor a COCO document"
+        raise SourceError(name, what, "name a CSV, or such a JSON") from error
+    header = tuple(dict.fromkeys(key for row in cells for key in row))
+    nothing = frozenset(null)
+    table = [[row.get(key, "") for key in header] for row in cells]
+    return Table(name, header, [["" if c in nothing else c for c in row] for row in table])
+
+
+def _of_coco(document: dict[str, Any]) -> list[dict[str, Any]]:
+    images = {image["id"]: image for image in document["images"]}
+    names = {one["id"]: one["name"] for one in document.get("categories", ())}
+    return [
+        {
+            **{key: value for key, value in one.items() if key != "id"},
+            **images.get(one["image_id"], {}),
+            "category": names.get(one.get("category_id"), ""),
+        }
+        for one in document["annotations"]
+    ]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
 def decoded(data: bytes) -> str:

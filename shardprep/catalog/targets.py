@@ -214,6 +214,14 @@ def _several(key: str, cell: Cell, kind: TargetKind, separator: str) -> tuple[st
     return tuple(part.strip() for part in cell.split(separator) if part.strip())
 
 
+def class_names(raw: Collection[str]) -> dict[str, str]:
+    """Return the name of every class by its raw name, in natural order: "1.0" is the class "1"."""
+    whole = {name: re.sub(r"\.0+$", "", name) for name in raw}
+    if not all(re.fullmatch(r"-?\d+", name) for name in whole.values()):
+        whole = {name: name for name in raw}
+    return {name: whole[name] for name in sorted(raw, key=lambda name: natural_order(whole[name]))}
+
+
 def _names(
     raw: Collection[str], renamed: Mapping[str, str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -222,10 +230,8 @@ def _names(
     Whatever they are renamed to, classes keep the order of their old names: their indices stay
     those of the source. "1.0" is the class "1".
     """
-    whole = {name: re.sub(r"\.0+$", "", name) for name in raw}
-    if not all(re.fullmatch(r"-?\d+", name) for name in whole.values()):
-        whole = {name: name for name in raw}
-    ordered = sorted(raw, key=lambda name: natural_order(whole[name]))
+    whole = class_names(raw)
+    ordered = list(whole)
     there = {*raw, *whole.values()}
     unmapped = tuple(name for name in renamed if name not in there)
     if renamed and len(unmapped) == len(renamed):

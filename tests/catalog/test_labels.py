@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -672,3 +673,34 @@ def test_auto_passes_over_a_table_that_labels_nothing(tmp_path: Path, text: byte
     members = images(*(f"{c}/{c}{i}.jpg" for c in ("cat", "dog") for i in range(3)))
     made = catalog(tmp_path, members | {"a.csv": text})
     assert made.labels_from == "name of the folder that holds the image"
+
+
+# JSON
+
+
+def test_a_coco_document_is_a_table(tmp_path: Path) -> None:
+    document = {
+        "images": [{"id": i, "file_name": f"a/{i}.jpg", "place": f"p{i % 2}"} for i in range(4)],
+        "annotations": [
+            {"id": 10 + i, "image_id": i, "category_id": 7 * (i % 2), "bbox": [1, 2, 3, 4]}
+            for i in range(4)
+        ],
+        "categories": [{"id": 0, "name": "ox"}, {"id": 7, "name": "yak"}],
+    }
+    members = images(*(f"a/{i}.jpg" for i in range(4)))
+    members["train.json"] = json.dumps(document).encode()
+    made = catalog(tmp_path, members, "csv:train.json:file_name:category")
+    assert [label for _, label in found(made).values()] == ["ox", "yak", "ox", "yak"]
+
+
+def test_a_list_of_json_objects_is_a_table(tmp_path: Path) -> None:
+    rows = [{"name": "0", "sick": True, "x": None}, {"name": "1", "sick": False, "more": [1]}]
+    members = images("0.jpg", "1.jpg") | {"t.json": json.dumps(rows).encode()}
+    made = catalog(tmp_path, members, "csv:t.json:name:sick")
+    assert [label for _, label in found(made).values()] == ["true", "false"]
+
+
+@pytest.mark.parametrize("data", [b"{}", b"[1]", b"nonsense", b"[" * 100_000, b'{"images": 1}'])
+def test_a_json_that_is_no_table_is_an_error(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(SourceError, match=r"t\.json: is neither a list of JSON objects nor"):
+        catalog(tmp_path, images("0.jpg") | {"t.json": data}, "csv:t.json:name:sick")

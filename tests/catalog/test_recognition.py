@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardprep.catalog import lookup
-from shardprep.catalog.annotations import annotation_findings, find_masks
+from shardprep.catalog.annotations.signs import annotation_findings, find_masks
 from shardprep.catalog.candidates import label_findings, part_candidates, table_candidates
 from shardprep.catalog.labels import auto_labels
 from shardprep.catalog.lookup import AmbiguousIdError, KeyIndex, match_table
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.errors import SourceError
 from tests.catalog.test_labels import Found, catalog, found, images, reasons, table, table_of
-from tests.support.builders import SHARED_DATA, write, zip_bytes
+from tests.support.builders import write, zip_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ def test_masks_are_no_class_and_are_told(
     (name,) = masks
     (line,) = made.findings
     assert line == (
-        f"masks are not read yet: 4 images in folders {name} look like masks; "
+        f"4 images in folders {name} look like masks; --masks PATTERN stores them, "
         f"--exclude '{name}/*' leaves them out"
     )
 
@@ -170,19 +170,19 @@ def test_classes_are_found_where_masks_are_left_out() -> None:
     [
         (
             [f"Annotations/{i}.xml" for i in range(4)],
-            "of Pascal VOC are not read yet: .xml files for 4 images",
+            ".xml files for 4 images look like boxes of Pascal VOC; --boxes voc stores them",
         ),
         (
             [f"labels/{i}.txt" for i in range(4)],
-            "of YOLO are not read yet: .txt files for 4 images",
+            ".txt files for 4 images look like boxes of YOLO; --boxes yolo stores them",
         ),
         (
             ["annotations/instances_train.json"],
-            "of COCO are not read yet: annotations/instances_train.json",
+            "annotations/instances_train.json looks like annotations of COCO; --boxes coco stores",
         ),
         (
             ["train/_annotations.coco.json"],
-            "of COCO are not read yet: train/_annotations.coco.json",
+            "train/_annotations.coco.json looks like annotations of COCO; --boxes coco stores",
         ),
         (["readme.txt", "notes.xml", "a.json"], ""),
     ],
@@ -191,18 +191,6 @@ def test_boxes_are_told(others: list[str], told: str) -> None:
     lines = annotation_findings([f"images/{i}.jpg" for i in range(4)], others)
     assert told in "".join(lines)
     assert len(lines) == bool(told)
-
-
-@pytest.mark.parametrize(
-    ("archive", "told"),
-    [("camvid.zip", "60 images in folders"), ("bccd.zip", ".xml files for 364 images")],
-)
-def test_annotations_of_real_sets_are_told(tmp_path: Path, archive: str, told: str) -> None:
-    if not (SHARED_DATA / archive).exists():
-        pytest.skip("needs the shared data")
-    seen = survey_source(SHARED_DATA / archive, tmp_path, lambda _: None)
-    assert told in "\n".join(seen.findings)
-    assert "masks" not in seen.classes
 
 
 # Candidates

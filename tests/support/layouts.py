@@ -7,6 +7,7 @@ one and compares the table.
 from __future__ import annotations
 
 import io
+import json
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,12 @@ class Layout:
     """Splits without a single target."""
     classes: tuple[str, ...] = ()
     """All of them, in label order."""
+    objects: Mapping[str, int] = field(default_factory=dict)
+    """Class of objects or masks → number of objects, 0 where masks do not tell it unread."""
+    num_masks: int = 0
+    """Mask files of all images."""
+    stored: str = ""
+    """What is stored beside images and targets: boxes, masks."""
     targets: Mapping[str, object]
     """Key → class name, names, number or text; None for no target."""
     features: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
@@ -81,9 +88,18 @@ class Layout:
             parts.append(f"{sum(self.rejected.values())} rejected")
         if "no label" in self.skipped:
             parts.append(f"{self.skipped['no label']} skipped for want of a label")
+        if lost := sum(self.skipped.get(f"no {what}", 0) for what in ("annotation", "mask")):
+            parts.append(f"{lost} skipped for want of an annotation")
         return "; ".join(parts) + (f". Not stored: {self.missing}" if self.missing else "")
 
     def _target(self) -> str:
+        if self.stored:
+            names = ", ".join(self.objects)
+            target = "" if self.kind == "none" else f", and {self._target_alone()}"
+            return f"{self.stored} of {names}{target}"
+        return self._target_alone()
+
+    def _target_alone(self) -> str:
         if self.kind == "none":
             return "images alone"
         if not self.classes:
@@ -512,12 +528,16 @@ def _alaska2() -> Members:
 
 
 def _global_wheat() -> Members:
-    row = '{},1024,1024,"[834.0, 222.0, 56.0, 36.0]",{}'
-    sources = [("b6ab77fd7", "usask_1"), ("b6ab77fd7", "usask_1"), ("00333207f", "arvalis_1")]
+    row = '{},12,10,"[{}]",{}'
+    rows = [
+        ("b6ab77fd7", "8.0, 2.0, 4.0, 3.0", "usask_1"),
+        ("b6ab77fd7", "6.0, 5.0, 3.0, 4.0", "usask_1"),
+        ("00333207f", "7.0, 6.0, 5.0, 4.0", "arvalis_1"),
+    ]
     return {
         SAMPLE: text("image_id,PredictionString", "aac893a91,1.0 0 0 50 50"),
         **images("test/aac893a91.jpg"),
-        "train.csv": rows_of("image_id,width,height,bbox,source", row, *sources),
+        "train.csv": rows_of("image_id,width,height,bbox,source", row, *rows),
         **images("train/b6ab77fd7.jpg", "train/00333207f.jpg", "train/f1794c924.jpg"),
     }
 
@@ -528,8 +548,8 @@ def _kuzushiji() -> Members:
         "test_images.zip": zip_bytes(images("test_0.jpg")),
         "train.csv": text(
             "image_id,labels",
-            "100241706_00004_2,U+306F 1231 3465 133 53 U+304C 275 1652 84 69",
-            "brsk001-010,U+5FA1 275 1652 84 69",
+            "100241706_00004_2,U+306F 7 3 4 2 U+304C 6 5 3 3",
+            "brsk001-010,U+5FA1 8 6 3 4",
             "hnsd006-001,",
         ),
         "train_images.zip": zip_bytes(
@@ -545,8 +565,8 @@ def _airbus() -> Members:
         "sample_submission_v2.csv": text("ImageId,EncodedPixels", "00002bd58.jpg,"),
         **images("test_v2/00002bd58.jpg"),
         "train_ship_segmentations_v2.csv": text(
-            "ImageId,EncodedPixels", "000000001.jpg,", "000000002.jpg,264661 17 265429 33",
-            "000000002.jpg,377163 3", "6384c3e78.jpg,", "000000003.jpg,", "000000004.jpg,",
+            "ImageId,EncodedPixels", "000000001.jpg,", "000000002.jpg,2 4 12 4",
+            "000000002.jpg,73 5 83 5", "6384c3e78.jpg,", "000000003.jpg,", "000000004.jpg,",
         ),
         **train,
         "train_v2/6384c3e78.jpg": train["train_v2/000000001.jpg"][:200],
@@ -562,7 +582,7 @@ def _tgs_salt() -> Members:
             "id,rle_mask", "34e51dba6a,6 2 104 6", "4875705fb0,1 10201", "782ae9b7e3,"
         ),
         **images(*(f"train/images/{name}.png" for name in ids)),
-        **images(*(f"train/masks/{name}.png" for name in ids), mode="L"),
+        **images(*(f"train/masks/{name}.png" for name in ids), mode="1"),
     }
     return {"competition_data.zip": zip_bytes(data), SAMPLE: text("id,rle_mask", "dd,1 1")}
 
@@ -582,7 +602,7 @@ def _carvana() -> Members:
         "train.zip": zip_bytes(images(*(f"train/{view}.jpg" for view in views))),
         "train_masks.csv.zip": zip_bytes({"train_masks.csv": masks}),
         "train_masks.zip": zip_bytes(
-            images(*(f"train_masks/{view}_mask.gif" for view in views), mode="L")
+            images(*(f"train_masks/{view}_mask.gif" for view in views), mode="1")
         ),
     }
 
@@ -590,7 +610,8 @@ def _carvana() -> Members:
 def _data_science_bowl() -> Members:
     nuclei = {
         **images("00ae65c1/images/00ae65c1.png", "0a7d30b2/images/0a7d30b2.png", mode="RGBA"),
-        **images("00ae65c1/masks/07a9bf1d.png", "00ae65c1/masks/0e548d0a.png", mode="L"),
+        **images("00ae65c1/masks/07a9bf1d.png", "00ae65c1/masks/0e548d0a.png", mode="1"),
+        **images("0a7d30b2/masks/1b44d22d.png", mode="1"),
     }
     return {
         "stage1_test.zip": zip_bytes(images("0114f484/images/0114f484.png", mode="RGBA")),
@@ -764,6 +785,108 @@ def _asl_alphabet() -> Members:
                 for i in (1, 2, 3)
             )
         ),
+    }
+
+
+def _iwildcam_2020() -> Members:
+    numbers = range(8)
+    document = {
+        "images": [
+            {"id": f"{i:04x}", "file_name": f"{i:04x}.jpg", "location": 500 + i // 2}
+            for i in numbers
+        ],
+        "annotations": [
+            {"id": f"a{i}", "image_id": f"{i:04x}", "category_id": 96 * (i % 2), "count": 1}
+            for i in numbers
+        ],
+        "categories": [{"id": 0, "name": "empty"}, {"id": 96, "name": "tragelaphus"}],
+    }
+    return {
+        "iwildcam2020_train_annotations.json": json.dumps(document).encode(),
+        "iwildcam2020_test_information.json": b'{"images": [], "categories": []}',
+        **numbered("train/{:04x}.jpg", *numbers),
+        **numbered("test/{:04x}.jpg", 90),
+    }
+
+
+def _rsna_pneumonia() -> Members:
+    rows = ["0004cfab,,,,,0", "00436515,7,3,4,5,1", "00436515,8,6,3,3,1", "00704310,6,2,5,6,1"]
+    names = ("0004cfab", "00436515", "00704310")
+    return {
+        "stage_2_train_labels.csv": text("patientId,x,y,width,height,Target", *rows),
+        **images(*(f"stage_2_train_images/{name}.png" for name in names), mode="L"),
+        **images("stage_2_test_images/0000a175.png", mode="L"),
+    }
+
+
+def _vinbigdata() -> Members:
+    columns = "image_id,class_name,class_id,rad_id,x_min,y_min,x_max,y_max"
+    rows = [
+        "50a41819,No finding,14,R11,,,,", "21a10246,Cardiomegaly,3,R9,2,3,9,8",
+        "21a10246,Cardiomegaly,3,R10,2,3,8,8", "9a508579,Aortic enlargement,0,R9,4,1,7,5",
+    ]  # fmt: skip
+    names = ("50a41819", "21a10246", "9a508579")
+    return {
+        "train.csv": text(columns, *rows),
+        **images(*(f"train/{name}.png" for name in names), mode="L"),
+        **images("test/002a34c5.png", mode="L"),
+    }
+
+
+def _siim_covid19() -> Members:
+    first = "{'x': 7.5, 'y': 2.0, 'width': 4.0, 'height': 5.0}"
+    boxes = f"[{first}, {{'x': 1.0, 'y': 6, 'width': 5, 'height': 3}}]"
+    rows = [
+        f'000a312787f2_image,"{boxes}",opacity 1 7.5 2 11.5 7',
+        "0012ff7358bc_image,,none 1 0 0 1 1",
+    ]
+    return {
+        "train_image_level.csv": text("id,boxes,label", *rows),
+        **images("train/000a312787f2.png", "train/0012ff7358bc.png", mode="L"),
+        **images("test/00188a671292.png", mode="L"),
+    }
+
+
+def _rsna_breast() -> Members:
+    rows = [f"{i // 2},{10006 + i // 2},{462822612 + i},{'LR'[i % 2]},{i // 4}" for i in range(8)]
+    keys = [f"train_images/{10006 + i // 2}/{462822612 + i}.png" for i in range(8)]
+    return {
+        "train.csv": text("site_id,patient_id,image_id,laterality,cancer", *rows),
+        **images(*keys, mode="L"),
+        **images("test_images/10008/736471439.png", mode="L"),
+    }
+
+
+def _severstal() -> Members:
+    cells = {("a.jpg", 1): "2 4 12 4", ("b.jpg", 3): "41 3 51 3"}
+    rows = [
+        f"{name}_{number},{cells.get((name, number), '')}"
+        for name in ("a.jpg", "b.jpg", "c.jpg")
+        for number in range(1, 5)
+    ]
+    return {
+        SAMPLE: text("ImageId_ClassId,EncodedPixels", "t.jpg_1,1 1"),
+        "train.csv": text("ImageId_ClassId,EncodedPixels", *rows),
+        **images(*(f"train_images/{name}.jpg" for name in "abc")),
+        **images("test_images/t.jpg"),
+    }
+
+
+def _siim_acr() -> Members:
+    rows = ["1.2.276.1, 2 4 6 4 6 4", "1.2.276.2, -1", "1.2.276.3, 41 3 7 3", "1.2.276.3, 73 3 7 3"]
+    return {
+        "stage_2_train.csv": text("ImageId, EncodedPixels", *rows),
+        **images(*(f"train/1.2.276.{i}.png" for i in (1, 2, 3)), mode="L"),
+        **images("test/1.2.276.9.png", mode="L"),
+    }
+
+
+def _hubmap() -> Members:
+    slides = ("0486052bb", "095bf7a1f", "1e2425f28", "2f6ecfcdf")
+    tiles = [f"{slide}_{i:04d}.png" for slide in slides for i in range(2)]
+    return {
+        **images(*(f"train/{name}" for name in tiles)),
+        **images(*(f"masks/{name}" for name in tiles), mode="1"),
     }
 
 
@@ -1131,6 +1254,19 @@ LAYOUTS = (
         skipped={"not an image": 3},
     ),
     Layout(
+        row=19,
+        name="iwildcam-2020-fgvc7",
+        special="labels in COCO JSON; camera locations",
+        members=_iwildcam_2020,
+        flags="--labels csv:iwildcam2020_train_annotations.json:file_name:category "
+        "--group location --split train=0.75,validation=0.25",
+        splits={"train": 6, "validation": 2, "test": 1},
+        unlabelled=("test",),
+        classes=("empty", "tragelaphus"),
+        targets={"train/0000.jpg": "empty", "train/0003.jpg": "tragelaphus"},
+        skipped={"not an image": 2},
+    ),
+    Layout(
         row=20,
         name="inaturalist-2019-fgvc6",
         special="`.tar.gz` in a zip; COCO JSON, but the folders are the classes",
@@ -1234,31 +1370,81 @@ LAYOUTS = (
         name="global-wheat-detection",
         special="boxes, a row each; images without a box have no row",
         members=_global_wheat,
-        flags="--labels csv:train.csv:image_id:source",
-        splits={"train": 2, "test": 1},
-        unlabelled=("test",),
-        classes=("arvalis_1", "usask_1"),
-        targets={"train/b6ab77fd7.jpg": "usask_1", "train/00333207f.jpg": "arvalis_1"},
-        skipped={"not an image": 2, "no label": 1},
-        missing="the boxes",
+        flags="--boxes csv:train.csv:image_id:bbox --classes wheat --unlisted background",
+        kind="none",
+        splits={"train": 3, "test": 1},
+        unlabelled=("train", "test"),
+        objects={"wheat": 3},
+        stored="boxes",
+        targets={"train/f1794c924.jpg": None},
+        skipped={"not an image": 1},
     ),
     Layout(
         row=27,
         name="kuzushiji-recognition",
         special="inner zips without a folder; all characters and boxes of a page in one cell",
         members=_kuzushiji,
-        flags="--labels csv:train.csv:image_id:labels --target text",
-        kind="text",
-        meaning="characters and boxes",
+        flags="--boxes csv:train.csv:image_id:labels --class-map unicode_translation.csv",
+        kind="none",
+        splits={"train": 3, "test": 1},
+        unlabelled=("train", "test"),
+        objects={"が": 1, "は": 1, "御": 1},
+        stored="boxes",
+        targets={"train_images.zip/hnsd006-001.jpg": None},
+        skipped={"not an image": 2},
+    ),
+    Layout(
+        row=28,
+        name="rsna-pneumonia-detection-challenge (as PNG)",
+        special="boxes in four columns; patients without any have empty cells",
+        members=_rsna_pneumonia,
+        flags="--boxes csv:stage_2_train_labels.csv:patientId:x,y,width,height --classes opacity "
+        "--split roots:train=stage_2_train_images,test=stage_2_test_images",
+        kind="none",
+        splits={"train": 3, "test": 1},
+        unlabelled=("train", "test"),
+        objects={"opacity": 3},
+        stored="boxes",
+        targets={"stage_2_train_images/0004cfab.png": None},
+    ),
+    Layout(
+        row=29,
+        name="vinbigdata-chest-xray-abnormalities-detection (as PNG)",
+        special="boxes of several doctors; `No finding` has none",
+        members=_vinbigdata,
+        flags="--boxes csv:train.csv:image_id:x_min,y_min,x_max,y_max:class_name",
+        kind="none",
+        splits={"train": 3, "test": 1},
+        unlabelled=("train", "test"),
+        objects={"Aortic enlargement": 1, "Cardiomegaly": 2},
+        stored="boxes",
+        targets={"train/50a41819.png": None},
+    ),
+    Layout(
+        row=30,
+        name="siim-covid19-detection (as PNG)",
+        special="boxes as the text of dicts; ids that end in `_image`",
+        members=_siim_covid19,
+        flags="--boxes 'csv:train_image_level.csv:{id[0:12]}:boxes' --classes opacity",
+        kind="none",
         splits={"train": 2, "test": 1},
+        unlabelled=("train", "test"),
+        objects={"opacity": 2},
+        stored="boxes",
+        targets={"train/0012ff7358bc.png": None},
+    ),
+    Layout(
+        row=31,
+        name="rsna-breast-cancer-detection (as PNG)",
+        special="the path of an image takes two columns; patients",
+        members=_rsna_breast,
+        flags="--labels 'csv:train.csv:{patient_id}/{image_id}:cancer' --group patient_id "
+        "--split train=0.75,validation=0.25",
+        splits={"train": 6, "validation": 2, "test": 1},
         unlabelled=("test",),
-        targets={
-            "train_images.zip/100241706_00004_2.jpg": (
-                "U+306F 1231 3465 133 53 U+304C 275 1652 84 69"
-            ),
-            "test_images.zip/test_0.jpg": None,
-        },
-        skipped={"not an image": 3, "no label": 1},
+        classes=("0", "1"),
+        targets={"train_images/10006/462822612.png": "0"},
+        skipped={"not an image": 1},
     ),
     Layout(
         row=33,
@@ -1266,64 +1452,93 @@ LAYOUTS = (
         special="a mask for each ship; one image is cut short",
         members=_airbus,
         beside=lambda: {"corrupt.txt": text("6384c3e78.jpg")},
-        flags="--labels none --exclude-list corrupt.txt",
+        flags="--masks rle:train_ship_segmentations_v2.csv:ImageId:EncodedPixels --instances "
+        "--classes ship --exclude-list corrupt.txt",
         kind="none",
         splits={"train": 4, "test": 1},
         unlabelled=("train", "test"),
+        objects={"ship": 2},
+        stored="boxes and masks",
         targets={"train_v2/000000001.jpg": None},
-        skipped={"not an image": 2, "on the exclude list": 1},
-        missing="the masks",
+        skipped={"not an image": 1, "on the exclude list": 1},
+        rows_without_image=1,
+    ),
+    Layout(
+        row=34,
+        name="severstal-steel-defect-detection",
+        special="run lengths; image and class in one id, `x.jpg_3`",
+        members=_severstal,
+        flags="--masks rle:train.csv:ImageId_ClassId:EncodedPixels",
+        kind="none",
+        splits={"train": 3, "test": 1},
+        unlabelled=("train", "test"),
+        objects={"1": 1, "3": 1},
+        stored="masks",
+        targets={"train_images/c.jpg": None},
+        skipped={"not an image": 1},
+    ),
+    Layout(
+        row=35,
+        name="siim-acr-pneumothorax-segmentation (as PNG)",
+        special="run lengths relative to the run before; `-1` for none; a space in the header",
+        members=_siim_acr,
+        flags="--masks rle:stage_2_train.csv:ImageId:EncodedPixels --classes pneumothorax",
+        kind="none",
+        splits={"train": 3, "test": 1},
+        unlabelled=("train", "test"),
+        objects={"pneumothorax": 3},
+        stored="masks",
+        targets={"train/1.2.276.2.png": None},
     ),
     Layout(
         row=36,
         name="tgs-salt-identification-challenge",
         special="masks as images and as run lengths; depths in another CSV",
         members=_tgs_salt,
-        flags="--labels csv:depths.csv:id:z --target regression --join train.csv "
-        "--columns rle_mask --exclude 'masks/*'",
+        flags="--labels csv:depths.csv:id:z --target regression --masks 'masks/{stem}.png'",
         kind="regression",
-        meaning="the depth; the mask is the feature `rle_mask`",
+        meaning="the depth",
         splits={"train": 3, "test": 1},
+        objects={"object": 3},
+        num_masks=3,
+        stored="masks",
         targets={
             "competition_data.zip/train/images/34e51dba6a.png": 843.0,
             "competition_data.zip/test/images/dd.png": 922.0,
         },
-        features={
-            "competition_data.zip/train/images/34e51dba6a.png": {"rle_mask": b"6 2 104 6"},
-            "competition_data.zip/train/images/782ae9b7e3.png": {"rle_mask": b""},
-        },
-        skipped={"not an image": 3, "matched by --exclude": 3},
+        skipped={"not an image": 3},
     ),
     Layout(
         row=37,
         name="carvana-image-masking-challenge",
         special="masks as GIF and as run lengths; 16 views of every car",
         members=_carvana,
-        flags="--labels csv:train_masks.csv:img:rle_mask --target text --exclude '*.gif' "
-        "--group 'regex:^([0-9a-f]+)_' --split train=0.75,validation=0.25",
-        kind="text",
-        meaning="the mask",
+        flags="--masks '{stem}_mask.gif' --group 'regex:^([0-9a-f]+)_' "
+        "--split train=0.75,validation=0.25",
+        kind="none",
         splits={"train": 12, "validation": 4, "test": 1},
-        unlabelled=("test",),
-        targets={
-            "train.zip/train/fff9b3a5373f_01.jpg": "879386 40 881253 141",
-            "test.zip/test/0004d4463b50_01.jpg": None,
-        },
-        skipped={"not an image": 2, "matched by --exclude": 16},
+        unlabelled=("train", "validation", "test"),
+        objects={"object": 16},
+        num_masks=16,
+        stored="masks",
+        targets={"train.zip/train/fff9b3a5373f_01.jpg": None},
+        skipped={"not an image": 2},
     ),
     Layout(
         row=38,
         name="data-science-bowl-2018",
         special="a folder for each image, with a mask for each nucleus; RGBA",
         members=_data_science_bowl,
-        flags="--labels none --exclude 'masks/*' "
+        flags="--masks '{id}/masks/*.png' --instances --classes nucleus "
         "--split roots:train=stage1_train,test=stage1_test",
         kind="none",
         splits={"train": 2, "test": 1},
         unlabelled=("train", "test"),
+        objects={"nucleus": 3},
+        num_masks=3,
+        stored="boxes and masks",
         targets={"stage1_train.zip/00ae65c1/images/00ae65c1.png": None},
-        skipped={"not an image": 1, "matched by --exclude": 2},
-        missing="the masks",
+        skipped={"not an image": 1},
     ),
     Layout(
         row=39,
@@ -1356,6 +1571,21 @@ LAYOUTS = (
         },
         skipped={"not an image": 2, "not matched by --include": 15},
         missing="the other three channels",
+    ),
+    Layout(
+        row=41,
+        name="hubmap-kidney-segmentation (as tiles)",
+        special="a mask for each tile; tiles of one slide belong together",
+        members=_hubmap,
+        flags="--masks 'masks/{name}' --group 'regex:^([0-9a-f]+)_' --split "
+        "train=0.5,validation=0.5",
+        kind="none",
+        splits={"train": 4, "validation": 4},
+        unlabelled=("train", "validation"),
+        objects={"object": 8},
+        num_masks=8,
+        stored="masks",
+        targets={"train/0486052bb_0000.png": None},
     ),
     Layout(
         row=45,
@@ -1575,40 +1805,12 @@ LAYOUTS = (
     ),
 )  # fmt: skip
 
-_JSON = (
-    "`jq -r '.annotations[] | [.image_id, .category_id] | @csv' FILE.json > labels.csv`, "
-    "then `--labels csv:labels.csv:1:2 --no-header`."
-)
-_DICOM = "Turn the DICOM files into PNG first, under the same names; then as any CSV"
 _PIXELS = "Write the pixels to PNG files first."
 
 OUTSIDE = (
-    Outside(19, "iwildcam-2020-fgvc7", "COCO JSON", _JSON),
-    Outside(28, "rsna-pneumonia-detection-challenge", "DICOM; boxes", f"{_DICOM}."),
-    Outside(
-        29, "vinbigdata-chest-xray-abnormalities-detection", "DICOM; boxes of several doctors",
-        f"{_DICOM}, with one row an image.",
-    ),
-    Outside(
-        30, "siim-covid19-detection", "DICOM; boxes as text, labels by study",
-        f"{_DICOM}, with `--join` for the study.",
-    ),
-    Outside(
-        31, "rsna-breast-cancer-detection", "DICOM, JPEG 2000 inside",
-        f"{_DICOM}: `--labels 'csv:train.csv:{{patient_id}}/{{image_id}}:cancer'`.",
-    ),
     Outside(
         32, "rsna-miccai-brain-tumor-radiogenomic-classification", "series of DICOM slices",
         "A case is a volume, not an image: out of scope.",
-    ),
-    Outside(
-        34, "severstal-steel-defect-detection", "several rows of masks for each image",
-        "Write one row an image, its classes in one cell; then `--separator`.",
-    ),
-    Outside(35, "siim-acr-pneumothorax-segmentation", "DICOM; masks as run lengths", f"{_DICOM}."),
-    Outside(
-        41, "hubmap-kidney-segmentation", "TIFF of gigabytes",
-        "Cut tiles first; a larger image than `--max-pixels` is rejected.",
     ),
     Outside(42, "bengaliai-cv19", "pixels in Parquet", _PIXELS),
     Outside(43, "fer2013", "pixels as text in a CSV", _PIXELS),

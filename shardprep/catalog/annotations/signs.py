@@ -1,4 +1,4 @@
-"""Annotations beside the images (masks, boxes), recognised by their names. They are not read yet.
+"""Annotations beside the images (masks, boxes), recognised by their names alone.
 
 Without this, the folders `images` and `masks` would be two classes.
 """
@@ -15,7 +15,7 @@ from shardprep.errors import some_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-_IMAGES = re.compile(r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|rgb", re.IGNORECASE)
+IMAGE_FOLDER = re.compile(r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|rgb", re.IGNORECASE)
 """Names of folders that hold images and say nothing of their class."""
 _MASKS = re.compile(
     r"([a-z]+[-_ ]?)?(masks?|labels?|annot(ation)?s?|ground[-_ ]?truths?|gts?)([-_ ]?images?)?"
@@ -26,8 +26,8 @@ _MASKS = re.compile(
 _COCO = re.compile(
     r"(^|/)(annotations/[^/]*|[^/]*coco[^/]*|(instances|panoptic)_[^/]*)\.json$", re.IGNORECASE
 )
-_BOXES = {".xml": "Pascal VOC", ".txt": "YOLO"}
-"""Formats with a document for each image, by suffix."""
+_BOXES = {".xml": ("voc", "Pascal VOC"), ".txt": ("yolo", "YOLO")}
+"""Formats with a document for each image, and their names, by suffix."""
 _MATCHED = 0.5
 """Share of the names of annotations that images must have, or the other way round."""
 
@@ -59,7 +59,7 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
     for path, images in folders.items():
         for depth, name in enumerate(path):
             beside[path[:depth]].add(name)
-        if mask_names.isdisjoint(path) and any(map(_IMAGES.fullmatch, path)):
+        if mask_names.isdisjoint(path) and any(map(IMAGE_FOLDER.fullmatch, path)):
             stems.update(map(_stem, images))
     masks: Counter[str] = Counter()
     no_classes: set[str] = set()
@@ -68,7 +68,7 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
             if name not in mask_names:
                 continue
             others = _image_folders(name, beside[path[:depth]])
-            is_far = not any(map(_IMAGES.fullmatch, path)) and _MATCHED * len(images) <= len(
+            is_far = not any(map(IMAGE_FOLDER.fullmatch, path)) and _MATCHED * len(images) <= len(
                 stems.intersection(map(_stem, images))
             )
             if others or is_far:
@@ -78,13 +78,23 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
     return MaskFolders(dict(masks), frozenset(no_classes))
 
 
+def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
+    """Return the keys of what looks like masks, by the name of the folder that marks them so."""
+    found: dict[str, list[str]] = {name: [] for name in find_masks(keys).num_masks}
+    for key in keys if found else ():
+        name = next((part for part in key.split("/")[:-1] if part in found), None)
+        if name is not None:
+            found[name].append(key)
+    return found
+
+
 def _image_folders(mask: str, siblings: Collection[str]) -> set[str]:
     """Return the folders beside one of masks that hold their images: `images`, `train`."""
     return {
         name
         for name in siblings
         if name != mask
-        and (_IMAGES.fullmatch(name) or (given_split([name]) and mask.startswith(name)))
+        and (IMAGE_FOLDER.fullmatch(name) or (given_split([name]) and mask.startswith(name)))
     }
 
 
@@ -94,20 +104,20 @@ def annotation_findings(keys: Sequence[str], others: Sequence[str]) -> list[str]
     if masks := find_masks(keys).num_masks:
         globs = " ".join(f"--exclude '{name}/*'" for name in masks)
         found.append(
-            f"masks are not read yet: {sum(masks.values()):,} images in folders {', '.join(masks)} "
-            f"look like masks; {globs} leaves them out"
+            f"{sum(masks.values()):,} images in folders {', '.join(masks)} look like masks; "
+            f"--masks PATTERN stores them, {globs} leaves them out"
         )
-    for suffix, form in _BOXES.items():
+    for suffix, (option, form) in _BOXES.items():
         documents = {_stem(key) for key in others if key.lower().endswith(suffix)}
         images = set(map(_stem, keys)) if documents else set()
         named = len(documents & images)
         if named and named >= _MATCHED * min(len(documents), len(images)):
-            found.append(
-                f"annotations of {form} are not read yet: {suffix} files for {named:,} images"
-            )
+            line = f"{suffix} files for {named:,} images look like boxes of {form}"
+            found.append(f"{line}; --boxes {option} stores them")
     coco = [key for key in others if _COCO.search(key)]
     if coco:
-        found.append(f"annotations of COCO are not read yet: {some_of(coco, 1)}")
+        line = f"{some_of(coco, 1)} looks like annotations of COCO"
+        found.append(f"{line}; --boxes coco stores its boxes")
     return found
 
 

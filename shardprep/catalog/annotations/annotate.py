@@ -1,0 +1,253 @@
+"""Annotations of all images: boxes and masks of every form joined, and classes chosen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from shardprep.catalog.annotations.file_masks import FileMasks, Images, read_mask_files
+from shardprep.catalog.annotations.formats import read_boxes
+from shardprep.catalog.annotations.mask_values import (
+    NONE,
+)
+from shardprep.catalog.annotations.naming import NOT_ASKED_FOR, Naming, renamed
+from shardprep.catalog.annotations.rules import MaskRule, parse_masks_rule
+from shardprep.catalog.annotations.run_table import parse_run_rule, read_runs
+from shardprep.errors import RecipeError, SourceError
+from shardprep.image.annotation import Annotation, AnnotationSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardprep.catalog.annotations.found import Found
+    from shardprep.recipe.recipe import Recipe
+    from shardprep.source.listing import Member
+
+NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
+"""Reasons for leaving out an image in a split that has annotations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationFacts:
+    """The boxes and masks of a source, without those of each image."""
+
+    spec: AnnotationSpec
+    names: tuple[str, ...]
+    """Class names of objects and of the values of masks."""
+    how: str
+    """Formats and dialects, in one line for the user."""
+    without_image: tuple[str, ...] = ()
+    """Names of annotated images that the source does not have."""
+    documents: frozenset[str] = frozenset()
+    """Keys of the members that were read for them."""
+    num_objects: dict[str, int] = field(default_factory=dict)
+    """Objects by class, in the order of classes, where they are known before masks are read."""
+    num_background: int = 0
+    """Images of which it is known that they have no object."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Objects that are left out already, by reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotated:
+    """The annotations of all images, in the order of their keys."""
+
+    facts: AnnotationFacts
+    annotations: list[Annotation | None]
+    """None where no annotation lists the image."""
+    masks: list[tuple[Member, ...]]
+    """The mask files of each image."""
+    lacks: list[str]
+    """The reason to leave an image out that no annotation lists, "" for one that is listed."""
+    is_background: bool
+    """Whether images that no annotation lists have no objects, where others of their split are."""
+    strata: list[tuple[int, ...]]
+    """The classes in each image, as far as they are known."""
+    splits: list[str | None] | None = None
+    unmapped: tuple[str, ...] = ()
+    """Old names of the class map that no class has."""
+    findings: list[str] = field(default_factory=list)
+
+
+def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
+    """Return the annotations that `--boxes` and `--masks` name.
+
+    Raises:
+        RecipeError: the options contradict each other.
+        SourceError: a document cannot be read, or too many objects are bad.
+
+    """
+    rule = parse_masks_rule(recipe.masks)
+    _check(recipe, rule)
+    boxes = None if recipe.boxes in ("", "none") else _read(recipe.boxes, rule, images)
+    shapes = _shapes(recipe, rule, images, boxes)
+    objects = shapes or boxes
+    mode: Literal["none", "classes", "instances"] = "none"
+    if rule.is_given:
+        mode = "instances" if recipe.instances else "classes"
+    found = FileMasks.none(len(images.index.keys))
+    names: tuple[str, ...] = ()
+    if images.beside.files is not None:
+        found = read_mask_files(
+            recipe, images, naming if boxes is None else Naming(naming.class_map)
+        )
+        names = found.values.names
+    if objects is not None:
+        has_background = mode == "classes" and shapes is not None
+        annotations, names = renamed(objects, naming, names, has_background=has_background)
+    else:
+        annotations = found.annotations
+    lacks = _lacks(annotations, found, objects)
+    is_background = recipe.unlisted == "background"
+    if recipe.unlisted == "auto" and objects is not None:
+        is_background = objects.is_complete and not found.is_read
+    spec = AnnotationSpec(
+        boxes=boxes is not None or mode == "instances",
+        masks=mode,
+        crowds=any(one is not None and one.crowds for one in annotations),
+        num_classes=len(names),
+        is_binary=found.values.is_binary,
+        min_visible=recipe.min_visible,
+        frame=None if recipe.annotated == "auto" else recipe.annotated,
+    )
+    has_own = found.is_read and (mode == "classes" or bool(recipe.mask_values))
+    background = found.values.background if has_own else 0
+    spec = replace(
+        spec,
+        values=_with_ignore(found.values.values, spec.ignore),
+        background=spec.ignore if background == NONE else background,
+    )
+    if recipe.unlisted == "background" and mode == "classes" and background == NONE:
+        what = "takes images as background, and no class of the masks is called so"
+        raise RecipeError("--unlisted background", what, "name it with --mask-values or --classes")
+    parts = [one for one in (boxes, shapes) if one is not None and one is not objects]
+    sources = [*parts, *([objects] if objects else [])]
+    strata = [_present(one, more) for one, more in zip(annotations, found.present, strict=True)]
+    raw = {*(name for one in sources for name in one.names), *found.raw_names}
+    counts, dropped = _counts(annotations)
+    _check_dropped(counts.total(), dropped, recipe.max_dropped)
+    return Annotated(
+        facts=AnnotationFacts(
+            spec=spec,
+            names=names,
+            how="; ".join([*(one.how for one in sources), *([found.how] if found.how else [])]),
+            without_image=objects.without_image if objects else (),
+            documents=frozenset(key for one in sources for key in one.documents),
+            num_objects={name: counts[i] for i, name in enumerate(names) if counts[i]},
+            dropped=dict(sorted(dropped.items())),
+        ),
+        annotations=annotations,
+        masks=found.masks,
+        lacks=lacks,
+        is_background=is_background,
+        strata=strata,
+        splits=objects.splits if objects else None,
+        unmapped=tuple(name for name in naming.class_map if name not in raw),
+        findings=[*(line for one in sources for line in one.findings), *found.values.findings],
+    )
+
+
+def _read(option: str, rule: MaskRule, images: Images) -> Found:
+    outlines = rule.kind == "format"
+    index, extents = images.index, images.extents
+    return read_boxes(option, index, images.documents, extents=extents, outlines=outlines)
+
+
+def _shapes(recipe: Recipe, rule: MaskRule, images: Images, boxes: Found | None) -> Found | None:
+    """Return the objects whose outlines are drawn, None where masks are files or there are none."""
+    if rule.kind == "rle":
+        order = None if recipe.rle == "auto" else recipe.rle
+        runs = parse_run_rule(rule.argument)
+        return read_runs(runs, images.index, images.documents, images.extents, order)
+    if rule.kind == "format":
+        return boxes if recipe.masks == recipe.boxes else _read(recipe.masks, rule, images)
+    return None
+
+
+def _check(recipe: Recipe, rule: MaskRule) -> None:
+    """Raise a RecipeError for options that mean nothing together."""
+    has_boxes = recipe.boxes not in ("", "none")
+    is_other = rule.kind == "rle" or (rule.kind == "format" and recipe.masks != recipe.boxes)
+    hint = f"take both from one document: --boxes {recipe.masks}, or leave one of them out"
+    if has_boxes and is_other:
+        what = f"{recipe.masks!r} lists other objects than --boxes {recipe.boxes}"
+        raise RecipeError("--masks", what, hint)
+    if has_boxes and recipe.instances and rule.kind == "pattern":
+        what = "a mask for each object in files, and boxes elsewhere: nothing says which is whose"
+        raise RecipeError("--instances", what, "leave --boxes out: boxes come from the masks")
+    if recipe.instances and not rule.is_given:
+        raise RecipeError("--instances", "there are no masks", "say where they are with --masks")
+    if recipe.mask_values and rule.kind != "pattern":
+        what = "means nothing without masks in files"
+        raise RecipeError("--mask-values", what, "leave it out, or name them with --masks")
+    if recipe.rle != "auto" and rule.kind != "rle":
+        raise RecipeError("--rle", "means nothing without run lengths", "add --masks rle:…")
+
+
+def _lacks(
+    annotations: Sequence[Annotation | None], files: FileMasks, objects: Found | None
+) -> list[str]:
+    """Return the reason to leave each image out, "" for one that is listed."""
+    reason = NO_MASK if objects is None else NO_ANNOTATION
+    pairs = zip(annotations, files.masks, strict=True)
+    return [
+        reason if one is None else NO_MASK if files.is_read and not masks else ""
+        for one, masks in pairs
+    ]
+
+
+def settled(annotated: Annotated, splits: Sequence[str | None]) -> Annotated:
+    """Return the annotations of images in their splits.
+
+    A split without a single annotation is unlabelled. In others, images that no annotation lists
+    are background, or lack something.
+    """
+    listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if not lack}
+    nothing = Annotation()
+    made: list[Annotation | None] = []
+    lacks: list[str] = []
+    rows = zip(annotated.annotations, annotated.lacks, splits, strict=True)
+    for one, lack, split in rows:
+        is_unlabelled = split not in listed
+        is_filled = bool(lack) and not is_unlabelled and annotated.is_background
+        made.append(None if is_unlabelled else (one or nothing) if is_filled else one)
+        lacks.append("" if is_unlabelled or is_filled else lack)
+    num_background = sum(
+        one is not None and not (one.labels or one.fault or masks)
+        for one, masks in zip(made, annotated.masks, strict=True)
+    )
+    facts = replace(annotated.facts, num_background=num_background)
+    return replace(annotated, annotations=made, lacks=lacks, facts=facts)
+
+
+def _with_ignore(values: Mapping[Any, int] | None, ignore: int) -> Mapping[Any, int] | None:
+    if values is None:
+        return None
+    return {value: ignore if at == NONE else at for value, at in values.items()}
+
+
+def _present(one: Annotation | None, more: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({*one.labels, *more})) if one is not None else ()
+
+
+def _counts(annotations: Sequence[Annotation | None]) -> tuple[Counter[int], Counter[str]]:
+    """Return the number of objects by class, and of those that are dropped by reason."""
+    counts: Counter[int] = Counter()
+    dropped: Counter[str] = Counter()
+    for one in annotations:
+        if one is not None:
+            counts.update(one.labels)
+            dropped.update(one.dropped)
+    return counts, dropped
+
+
+def _check_dropped(num_objects: int, dropped: Counter[str], most: float) -> None:
+    """Raise a SourceError if a larger share of the objects is bad than may be dropped."""
+    bad = {reason: count for reason, count in dropped.items() if reason != NOT_ASKED_FOR}
+    num_bad = sum(bad.values())
+    total = num_objects + num_bad
+    if num_bad > most * total:
+        counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
+        what = f"{num_bad:,} of {total:,} objects are bad ({counts}), more than {most:.3g}"
+        raise SourceError("--max-dropped", what, "a larger share accepts them")

@@ -1,0 +1,318 @@
+"""COCO's JSON: images, annotations and categories in one document for many images.
+
+Of a panoptic document, the boxes of its things are read; its masks are images.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardprep.catalog.annotations.found import Found
+from shardprep.catalog.annotations.json_stream import elements
+from shardprep.catalog.annotations.object_table import MALFORMED, NO_BOX, NO_OBJECT, ObjectTable
+from shardprep.catalog.annotations.pairing import Pairing, stem
+from shardprep.catalog.splits import document_split, natural_order
+from shardprep.errors import SourceError, shown, some_of
+from shardprep.image.annotation import Counts, Polygons
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from shardprep.catalog.lookup import KeyIndex
+    from shardprep.image.annotation import Outline
+
+_NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_BOX = re.compile(rb'"bbox"\s*:')
+_LISTS = tuple(re.compile(rb'"%s"\s*:\s*\[' % name) for name in (b"images", b"annotations"))
+_SEGMENTS = re.compile(rb'"segments_info"\s*:')
+_NO_CLASSES = ("__ignore__", "_background_")
+"""Categories that labelme2coco writes, and that nothing is of."""
+_MOST_SHOWN = 80
+"""Characters of a name in an error."""
+_LONG = 1 << 31
+"""Pixels that no side of an image has."""
+_STRAY = -2
+"""Position of an image that a document does not describe."""
+_BAD = (TypeError, ValueError, OverflowError, KeyError)
+
+
+def is_coco(data: bytes) -> bool:
+    """Tell whether bytes look like a COCO document with boxes, without parsing them."""
+    return (
+        all(pattern.search(data) for pattern in _LISTS)
+        and _BOX.search(data) is not None
+        and _SEGMENTS.search(data) is None
+    )
+
+
+def stated_names(data: bytes) -> list[str]:
+    """Return the names of images in a COCO document, without parsing the rest of it."""
+    return [
+        name.decode("utf-8", errors="replace").replace("\\/", "/") for name in _NAME.findall(data)
+    ]
+
+
+def read_coco(
+    documents: Iterable[tuple[str, bytes]],
+    index: KeyIndex,
+    *,
+    outlines: bool = False,
+    may_repeat: bool = True,
+) -> Found:
+    """Return the objects of all documents, key and bytes each; classes in the order of their ids.
+
+    Args:
+        documents: read one at a time.
+        index: the images.
+        outlines: keep polygons and run lengths beside boxes.
+        may_repeat: an image may have objects in several documents, which then are joined.
+
+    Raises:
+        SourceError: a document is damaged or no COCO, or none names an image of the source.
+
+    """
+    reader = _Reader(index, outlines=outlines, may_repeat=may_repeat)
+    for key, data in documents:
+        reader.read(key, data)
+        del data  # before the next is read, and objects are sorted
+    return reader.found()
+
+
+class _Document:
+    """The lists of one document; numbers of ids are those of the order in which they are met."""
+
+    def __init__(self, key: str) -> None:
+        self.images: dict[object, tuple[str, tuple[int, int] | None]] = {}
+        self.categories: dict[object, str] = {}
+        self.image_ids: dict[object, int] = {}
+        self.category_ids: dict[object, int] = {}
+        self.malformed: Counter[int] = Counter()
+        self._key = key
+
+    def add(self, entries: dict[object, Any], id_: object, value: object) -> None:
+        """Add an entry; the same id with another value would say by chance which one is meant."""
+        if entries.setdefault(id_, value) != value:
+            both = f"{_short(entries[id_])} and {_short(value)}"
+            raise SourceError(self._key, f"id {_short(id_)} stands for two: {both}")
+
+
+class _Reader:
+    """What is collected from one document after the other."""
+
+    def __init__(self, index: KeyIndex, *, outlines: bool, may_repeat: bool) -> None:
+        self._index = index
+        self._outlines = outlines
+        self._may_repeat = may_repeat
+        self._pairing = Pairing(index)
+        self._table = ObjectTable(len(index.keys))
+        self._ids: dict[str, tuple[tuple[int, int], str]] = {}
+        """Class name → sort key of its id, and the name of the class above it."""
+        self._keys: list[str] = []
+        self._idle: list[str] = []
+        """Documents that name no image of the source."""
+        self._missing: dict[str, None] = {}
+        self._splits: list[str | None] = [None] * len(index.keys)
+        self._has_objects = np.zeros(len(index.keys), np.bool_)
+        self._num_stray = 0
+        self._stuff: set[str] = set()
+        """Classes of which panoptic documents have no objects but areas: sky, grass."""
+        self._is_panoptic = False
+
+    def read(self, key: str, data: bytes) -> None:
+        """Add a document."""
+        document, start = _Document(key), len(self._table)
+        kinds = set()
+        for kind, entries in elements(data, key):
+            if kind not in ("images", "annotations", "categories"):
+                continue
+            kinds.add(kind)
+            if kind == "annotations" and self._take_all(document, entries):
+                continue
+            for entry in entries:
+                try:
+                    self._take(document, kind, entry)
+                except _BAD as error:
+                    what = f"has an entry of {kind!r} without the fields of COCO ({_short(entry)})"
+                    hint = "see the format of COCO's instances_*.json"
+                    raise SourceError(key, what, hint) from error
+        if not kinds >= {"images", "annotations"}:
+            what = "is no COCO document: it has no lists 'images' and 'annotations'"
+            raise SourceError(key, what, "name the right file: --boxes coco:FILE")
+        self._keys.append(key)
+        places = self._place(key, document.images)
+        if places and max(places.values()) < 0:
+            self._idle.append(key)
+        lookup = [places.get(name, _STRAY) for name in document.image_ids]
+        classes = (document.categories.get(number, "") for number in document.category_ids)
+        self._table.renumber(start, lookup, [self._table.number_of(name) for name in classes])
+        for image, count in document.malformed.items():
+            if lookup[image] >= 0:
+                self._table.drop(lookup[image], MALFORMED, count)
+        self._check_repeated(key, self._table.images_from(start))
+
+    def _take_all(self, document: _Document, entries: Sequence[dict[str, Any]]) -> bool:
+        """Add objects whose boxes alone are wanted, if all are sound; a fifth of the time."""
+        if self._outlines:
+            return False
+        try:
+            boxes = np.array([entry["bbox"] for entry in entries], np.float64).reshape(-1, 4)
+            images, classes = document.image_ids, document.category_ids
+            image_ids = [images.setdefault(one["image_id"], len(images)) for one in entries]
+            class_ids = [classes.setdefault(one["category_id"], len(classes)) for one in entries]
+            crowds = [bool(entry.get("iscrowd")) for entry in entries]
+        except _BAD:
+            return False
+        if len(boxes) != len(entries):
+            return False
+        self._table.has_crowds |= any("iscrowd" in entry for entry in entries)
+        boxes[:, 2:] += boxes[:, :2]
+        self._table.extend(image_ids, boxes, class_ids, crowds)
+        return True
+
+    def _take(self, document: _Document, kind: str, entry: dict[str, Any]) -> None:
+        """Add an entry of one of the three lists, in whatever order the lists come."""
+        if kind == "images":
+            document.add(document.images, entry["id"], _image(entry))
+        elif kind == "categories":
+            name = str(entry["name"]).strip()
+            document.add(document.categories, entry["id"], name)
+            if entry.get("isthing") == 0:
+                self._stuff.add(name)
+            self._add_class(entry["id"], name, str(entry.get("supercategory") or ""))
+        else:
+            images, classes = document.image_ids, document.category_ids
+            image = images.setdefault(entry["image_id"], len(images))
+            self._is_panoptic |= "segments_info" in entry
+            for one in entry.get("segments_info", [entry]):
+                try:
+                    self._add(image, classes.setdefault(one["category_id"], len(classes)), one)
+                except _BAD:
+                    document.malformed[image] += 1
+
+    def _add(self, image: int, number: int, entry: dict[str, Any]) -> None:
+        """Add an object with a box, or with an outline alone."""
+        given, shape = entry.get("bbox"), entry.get("segmentation")
+        outline = _outline(shape) if shape and (self._outlines or not given) else None
+        if given:
+            left, top, width, height = given
+            box: Sequence[float] = (left, top, left + width, top + height)
+        elif outline is None:
+            raise ValueError("neither box nor outline")
+        else:
+            box = NO_BOX
+        crowd = entry.get("iscrowd")
+        self._table.has_crowds |= crowd is not None
+        self._table.add(image, box, number, is_crowd=bool(crowd), outline=outline)
+
+    def _add_class(self, id_: object, name: str, above: str) -> None:
+        order = (0, id_) if isinstance(id_, int) else (1, len(self._ids))
+        known = self._ids.get(name)
+        self._ids[name] = (order, above) if known is None else (min(known[0], order), known[1])
+
+    def _place(
+        self, key: str, images: dict[object, tuple[str, tuple[int, int] | None]]
+    ) -> dict[object, int]:
+        """Return the position of each image by its id; −1 where the source does not have it."""
+        split = document_split(key) or ""
+        places: dict[object, int] = {}
+        for id_, (name, size) in images.items():
+            found = self._pairing.find(name, key, split)
+            places[id_] = -1 if found is None else found
+            if found is None:
+                self._missing[name] = None
+            else:
+                self._table.list_image(found, size)
+                self._splits[found] = split or None
+        return places
+
+    def _check_repeated(self, key: str, images: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        """Note which images have objects; count objects of images that no entry describes."""
+        self._num_stray += int(np.count_nonzero(images == _STRAY))
+        has = np.zeros_like(self._has_objects)
+        has[images[images >= 0]] = True
+        if not self._may_repeat and (both := np.flatnonzero(has & self._has_objects)).size:
+            name = self._index.keys[int(both[0])]
+            what = f"has objects of {name}, which another document has too ({self._keys[0]})"
+            raise SourceError(key, what, f"say which is to be read: --boxes coco:{key}")
+        self._has_objects |= has
+
+    def found(self) -> Found:
+        """Return all that was read."""
+        names, findings = self._names(), []
+        left_out = dict.fromkeys(self._stuff if self._is_panoptic else (), NO_OBJECT)
+        labels_of = left_out | {name: i for i, name in enumerate(names)}
+        annotations = self._table.annotations(labels_of)
+        if self._keys and not any(one is not None for one in annotations):
+            missing = next(iter(self._missing), "")
+            such = f", such as {shown(missing, _MOST_SHOWN)}" if missing else ": it lists none"
+            hint = f"a key looks like {shown(self._index.keys[0], _MOST_SHOWN)}"
+            raise SourceError(self._keys[0], f"names no image of the source{such}", hint)
+        if self._idle:
+            findings.append(f"no image of {some_of(self._idle)} is in the source")
+        if self._num_stray:
+            findings.append(
+                f"{self._num_stray:,} objects are of images that 'images' of {self._keys[0]} "
+                "does not list; they are left out"
+            )
+        return Found(
+            annotations=annotations,
+            names=names,
+            how=f"COCO, {some_of(self._keys, 3)}",
+            documents=tuple(self._keys),
+            without_image=tuple(self._missing),
+            splits=self._splits if any(self._splits) else None,
+            findings=findings,
+        )
+
+    def _names(self) -> tuple[str, ...]:
+        """Return the classes, without the roots of a tree of which there is no object."""
+        used = self._table.classes.keys()
+        stuff = self._stuff if self._is_panoptic else set()
+        above = {parent for name, (_, parent) in self._ids.items() if parent != name}
+        kept = [n for n in self._ids if n in used or (n not in above and n not in _NO_CLASSES)]
+        return tuple(
+            sorted(set(kept) - stuff, key=lambda name: (self._ids[name][0], natural_order(name)))
+        )
+
+
+def _image(entry: dict[str, Any]) -> tuple[str, tuple[int, int] | None]:
+    name = entry["file_name"]
+    if not isinstance(name, str):
+        raise TypeError("no text")
+    height: Any = entry.get("height")
+    width: Any = entry.get("width")
+    is_stated = all(isinstance(side, int | float) and 1 <= side < _LONG for side in (height, width))
+    return name, (int(height), int(width)) if is_stated else None
+
+
+def _outline(shape: Any) -> Outline:
+    """Return the polygons or run lengths of an object; what they hold is checked where drawn."""
+    if isinstance(shape, dict):
+        height, width = shape["size"]
+        if type(height) is not int or type(width) is not int:
+            raise TypeError("a size is two whole numbers")
+        counts = shape["counts"]
+        if not isinstance(counts, str):
+            counts = tuple(counts)
+            if not all(type(count) is int for count in counts):
+                raise TypeError("counts are whole numbers")
+        return Counts(counts, (height, width))
+    rings = [shape] if isinstance(shape[0], int | float) else shape
+    return Polygons(tuple(np.array(ring, np.float64).reshape(-1, 2) for ring in rings if ring))
+
+
+def _short(value: object) -> str:
+    return shown(str(value), _MOST_SHOWN)
+
+
+def chosen(keys: Sequence[str]) -> list[str]:
+    """Return the documents to read of several: COCO's instances_*.json alone if there are any.
+
+    Its captions, key points and stuff are of the same images.
+    """
+    instances = [key for key in keys if stem(key).startswith("instances")]
+    return instances or list(keys)

@@ -1,0 +1,31 @@
+"""The annotations of all images of a source, as every format gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shardprep.image.annotation import Annotation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Annotations by image, and what else their documents say."""
+
+    annotations: list[Annotation | None]
+    """For each key of the index, in its order; None where no document lists the image."""
+    names: tuple[str, ...]
+    """Class names; labels are indices into them."""
+    how: str
+    """Format and dialect, in one line for the user."""
+    documents: tuple[str, ...] = ()
+    """Keys of the members that were read."""
+    without_image: tuple[str, ...] = ()
+    """Names of annotated images that the source does not have."""
+    splits: list[str | None] | None = None
+    """Split of each image where the format gives one; None where it does not."""
+    is_complete: bool = False
+    """Whether an image that is not listed has no objects, as in YOLO's format."""
+    findings: list[str] = field(default_factory=list)
+    """Remarks for the user, a line each."""

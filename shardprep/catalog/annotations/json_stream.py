@@ -1,0 +1,164 @@
+"""JSON of any size, an element at a time: its objects would take four times as much memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from shardprep.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_BYTES = 16 << 20
+"""Size in bytes of the largest element that is read; so much of a document is text at a time."""
+_CHUNK = 1024
+"""Number of elements that are given at a time."""
+_SPACE = frozenset(" \t\r\n")
+_FILLED = re.compile(r"[^ \t\r\n]|\Z")
+"""The next place that is no space, or the end."""
+_START = "\ufeff"
+_HINT = "download or export it again"
+
+
+def elements(data: bytes, where: str) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the key and some elements of every array in a JSON object, in their order.
+
+    Another value is a list of itself, an empty array an empty list. NaN and infinities are read as
+    Python's parser does.
+
+    Raises:
+        SourceError: it is no JSON object, is damaged, has too large an element, or is nested too
+            deeply; with the place.
+
+    """
+    reader = _Reader(data)
+    try:
+        yield from reader.members()
+    except json.JSONDecodeError as error:
+        what = f"is damaged JSON at {reader.place(error.pos)} ({error.msg})"
+        raise SourceError(where, what, _HINT) from error
+    except RecursionError as error:
+        raise SourceError(where, "is JSON that is nested too deeply to be read") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(where, f"is not UTF-8 near {reader.place(0)}", _HINT) from error
+    except ValueError as error:  # a number of 5,000 digits
+        raise SourceError(where, "has a number with too many digits", _HINT) from error
+
+
+class _Reader:
+    """A walk over a document, of which some is text at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self._decode = json.JSONDecoder().raw_decode
+        self._start = 0
+        """Offset in bytes of the text in the document."""
+        self._stop = 0
+        """Offset in bytes of its end."""
+        self._text = ""
+        self._at = 0
+        """Place in the text."""
+
+    def place(self, at: int) -> str:
+        """Return line and column of a place in the text, in words; columns are bytes."""
+        offset = self._start + len(self._text[:at].encode())
+        before = bytes(self._data[:offset])
+        line, column = before.count(b"\n") + 1, offset - before.rfind(b"\n")
+        return f"line {line:,}, column {column:,}"
+
+    def members(self) -> Iterator[tuple[str, list[Any]]]:
+        self._move()
+        self._at = int(self._text.startswith(_START))
+        self._take("{")
+        if self._next() == "}":
+            return
+        while True:
+            key = self._value()
+            if not isinstance(key, str):
+                raise self._error("a key is no text")
+            self._take(":")
+            if self._next() == "[":
+                for chunk in self._array():
+                    yield key, chunk
+            else:
+                yield key, [self._value()]
+            if self._next() == "}":
+                return
+            self._take(",")
+
+    def _array(self) -> Iterator[list[Any]]:
+        """Yield the elements of the array that comes next."""
+        chunk: list[Any] = []
+        self._take("[")
+        sign = self._next()
+        while sign != "]":
+            chunk.append(self._value())
+            if len(chunk) == _CHUNK:
+                yield chunk
+                chunk = []
+            sign = self._next()
+            if sign == ",":
+                self._at += 1
+                self._next()
+            elif sign != "]":
+                raise self._error("',' or ']' is missing")
+        self._at += 1
+        yield chunk
+
+    def _value(self) -> Any:
+        """Return the value at the place, and step behind it."""
+        self._next()
+        try:
+            value, end = self._decode(self._text, self._at)
+        except json.JSONDecodeError:
+            self._move()
+            return self._whole()
+        if end >= len(self._text) - len("e+") and self._move():
+            return self._whole()  # a number may go on
+        self._at = end
+        return value
+
+    def _whole(self) -> Any:
+        """Return the value at the place, behind which as much text as may be follows."""
+        try:
+            value, self._at = self._decode(self._text, self._at)
+        except json.JSONDecodeError as error:
+            is_cut = error.pos > len(self._text) - _CHUNK or error.msg.startswith("Unterminated")
+            if self._stop < len(self._data) and is_cut:
+                raise self._error(f"an element of more than {MOST_BYTES >> 20} MiB") from error
+            raise
+        return value
+
+    def _next(self) -> str:
+        """Step over space, and return the sign that follows, "" at the end."""
+        sign = self._text[self._at : self._at + 1]
+        while sign in _SPACE or (not sign and self._stop < len(self._data)):
+            found = _FILLED.search(self._text, self._at)
+            self._at = found.start() if found else len(self._text)
+            if self._at == len(self._text) and not self._move():
+                return ""
+            sign = self._text[self._at : self._at + 1]
+        return sign
+
+    def _take(self, sign: str) -> None:
+        """Step over a sign that must follow."""
+        if self._next() != sign:
+            raise self._error(f"{sign!r} is missing")
+        self._at += 1
+
+    def _move(self) -> bool:
+        """Let the text begin at the place; False at the end of the document."""
+        if self._stop == len(self._data):
+            return False
+        self._start += len(self._text[: self._at].encode())
+        self._stop = min(self._start + MOST_BYTES, len(self._data))
+        while self._stop < len(self._data) and self._data[self._stop] & 0xC0 == 0x80:
+            self._stop -= 1  # not within a character
+        self._text, self._at = "", 0
+        self._text = str(self._data[self._start : self._stop], "utf-8")
+        return True
+
+    def _error(self, what: str) -> json.JSONDecodeError:
+        return json.JSONDecodeError(what, self._text, self._at)

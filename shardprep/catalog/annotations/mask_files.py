@@ -1,0 +1,209 @@
+"""Mask files to images, by a pattern of their names: `masks/{stem}_mask.png`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep.catalog.annotations.pairing import Pairing
+from shardprep.catalog.annotations.rules import (
+    NAMES,
+    PATTERN_HINT,
+    check_pattern,
+    parse_masks_rule,
+    regular_expression,
+)
+from shardprep.catalog.annotations.signs import masks_by_folder
+from shardprep.catalog.lookup import KeyIndex
+from shardprep.catalog.patterns import Pattern
+from shardprep.catalog.select import matched
+from shardprep.errors import SourceError, shown
+from shardprep.source.listing import Skipped
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from shardprep.recipe.recipe import Recipe
+    from shardprep.source.listing import Member
+
+_MOST_SHOWN = 160
+"""Characters of a key in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskFiles:
+    """The mask files of a source."""
+
+    of_image: dict[str, list[str]]
+    """Key of an image → keys of its masks, in their order."""
+    without_image: list[str]
+    """Keys of masks that belong to no image."""
+    class_of: dict[str, str] = field(default_factory=dict)
+    """Key of a mask → name of its class, where the pattern has `{class}`."""
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of all masks."""
+        return {key for keys in self.of_image.values() for key in keys}.union(self.without_image)
+
+
+class MasksBeside(NamedTuple):
+    """The images of a source, without the masks beside them."""
+
+    images: Sequence[Member]
+    files: MaskFiles | None = None
+    """The masks of each image, where a pattern finds them."""
+    members: Mapping[str, Member] = {}
+    """Key of a mask → its member."""
+    skipped: list[Skipped] = []  # noqa: RUF012 - never changed
+    """Masks that no image has."""
+
+    def of(self, image: str) -> list[Member]:
+        """Return the masks of an image, in the order of their keys."""
+        keys = self.files.of_image.get(image, ()) if self.files is not None else ()
+        return [self.members[key] for key in keys]
+
+    @property
+    def class_of(self) -> Mapping[str, str]:
+        """Key of a mask → name of its class; {} where names of masks do not say it."""
+        return {} if self.files is None else self.files.class_of
+
+    def unused(self, images: Collection[str]) -> list[Skipped]:
+        """Return the masks of images that are left out."""
+        of_image = {} if self.files is None else self.files.of_image
+        lost = [key for image, keys in of_image.items() if image not in images for key in keys]
+        return [_skipped(self.members[key], "a mask of an image left out") for key in lost]
+
+
+def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
+    """Return mask files but for some."""
+    of_image = {image: [k for k in keys if k not in out] for image, keys in files.of_image.items()}
+    rest = [key for key in files.without_image if key not in out]
+    return MaskFiles(
+        {image: keys for image, keys in of_image.items() if keys}, rest, files.class_of
+    )
+
+
+def masks_beside(recipe: Recipe, members: Sequence[Member]) -> MasksBeside:
+    """Return the images among the members, and the masks that the recipe says or that look so.
+
+    Without a pattern, folders that look like those of masks are left out if boxes are stored, and
+    are images like all others if none are. `--exclude` leaves masks out as it does images.
+    """
+    rule = parse_masks_rule(recipe.masks)
+    by_key = {member.key: member for member in members}
+    masks = masks_by_folder(list(by_key)) if recipe.is_annotated else {}
+    others = {key for keys in masks.values() for key in keys}
+    if rule.kind != "pattern":
+        skipped = [_skipped(by_key[key], "looks like a mask") for key in sorted(others)]
+        return MasksBeside([m for m in members if m.key not in others], skipped=skipped)
+    files = pair_masks(list(by_key), rule.argument, others)
+    used = files.keys
+    matches = matched([by_key[key] for key in sorted(used)], recipe.exclude, "--exclude")
+    out = {key for key, is_out in zip(sorted(used), matches, strict=True) if is_out}
+    files = _without(files, out)
+    skipped = [_skipped(by_key[key], "matched by --exclude") for key in sorted(out)]
+    skipped += [_skipped(by_key[key], "a mask without its image") for key in files.without_image]
+    skipped += [_skipped(by_key[key], "looks like a mask") for key in sorted(others - used)]
+    images = [m for m in members if m.key not in used and m.key not in others]
+    return MasksBeside(images, files, {key: by_key[key] for key in used}, skipped)
+
+
+def _skipped(member: Member, reason: str) -> Skipped:
+    return Skipped(member.key, reason, member.extent.num_bytes)
+
+
+def pair_masks(keys: Sequence[str], pattern: str, no_images: Collection[str] = ()) -> MaskFiles:
+    """Return which of the keys are masks, and of which of the others.
+
+    Every key whose end the pattern fits, regardless of case, is a mask and no image. `{stem}` is
+    the name of the image without its extension, `{name}` with it, `{id}` the same or the name of a
+    folder that holds one image, `{dir}` the path of the image's folder, `{class}` the name of a
+    class; * stands for anything in a name, ** for any folders as well. Where several images have
+    the name, the nearest is meant, as `Pairing` has it. `no_images` are masks of another kind.
+
+    Raises:
+        RecipeError: the pattern is none.
+        SourceError: it fits no file, or all, or no mask has an image, or one has several.
+
+    """
+    check_pattern(pattern)
+    masks = _matches(keys, pattern)
+    if not masks:
+        example = shown(keys[0], _MOST_SHOWN)
+        raise SourceError("--masks", f"no file is called {pattern}", f"a key looks like {example}")
+    images = [key for key in keys if key not in masks and key not in no_images]
+    if not images:
+        raise SourceError("--masks", f"{pattern} fits every image of the source", PATTERN_HINT)
+    search = _Search(images)
+    of_image: defaultdict[str, list[str]] = defaultdict(list)
+    without: list[str] = []
+    for key, fields in masks.items():
+        found = search.image_of(key, fields)
+        if found is None:
+            without.append(key)
+        else:
+            of_image[images[found]].append(key)
+    if not of_image:
+        mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
+        what = f"no image belongs to {mask} or any other of {len(without):,} files {pattern}"
+        raise SourceError("--masks", what, f"an image looks like {image}")
+    classes = {key: fields["class"] for key, fields in masks.items() if "class" in fields}
+    return MaskFiles(dict(of_image), without, classes)
+
+
+def _matches(keys: Sequence[str], pattern: str) -> dict[str, dict[str, str]]:
+    """Return the keys that a pattern fits, and what its fields stand for in each."""
+    text, fields = regular_expression(pattern)
+    found: dict[str, dict[str, str]] = {}
+    for name in fields:
+        searched = found or keys
+        groups = Pattern(text, "--masks", pattern, group=name, is_whole=True).search(list(searched))
+        if not found:
+            found = {k: {} for k, group in zip(keys, groups, strict=True) if group is not None}
+            groups = [group for group in groups if group is not None]
+        for values, group in zip(found.values(), groups, strict=True):
+            values[name] = group or ""
+    return found
+
+
+class _Search:
+    """The search for the image of a mask."""
+
+    def __init__(self, images: Sequence[str]) -> None:
+        self._images = images
+        self._pairing = Pairing(KeyIndex(images))
+        self._below: dict[str, list[int]] | None = None
+
+    def image_of(self, mask: str, fields: dict[str, str]) -> int | None:
+        """Return the position of the image of a mask; SourceError where several are as near."""
+        name = next((fields[one] for one in NAMES if one in fields), "")
+        folder = fields.get("dir")
+        if not name:
+            return self._only(folder or "", mask, is_deep=False)
+        if folder is not None:
+            return self._pairing.find(f"{folder}/{name}" if folder else name, mask)
+        found = self._pairing.find(name, mask)
+        folders = mask.split("/")[:-1]
+        if found is None and "id" in fields and name in folders:
+            depth = len(folders) - folders[::-1].index(name)
+            return self._only("/".join(folders[:depth]), mask, is_deep=True)
+        return found
+
+    def _only(self, folder: str, mask: str, *, is_deep: bool) -> int | None:
+        """Return the one image in a folder, or also `is_deep` below it; None without any."""
+        if self._below is None:
+            below: defaultdict[str, list[int]] = defaultdict(list)
+            for i, key in enumerate(self._images):
+                parts = key.split("/")[:-1]
+                below["/" + "/".join(parts)].append(i)
+                for depth in range(len(parts) + 1):
+                    below["/".join(parts[:depth])].append(i)
+            self._below = dict(below)
+        found = self._below.get(folder if is_deep else f"/{folder}", [])
+        if len(found) > 1:
+            one, two = (shown(self._images[i], _MOST_SHOWN) for i in found[:2])
+            what = f"its folder holds several images: {one} and {two}"
+            raise SourceError(shown(mask, _MOST_SHOWN), what, "name them by {stem} or {name}")
+        return found[0] if found else None

@@ -1,0 +1,196 @@
+"""Boxes and masks that a source surely has, by names and by a look into some of the files."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from shardprep.catalog.annotations import formats
+from shardprep.catalog.annotations.mask_files import pair_masks
+from shardprep.catalog.annotations.mask_values import are_masks
+from shardprep.catalog.annotations.pairing import stem
+from shardprep.catalog.annotations.run_table import runs_in
+from shardprep.catalog.annotations.signs import masks_by_folder
+from shardprep.catalog.splits import folder_splits, given_split
+from shardprep.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from shardprep.catalog.documents import Documents
+    from shardprep.catalog.lookup import KeyIndex
+    from shardprep.recipe.recipe import Recipe
+    from shardprep.source.listing import Member
+
+_ENOUGH = 0.5
+"""Share of images outside of test splits that must have a mask, and of masks that have an image."""
+_NUM_SAMPLES = 8
+"""Number of masks that are looked into."""
+_MASK_SUFFIX = re.compile(
+    r"([-_. ]?(masks?|seg(mentation)?s?|annot(ation)?s?|gt|groundtruth|labels?|labelids|l))"
+    r"([-_. ]?\d+)?$",
+    re.IGNORECASE,
+)
+"""End of the name of a mask, after that of its image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Boxes or masks that a source has."""
+
+    key: str
+    """The option that takes them: "boxes" or "masks"."""
+    option: str
+    """Its value."""
+    how: str
+    """The reason to think so, in one line."""
+
+    @property
+    def flag(self) -> str:
+        """The option as typed in a shell."""
+        return f"--{self.key} {shlex.quote(self.option)}"
+
+
+def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
+    """Return all boxes and masks that a source surely has; `images` are masks and images."""
+    found = [Sign("boxes", *sign) for sign in formats.recognise(index, documents)]
+    found += _mask_signs(images)
+    runs = (runs_in(table, index) for table in documents.tables())
+    return found + [Sign("masks", *sign) for sign in runs if sign is not None]
+
+
+def usual(signs: Sequence[Sign]) -> list[Sign]:
+    """Return the signs that are taken unasked; several of them are for the user to choose from.
+
+    Run lengths beside mask files are the same masks again.
+    """
+    files = [one for one in signs if one.key == "masks" and "{" in one.option]
+    is_again = bool(files)
+    return [one for one in signs if not (is_again and one.option.startswith("rle:"))]
+
+
+def recognised(
+    recipe: Recipe, index: KeyIndex, documents: Documents, images: Sequence[Member]
+) -> Recipe:
+    """Return the recipe with the boxes or masks that are found; as it is without any.
+
+    Raises:
+        SourceError: several fit, or none though they are asked for.
+
+    """
+    wanted = [key for key in ("boxes", "masks") if getattr(recipe, key) == "auto"]
+    keys = wanted or ["boxes", "masks"]
+    signs = [one for one in usual(find_signs(index, documents, images)) if one.key in keys]
+    for key in keys:
+        fit = [one for one in signs if one.key == key] if wanted else signs
+        if len(fit) > 1:
+            several = "; ".join(f"{one.flag} ({one.how})" for one in fit)
+            where = f"--{key} auto" if wanted else "--labels auto"
+            hint = "say which to take" + ("" if wanted else ", or --labels none for images alone")
+            raise SourceError(where, f"the source has {several}", hint)
+        if wanted and not fit:
+            raise SourceError(f"--{key} auto", f"no {key} are recognised", f"say where: --{key} …")
+    of = {one.key: one.option for one in signs}
+    if not of:
+        return recipe
+    return replace(recipe, boxes=of.get("boxes", recipe.boxes), masks=of.get("masks", recipe.masks))
+
+
+def _mask_signs(images: Sequence[Member]) -> list[Sign]:
+    """Return the patterns of masks: of each folder or suffix the first that fits."""
+    by_key = {member.key: member for member in images}
+    folders = masks_by_folder(list(by_key))
+    others = {key for keys in folders.values() for key in keys}
+    taken: set[str] = set()
+    found: list[Sign] = []
+    for pattern in mask_patterns(list(by_key), folders):
+        if others and others <= taken:
+            break
+        try:
+            files = pair_masks(list(by_key), pattern, others)
+        except SourceError:
+            continue
+        paired = {key for masks in files.of_image.values() for key in masks}
+        rest = [key for key in by_key if key not in files.keys and key not in others]
+        splits = folder_splits(rest)
+        train = [k for k, split in zip(rest, splits, strict=True) if split != "test"] or rest
+        num_masked = sum(key in files.of_image for key in train)
+        is_enough = len(paired) >= _ENOUGH * len(files.keys) and num_masked >= _ENOUGH * len(train)
+        if taken & paired or not is_enough:
+            continue
+        ordered = sorted(paired)
+        sample = ordered[:: max(1, len(ordered) // _NUM_SAMPLES)][:_NUM_SAMPLES]
+        if are_masks([by_key[key] for key in sample], _MOST_PIXELS):
+            taken |= paired
+            how = f"{len(paired):,} masks of {len(files.of_image):,} of {len(rest):,} images"
+            if len(paired) > len(files.of_image):
+                how += "; --instances keeps each apart"
+            found.append(Sign("masks", pattern, how))
+    return found
+
+
+_MOST_PIXELS = 1 << 26
+"""Pixels of a mask that is looked into."""
+
+
+def mask_patterns(keys: Sequence[str], folders: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the patterns that masks may have, by the names of folders and files.
+
+    `folders` are the masks below each folder that looks like one of masks.
+    """
+    patterns: list[str] = []
+    others = {key for masks in folders.values() for key in masks}
+    images = [key for key in keys if key not in others]
+    stems = {stem(key) for key in images}
+    for name, masks in folders.items():
+        patterns += _folder_patterns(name, masks, images, stems)
+    patterns += _suffix_patterns(images, stems)
+    return list(dict.fromkeys(patterns))
+
+
+def _folder_patterns(
+    name: str, masks: Sequence[str], images: Sequence[str], stems: set[str]
+) -> Iterator[str]:
+    """Yield the patterns that the masks below a folder of that name may have."""
+    siblings = {part for key in images for part in key.split("/")[:-1]}
+    of_split = [one for one in siblings if given_split([one]) and name.startswith(one)]
+    is_flat = all(key.split("/")[-2] == name for key in masks)
+    place = name if is_flat else f"{name}/**"
+    ending = _ending(masks)
+    names = [f"{{stem}}{ending}"]
+    ends = Counter(
+        match[1] for key in masks if (match := _MASK_SUFFIX.search(stem(key))) is not None
+    )
+    names += [f"{{stem}}{end}*{ending}" for end, _ in ends.most_common(1)]
+    for one in of_split:
+        yield from (f"{{dir}}{name[len(one) :]}/{text}" for text in names)
+    if sum(stem(key) in stems for key in masks) < _ENOUGH * len(masks):
+        names.reverse()
+    yield from (f"{place}/{text}" for text in names)
+    yield f"{{id}}/{name}/*{ending}"
+
+
+def _suffix_patterns(images: Sequence[str], stems: set[str]) -> Iterator[str]:
+    """Yield the patterns of masks that only the ends of their names tell from images."""
+    ends: Counter[str] = Counter()
+    numbered: set[str] = set()
+    of_end: dict[str, list[str]] = {}
+    for key in images:
+        match = _MASK_SUFFIX.search(stem(key))
+        if match is not None and match.start() and stem(key)[: match.start()] in stems:
+            ends[match[1]] += 1
+            of_end.setdefault(match[1], []).append(key)
+            numbered.update([match[1]] if match[5] else [])
+    for end, count in ends.most_common(2):
+        if count >= _ENOUGH * (len(images) - count) / 2:
+            star = "*" if end in numbered else ""
+            yield f"{{stem}}{end}{star}{_ending(of_end[end])}"
+
+
+def _ending(keys: Sequence[str]) -> str:
+    """Return the extension that all files have, ".*" where they differ."""
+    endings = {key[key.rfind(".") :] for key in keys}
+    return endings.pop() if len(endings) == 1 else ".*"

@@ -1,0 +1,111 @@
+"""Annotation documents of a source: those of many images, and those named as images."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep.catalog.annotations.dialect import image_size
+from shardprep.catalog.annotations.members import read_each
+from shardprep.catalog.annotations.pairing import num_named, stem
+from shardprep.errors import SourceError, some_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from shardprep.catalog.annotations.members import Text
+    from shardprep.catalog.documents import Documents
+    from shardprep.catalog.lookup import KeyIndex
+    from shardprep.source.extent import Extent
+    from shardprep.source.listing import Member
+
+ENOUGH = 0.5
+"""Share of images outside of a test split that a format must list to be recognised."""
+_NUM_SAMPLES = 16
+"""Number of documents that are looked into to recognise a format with one for each image."""
+_MOST_SHARED = 64
+"""Number of JSON documents that are looked into to find those of many images."""
+
+
+class Sign(NamedTuple):
+    """A format that a source is in."""
+
+    option: str
+    """The value of `--boxes` that reads it."""
+    how: str
+    """The reason to think so, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedSource:
+    """A source whose boxes are to be read."""
+
+    index: KeyIndex
+    documents: Documents
+    extents: Sequence[Extent] = ()
+    """Extents of the images of the index; () if their sizes need not be known."""
+    outlines: bool = False
+    """Whether masks are wanted beside boxes."""
+
+    def size_of(self, image: int) -> tuple[int, int] | None:
+        """Return height and width of an image as it is shown; None if they cannot be told."""
+        return image_size(self.extents[image]) if self.extents else None
+
+
+def shared_documents(
+    source: AnnotatedSource, argument: str, is_one: Callable[[bytes], bool], form: str
+) -> list[str]:
+    """Return the documents of many images that an argument names, or all that look like one."""
+    if argument:
+        return [file.strip() for file in argument.split(",") if file.strip()]
+    found: list[str] = []
+    for key, data, fault in shared_json(source):
+        if fault:
+            raise SourceError(key, fault, f"download or pack it again, or use {form}:FILE")
+        found += [key] if is_one(data) else []
+    if not found:
+        there = [member.key for member in source.documents.members(".json")]
+        hint = f"the source has {some_of(there, 3)}" if there else "the source has no JSON"
+        raise SourceError(f"--boxes {form}", "no document of the source is one", hint)
+    return found
+
+
+def shared_json(source: AnnotatedSource) -> Iterator[Text]:
+    """Yield the JSON documents that are not of one image, by their names; of any size."""
+    stems = {stem(key) for key in source.index.keys}
+    shared = [m for m in source.documents.members(".json") if stem(m.key) not in stems]
+    yield from read_each(shared[:_MOST_SHARED], sys.maxsize)
+
+
+def named_as_images(source: AnnotatedSource, suffix: str) -> list[Member]:
+    """Return the members that are named as images."""
+    stems = {stem(key) for key in source.index.keys}
+    return [member for member in source.documents.members(suffix) if stem(member.key) in stems]
+
+
+def below(members: Sequence[Member], document: str) -> list[Member]:
+    """Return the members that lie in the folder of a document, or deeper."""
+    folder = document.rpartition("/")[0]
+    return [
+        member
+        for member in members
+        if f"/{member.key}".startswith(f"/{folder}/".replace("//", "/"))
+    ]
+
+
+def by_sample(
+    source: AnnotatedSource, members: Sequence[Member], is_one: Callable[[bytes], bool], sign: Sign
+) -> list[Sign]:
+    """Return the sign of a format with a document for each image, if half have one.
+
+    Some of the documents, spread over all, are looked into.
+    """
+    named, total = num_named(source.index, [member.key for member in members])
+    if not members or named < ENOUGH * total:
+        return []
+    sample = members[:: max(1, len(members) // _NUM_SAMPLES)][:_NUM_SAMPLES]
+    fit = [not text.fault and is_one(text.data) for text in read_each(sample)]
+    if sum(fit) < ENOUGH * len(fit):
+        return []
+    return [Sign(sign.option, f"{sign.how}: a file for {named:,} of {total:,} images")]

@@ -1,0 +1,232 @@
+"""YOLO: a text file for each image, a line an object, all numbers shares of the image's sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml  # type: ignore[import-untyped]
+
+from shardprep.catalog.annotations.found import Found
+from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
+from shardprep.catalog.annotations.pairing import Pairing, stem
+from shardprep.catalog.splits import natural_order
+from shardprep.catalog.table import decoded
+from shardprep.errors import SourceError, shown
+from shardprep.image.annotation import Polygons
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from shardprep.catalog.annotations.members import Text
+    from shardprep.catalog.lookup import KeyIndex
+    from shardprep.image.annotation import Outline
+
+NAME_FILES = ("data.yaml", "data.yml", "obj.names", "classes.txt", "_darknet.labels")
+"""Names of the files that name the classes, the surest first; others end in `NAME_SUFFIXES`."""
+NAME_SUFFIXES = (".yaml", ".yml", ".names", "classes.txt", "_darknet.labels")
+NO_LABELS = frozenset(
+    ("classes", "train", "val", "valid", "test", "readme", "requirements", "labels")
+)
+"""Stems of text files that are no label files where no image is called so."""
+_MOST_NAME_BYTES = 1 << 20
+_MOST_SHOWN = 60
+"""Characters of a line in an error."""
+_YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
+
+
+class NameFile:
+    """The classes, and the images of each split, as a file of names says them."""
+
+    def __init__(self, key: str, data: bytes) -> None:
+        """Take its key and bytes.
+
+        Raises:
+            SourceError: it is damaged, or names no classes.
+
+        """
+        self.key = key
+        self.splits: dict[str, list[str]] = {}
+        """Split → paths of folders or lists."""
+        if len(data) > _MOST_NAME_BYTES:
+            raise SourceError(key, "is larger than 1 MiB: it names no classes")
+        if key.lower().endswith((".yaml", ".yml")):
+            self.names = self._of_yaml(data)
+        else:
+            lines = (line.strip() for line in decoded(data).splitlines())
+            self.names = dict(enumerate(name for name in lines if name))
+        if not self.names:
+            raise SourceError(key, "names no classes", "name another file: --boxes yolo:FILE")
+
+    def _of_yaml(self, data: bytes) -> dict[int, str]:
+        """Return the classes by id, in the order of the ids, as `names` lists or maps them."""
+        try:
+            document = yaml.load(data, _LOADER)  # noqa: S506 - a safe loader
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            line = getattr(getattr(error, "problem_mark", None), "line", None)
+            place = "" if line is None else f" at line {line + 1:,}"
+            raise SourceError(self.key, f"is damaged YAML{place}") from error
+        names = document.get("names") if isinstance(document, dict) else None
+        of_id = dict(enumerate(names)) if isinstance(names, list) else names
+        found: dict[int, str] = {}
+        for number, name in of_id.items() if isinstance(of_id, dict) else ():
+            is_id = isinstance(number, int) or (isinstance(number, str) and number.isdecimal())
+            if not is_id or isinstance(name, list | dict):
+                what = f"has no list of 'names' but {shown(str(number), _MOST_SHOWN)!r} in it"
+                raise SourceError(self.key, what, "write names: [cat, dog]")
+            found[int(number)] = str(name).strip()
+        if isinstance(document, dict):
+            for key, split in _YAML_SPLITS.items():
+                paths = document.get(key)
+                several = paths if isinstance(paths, list) else [paths]
+                self.splits[split] = [path for path in several if isinstance(path, str) and path]
+        return dict(sorted(found.items()))
+
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def is_yolo(data: bytes) -> bool:
+    """Tell whether every line of a text is an object: 5 numbers, or a class and a polygon.
+
+    An empty text says nothing.
+    """
+    lines = [line for line in decoded(data).splitlines() if line.strip()]
+    try:
+        shapes = [_object(line.split()) for line in lines]
+    except ValueError:
+        return False
+    return bool(shapes) and all(box[2] <= 2.0 and box[3] <= 2.0 for _, box, _ in shapes)
+
+
+def read_yolo(
+    documents: Iterable[Text],
+    index: KeyIndex,
+    names: NameFile | None = None,
+    *,
+    strays: Sequence[str] = (),
+    lists: Mapping[str, Sequence[str]] | None = None,
+    outlines: bool = False,
+) -> Found:
+    """Return the objects of all files; an image without a file has none.
+
+    Classes are in the order of the file of names; without one, they are their numbers.
+
+    Args:
+        documents: text files that are named as images.
+        index: the images.
+        names: the file that names the classes.
+        strays: keys of other text files; those beside the documents are of images that lack.
+        lists: lines of the lists of images that the file of names refers to, by their path in it.
+        outlines: keep polygons beside boxes.
+
+    Raises:
+        SourceError: two files belong to one image, or none to any.
+
+    """
+    pairing, table = Pairing(index), ObjectTable(len(index.keys))
+    table.is_relative = True
+    keys = pairing.documents
+    without: list[str] = []
+    for key, data, fault in documents:
+        image = pairing.find(stem(key), key)
+        if image is None:
+            without.append(key)
+            continue
+        pairing.claim(image, key, "name the class names beside the right one: --boxes yolo:FILE")
+        table.list_image(image)
+        if reason := fault or _add(table, image, data, outlines=outlines):
+            table.fault(image, f"{key} {reason}")
+    if not keys:
+        raise SourceError("--boxes yolo", "no text file of the source is named as an image")
+    folders = {key.rpartition("/")[0] for key in keys.values()}
+    beside = (k for k in strays if k.rpartition("/")[0] in folders)
+    missing = [*without, *(k for k in beside if stem(k).lower() not in NO_LABELS)]
+    findings: list[str] = []
+    if names is None:
+        findings.append("classes of YOLO have no names: no data.yaml, obj.names or classes.txt")
+        numbers = sorted(table.classes, key=natural_order)
+        of_number = {number: number for number in numbers}
+    else:
+        of_number = {str(number): name for number, name in names.names.items()}
+    ordered = tuple(dict.fromkeys(of_number.values()))
+    place = {name: i for i, name in enumerate(ordered)}
+    splits = yaml_splits(names, lists or {}, index, findings) if names else []
+    source = f", classes of {names.key}" if names else ""
+    return Found(
+        annotations=table.annotations({num: place[name] for num, name in of_number.items()}),
+        names=ordered,
+        how=f"YOLO, text files: {len(keys):,}{source}",
+        documents=(*keys.values(), *((names.key,) if names else ())),
+        without_image=tuple(missing),
+        splits=splits if any(splits) else None,
+        is_complete=True,
+        findings=findings,
+    )
+
+
+def _add(table: ObjectTable, image: int, data: bytes, *, outlines: bool) -> str:
+    """Add the objects of an image; return why none of its lines can be read, "" if one can."""
+    start, fault = len(table), ""
+    num_bad = 0
+    for number, line in enumerate(decoded(data).splitlines(), 1):
+        words = line.split()
+        if not words:
+            continue
+        try:
+            class_id, box, outline = _object(words)
+        except (ValueError, OverflowError):
+            num_bad += 1
+            what = f"is no YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
+            fault = fault or what
+        else:
+            outline = outline if outlines else None
+            table.add(image, box, table.number_of(str(class_id)), outline=outline)
+    if num_bad and len(table) > start:
+        table.drop(image, MALFORMED, num_bad)
+    return fault if len(table) == start else ""
+
+
+def _object(words: Sequence[str]) -> tuple[int, tuple[float, ...], Outline]:
+    """Return class, box and polygon of a line: `class x y w h [confidence]` or `class x1 y1 …`.
+
+    Four corners are a polygon, too: an oriented box.
+    """
+    numbers = [float(word) for word in words]
+    class_id = int(numbers[0])
+    if class_id != numbers[0] or class_id < 0:
+        raise ValueError("the class is no index")
+    if len(numbers) in (5, 6):
+        x, y, width, height = numbers[1:5]
+        return class_id, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), None
+    if len(numbers) < 7 or len(numbers) % 2 == 0:
+        raise ValueError("neither a box nor a polygon")
+    ring = np.array(numbers[1:]).reshape(-1, 2)
+    low, high = ring.min(0).tolist(), ring.max(0).tolist()
+    return class_id, (*low, *high), Polygons((ring,))
+
+
+def yaml_splits(
+    names: NameFile, lists: Mapping[str, Sequence[str]], index: KeyIndex, findings: list[str]
+) -> list[str | None]:
+    """Return the split whose folder or list, in data.yaml, each image is of; None for none."""
+    splits: list[str | None] = [None] * len(index.keys)
+    folders = {key.rpartition("/")[0] for key in index.keys}
+    pairing = Pairing(index)
+    num_twice = 0
+    for split, paths in names.splits.items():
+        of_split: set[int] = set()
+        for path in paths:
+            if path in lists:
+                found = (pairing.find(line, names.key) for line in lists[path])
+                of_split.update(i for i in found if i is not None)
+                continue
+            wanted = "/" + "/".join(n for n in path.split("/") if n not in ("", ".", "..")) + "/"
+            inside = {folder for folder in folders if wanted in f"/{folder}/"}
+            of_split.update(i for i, k in enumerate(index.keys) if k.rpartition("/")[0] in inside)
+        for i in of_split:
+            num_twice += splits[i] not in (None, split)
+            splits[i] = splits[i] or split
+    if num_twice:
+        findings.append(f"{names.key} gives {num_twice:,} images two splits; the first counts")
+    return splits

@@ -1,0 +1,219 @@
+"""Boxes in tables: every spelling of Kaggle's, and how the reading of four numbers is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from shardprep.errors import RecipeError, SourceError
+from tests.support.annotated_sources import source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.annotated_sources import Source
+
+BOX = (2.0, 3.0, 12.0, 8.0)
+
+
+def table(folder: Path, *lines: str, keys: tuple[str, ...] = ("a.png", "b.png")) -> Source:
+    return source(folder, {"t.csv": "\n".join(lines)}, *keys)
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "columns"),
+    [
+        ("xmin,ymin,xmax,ymax", "2,3,12,8", "xmin,ymin,xmax,ymax"),
+        ("xmin,xmax,ymin,ymax", "2,12,3,8", "xmin,xmax,ymin,ymax"),
+        ("XMax,YMin,YMax,XMin", "12,3,8,2", "XMax,YMin,YMax,XMin"),
+        ("Roi.X1,Roi.Y1,Roi.X2,Roi.Y2", "2,3,12,8", "Roi.X1,Roi.Y1,Roi.X2,Roi.Y2"),
+        ("x0,y0,x1,y1", "2,3,12,8", "x0,y0,x1,y1"),
+        ("left,top,right,bottom", "2,3,12,8", "left,top,right,bottom"),
+        ("x,y,width,height", "2,3,10,5", "x,y,width,height"),
+        ("height,width,y,x", "5,10,3,2", "x,y,height,width"),
+        ("bbox_x,bbox_y,bbox_w,bbox_h", "2,3,10,5", "bbox_x,bbox_y,bbox_w,bbox_h"),
+        ("x_center,y_center,width,height", "7,5.5,10,5", "x_center,y_center,width,height"),
+        ("p,q,r,s", "2,3,10,5", "xywh(p,q,r,s)"),
+        ("p,q,r,s", "2,3,12,8", "xyxy(p,q,r,s)"),
+        ("xmin,ymin,xmax,ymax", "2,3,10,5", "xywh(xmin,ymin,xmax,ymax)"),
+        ("bbox", '"[2.0, 3.0, 10.0, 5.0]"', "xywh(bbox)"),
+        ("bbox", "2 3 12 8", "xyxy( bbox )"),
+        ("bbox", "\"[{'x': 2, 'y': 3, 'width': 10, 'height': 5}]\"", "bbox"),
+        ("bbox", '"{""xmin"": 2.0, ""ymin"": 3, ""ymax"": 8, ""xmax"": 12, ""n"": 1}"', "bbox"),
+    ],
+)
+def test_columns_by_their_names_and_cells_by_their_form(
+    tmp_path: Path, header: str, row: str, columns: str
+) -> None:
+    made = table(tmp_path, f"id,{header}", f"a,{row}")
+    found = made.read(f"csv:t.csv:id:{columns}")
+    assert made.rows(found) == {"a.png": [("object", BOX)]}
+    assert "in pixels" in found.how
+    assert not found.is_complete
+
+
+def test_rows_of_an_image_keep_their_order_and_classes_are_in_natural_order(tmp_path: Path) -> None:
+    lines = [
+        "name,c,xmin,ymin,xmax,ymax",
+        "b,10,1,1,2,2",
+        "a,2,0,0,3,3",
+        "b,9,1,1,3,3",
+        "gone,1,0,0,1,1",
+    ]
+    made = table(tmp_path, *lines, "gone,1,1,1,2,2")
+    found = made.read("csv:t.csv:name:xmin,ymin,xmax,ymax:c")
+    assert found.names == ("1", "2", "9", "10")
+    assert made.rows(found)["b.png"] == [("10", (1, 1, 2, 2)), ("9", (1, 1, 3, 3))]
+    assert found.without_image == ("gone",)
+    assert found.documents == ("t.csv",)
+
+
+def test_empty_cells_mean_no_object(tmp_path: Path) -> None:
+    lines = ["patientId,x,y,width,height,Target", "a,,NaN,nan,,0", "b,2,3,10,5,1"]
+    made = table(tmp_path, *lines, keys=("a.png", "b.png", "c.png"))
+    found = made.read("csv:t.csv:patientId:x,y,width,height:Target")
+    assert found.names == ("1",)
+    assert made.rows(found) == {"a.png": [], "b.png": [("1", BOX)]}
+    assert found.annotations[2] is None
+
+
+@pytest.mark.parametrize("cell", ["[]", "", "-1", "none", '"[ ]"'])
+def test_cells_without_a_box(tmp_path: Path, cell: str) -> None:
+    made = table(tmp_path, "id,boxes,n", f"a,{cell},1", 'b,"[[2, 3, 10, 5], [1, 1, 2, 2]]",1')
+    found = made.read("csv:t.csv:id:xywh(boxes)")
+    assert made.rows(found) == {"a.png": [], "b.png": [("object", BOX), ("object", (1, 1, 3, 3))]}
+
+
+@pytest.mark.parametrize(
+    ("cells", "rows"),
+    [
+        (["U+306F 2 3 10 5 U+304C 0 0 4 4"], [("U+304C", (0, 0, 4, 4)), ("U+306F", BOX)]),
+        (["opacity 1 2 3 10 5 none 1 0 0 1 1"], [("opacity", BOX)]),
+        (["0 0.9 2 3 10 5", "14 1 0 0 4 4"], [("0", BOX), ("14", (0, 0, 4, 4))]),
+        (["0.5 2 3 10 5 0.25 0 0 4 4"], [("object", BOX), ("object", (0, 0, 4, 4))]),
+        (["7 2 3 10 5"], [("7", BOX)]),
+        (["2 3 10 5 0 0 4 4"], [("object", BOX), ("object", (0, 0, 4, 4))]),
+    ],
+)
+def test_tuples_of_a_cell(
+    tmp_path: Path, cells: list[str], rows: list[tuple[str, tuple[float, ...]]]
+) -> None:
+    made = table(tmp_path, "id,PredictionString", *(f"a,{cell}" for cell in cells))
+    found = made.read("csv:t.csv:id:xywh(PredictionString)")
+    assert sorted(made.rows(found)["a.png"]) == sorted(rows)
+
+
+def random_boxes(number: int, *, corners: bool, scale: float = 1.0) -> list[str]:
+    rng = np.random.default_rng(number)
+    first, size = rng.uniform(0, [25, 18], (number, 2)), rng.uniform(2, [14, 11], (number, 2))
+    second = first + size if corners else size
+    return [str(list(map(float, row))) for row in (np.hstack((first, second)) * scale).round(4)]
+
+
+@pytest.mark.parametrize("corners", [True, False])
+@pytest.mark.parametrize("sizes", ["", ",40,30"])
+def test_the_reading_of_four_numbers_is_told_from_the_data(
+    tmp_path: Path, sizes: str, *, corners: bool
+) -> None:
+    """By the heads of the images, or by the sizes that the table states."""
+    header = "image_id,bbox" + (",width,height" if sizes else "")
+    cells = random_boxes(60, corners=corners)
+    made = table(
+        tmp_path, header, *(f'{"ab"[i % 2]},"{cell}"{sizes}' for i, cell in enumerate(cells))
+    )
+    found = made.read("csv:t.csv:image_id:bbox")
+    assert ("(xyxy)" if corners else "(xywh)") + ", told from the data, in pixels" in found.how
+    forced = made.read(f"csv:t.csv:image_id:{'xyxy' if corners else 'xywh'}(bbox)")
+    assert made.rows(found) == made.rows(forced)
+    assert made.of(found, "a.png").size == ((30, 40) if sizes else None)
+
+
+@pytest.mark.parametrize("corners", [True, False])
+def test_shares_of_the_sides_are_told_from_the_data(tmp_path: Path, *, corners: bool) -> None:
+    cells = random_boxes(60, corners=corners, scale=0.025)
+    made = table(tmp_path, "id,box", *(f'a,"{cell}"' for cell in cells))
+    found = made.read("csv:t.csv:id:box")
+    assert ("(xyxy)" if corners else "(xywh)") + ", told from the data, in shares" in found.how
+    assert made.of(found, "a.png").is_relative
+
+
+@pytest.mark.parametrize("box", ["[1, 1, 20, 20]", "[30, 20, 25, 15]"])
+def test_where_both_readings_are_sound_or_bad_the_user_is_asked(tmp_path: Path, box: str) -> None:
+    made = table(tmp_path, "id,box", f'a,"{box}"')
+    with pytest.raises(SourceError, match=r"write xywh\(box\) or xyxy\(box\) in place of box"):
+        made.read("csv:t.csv:id:box")
+
+
+def test_boxes_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    lines = ["id,x,y,w,h", "a,1,2,3,x", "a,1,2,,3", "a,2,3,10,5", "a,inf,3,10,5"]
+    made = table(tmp_path, *lines)
+    one = made.of(made.read("csv:t.csv:id:x,y,w,h"), "a.png")
+    assert one.dropped == {"malformed": 2}
+    assert one.boxes[0].tolist() == list(BOX)
+    assert np.isinf(one.boxes[1, 0])
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("t.csv:id:c", "t.csv: has no boxes in c, but 'hello'; name the columns"),
+        ("t.csv:id:nothing", "t.csv: has no column 'nothing'"),
+        ("t.csv:c:x,y,w,h", "t.csv: has no id of an image of the source (hello)"),
+        ("u.csv:id:x,y,w,h", "u.csv: no such label table or list"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_one_line(tmp_path: Path, rule: str, message: str) -> None:
+    made = table(tmp_path, "id,x,y,w,h,c", "a,1,2,3,4,hello")
+    with pytest.raises(SourceError) as raised:
+        made.read(f"csv:{rule}")
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["", "t.csv:id", "t.csv:id:a,b", "t.csv:id:yxyx(a)", "t.csv:id:a:b:c", "t.csv:id:a,,b,c"],
+)
+def test_a_rule_that_is_none(tmp_path: Path, rule: str) -> None:
+    with pytest.raises(RecipeError, match="--boxes csv: "):
+        table(tmp_path, "id,x", "a,1").read(f"csv:{rule}")
+
+
+def test_columns_are_found_by_their_names(tmp_path: Path) -> None:
+    lines = ["filename,width,height,class,xmin,ymin,xmax,ymax", "a.png,40,30,cat,2,3,12,8"]
+    made = table(tmp_path, *lines, "a.png,40,30,dog,0,0,4,4")
+    found = made.read("csv:t.csv")
+    assert made.rows(found)["a.png"] == [("cat", BOX), ("dog", (0, 0, 4, 4))]
+    assert made.of(found, "a.png").size == (30, 40)
+    assert made.signs() == ["csv:t.csv:filename:xmin,ymin,xmax,ymax:class"]
+
+
+def test_ids_that_are_paths_of_columns_and_several_tables(tmp_path: Path) -> None:
+    texts = {
+        "x.csv": "video,frame,annotations\n0,7,\"[{'x': 2, 'y': 3, 'width': 10, 'height': 5}]\"\n",
+        "y.csv": "video,frame,annotations\n1,7,[]\n",
+    }
+    made = source(tmp_path, texts, "video_0/7.png", "video_1/7.png")
+    found = made.read("csv:x.csv,y.csv:video_{video}/{frame}.png:annotations")
+    assert made.rows(found) == {"video_0/7.png": [("object", BOX)], "video_1/7.png": []}
+    assert found.documents == ("x.csv", "y.csv")
+
+
+def test_words_for_nothing_are_those_of_the_recipe(tmp_path: Path) -> None:
+    text = "id,x,y,w,h\na,?,?,?,?\n"
+    made = source(tmp_path, {"t.csv": text}, "a.png", null=["?"])
+    assert made.rows(made.read("csv:t.csv:id:x,y,w,h")) == {"a.png": []}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["id,label", "a,1", "b,2"],
+        ["id,xmin,ymin,xmax,ymax", "a,1,1,2,2", "b,1,1,2,2"],
+        ["id,note,n", 'a,"[1, 2]",1', 'b,"[3, 4]",2'],
+        ["id,x,y,w,h", "q,1,1,2,2", "q,1,1,2,2"],
+    ],
+)
+def test_tables_that_are_not_surely_of_boxes(tmp_path: Path, lines: list[str]) -> None:
+    assert table(tmp_path, *lines).signs() == []

@@ -1,0 +1,380 @@
+"""COCO's JSON: what is taken of it, and what a stranger's may not do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from shardprep.errors import SourceError
+from shardprep.image.annotation import Counts, Polygons
+from tests.support.annotated_sources import opened, source
+from tests.support.builders import SHARED_DATA
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAN = float("nan")
+
+
+def image(number: int, name: str, height: int = 30, width: int = 40) -> dict[str, Any]:
+    return {"id": number, "file_name": name, "height": height, "width": width}
+
+
+def thing(image: Any, category: Any, bbox: Any, **more: Any) -> dict[str, Any]:
+    return {"id": 1, "image_id": image, "category_id": category, "bbox": bbox, **more}
+
+
+def document(
+    images: list[dict[str, Any]],
+    things: list[Any],
+    categories: dict[int, str] | list[dict[str, Any]] | None = None,
+) -> str:
+    named: Any = categories if categories is not None else {1: "cat", 3: "dog"}
+    if isinstance(named, dict):
+        named = [{"id": number, "name": name} for number, name in named.items()]
+    return json.dumps({"annotations": things, "images": images, "categories": named})
+
+
+def test_boxes_are_corners_and_labels_stand_in_the_order_of_ids(tmp_path: Path) -> None:
+    things = [thing(7, 90, [1, 2, 3, 4]), thing(5, 2, [0.5, 0, 9, 9]), thing(7, 2, [3, 3, 1, 1])]
+    text = document([image(7, "a.png"), image(5, "b.png")], things, {90: "aa", 2: "zz", 50: "no"})
+    made = source(tmp_path, {"instances.json": text}, "a.png", "b.png", "c.png")
+    found = made.read("coco")
+    assert found.names == ("zz", "no", "aa")
+    assert made.rows(found) == {
+        "a.png": [("aa", (1, 2, 4, 6)), ("zz", (3, 3, 4, 4))],
+        "b.png": [("zz", (0.5, 0, 9.5, 9))],
+    }
+    assert made.of(found, "a.png").size == (30, 40)
+    assert found.annotations[2] is None
+    assert found.documents == ("instances.json",)
+    assert not found.is_complete
+    assert not made.of(found, "a.png").crowds
+    assert not made.of(found, "a.png").outlines
+
+
+def test_the_same_objects_as_by_pycocotools(tmp_path: Path) -> None:
+    from pycocotools.coco import COCO
+
+    rng = np.random.default_rng(3)
+    boxes = rng.uniform(0, 20, (300, 4)).round(2).tolist()
+    things = [
+        {**thing(int(rng.integers(9)), int(rng.choice([1, 3])), box), "id": i}
+        for i, box in enumerate(boxes)
+    ]
+    text = document([image(i, f"{i}.png") for i in range(9)], things)
+    made = source(tmp_path, {"x/y.json": text}, *(f"{i}.png" for i in range(9)))
+    rows = made.rows(made.read("coco:x/y.json"))
+    (tmp_path / "y.json").write_text(text)
+    oracle = COCO(tmp_path / "y.json")
+    for number in range(9):
+        theirs = [
+            (oracle.cats[one["category_id"]]["name"], one["bbox"])
+            for one in oracle.loadAnns(oracle.getAnnIds([number]))
+        ]
+        assert [name for name, _ in rows[f"{number}.png"]] == [name for name, _ in theirs]
+        for (_, mine), (_, (x, y, w, h)) in zip(rows[f"{number}.png"], theirs, strict=True):
+            assert mine == pytest.approx((x, y, x + w, y + h), abs=1e-9)
+
+
+def test_outlines_are_kept_where_masks_are_wanted(tmp_path: Path) -> None:
+    ring = [1, 1, 5, 1, 5, 5]
+    things = [
+        thing(1, 1, [1, 1, 4, 4], segmentation=[ring, [7, 7, 9, 7, 9, 9, 7, 9]], iscrowd=0),
+        thing(1, 1, [0, 0, 2, 2], segmentation={"size": [30, 40], "counts": [0, 1200]}, iscrowd=1),
+        thing(1, 1, [0, 0, 2, 2], segmentation={"size": [30, 40], "counts": "PPYo0"}, iscrowd=0),
+        thing(1, 3, [0, 0, 2, 2], segmentation=[]),
+        {"id": 9, "image_id": 1, "category_id": 3, "segmentation": ring},
+    ]
+    made = source(tmp_path, {"a.json": document([image(1, "1.png")], things)}, "1.png")
+    one = made.of(made.read("coco", outlines=True), "1.png")
+    first, counted, packed, none, alone = one.outlines
+    assert isinstance(first, Polygons)
+    assert [r.tolist() for r in first.rings] == [
+        [[1, 1], [5, 1], [5, 5]],
+        [[7, 7], [9, 7], [9, 9], [7, 9]],
+    ]
+    assert counted == Counts((0, 1200), (30, 40))
+    assert packed == Counts("PPYo0", (30, 40))
+    assert none is None
+    assert isinstance(alone, Polygons)
+    assert one.crowds == (False, True, False, False, False)
+    assert np.isnan(one.boxes[4]).all()
+    assert not np.isnan(one.boxes[:4]).any()
+    boxes = made.of(made.read("coco"), "1.png")
+    assert boxes.outlines[:4] == (None,) * 4
+    assert isinstance(boxes.outlines[4], Polygons)
+
+
+def test_a_root_without_objects_is_no_class(tmp_path: Path) -> None:
+    categories = [
+        {"id": 0, "name": "cells", "supercategory": "none"},
+        {"id": 1, "name": "RBC", "supercategory": "cells"},
+        {"id": 2, "name": "WBC", "supercategory": "cells"},
+        {"id": 3, "name": "person", "supercategory": "person"},
+    ]
+    text = document([image(1, "1.png")], [thing(1, 1, [0, 0, 1, 1])], categories)
+    made = source(tmp_path, {"train/_annotations.coco.json": text}, "train/1.png")
+    assert made.read("coco").names == ("RBC", "WBC", "person")
+    used = document([image(1, "1.png")], [thing(1, 0, [0, 0, 1, 1])], categories)
+    made = source(tmp_path, {"train/_annotations.coco.json": used}, "train/1.png")
+    assert made.read("coco").names == ("cells", "RBC", "WBC", "person")
+
+
+def test_documents_of_splits_with_equal_names_of_images(tmp_path: Path) -> None:
+    texts = {
+        f"annotations/instances_{split}2017.json": document(
+            [image(1, "a.png")], [thing(1, 1, [number, 0, 1, 1])]
+        )
+        for number, split in enumerate(["train", "val", "test"])
+    }
+    keys = [f"images/{split}2017/a.png" for split in ("test", "train", "val")]
+    made = source(tmp_path, texts, *keys)
+    found = made.read("coco")
+    boxes = {key: box[0] for key, [(_, box)] in made.rows(found).items()}
+    assert boxes == dict(zip(keys, [2, 0, 1], strict=True))
+    assert found.splits == ["test", "train", "validation"]
+
+
+def test_a_document_beside_its_images_means_those(tmp_path: Path) -> None:
+    texts = {
+        f"{split}/_annotations.coco.json": document(
+            [image(0, "a.png")], [thing(0, 1, [n, 0, 1, 1])]
+        )
+        for n, split in enumerate(["test", "train", "valid"])
+    }
+    made = source(tmp_path, texts, "test/a.png", "train/a.png", "valid/a.png")
+    assert [box[0] for [(_, box)] in made.rows(made.read("coco")).values()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "name", ["JPEGImages/1.png", "1.png", "./1.png", "C:\\x\\1.png", "/data/1.png"]
+)
+def test_a_name_with_folders_that_are_not_there(tmp_path: Path, name: str) -> None:
+    made = source(tmp_path, {"a.json": document([image(1, name)], [])}, "images/1.png")
+    found = made.read("coco:a.json")
+    assert made.of(found, "images/1.png").labels == ()
+
+
+def test_an_image_without_objects_is_listed_and_one_without_file_is_named(tmp_path: Path) -> None:
+    text = document([image(1, "1.png"), image(2, "gone.png")], [thing(2, 3, [0, 0, 1, 1])])
+    made = source(tmp_path, {"a.json": text}, "1.png", "2.png")
+    found = made.read("coco:a.json")
+    assert made.rows(found) == {"1.png": []}
+    assert found.without_image == ("gone.png",)
+    assert found.names == ("cat", "dog")
+
+
+def test_bad_objects_are_counted_by_reason(tmp_path: Path) -> None:
+    bad = [None, [], [1, 2, 3], ["a", 1, 2, 3], {"x": 1}, 5, [1, 2, 10**400, 4]]
+    things: list[Any] = [thing(1, 1, box) for box in bad]
+    things += [thing(1, 77, [1, 1, 2, 2]), thing(1, [1], [1, 1, 2, 2]), thing(1, 3, [1, 1, 2, 2])]
+    made = source(tmp_path, {"a.json": document([image(1, "1.png")], things)}, "1.png")
+    one = made.of(made.read("coco:a.json"), "1.png")
+    assert one.boxes.tolist() == [[1, 1, 3, 3]]
+    assert one.labels == (1,)
+    assert one.dropped == {"malformed": len(bad) + 1, "unknown class": 1}
+
+
+def test_objects_of_images_that_are_not_described_are_told(tmp_path: Path) -> None:
+    text = document([image(1, "1.png")], [thing(1, 1, [0, 0, 1, 1]), thing("1", 1, [0, 0, 1, 1])])
+    found = source(tmp_path, {"a.json": text}, "1.png").read("coco:a.json")
+    (finding,) = found.findings
+    assert finding.startswith("1 objects are of images that 'images' of a.json does not list")
+
+
+def test_several_documents_are_joined_if_they_are_named(tmp_path: Path) -> None:
+    texts = {
+        "a.json": document([image(1, "1.png")], [thing(1, 1, [0, 0, 1, 1])], {1: "cat"}),
+        "b.json": document([image(8, "1.png")], [thing(8, 1, [2, 0, 1, 1])], {1: "ant", 2: "cat"}),
+    }
+    made = source(tmp_path, texts, "1.png")
+    found = made.read("coco:a.json,b.json")
+    assert sorted(found.names) == ["ant", "cat"]
+    assert made.rows(found)["1.png"] == [("cat", (0, 0, 1, 1)), ("ant", (2, 0, 3, 1))]
+    with pytest.raises(
+        SourceError, match=r"b.json: has objects of 1.png, which another .* \(a.json"
+    ):
+        made.read("coco")
+
+
+def test_instances_go_before_documents_of_the_same_images(tmp_path: Path) -> None:
+    texts = {
+        "annotations/instances_train.json": document(
+            [image(1, "1.png")], [thing(1, 1, [0, 0, 1, 1])]
+        ),
+        "annotations/person_keypoints_train.json": document(
+            [image(1, "1.png")], [thing(1, 1, [0, 0, 9, 9])]
+        ),
+    }
+    made = source(tmp_path, texts, "1.png")
+    assert made.rows(made.read("coco"))["1.png"] == [("cat", (0, 0, 1, 1))]
+
+
+GOOD = document([image(1, "1.png")], [thing(1, 1, [0, 0, 1, 1])])
+HOSTILE: dict[str, tuple[str | bytes, str]] = {
+    "cut": (GOOD[:-30], "is damaged JSON at line 1, column"),
+    "nested": ('{"images": ' + "[" * 100_000, "nested too deeply"),
+    "nested in an entry": ('{"images": [' + '{"a": ' * 100_000, "nested too deeply"),
+    "digits": ('{"images": [{"id": ' + "9" * 5000 + "}]}", "too many digits"),
+    "a list": ("[1, 2]", "is damaged JSON at line 1, column 1"),
+    "empty": ("", "is damaged JSON"),
+    "no text": (b"\xff\xfe\x00{", "is not UTF-8 near line 1, column 1"),
+    "other": ('{"a": 1}', "is no COCO document"),
+    "no lists": ('{"images": 1, "annotations": 2}', "entry of 'images' without the fields"),
+    "no name": ('{"images": [{"id": 1}], "annotations": []}', "entry of 'images' without"),
+    "name": ('{"images": [{"id": 1, "file_name": 5}], "annotations": []}', "without the fields"),
+    "two": (
+        document([image(1, "1.png"), image(1, "2.png")], []),
+        r"id 1 stands for two: \('1.png', \(30, 40\)\) and",
+    ),
+    "list of ids": (
+        document([image(1, "1.png")], [thing([1], 1, [0, 0, 1, 1])]),
+        "of 'annotations'",
+    ),
+    "trailing comma": (
+        '{"images": [1,], "annotations": []}',
+        "is damaged JSON at line 1, column 15",
+    ),
+    "no comma": ('{"images": [{} {}], "annotations": []}', "',' or ']' is missing"),
+    "a number for a key": ("{1: []}", "is damaged JSON"),
+    "an element of 17 MiB": (
+        '{"images": [{"a": [' + "1," * (9 << 20) + "1]}]}",
+        r"line 1, column 13 \(an element of more than 16 MiB\)",
+    ),
+    "a text of 17 MiB": ('{"info": "' + "a" * (17 << 20) + '"}', "an element of more than 16 MiB"),
+    "cut in the second part": (
+        '{"images": [' + '{"id": 1,\n "file_name": "1.png"},' * 700_000,
+        "is damaged JSON at line 700,001, column",
+    ),
+    "no image of ours": (
+        document([image(1, "other.png")], []),
+        "names no image of the source, such",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_damaged_document_is_one_line_with_file_and_place(tmp_path: Path, case: str) -> None:
+    text, message = HOSTILE[case]
+    made = source(tmp_path, {"bad.json": text}, "1.png")
+    with pytest.raises(SourceError, match=message) as raised:
+        made.read("coco:bad.json")
+    assert raised.value.where == "bad.json"
+    assert "\n" not in str(raised.value)
+
+
+def test_nan_in_json_is_a_number_that_the_image_decides_on(tmp_path: Path) -> None:
+    text = document([image(1, "1.png")], [thing(1, 1, [NAN, 0, 1, 1], area=NAN)])
+    text = text.replace('"height": 30', '"height": NaN')
+    made = source(tmp_path, {"a.json": text}, "1.png")
+    one = made.of(made.read("coco:a.json"), "1.png")
+    assert np.isnan(one.boxes[0, 0])
+    assert one.size is None
+
+
+def test_white_space_and_order_do_not_matter(tmp_path: Path) -> None:
+    pretty = json.dumps(json.loads(GOOD), indent=4).replace("\n", "\r\n")
+    made = source(tmp_path, {"a.json": f"\ufeff {pretty} \n"}, "1.png")
+    assert made.rows(made.read("coco:a.json"))["1.png"] == [("cat", (0, 0, 1, 1))]
+
+
+def test_no_document_is_coco(tmp_path: Path) -> None:
+    made = source(tmp_path, {"a.json": '{"a": 1}'}, "1.png")
+    with pytest.raises(
+        SourceError, match=r"no document of the source is one; the source has a\.json"
+    ):
+        made.read("coco")
+    with pytest.raises(
+        SourceError, match=r"b\.json: no such document, neither in the source nor on"
+    ):
+        made.read("coco:b.json")
+
+
+def test_a_document_on_disk(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(GOOD)
+    made = opened((source(tmp_path, {}, "1.png"), tmp_path / "set.zip")[1])
+    assert made.rows(made.read(f"coco:{tmp_path}/x.json"))["1.png"] == [("cat", (0, 0, 1, 1))]
+
+
+@pytest.mark.thorough
+def test_a_million_boxes_of_one_image_take_little_memory() -> None:
+    code = """
+import resource
+from shardprep.catalog.annotations.coco import read_coco
+from shardprep.catalog.lookup import KeyIndex
+one = b'{"image_id": 1, "category_id": 1, "bbox": [1.5, 2.5, 3.5, 4.5]},'
+data = b'{"images": [{"id": 1, "file_name": "1.png"}], "annotations": [' + one * 1_000_000
+data = data[:-1] + b'], "categories": [{"id": 1, "name": "a"}]}'
+size = len(data)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+holder = [data]
+del data
+found = read_coco((("a.json", holder.pop()) for _ in range(1)), KeyIndex(["1.png"]))
+assert len(found.annotations[0].boxes) == 1_000_000
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_things_of_a_panoptic_document(tmp_path: Path) -> None:
+    segments = [
+        {"id": 9, "category_id": 1, "bbox": [1, 2, 3, 4], "iscrowd": 0},
+        {"id": 8, "category_id": 3, "bbox": [0, 0, 40, 9], "iscrowd": 0},
+        {"id": 7, "category_id": 5, "bbox": [0, 0, 40, 9], "iscrowd": 0},
+        {"id": 6, "category_id": 1, "bbox": None, "iscrowd": 0},
+    ]
+    parts = {
+        "annotations": [{"image_id": 1, "file_name": "1.png", "segments_info": segments}],
+        "images": [image(1, "1.jpg")],
+        "categories": [
+            {"id": 1, "name": "cat", "isthing": 1},
+            {"id": 3, "name": "sky", "isthing": 0},
+        ],
+    }
+    made = source(tmp_path, {"panoptic_train.json": json.dumps(parts)}, "1.png")
+    found = made.read("coco:panoptic_train.json")
+    assert found.names == ("cat",)
+    assert made.rows(found) == {"1.png": [("cat", (1, 2, 4, 6))]}
+    assert made.of(found, "1.png").dropped == {"unknown class": 1, "malformed": 1}
+
+
+TASKS = SHARED_DATA / "tasks.tar"
+
+
+@pytest.mark.skipif(not TASKS.exists(), reason="real data are not here")
+def test_panoptic_and_yolo_agree_on_the_same_photos() -> None:
+    """In pixels; where both have a box of a class, for they leave out different ones."""
+    made = opened(TASKS, "coco40/images/")
+    document = "coco40/panoptic_segmentation/annotations/panoptic_train2017.json"
+    panoptic = made.read(f"coco:{document}")
+    things, yolo = made.rows(panoptic), made.rows(made.read("yolo:object_detection/config.yaml"))
+    assert len(panoptic.names) == 80
+    num_near = 0
+    for key, rows in things.items():
+        height, width = made.of(panoptic, key).size or (0, 0)
+        sides = np.array([width, height, width, height])
+        for name, box in rows:
+            near = (
+                [n for n, b in yolo[key] if np.allclose(sides * b, box, atol=1.5)]
+                if key in yolo
+                else []
+            )
+            assert not near or name in near, (key, name, box)
+            num_near += bool(near)
+    assert num_near > 100
+
+
+def test_a_document_none_of_whose_images_are_there_is_told(tmp_path: Path) -> None:
+    texts = {
+        "instances_train.json": document([image(1, "1.png")], [thing(1, 1, [0, 0, 1, 1])]),
+        "instances_val.json": document([image(1, "7.png")], [thing(1, 1, [0, 0, 1, 1])]),
+    }
+    found = source(tmp_path, texts, "1.png").read("coco")
+    assert found.findings == ["no image of instances_val.json is in the source"]
+    assert found.without_image == ("7.png",)

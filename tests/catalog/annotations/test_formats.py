@@ -1,0 +1,256 @@
+"""The formats together: what is recognised, how one is asked for, and what is read back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardprep.catalog.annotations.formats import FORMATS, box_files, parse_boxes
+from shardprep.errors import RecipeError, SourceError
+from tests.support.annotated_sources import PIXELS, opened, source
+from tests.support.builders import SHARED_DATA, write_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.annotated_sources import Rows
+
+WIDTH, HEIGHT = 40, 30
+Sets = dict[str, "Rows"]
+
+
+@pytest.mark.skipif(not (SHARED_DATA / "bccd.zip").exists(), reason="real data are not here")
+def test_bccd_is_in_two_formats_at_once() -> None:
+    made = opened(SHARED_DATA / "bccd.zip")
+    assert made.signs() == ["voc", "csv:test.csv:filename:xmin,ymin,xmax,ymax:cell_type"]
+
+
+TINY = {
+    "coco_dataset/coco/": (["coco"], "abc", 3),
+    "coco_dataset/coco_instances/": (["coco"], "abc", 3),
+    "coco_dataset/coco_roboflow/": (["coco"], "abc", 3),
+    "coco_dataset/mmdet_coco/": (["coco"], "abc", 3),
+    "coco_dataset/coco_captions/": ([], "", 0),
+    "coco_dataset/coco_panoptic/": ([], "", 0),
+    "roboflow_dataset/coco/": (["coco"], ["label_0", "label_1"], 4),
+    "roboflow_dataset/voc/": (["voc"], ["label_0", "label_1"], 4),
+    "roboflow_dataset/yolo/": (["yolo"], ["label_0", "label_1"], 4),
+    "roboflow_dataset/multiclass/": ([], "", 0),
+    "roboflow_dataset/yolo_obb/": ([], "", 0),
+    "voc_dataset/voc_dataset3/": (["voc"], ["cat"], 1),
+    "yolo_dataset/strict/": (["yolo"], [f"label_{i}" for i in range(10)], 2),
+    "yolo_dataset/labels/": (["yolo"], [f"label_{i}" for i in range(10)], 4),
+    "yolo_dataset/annotations/": (["yolo"], [f"label_{i}" for i in range(10)], 2),
+}
+
+
+@pytest.mark.skipif(not (SHARED_DATA / "tasks.tar").exists(), reason="real data are not here")
+def test_the_smallest_exports_of_each_kind(tmp_path: Path) -> None:
+    import tarfile
+
+    with tarfile.open(SHARED_DATA / "tasks.tar") as archive:
+        archive.extractall(tmp_path, filter="data")
+    for folder, (signs, names, num_boxes) in TINY.items():
+        made = opened(tmp_path / "tiny" / folder)
+        assert made.signs() == signs, folder
+        if signs:
+            found = made.read(signs[0])
+            assert list(found.names) == list(names), folder
+            assert sum(map(len, made.rows(found).values())) == num_boxes, folder
+            assert not found.without_image, folder
+
+
+def test_a_set_of_classes_with_a_stray_document_is_no_set_of_boxes(tmp_path: Path) -> None:
+    keys = [f"{kind}/{n}.png" for kind in ("cat", "dog") for n in range(8)]
+    sides = "".join(
+        f"<{side}>{i}</{side}>" for i, side in enumerate(("xmin", "ymin", "xmax", "ymax"))
+    )
+    thing = f"<object><name>a</name><bndbox>{sides}</bndbox></object>"
+    box = f"<annotation>{thing}</annotation>"
+    texts = {
+        "cat/1.xml": box,
+        "data.yaml": "names: [cat, dog]",
+        "notes.txt": "0 .5 .5 1 1",
+        "dog/3.txt": "hello",
+        "package.json": '{"images": [], "annotations": [], "bbox": 1}',
+        "labels.csv": "id,label\n1,cat\n",
+    }
+    assert source(tmp_path, texts, *keys).signs() == []
+
+
+@pytest.mark.parametrize(
+    "option", ["", "auto", "cvat", "voc:x", "labelme:x", "csv:", "csv:t.csv:id", "COCO"]
+)
+def test_a_value_that_is_no_format(option: str) -> None:
+    with pytest.raises(RecipeError, match="--boxes"):
+        parse_boxes(option)
+
+
+def test_files_that_a_value_names() -> None:
+    named = [
+        "coco",
+        "coco:a.json,b/c.json",
+        "voc",
+        "yolo:x/data.yaml",
+        "csv:a.csv,b.csv:id:x,y,w,h:c",
+    ]
+    assert [box_files(option) for option in named] == [
+        (), ("a.json", "b/c.json"), (), ("x/data.yaml",), ("a.csv", "b.csv"),
+    ]  # fmt: skip
+    assert all(form.form.startswith(name) for name, form in FORMATS.items())
+
+
+def as_coco(sets: Sets, names: list[str]) -> dict[str, str]:
+    things = [
+        {"image_id": key, "category_id": 10 * names.index(name), "bbox": [x, y, v - x, w - y]}
+        for key, rows in sets.items()
+        for name, (x, y, v, w) in rows
+    ]
+    images = [{"id": key, "file_name": f"{key}.png"} for key in sets]
+    categories = [{"id": 10 * i, "name": name} for i, name in enumerate(names)]
+    parts = {"categories": categories, "annotations": things, "images": images}
+    return {"ann/all.json": json.dumps(parts, indent=len(things) % 3 or None)}
+
+
+def as_voc(sets: Sets, _: list[str]) -> dict[str, str]:
+    from xml.etree import ElementTree as ET
+
+    texts = {}
+    for key, rows in sets.items():
+        root = ET.Element("annotation")
+        for name, box in rows:
+            one = ET.SubElement(root, "object")
+            sides = ET.SubElement(one, "bndbox")
+            for tag, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True):
+                ET.SubElement(sides, tag).text = repr(value)
+            ET.SubElement(one, "name").text = name
+        texts[f"ann/{key}.xml"] = ET.tostring(root, encoding="unicode")
+    return texts
+
+
+def as_yolo(sets: Sets, names: list[str]) -> dict[str, str]:
+    texts = {"data.yaml": json.dumps({"names": names})}
+    for key, rows in sets.items():
+        lines = [
+            f"{names.index(name)} {(x + v) / 2 / WIDTH!r} {(y + w) / 2 / HEIGHT!r} "
+            f"{(v - x) / WIDTH!r} {(w - y) / HEIGHT!r}"
+            for name, (x, y, v, w) in rows
+        ]
+        texts[f"labels/{key}.txt"] = "\n".join(lines)
+    return texts
+
+
+def as_table(sets: Sets, _: list[str]) -> dict[str, str]:
+    text = io.StringIO()
+    rows = csv.writer(text)
+    rows.writerow(["ymax", "class", "id", "xmin", "xmax", "ymin"])
+    for key, several in sets.items():
+        if not several:
+            rows.writerow(["", "", key, "", "", ""])
+        rows.writerows(
+            [repr(w), name, key, repr(x), repr(v), repr(y)] for name, (x, y, v, w) in several
+        )
+    return {"t.csv": text.getvalue()}
+
+
+def as_labelme(sets: Sets, _: list[str]) -> dict[str, str]:
+    return {
+        f"ann/{key}.json": json.dumps({
+            "imagePath": "?",
+            "shapes": [
+                {"label": name, "shape_type": "rectangle", "points": [[v, y], [x, w]]}
+                for name, (x, y, v, w) in rows
+            ],
+        })
+        for key, rows in sets.items()
+    }  # fmt: skip
+
+
+def as_via(sets: Sets, _: list[str]) -> dict[str, str]:
+    entries = {}
+    for key, rows in sets.items():
+        regions = [
+            {
+                "shape_attributes": {
+                    "name": "polygon",
+                    "all_points_x": [x, v, v, x],
+                    "all_points_y": [y, y, w, w],
+                },
+                "region_attributes": {"kind": name},
+            }
+            for name, (x, y, v, w) in rows
+        ]
+        entries[key] = {"filename": f"{key}.png", "regions": regions}
+    return {"via.json": json.dumps(entries)}
+
+
+WRITERS: dict[str, Callable[[Sets, list[str]], dict[str, str]]] = {
+    "coco:ann/all.json": as_coco,
+    "voc": as_voc,
+    "yolo": as_yolo,
+    "csv:t.csv:id:xmin,xmax,ymin,ymax:class": as_table,
+    "labelme": as_labelme,
+    "via:via.json": as_via,
+}
+
+NAMES = ["a & b", "ñu", "c,d", '"q"']
+boxes = st.tuples(*(st.floats(0, 0.45), st.floats(0.55, 1))).flatmap(
+    lambda xs: st.tuples(st.just(xs), st.floats(0, 0.45), st.floats(0.55, 1))
+).map(lambda b: (b[0][0] * WIDTH, b[1] * HEIGHT, b[0][1] * WIDTH, b[2] * HEIGHT))  # fmt: skip
+sets = st.dictionaries(
+    st.sampled_from([f"im_{i}" for i in range(4)]),
+    st.lists(st.tuples(st.sampled_from(NAMES), boxes), max_size=4),
+    min_size=1,
+).filter(lambda one: any(one.values()))
+
+
+@pytest.mark.parametrize("option", WRITERS)
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(wanted=sets)
+def test_what_is_written_in_a_format_is_read_back(
+    tmp_path: Path, option: str, wanted: Sets
+) -> None:
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    texts = WRITERS[option](wanted, NAMES)
+    members = {f"images/im_{i}.png": PIXELS for i in range(4)}
+    made = opened(write_folder(folder, members | {k: t.encode() for k, t in texts.items()}))
+    found = made.read(option)
+    rows = made.rows(found)
+    assert rows.keys() == {f"images/{key}.png" for key in wanted}
+    factor = np.array([WIDTH, HEIGHT] * 2) if option == "yolo" else 1.0
+    for key, several in wanted.items():
+        mine = rows[f"images/{key}.png"]
+        assert [name for name, _ in mine] == [name for name, _ in several]
+        for (_, box), (_, other) in zip(mine, several, strict=True):
+            np.testing.assert_allclose(np.array(box) * factor, other, atol=1e-9)
+
+
+def test_a_file_at_the_root_is_meant_by_its_name_alone(tmp_path: Path) -> None:
+    """Its whole path is no other than the end of the path of another."""
+    texts = {"data.yaml": "names: [a]", "x/data.yaml": "names: [b]", "labels/1.txt": "0 .5 .5 1 1"}
+    made = source(tmp_path, texts, "images/1.png")
+    assert made.read("yolo:data.yaml").names == ("a",)
+    assert made.read("yolo").names == ("a",)
+    assert made.signs() == ["yolo"]
+
+
+def test_what_cannot_be_read_is_no_sign_and_no_reason_to_stop_looking(tmp_path: Path) -> None:
+    texts: dict[str, str | bytes] = {
+        "data.yaml": "names: [",
+        "coco.json": "{",
+        "1.xml": "<",
+        "1.txt": b"\xff",
+    }
+    assert source(tmp_path, texts, "1.png").signs() == []
+    with pytest.raises(SourceError, match=r"data\.yaml: is damaged YAML"):
+        source(tmp_path, {"data.yaml": "names: {", "1.txt": ""}, "1.png").read("yolo")

@@ -1,0 +1,56 @@
+"""JSON an element at a time, in parts that end anywhere."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardprep.catalog.annotations import json_stream
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    document=st.dictionaries(
+        st.text(max_size=4), values | st.lists(values, max_size=8), max_size=5
+    ),
+    indent=st.sampled_from([None, 0, 3]),
+    ascii_only=st.booleans(),
+    most_bytes=st.integers(200, 400),
+    chunk=st.integers(1, 4),
+)
+def test_elements_are_those_of_the_whole_document(
+    document: dict[str, Any], indent: int | None, most_bytes: int, chunk: int, *, ascii_only: bool
+) -> None:
+    text = json.dumps(document, indent=indent, ensure_ascii=ascii_only)
+    longest = max((len(json.dumps(v, indent=4).encode()) for v in document.values()), default=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_stream, "MOST_BYTES", most_bytes + 3 * longest)
+        patch.setattr(json_stream, "_CHUNK", chunk)
+        found: dict[str, Any] = {}
+        for key, several in json_stream.elements(f"{text}   ".encode(), "x"):
+            found.setdefault(key, []).extend(several)
+    assert found == {k: v if isinstance(v, list) else [v] for k, v in document.items()}
+
+
+@pytest.mark.parametrize("most_bytes", range(30, 60))
+def test_numbers_are_not_cut_where_a_part_ends(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    document = {"a": [10**i + 7 for i in range(12)], "b": 123456.789, "é": ["ü" * 7] * 9}
+    monkeypatch.setattr(json_stream, "MOST_BYTES", most_bytes)
+    text = json.dumps(document, ensure_ascii=False)
+    found: dict[str, Any] = {}
+    for key, several in json_stream.elements(text.encode(), "x"):
+        found.setdefault(key, []).extend(several)
+    assert found == document | {"b": [123456.789]}

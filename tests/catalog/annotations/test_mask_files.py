@@ -1,0 +1,344 @@
+"""Mask files: which are masks, of which images, and what their values mean."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shardprep.catalog import patterns
+from shardprep.catalog.annotations.mask_files import pair_masks
+from shardprep.catalog.annotations.mask_values import given_values, told_values
+from shardprep.catalog.catalog import make_catalog
+from shardprep.errors import RecipeError, SourceError
+from shardprep.image.annotation import IGNORE
+from shardprep.recipe.recipe import make_recipe
+from shardprep.source.extent import PlainExtent
+from shardprep.source.listing import Member
+from tests.support.builders import SHARED_DATA, encoded, jpeg, write, write_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.catalog.catalog import Catalog
+
+
+def grey(*values: int, form: str = "PNG", mode: str = "L", **options: Any) -> bytes:
+    """Return a mask whose pixels have these values, a column each."""
+    dtype = np.uint16 if mode == "I;16" else np.uint8
+    image = Image.fromarray(np.tile(np.array(values, dtype), (8, 1)))
+    if mode == "P":
+        image = image.convert("L")
+        image.putpalette(list(range(256)) * 3)
+    return encoded(image, form, **options)
+
+
+def catalog(folder: Path, members: dict[str, bytes], **keys: Any) -> Catalog:
+    """Return the catalog of a folder of the members."""
+    source = write_folder(folder / "source", members)
+    recipe = make_recipe({"source": str(source), **keys}, "test")
+    return make_catalog(recipe, folder / "work", lambda _: None)
+
+
+def masks_of(made: Catalog) -> dict[str, list[str]]:
+    """Return the paths of the masks of each image."""
+    return {item.key: [mask.key for mask in item.masks] for item in made.items}
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pairs"),
+    [
+        ("{dir}annot/{name}", {"train/1.png": "trainannot/1.png", "val/1.png": "valannot/1.png"}),
+        ("masks/{stem}.png", {"train/images/1.jpg": "train/masks/1.png",
+                              "val/images/1.jpg": "val/masks/1.png"}),
+        ("masks/**/{stem}.png", {"images/train/1.jpg": "masks/train/1.png",
+                                 "images/val/1.jpg": "masks/val/1.png"}),
+        ("{stem}_mask.gif", {"train.zip/train/a_01.jpg": "train_masks.zip/m/a_01_mask.gif"}),
+        ("{name}.png", {"a/x.jpg": "a/x.jpg.png"}),
+        ("{stem}_MASK.png", {"a/x.jpg": "a/x_mask.png"}),
+        ("{dir}/masks/{stem}.png", {"x.jpg": "masks/x.png"}),
+        ("{id}/mask.png", {"s/7/photo.jpg": "s/7/mask.png", "s/8/photo.jpg": "s/8/mask.png"}),
+        ("m [1]/{stem}+.png", {"i/x.jpg": "m [1]/x+.png"}),
+    ],
+)  # fmt: skip
+def test_a_pattern_pairs_images_with_the_nearest_masks(pattern: str, pairs: dict[str, str]) -> None:
+    keys = sorted([*pairs, *pairs.values(), "other/z.jpg"])
+    found = pair_masks(keys, pattern)
+    assert found.of_image == {image: [mask] for image, mask in pairs.items()}
+    assert found.keys == set(pairs.values())
+
+
+def test_an_image_may_have_several_masks() -> None:
+    keys = ["s/ab/images/ab.png", "s/ab/masks/2.png", "s/ab/masks/1.png", "s/cd/images/cd.png"]
+    found = pair_masks(sorted(keys), "{id}/masks/*.png")
+    assert found.of_image == {"s/ab/images/ab.png": ["s/ab/masks/1.png", "s/ab/masks/2.png"]}
+    names = ["b (1).png", "b (1)_mask.png", "b (1)_mask_1.png"]
+    assert pair_masks(names, "{stem}_mask*.png").of_image == {names[0]: names[1:]}
+
+
+def test_a_mask_without_its_image_is_told() -> None:
+    found = pair_masks(["a/x.jpg", "masks/x.png", "masks/y.png"], "masks/{stem}.png")
+    assert found.without_image == ["masks/y.png"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "pattern", "message"),
+    [
+        (["a/x.jpg", "b/x.jpg", "m/x.png"], "m/{stem}.png", "several images: a/x.jpg and b/x.jpg"),
+        (["a/x.jpg"], "m/{stem}.png", "no file is called m/{stem}.png; a key looks like a/x.jpg"),
+        (["a/x.jpg"], "{stem}.jpg", "fits every image of the source"),
+        (["a/x.jpg", "m/y.png"], "m/{stem}.png", "no image belongs to m/y.png"),
+        (["7/x.jpg", "7/y.jpg", "7/m.png"], "{id}/m.png", "holds several images"),
+    ],
+)
+def test_masks_that_cannot_be_paired_are_an_error(
+    keys: list[str], pattern: str, message: str
+) -> None:
+    with pytest.raises(SourceError) as error:
+        pair_masks(keys, pattern)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["masks/*.png", "masks/{image}.png", "{stem}/{stem}.png", "masks", "rle:a.csv:id"]
+)
+def test_what_is_no_pattern_is_an_error_of_the_option(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        catalog(tmp_path, {"a/x.jpg": jpeg()}, masks=pattern)
+    assert str(error.value).startswith("--masks")
+
+
+def test_a_hostile_pattern_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patterns, "FREE_S", 0.2)
+    with pytest.raises(RecipeError, match="takes more than"):
+        pair_masks(["a" * 200 + ".png"], "{stem}" + "*a" * 20 + "b")
+
+
+# The catalog
+
+
+def test_masks_leave_the_catalog_before_labels_are_guessed(tmp_path: Path) -> None:
+    members = {f"data/images/{i}.jpg": jpeg(8, 8) for i in range(4)}
+    members |= {f"data/masks/{i}.png": grey(0, 255) for i in range(4)}
+    made = catalog(tmp_path, members, masks="masks/{stem}.png")
+    assert [item.key for item in made.items] == [f"data/images/{i}.jpg" for i in range(4)]
+    assert masks_of(made)["data/images/3.jpg"] == ["data/masks/3.png"]
+    assert made.label_names == ()
+    assert not made.skipped
+    facts = made.annotations
+    assert facts is not None
+    assert facts.names == ("background", "object")
+    assert (facts.spec.masks, facts.spec.is_binary, facts.spec.background) == ("classes", True, 0)
+    assert not facts.spec.boxes
+
+
+def test_instances_have_boxes_and_no_background(tmp_path: Path) -> None:
+    members = {"7/images/7.png": jpeg(8, 8), "7/masks/a.png": grey(0, 255)}
+    members |= {"7/masks/b.png": grey(255, 0)}
+    options = {"masks": "{id}/masks/*.png", "instances": True, "classes": "nucleus"}
+    made = catalog(tmp_path, members, **options)
+    facts = made.annotations
+    assert facts is not None
+    assert (facts.names, facts.spec.masks, facts.spec.boxes) == (("nucleus",), "instances", True)
+    (item,) = made.items
+    assert item.annotation is not None
+    assert item.annotation.labels == (0, 0)
+
+
+def test_a_folder_for_each_class_names_the_classes_of_masks(tmp_path: Path) -> None:
+    members = {"i/x.jpg": jpeg(8, 8), "m/dog/x.png": grey(0, 255), "m/cat/x.png": grey(255, 0)}
+    made = catalog(tmp_path, members, masks="m/{class}/{stem}.png", class_map="cat=lion")
+    facts = made.annotations
+    assert facts is not None
+    assert facts.names == ("background", "lion", "dog")
+    (item,) = made.items
+    assert item.annotation is not None
+    assert item.annotation.labels == (1, 2)
+    assert item.strata == (1, 2)
+
+
+def test_an_image_without_a_mask_is_skipped_or_background(tmp_path: Path) -> None:
+    members = {f"train/images/{i}.jpg": jpeg(8, 8) for i in range(3)}
+    members |= {f"train/masks/{i}.png": grey(0, 255) for i in (0, 1, 9)}
+    members |= {"test/images/t.jpg": jpeg(8, 8)}
+    made = catalog(tmp_path, members, masks="masks/{stem}.png")
+    annotated = {item.key: item.annotation is not None for item in made.items}
+    assert annotated == {
+        "test/images/t.jpg": False,  # a split without any is unlabelled
+        "train/images/0.jpg": True,
+        "train/images/1.jpg": True,
+    }
+    assert {one.key: one.reason for one in made.skipped} == {
+        "train/images/2.jpg": "no mask",
+        "train/masks/9.png": "a mask without its image",
+    }
+    assert any("--unlisted background takes them" in line for line in made.findings)
+    made = catalog(tmp_path, members, masks="masks/{stem}.png", unlisted="background")
+    assert len(made.items) == 4
+    assert [item.annotation is not None for item in made.items] == [False, True, True, True]
+
+
+def test_images_left_out_take_their_masks_with_them(tmp_path: Path) -> None:
+    members = {f"images/{i}.jpg": jpeg(8, 8) for i in range(3)}
+    members |= {f"masks/{i}.png": grey(0, 255) for i in range(3)}
+    out = ["images/0*", "masks/1*"]
+    made = catalog(tmp_path, members, masks="masks/{stem}.png", include="*.jpg", exclude=out)
+    assert {one.key: one.reason for one in made.skipped} == {
+        "images/0.jpg": "matched by --exclude",
+        "images/1.jpg": "no mask",
+        "masks/0.png": "a mask of an image left out",
+        "masks/1.png": "matched by --exclude",
+    }
+    assert [item.key for item in made.items] == ["images/2.jpg"]
+
+
+def test_masks_of_another_kind_are_no_images(tmp_path: Path) -> None:
+    members = {"data/images/x.jpg": jpeg(8, 8), "data/masks/x.png": grey(0, 1, 2)}
+    members |= {"data/annotations/x.png": grey(0, 9)}
+    made = catalog(tmp_path, members, masks="masks/{stem}.png")
+    assert [item.key for item in made.items] == ["data/images/x.jpg"]
+    assert [(one.key, one.reason) for one in made.skipped] == [
+        ("data/annotations/x.png", "looks like a mask")
+    ]
+
+
+# Values
+
+
+def members_of(folder: Path, *masks: bytes) -> list[Member]:
+    """Return masks as members of a source."""
+    paths = [write(folder / f"{i:03d}.png", data) for i, data in enumerate(masks)]
+    return [Member(path.name, PlainExtent(str(path), 0, path.stat().st_size)) for path in paths]
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        [grey(0, 255), grey(0, 0)],
+        [grey(0, 1), grey(1, 1)],
+        [grey(0, 65_535, mode="I;16"), grey(0, 65_535, mode="I;16")],
+        [grey(0, 255, 0, 255, form="JPEG"), grey(255, 0, form="JPEG", quality=30)],
+        [grey(0, 1, mode="P")],
+    ],
+)
+def test_masks_of_two_values_are_binary(tmp_path: Path, masks: list[bytes]) -> None:
+    found = told_values(members_of(tmp_path, *masks), 10**6)
+    assert found.is_binary
+    assert found.names == ("background", "object")
+
+
+def test_other_values_are_class_indices_and_all_masks_count(tmp_path: Path) -> None:
+    masks = [grey(0, 1, 2)] * 200
+    masks[131] = grey(0, 7, 255)
+    found = told_values(members_of(tmp_path, *masks), 10**6)
+    assert not found.is_binary
+    assert found.names == tuple("01234567")
+    assert found.present[131] == (0, 7)
+    assert found.values is None
+
+
+def test_more_than_254_classes_have_another_value_for_nothing(tmp_path: Path) -> None:
+    masks = [grey(0, 255, 300, mode="I;16"), grey(1, 65_535, mode="I;16")]
+    found = told_values(members_of(tmp_path, *masks), 10**6)
+    assert len(found.names) == 301
+    assert found.present == [(0, 255, 300), (1,)]
+
+
+def coloured() -> bytes:
+    """Return a mask of colours."""
+    return encoded(Image.fromarray(np.full((4, 4, 3), (255, 0, 9), np.uint8)), "PNG")
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ([coloured()], "#ff0009"),
+        ([grey(0, 40, 90, form="JPEG")], "blurs class indices"),
+        ([grey(0, 5_000, 30_000, mode="I;16")], "are they class indices"),
+        ([b"no image"], "cannot be decoded"),
+    ],
+)
+def test_values_that_say_nothing_are_an_error(
+    tmp_path: Path, masks: list[bytes], message: str
+) -> None:
+    with pytest.raises(SourceError, match=message):
+        told_values(members_of(tmp_path, *masks), 10**6)
+
+
+TABLES = [
+    ("1=pet,2=background,3=border,255=ignore", "", ("pet", "background", "border"),
+     {1: 0, 2: 1, 3: 2, 255: -1}),
+    ("#ff0000=car,#0000ff=car,#000000=road", "", ("car", "road"),
+     {(255, 0, 0): 0, (0, 0, 255): 0, (0, 0, 0): 1}),
+    ("class_dict.csv", "name,r,g,b\nSky,128,128,128\nCar, 64,0,128\n", ("Sky", "Car"),
+     {(128, 128, 128): 0, (64, 0, 128): 1}),
+    ("labelmap.txt", "# label:color_rgb:parts:actions\nbackground:0,0,0::\ncat:128,0,0::\n",
+     ("background", "cat"), {(0, 0, 0): 0, (128, 0, 0): 1}),
+    ("classes.csv", "id,name\n0,void\n7,road\n", ("void", "road"), {0: 0, 7: 1}),
+    ("data.yaml", "names: {0: sky, 4: road}\n", ("sky", "road"), {0: 0, 4: 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "text", "names", "values"), TABLES)
+def test_a_table_says_what_values_mean(
+    option: str, text: str, names: tuple[str, ...], values: dict[Any, int]
+) -> None:
+    found = given_values(option, lambda _: text.encode())
+    assert found.names == names
+    assert found.values == values
+
+
+@pytest.mark.parametrize("option", ["red=1", "70000=x", "1=", "256,0,0=x"])
+def test_a_malformed_table_is_an_error(option: str) -> None:
+    with pytest.raises((RecipeError, SourceError)):
+        given_values(option, lambda _: b"")
+    with pytest.raises(SourceError, match="names no values"):
+        given_values("x.csv", lambda _: b"a,b\nc,d\n")
+
+
+def test_classes_are_renamed_joined_and_ignored(tmp_path: Path) -> None:
+    members = {"images/x.jpg": jpeg(8, 8), "masks/x.png": grey(0, 1, 2, 3)}
+    options: dict[str, Any] = {"masks": "masks/{stem}.png"}
+    facts = catalog(tmp_path, members, **options, classes="sky,road,car,dog,cow").annotations
+    assert facts is not None
+    assert facts.names == ("sky", "road", "car", "dog", "cow")
+    assert facts.spec.values is None
+    table = "0=bg,1=car,2=bus,3=void"
+    made = catalog(
+        tmp_path, members, **options, mask_values=table, classes="vehicle,bg",
+        class_map="car=vehicle,bus=vehicle",
+    )  # fmt: skip
+    facts = made.annotations
+    assert facts is not None
+    assert facts.names == ("vehicle", "bg")
+    assert facts.spec.values == {0: 1, 1: 0, 2: 0, 3: IGNORE}
+    assert facts.spec.background == 1
+    assert any("void" in line for line in made.findings)
+
+
+def test_the_padding_of_masks_without_background_is_ignored(tmp_path: Path) -> None:
+    members = {"images/x.jpg": jpeg(8, 8), "masks/x.png": grey(0, 1, 2, 3)}
+    facts = catalog(tmp_path, members, masks="masks/{stem}.png").annotations
+    assert facts is not None
+    assert facts.spec.background == IGNORE
+    with pytest.raises(RecipeError, match="--unlisted background"):
+        catalog(tmp_path, members, masks="masks/{stem}.png", unlisted="background")
+
+
+@pytest.mark.skipif(not SHARED_DATA.exists(), reason="needs the shared data")
+def test_camvid_has_twelve_classes_in_the_splits_of_its_folders(tmp_path: Path) -> None:
+    keys = {"source": str(SHARED_DATA / "camvid.zip"), "masks": "{dir}annot/{name}"}
+    made = make_catalog(make_recipe(keys, "test"), tmp_path, lambda _: None)
+    assert made.annotations is not None
+    assert made.annotations.names == tuple(map(str, range(12)))
+    assert len(made.items) == 60
+    for item in made.items:
+        with Image.open(io.BytesIO(item.masks[0].extent.read())) as mask:
+            present = set(np.unique(np.asarray(mask)).tolist())
+        assert set(item.strata) == present

@@ -1,0 +1,264 @@
+"""Boxes and masks that are recognised unasked, and those that are proposed."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.errors import RecipeError, SourceError
+from shardprep.recipe.recipe import make_recipe
+from shardprep.writer.plan import make_plan
+from tests.catalog.annotations.test_mask_files import catalog, grey
+from tests.support.builders import SHARED_DATA, jpeg, png, write_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.catalog.survey import Survey
+
+VOC = (
+    b"<annotation><filename>x.jpg</filename><size><width>64</width><height>48</height></size>"
+    b"<object><name>cat</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax>"
+    b"</bndbox></object></annotation>"
+)
+
+
+def detection(number: int = 6) -> dict[str, bytes]:
+    """Return images with a box each."""
+    members = {f"images/{i}.jpg": jpeg(48, 64, seed=i) for i in range(number)}
+    return members | {f"annotations/{i}.xml": VOC for i in range(number)}
+
+
+def segmentation(number: int = 6, folder: str = "masks", name: str = "{}.png") -> dict[str, bytes]:
+    """Return images with a mask each."""
+    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(number)}
+    return members | {f"{folder}/{name.format(i)}": grey(0, 255) for i in range(number)}
+
+
+def survey(folder: Path, members: dict[str, bytes]) -> Survey:
+    """Return the survey of a folder of the members."""
+    source = write_folder(folder / "source", members)
+    return survey_source(source, folder / "work", lambda _: None)
+
+
+def test_boxes_are_taken_unasked_where_nothing_else_labels_the_images(tmp_path: Path) -> None:
+    made = catalog(tmp_path, detection())
+    assert made.annotations is not None
+    assert made.annotations.names == ("cat",)
+    assert made.annotations.spec.boxes
+    assert not made.skipped
+    assert "Pascal VOC" in made.annotations.how
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("masks", "{}.png"),
+        ("masks", "{}_mask.png"),
+        ("labels", "{}_L.png"),
+        ("GT", "{}.png"),
+        ("images", "{}_segmentation.png"),
+        ("images_masks", "{}_mask.png"),
+    ],
+)
+def test_masks_are_taken_unasked(tmp_path: Path, folder: str, name: str) -> None:
+    made = catalog(tmp_path, segmentation(folder=folder, name=name))
+    assert made.annotations is not None
+    assert made.annotations.spec.masks == "classes"
+    assert [len(item.masks) for item in made.items] == [1] * 6
+
+
+def test_several_masks_of_an_image_are_taken_unasked(tmp_path: Path) -> None:
+    members = {f"s/{i}{i}/images/{i}{i}.png": png(8, 8, seed=i) for i in range(5)}
+    members |= {f"s/{i}{i}/masks/{j}abc.png": grey(0, 255) for i in range(5) for j in range(3)}
+    made = catalog(tmp_path, members)
+    assert made.annotations is not None
+    assert "{id}/masks/*.png" in made.annotations.how
+    assert [len(item.masks) for item in made.items] == [3] * 5
+
+
+@pytest.mark.parametrize(
+    "keys", [{"labels": "none"}, {"boxes": "none"}, {"masks": "none"}, {"labels": "folder"}]
+)
+def test_a_flag_for_labels_boxes_or_masks_ends_the_search(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    made = catalog(tmp_path, detection(), **keys)
+    assert made.annotations is None
+    assert len(made.items) == 6
+
+
+def test_images_with_labels_stay_as_they_are_and_boxes_are_told(tmp_path: Path) -> None:
+    members = {f"{c}/{c}{i}.jpg": jpeg(8, 8, seed=i) for c in ("cat", "dog") for i in range(4)}
+    members |= {f"xml/{c}{i}.xml": VOC for c in ("cat", "dog") for i in range(4)}
+    made = catalog(tmp_path, members)
+    assert made.annotations is None
+    assert made.label_names == ("cat", "dog")
+    assert any("--boxes voc stores them" in line for line in made.findings)
+
+
+def test_photographs_in_a_folder_called_labels_are_no_masks(tmp_path: Path) -> None:
+    members = {f"{f}/{i}.png": png(40, 40, seed=i) for f in ("images", "labels") for i in range(6)}
+    made = catalog(tmp_path, members)
+    assert made.annotations is None
+    assert len(made.items) == 12
+    assert any("look like masks; --masks PATTERN stores them" in line for line in made.findings)
+
+
+def test_two_that_fit_are_an_error_that_names_both(tmp_path: Path) -> None:
+    members = detection() | {f"masks/{i}.png": grey(0, 255) for i in range(6)}
+    with pytest.raises(SourceError) as error:
+        catalog(tmp_path / "1", members)
+    assert "--boxes voc" in str(error.value)
+    assert "--masks 'masks/{stem}.png'" in str(error.value)
+    made = catalog(tmp_path / "2", members, boxes="auto", masks="auto")
+    assert made.annotations is not None
+    assert (made.annotations.spec.boxes, made.annotations.spec.masks) == (True, "classes")
+    assert made.annotations.names == ("background", "object", "cat")
+
+
+def test_asked_for_and_not_found_is_an_error(tmp_path: Path) -> None:
+    members = {"a.jpg": jpeg(8, 8)}
+    with pytest.raises(SourceError, match="--masks auto: no masks are recognised"):
+        catalog(tmp_path, members, masks="auto")
+
+
+def test_init_writes_what_it_would_take_and_lists_the_others(tmp_path: Path) -> None:
+    members = detection() | {f"masks/{i}.png": grey(0, 255) for i in range(6)}
+    seen = survey(tmp_path, members)
+    assert [one.flag for one in seen.annotations] == [
+        "--boxes voc",
+        "--masks 'masks/{stem}.png'",
+    ]
+    text = recipe_text(seen)
+    keys = tomllib.loads(text)
+    assert (keys["boxes"], keys["fit"]) == ("voc", "pad")
+    assert "labels" not in keys
+    assert '\n# masks = "masks/{stem}.png"\n' in text
+    assert make_recipe(keys, "t").fit == "pad"
+
+
+def test_init_of_labelled_images_writes_boxes_as_a_comment(tmp_path: Path) -> None:
+    members = {f"{c}/{c}{i}.jpg": jpeg(8, 8, seed=i) for c in ("cat", "dog") for i in range(4)}
+    members |= {f"xml/{c}{i}.xml": VOC for c in ("cat", "dog") for i in range(4)}
+    text = recipe_text(survey(tmp_path, members))
+    keys = tomllib.loads(text)
+    assert (keys["labels"], keys["fit"]) == ("folder", "crop")
+    assert '\n# boxes = "voc"\n' in text
+
+
+def test_run_lengths_are_recognised_but_not_beside_the_same_masks_in_files(
+    tmp_path: Path,
+) -> None:
+    members = {f"images/{i}.jpg": jpeg(8, 16, seed=i) for i in range(6)}
+    rows = "".join(f"{i},1 3 9 2\n" for i in range(6))
+    members["train.csv"] = f"id,rle_mask\n{rows}".encode()
+    made = catalog(tmp_path / "1", members)
+    assert made.annotations is not None
+    assert made.annotations.spec.masks == "classes"
+    members |= {f"masks/{i}.png": grey(0, 255) for i in range(6)}
+    made = catalog(tmp_path / "2", members)
+    assert made.annotations is not None
+    assert "masks/{stem}.png" in made.annotations.how
+
+
+CONTRADICTIONS = [
+    ({"instances": True, "boxes": "voc"}, "--instances: there are no masks"),
+    ({"mask_values": "0=a", "boxes": "voc"}, "--mask-values: means nothing"),
+    ({"rle": "row", "boxes": "voc"}, "--rle: means nothing"),
+    ({"boxes": "voc", "masks": "coco"}, "--masks: 'coco' lists other objects than --boxes voc"),
+    (
+        {"boxes": "voc", "masks": "masks/{stem}.png", "instances": True},
+        "--instances: a mask for each object in files, and boxes elsewhere",
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), CONTRADICTIONS)
+def test_options_that_mean_nothing_together_are_an_error(
+    tmp_path: Path, keys: dict[str, Any], message: str
+) -> None:
+    members = detection() | {f"masks/{i}.png": grey(0, 255) for i in range(6)}
+    with pytest.raises(RecipeError) as error:
+        catalog(tmp_path, members, **keys)
+    assert str(error.value).startswith(message)
+
+
+def test_labels_stand_beside_boxes_where_a_rule_is_given(tmp_path: Path) -> None:
+    members = {f"{c}/{c}{i}.jpg": jpeg(48, 64, seed=i) for c in ("wild", "tame") for i in range(4)}
+    members |= {f"xml/{c}{i}.xml": VOC for c in ("wild", "tame") for i in range(4)}
+    keys: dict[str, Any] = {"boxes": "voc", "labels": "folder"}
+    made = catalog(tmp_path / "1", members, **keys, class_map="cat=lion,tame=calm")
+    assert made.annotations is not None
+    assert made.label_names == ("calm", "wild")
+    assert made.annotations.names == ("lion",)
+    assert not made.findings
+    made = catalog(tmp_path / "2", members, **keys, classes="wild,tame")
+    assert made.annotations is not None
+    assert (made.label_names, made.annotations.names) == (("wild", "tame"), ("cat",))
+
+
+def test_objects_of_other_classes_are_dropped_and_counted(tmp_path: Path) -> None:
+    members = detection()
+    members["annotations/1.xml"] = VOC.replace(b"cat", b"dog")
+    made = catalog(tmp_path / "1", members, boxes="voc", classes="dog,cow")
+    facts = made.annotations
+    assert facts is not None
+    assert facts.names == ("dog", "cow")
+    assert facts.dropped == {"not among --classes": 5}
+    assert facts.num_objects == {"dog": 1}
+    assert facts.num_background == 5
+    with pytest.raises(SourceError, match="none of emu is a class of the objects"):
+        catalog(tmp_path / "2", members, boxes="voc", classes="emu")
+
+
+def test_documents_that_were_read_are_not_skipped(tmp_path: Path) -> None:
+    made = catalog(tmp_path, detection() | {"readme.md": b"x"}, boxes="voc")
+    assert [one.key for one in made.skipped] == ["readme.md"]
+    assert made.annotations is not None
+    assert len(made.annotations.documents) == 6
+
+
+@pytest.mark.parametrize(
+    ("archive", "flags"),
+    [
+        ("camvid.zip", ["--masks '{dir}annot/{stem}.png'"]),
+        (
+            "bccd.zip",
+            ["--boxes voc", "--boxes csv:test.csv:filename:xmin,ymin,xmax,ymax:cell_type"],
+        ),
+    ],
+)
+def test_init_finds_the_annotations_of_real_sets(
+    tmp_path: Path, archive: str, flags: list[str]
+) -> None:
+    if not (SHARED_DATA / archive).exists():
+        pytest.skip("needs the shared data")
+    seen = survey_source(SHARED_DATA / archive, tmp_path, lambda _: None)
+    assert [one.flag for one in seen.annotations] == flags
+
+
+def test_annotations_without_their_image_are_counted_and_told(tmp_path: Path) -> None:
+    members = detection(3) | {"annotations/9.xml": VOC.replace(b"x.jpg", b"9.jpg")}
+    source = write_folder(tmp_path / "source", members)
+    recipe = make_recipe({"source": str(source), "boxes": "voc"}, "test")
+    plan = make_plan(recipe, tmp_path / "work", lambda _: None)
+    assert len(plan.rows_without_image) == 1
+    assert "9" in plan.rows_without_image[0]
+    assert plan.num_items == 3
+
+
+def test_a_cut_spreads_the_classes_of_objects(tmp_path: Path) -> None:
+    members = {f"images/{i:02d}.jpg": jpeg(48, 64, seed=i) for i in range(40)}
+    for i in range(40):
+        members[f"xml/{i:02d}.xml"] = VOC.replace(b"cat", (b"cat", b"dog")[i % 4 == 0])
+    source = write_folder(tmp_path / "source", members)
+    keys = {"source": str(source), "boxes": "voc", "split": "train=0.5,test=0.5"}
+    plan = make_plan(make_recipe(keys, "test"), tmp_path / "work", lambda _: None)
+    counts = Counter((item.split, item.strata) for shard in plan.shards for item in shard.items)
+    assert set(counts.values()) == {5, 15}
+    assert len(counts) == 4

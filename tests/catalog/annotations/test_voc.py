@@ -1,0 +1,222 @@
+"""Pascal VOC: what is taken of its files, and what a stranger's may not do."""
+
+from __future__ import annotations
+
+import zipfile
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from shardprep.errors import SourceError
+from tests.support.annotated_sources import opened, source
+from tests.support.builders import SHARED_DATA
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BCCD = SHARED_DATA / "bccd.zip"
+needs_bccd = pytest.mark.skipif(not BCCD.exists(), reason="real data are not here")
+
+
+def thing(name: str, *sides: object, order: str = "xmin ymin xmax ymax", more: str = "") -> str:
+    tags = "".join(f"<{t}>{v}</{t}>" for t, v in zip(order.split(), sides, strict=True))
+    return f"<object><name>{name}</name>{more}<bndbox>{tags}</bndbox></object>"
+
+
+def xml(*things: str, filename: str = "x.jpg", size: str = "30 40") -> str:
+    height, width = size.split()
+    sides = f"<size><width>{width}</width><height>{height}</height></size>"
+    return f"<annotation><filename>{filename}</filename>{sides}{''.join(things)}</annotation>"
+
+
+@needs_bccd
+def test_bccd_is_what_the_builder_of_tfds_makes_of_the_same_files(tmp_path: Path) -> None:
+    from tensorflow_datasets.datasets.bccd.bccd_dataset_builder import Builder
+
+    made = opened(BCCD)
+    found = made.read("voc")
+    with zipfile.ZipFile(BCCD) as archive:
+        archive.extractall(tmp_path / "BCCD")
+    assert found.names == ("Platelets", "RBC", "WBC")
+    stems = [key.rpartition("/")[2].removesuffix(".jpg") for key in made.index.keys]
+    theirs = dict(Builder._generate_examples(None, stems, str(tmp_path)))
+    mine = made.rows(found)
+    num_zero = 0
+    for key, stem in zip(made.index.keys, stems, strict=True):
+        height, width = made.of(found, key).size or (0, 0)
+        boxes = [one["bbox"] for one in theirs[stem]["objects"]]
+        assert [name for name, _ in mine[key]] == [one["label"] for one in theirs[stem]["objects"]]
+        wanted = np.array(
+            [(b.xmin * width, b.ymin * height, b.xmax * width, b.ymax * height) for b in boxes]
+        )
+        np.testing.assert_allclose([box for _, box in mine[key]], wanted, atol=1e-6)
+        num_zero += int(((wanted[:, 2] <= wanted[:, 0]) | (wanted[:, 3] <= wanted[:, 1])).sum())
+    assert Counter(name for rows in mine.values() for name, _ in rows) == {
+        "RBC": 4155, "WBC": 372, "Platelets": 361,
+    }  # fmt: skip
+    assert num_zero == 2
+    assert Counter(found.splits or ()) == {"train": 205, "validation": 87, "test": 72}
+
+
+@needs_bccd
+@pytest.mark.parametrize("columns", ["xmin,ymin,xmax,ymax", "ymax,xmin,xmax,ymin"])
+def test_the_table_of_bccd_says_the_same_as_its_xml(columns: str) -> None:
+    made = opened(BCCD)
+    table = made.read(f"csv:test.csv:filename:{columns}:cell_type")
+    assert made.rows(table) == made.rows(made.read("voc"))
+    assert table.names == ("Platelets", "RBC", "WBC")
+    assert "two corners (xyxy), in pixels" in table.how
+
+
+def test_only_the_box_of_an_object_counts_not_those_of_its_parts(tmp_path: Path) -> None:
+    part = (
+        "<part><name>head</name><bndbox><xmin>8</xmin><ymin>8</ymin><xmax>9</xmax></bndbox></part>"
+    )
+    text = xml(thing("cat", 1, 2, 3, 4, more=part), thing("person", 5.5, " 6 ", "7", "8.25"))
+    made = source(tmp_path, {"Annotations/1.xml": text}, "JPEGImages/1.png")
+    found = made.read("voc")
+    rows = made.rows(found)["JPEGImages/1.png"]
+    assert rows == [("cat", (1, 2, 3, 4)), ("person", (5.5, 6, 7, 8.25))]
+    assert made.of(found, "JPEGImages/1.png").size == (30, 40)
+
+
+def test_tags_of_a_box_in_any_order(tmp_path: Path) -> None:
+    text = xml(thing("cat", 1, 3, 2, 4, order="xmin xmax ymin ymax"))
+    made = source(tmp_path, {"1.xml": text}, "1.png")
+    assert made.rows(made.read("voc"))["1.png"] == [("cat", (1, 2, 3, 4))]
+
+
+def test_an_object_without_box_or_name_is_counted(tmp_path: Path) -> None:
+    things = [
+        thing("cat", 1, 2, "x", 4),
+        thing("cat", 1, 2, 3, order="xmin ymin xmax"),
+        "<object><name>cat</name></object>",
+        thing("", 1, 2, 3, 4),
+        thing("cat", 5, 5, 5, 5),
+    ]
+    made = source(tmp_path, {"1.xml": xml(*things)}, "1.png")
+    one = made.of(made.read("voc"), "1.png")
+    assert one.dropped == {"malformed": 3, "unknown class": 1}
+    assert one.boxes.tolist() == [[5, 5, 5, 5]]
+
+
+def test_a_file_without_objects_is_background_and_no_file_says_nothing(tmp_path: Path) -> None:
+    made = source(tmp_path, {"1.xml": xml(size="0 0"), "3.xml": xml()}, "1.png", "2.png")
+    found = made.read("voc")
+    assert made.rows(found) == {"1.png": []}
+    assert made.of(found, "1.png").size is None
+    assert found.without_image == ("3.xml",)
+    assert not found.is_complete
+
+
+def test_the_stated_name_counts_where_the_file_is_called_otherwise(tmp_path: Path) -> None:
+    texts = {"a/7.xml": xml(filename="b.png"), "a/a.xml": xml(filename="b.png")}
+    made = source(tmp_path, {"a/7.xml": texts["a/7.xml"]}, "img/a.png", "img/b.png")
+    assert [one is not None for one in made.read("voc").annotations] == [False, True]
+    made = source(tmp_path, {"a/a.xml": texts["a/a.xml"]}, "img/a.png", "img/b.png")
+    assert [one is not None for one in made.read("voc").annotations] == [True, False]
+
+
+def test_files_of_equal_names_in_folders_of_equal_names(tmp_path: Path) -> None:
+    keys = [
+        f"{top}/{kind}/{n}.png" for top in ("x", "y") for kind in ("cat", "dog") for n in (1, 2)
+    ]
+    texts = {
+        key.replace("/", "/Annotations/", 1).replace("png", "xml"): xml(thing("a", i, 0, 30, 30))
+        for i, key in enumerate(keys)
+    }
+    made = source(tmp_path, texts, *(key.replace("/", "/JPEGImages/", 1) for key in keys))
+    boxes = [int(box[0]) for [(_, box)] in made.rows(made.read("voc")).values()]
+    assert boxes == list(range(8))
+
+
+def test_two_files_for_one_image_are_an_error(tmp_path: Path) -> None:
+    made = source(tmp_path, {"a/1.xml": xml(), "b/1.xml": xml()}, "1.png")
+    with pytest.raises(SourceError, match=r"b/1.xml: and a/1.xml are both of 1.png; leave one"):
+        made.read("voc")
+
+
+LISTS = {
+    "train": "1\n\n# 2\n3 1\n",
+    "val": "2  -1\n",
+    "trainval": "1\n2\n4",
+    "cat_train": "4 1\n",
+    "other": "4",
+}
+
+
+@pytest.mark.parametrize(
+    ("lists", "wanted"),
+    [
+        (
+            ["train", "val", "trainval", "cat_train", "other"],
+            ["train", "validation", "train", None],
+        ),
+        (["trainval"], ["train", "train", None, "train"]),
+        (["cat_train", "other"], None),
+    ],
+)
+def test_lists_of_the_main_task_give_splits(
+    tmp_path: Path, lists: list[str], wanted: list[str | None] | None
+) -> None:
+    texts = {f"V/ImageSets/Main/{name}.txt": LISTS[name] for name in lists}
+    texts |= {f"V/Annotations/{n}.xml": xml() for n in range(1, 5)}
+    keys = [f"V/JPEGImages/{n}.png" for n in range(1, 5)]
+    made = source(tmp_path, texts, *keys, "V/SegmentationClass/1.png", "V/SegmentationClass/2.png")
+    found = made.read("voc")
+    splits = dict(zip(made.index.keys, found.splits or [], strict=False))
+    assert [splits.get(key) for key in keys] == (wanted or [None] * 4)
+    assert (found.splits is None) == (wanted is None)
+
+
+def test_an_image_on_two_lists_is_in_the_test_split(tmp_path: Path) -> None:
+    texts = {
+        "ImageSets/Main/train.txt": "1\n2",
+        "ImageSets/Main/test.txt": "2",
+        "Annotations/1.xml": xml(),
+    }
+    found = source(tmp_path, texts, "JPEGImages/1.png", "JPEGImages/2.png").read("voc")
+    assert found.splits == ["train", "test"]
+    assert found.findings[0].startswith(
+        "1 images are on the lists of two splits in ImageSets/Main/"
+    )
+
+
+BOMB = '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa">' + "".join(
+    f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in zip("abcdefghi", "bcdefghij", strict=True)
+)
+HOSTILE: dict[str, tuple[str | bytes, str]] = {
+    "cut": (xml()[:-9], "is damaged XML (unclosed token: line 1, column"),
+    "bomb": (BOMB + "]><annotation>&j;</annotation>", "has a document type definition (DTD)"),
+    "external": ('<!DOCTYPE a SYSTEM "file:///etc/passwd"><annotation/>', "type definition (DTD)"),
+    "nested": ("<annotation>" + "<a>" * 100_000, "is nested more than 100 elements deep"),
+    "large": (xml() + " " * (17 << 20), "is larger than 16 MiB (17,"),
+    "encoding": ('<?xml version="1.0" encoding="no-such"?><annotation/>', "unknown encoding"),
+    "empty": ("", "is damaged XML (no element found"),
+    "binary": (b"\0\1\2\3", "is damaged XML (not well-formed"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_bad_file_is_a_fault_of_its_image_alone(tmp_path: Path, case: str) -> None:
+    text, message = HOSTILE[case]
+    texts = {"1.xml": text, "2.xml": xml(thing("cat", 1, 2, 3, 4)), "gone.xml": text}
+    made = source(tmp_path, texts, "1.png", "2.png")
+    found = made.read("voc")
+    assert made.of(found, "1.png").fault.startswith("1.xml ")
+    assert message in made.of(found, "1.png").fault
+    assert not len(made.of(found, "1.png").boxes)
+    assert made.rows(found)["2.png"] == [("cat", (1, 2, 3, 4))]
+    (finding,) = found.findings
+    assert finding.startswith("XML files cannot be read and have no image: gone.xml ")
+
+
+def test_xml_of_other_kinds_is_passed_over(tmp_path: Path) -> None:
+    made = source(tmp_path, {"1.xml": "<svg/>", "2.xml": xml()}, "1.png", "2.png")
+    found = made.read("voc")
+    assert [one is not None for one in found.annotations] == [False, True]
+    assert found.documents == ("2.xml",)
+    with pytest.raises(SourceError, match="of the XML files of the source none has the root 'ann"):
+        source(tmp_path, {"1.xml": "<svg/>"}, "1.png").read("voc")

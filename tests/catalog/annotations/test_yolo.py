@@ -1,0 +1,281 @@
+"""YOLO: lines, names of classes, which file is of which image."""
+
+from __future__ import annotations
+
+import tarfile
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from shardprep.errors import SourceError
+from shardprep.image.annotation import Polygons
+from tests.support.annotated_sources import opened, source
+from tests.support.builders import SHARED_DATA
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TASKS = SHARED_DATA / "tasks.tar"
+needs_tasks = pytest.mark.skipif(not TASKS.exists(), reason="real data are not here")
+NAMES = {"data.yaml": "names: [cat, dog, owl]\nnc: 3\n"}
+
+
+@needs_tasks
+@pytest.mark.parametrize(
+    ("task", "total"), [("object_detection", 314), ("instance_segmentation", 262)]
+)
+def test_coco_as_yolo_has_every_object_of_every_line(task: str, total: int) -> None:
+    made = opened(TASKS, "coco40/images/")
+    found = made.read(f"yolo:coco40/{task}/config.yaml", outlines=True)
+    num_objects = 0
+    with tarfile.open(TASKS) as archive:
+        for key, one in zip(made.index.keys, found.annotations, strict=True):
+            name = key.replace("/images/", f"/{task}/labels/").replace(".jpg", ".txt")
+            try:
+                data = archive.extractfile(name)
+            except KeyError:
+                assert one is None
+                continue
+            assert data is not None
+            assert one is not None
+            assert one.is_relative
+            lines = [list(map(float, line.split()[1:])) for line in data.read().splitlines()]
+            num_objects += len(lines)
+            assert len(one.boxes) == len(lines)
+            for box, numbers, outline in zip(
+                one.boxes, lines, one.outlines or [None] * len(lines), strict=True
+            ):
+                if len(numbers) == 4:
+                    x, y, w, h = numbers
+                    wanted = [x - w / 2, y - h / 2, x + w / 2, y + h / 2]
+                else:
+                    assert isinstance(outline, Polygons)
+                    np.testing.assert_array_equal(outline.rings[0].ravel(), numbers)
+                    xs, ys = numbers[::2], numbers[1::2]
+                    wanted = [min(xs), min(ys), max(xs), max(ys)]
+                np.testing.assert_allclose(box, wanted, atol=1e-6)
+    assert num_objects == total
+    assert len(found.names) == 80
+    assert found.names[:2] == ("person", "bicycle")
+    assert found.is_complete
+
+
+@needs_tasks
+def test_boxes_and_polygons_of_the_same_photos_agree_on_their_classes() -> None:
+    made = opened(TASKS, "coco40/images/")
+    by_box = made.rows(made.read("yolo:object_detection/config.yaml"))
+    by_polygon = made.rows(made.read("yolo:instance_segmentation/config.yaml"))
+    num_found = 0
+    for key, rows in by_polygon.items():
+        for name, box in rows:
+            near = [n for n, other in by_box.get(key, []) if np.allclose(box, other, atol=3e-3)]
+            assert not near or name in near
+            num_found += bool(near)
+    assert num_found > 150
+
+
+@needs_tasks
+def test_two_sets_of_labels_for_the_same_photos_must_be_told_apart() -> None:
+    made = opened(TASKS, "coco40/images/")
+    with pytest.raises(SourceError, match="several files name the classes in different ways"):
+        made.read("yolo")
+    assert made.signs() == [
+        "yolo:coco40/instance_segmentation/config.yaml",
+        "yolo:coco40/object_detection/config.yaml",
+    ]
+
+
+def test_each_line_is_a_box_or_a_polygon_by_itself(tmp_path: Path) -> None:
+    lines = [
+        "1 0.5 0.5 0.2 0.4",
+        "0 .5 .5 .2 .4 0.93",
+        "2 0.1 0.2 0.4 0.2 0.4 0.6",
+        "1.0 0.1 0.1 0.3 0.1 0.3 0.5 0.1 0.5",
+        "",
+    ]
+    made = source(tmp_path, {**NAMES, "labels/1.txt": "\r\n".join(lines)}, "images/1.png")
+    found = made.read("yolo", outlines=True)
+    one = made.of(found, "images/1.png")
+    wanted = [
+        [0.4, 0.3, 0.6, 0.7],
+        [0.4, 0.3, 0.6, 0.7],
+        [0.1, 0.2, 0.4, 0.6],
+        [0.1, 0.1, 0.3, 0.5],
+    ]
+    np.testing.assert_allclose(one.boxes, wanted)
+    assert one.labels == (1, 0, 2, 1)
+    assert [outline is not None for outline in one.outlines] == [False, False, True, True]
+    assert not made.of(made.read("yolo"), "images/1.png").outlines
+
+
+def test_bad_lines_cost_their_objects_and_not_the_image(tmp_path: Path) -> None:
+    lines = ["9 .5 .5 .1 .1", "0 .5 .5 .1", "x .5 .5 .1 .1", "0.5 .5 .5 .1 .1", "-1 .5 .5 .1 .1"]
+    lines += ["inf 0 0 1 1", "nan 0 0 1 1", "0 1 1 2 2 3 3 4", "0 nan .5 .1 .1", "0 .5 .5 .1 .1"]
+    made = source(tmp_path, {**NAMES, "1.txt": "\n".join(lines)}, "1.png")
+    one = made.of(made.read("yolo"), "1.png")
+    assert one.dropped == {"malformed": 7, "unknown class": 1}
+    np.testing.assert_allclose(one.boxes[1], [0.45, 0.45, 0.55, 0.55])
+    assert np.isnan(one.boxes[0]).any()
+    assert not one.fault
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n\nhello world", "1.txt is no YOLO: line 3 is 'hello world'"),
+        (b"\x89PNG\0\1", "1.txt is no YOLO: line 1 is"),
+        ("0 .5 .5 .1 .1\n" * 1_300_000, "1.txt is larger than 16 MiB"),
+    ],
+)
+def test_a_file_without_a_readable_line_is_a_fault_of_its_image(
+    tmp_path: Path, text: str | bytes, message: str
+) -> None:
+    made = source(tmp_path, {**NAMES, "1.txt": text, "2.txt": "0 .5 .5 1 1"}, "1.png", "2.png")
+    found = made.read("yolo")
+    assert made.of(found, "1.png").fault.startswith(message)
+    assert made.rows(found)["2.png"] == [("cat", (0, 0, 1, 1))]
+
+
+def test_an_empty_and_a_missing_file_mean_no_object(tmp_path: Path) -> None:
+    texts = {"labels/1.txt": "", "labels/classes.txt": "cat\n", "labels/9.txt": "0 .5 .5 .1 .1"}
+    made = source(tmp_path, texts, "images/1.png", "images/2.png")
+    found = made.read("yolo")
+    assert made.rows(found) == {"images/1.png": []}
+    assert found.is_complete
+    assert found.without_image == ("labels/9.txt",)
+    assert found.names == ("cat",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "names"),
+    [
+        ("data.yaml", "names: [cat, dog]", ("cat", "dog")),
+        ("my.yml", "names:\n  0: cat\n  '3': dog\n  1: no", ("cat", "False", "dog")),
+        ("obj.names", "cat\n\n dog \n", ("cat", "dog")),
+        ("coco.names", b"\xef\xbb\xbfcat\r\ndog\r\n", ("cat", "dog")),
+        ("labels/classes.txt", "cat\ndog", ("cat", "dog")),
+        ("train/_darknet.labels", "cat\ndog", ("cat", "dog")),
+    ],
+)
+def test_files_that_name_the_classes(
+    tmp_path: Path, name: str, text: str | bytes, names: tuple[str, ...]
+) -> None:
+    made = source(tmp_path, {name: text, "labels/1.txt": "0 .5 .5 1 1"}, "images/1.png")
+    assert made.read("yolo").names == names
+    assert made.read(f"yolo:{name}").names == names
+    assert made.signs() == ["yolo"]
+
+
+def test_numbers_with_gaps_are_ids_and_not_places(tmp_path: Path) -> None:
+    texts = {
+        "d.yaml": "names: {1: person, 13: stop sign}",
+        "1.txt": "13 .5 .5 1 1\n1 .5 .5 1 1\n2 .5 .5 1 1",
+    }
+    made = source(tmp_path, texts, "1.png")
+    one = made.of(made.read("yolo"), "1.png")
+    assert one.labels == (1, 0)
+    assert one.dropped == {"unknown class": 1}
+
+
+def test_without_names_classes_are_their_numbers(tmp_path: Path) -> None:
+    made = source(tmp_path, {"1.txt": "10 .5 .5 1 1\n2 .5 .5 1 1"}, "1.png")
+    found = made.read("yolo")
+    assert found.names == ("2", "10")
+    assert made.of(found, "1.png").labels == (1, 0)
+    assert "no names" in found.findings[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nnames: [}", "is damaged YAML at line 2"),
+        ("names: {a: b}", "has no list of 'names' but 'a' in it"),
+        ("names: [[1, 2]]", "has no list of 'names' but '0' in it"),
+        ("nc: 3", "names no classes"),
+        ("- 1", "names no classes"),
+        ("", "names no classes"),
+        ("a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\nnames: [*c]", "has no list of 'names'"),
+        ("names: !!python/object/apply:os.system ['true']", "is damaged YAML at line 1"),
+        ("names: " + "[" * 5000, "is damaged YAML"),
+        ("#" + " " * (1 << 20), "is larger than 1 MiB"),
+    ],
+)
+def test_a_bad_file_of_names_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    made = source(tmp_path, {"data.yaml": text, "1.txt": "0 .5 .5 1 1"}, "1.png")
+    with pytest.raises(SourceError, match=r"data\.yaml") as raised:
+        made.read("yolo:data.yaml")
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+PATHS = {
+    "folders": ("train: images/train\nval: images/val\ntest: ../images/test", "images/{0}/{1}.png"),
+    "darknet lists": ("train: a.txt\nval: ./b.txt\ntest: [c.txt]", "images/{1}.png"),
+    "roboflow": (
+        "train: ../train/images\nval: ../valid/images\ntest: ../test/images",
+        "{0}/images/{1}.png",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PATHS)
+def test_the_yaml_gives_splits_by_folders_or_lists(tmp_path: Path, case: str) -> None:
+    paths, template = PATHS[case]
+    splits = ("train", "valid" if case == "roboflow" else "val", "test")
+    keys = [template.format(split, i) for i, split in enumerate(splits)]
+    texts = {f"{name}.txt": f"/data/images/{i}.png\n" for i, name in enumerate("abc")}
+    texts |= {key.replace("images", "labels").replace("png", "txt"): "0 .5 .5 1 1" for key in keys}
+    made = source(tmp_path, {**texts, "data.yaml": f"{paths}\nnames: [x]"}, *keys)
+    found = made.read("yolo")
+    given = dict(zip(made.index.keys, found.splits or (), strict=True))
+    assert [given[key] for key in keys] == ["train", "validation", "test"]
+    assert not found.without_image
+    assert not found.findings
+
+
+def test_files_of_equal_names_belong_to_the_images_of_their_folders(tmp_path: Path) -> None:
+    keys = [f"{split}/images/{i}.png" for split in ("test", "train", "valid") for i in (1, 2)]
+    texts = {
+        key.replace("images", "labels").replace("png", "txt"): f"0 .5 .5 .{i} .1"
+        for i, key in enumerate(keys, 1)
+    }
+    made = source(tmp_path, {**NAMES, **texts}, *keys)
+    widths = [box[2] - box[0] for [(_, box)] in made.rows(made.read("yolo")).values()]
+    np.testing.assert_allclose(widths, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+
+
+def test_a_file_of_another_split_is_of_no_image_of_this_one(tmp_path: Path) -> None:
+    texts = {"valid/labels/7.txt": "0 .5 .5 1 1", "train/labels/1.txt": ""}
+    made = source(tmp_path, {**NAMES, **texts}, "train/images/1.png", "train/images/7.png")
+    found = made.read("yolo")
+    assert made.rows(found) == {"train/images/1.png": []}
+    assert found.without_image == ("valid/labels/7.txt",)
+
+
+def test_two_files_for_one_image_are_an_error_with_a_way_out(tmp_path: Path) -> None:
+    texts = {
+        "a/labels/1.txt": "0 .5 .5 1 1",
+        "b/labels/1.txt": "1 .5 .5 1 1",
+        "b/data.yaml": NAMES["data.yaml"],
+    }
+    made = source(tmp_path, texts, "images/1.png")
+    with pytest.raises(
+        SourceError, match=r"b/labels/1.txt: and a/labels/1.txt are both of images/1"
+    ):
+        made.read("yolo")
+    assert made.rows(made.read("yolo:b/data.yaml"))["images/1.png"] == [("dog", (0, 0, 1, 1))]
+
+
+def test_other_text_files_are_no_labels(tmp_path: Path) -> None:
+    texts = {
+        **NAMES,
+        "labels/1.txt": "",
+        "labels/README.txt": "hello",
+        "README.txt": "x",
+        "train.txt": "1",
+    }
+    made = source(tmp_path, texts, "images/1.png")
+    assert not made.read("yolo").without_image
+    with pytest.raises(SourceError, match="no text file of the source is named as an image"):
+        source(tmp_path, {"README.txt": "hello"}, "1.png").read("yolo")
