@@ -254,7 +254,11 @@ class _Shards:
             item_s=self.recipe.timeout,
             worker_bytes=_WORKER_BYTES + _PIXEL_BYTES * self.recipe.max_pixels,
         )
-        encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns, is_timed=profiling.is_on())
+        found = plan.annotations
+        form = None if found is None else found.spec
+        encoder = ChunkEncoder(
+            plan.spec, plan.schema, plan.columns, form, is_timed=profiling.is_on()
+        )
         record_bytes = plan.estimated_bytes // plan.num_items
         job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes)
         with contextlib.closing(self.engine(job, todo, self.num_workers)) as progress:

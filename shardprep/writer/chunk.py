@@ -14,18 +14,45 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardprep import profiling
 from shardprep.dataset import schema as names
 from shardprep.dataset import tfrecord
+from shardprep.image.annotation import Annotation
+from shardprep.image.objects import place_objects
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.profiling import stage
 from shardprep.source.extent import MemberError
 from shardprep.source.range_reads import read_ahead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from shardprep.catalog.catalog import Item
-    from shardprep.dataset.schema import Schema
+    from shardprep.dataset.schema import Schema, Value
+    from shardprep.image.annotation import AnnotationSpec
+    from shardprep.image.objects import PlacedObjects
     from shardprep.image.process import RejectionKind
     from shardprep.image.spec import ImageSpec
+
+
+class ObjectCounts(NamedTuple):
+    """The objects and the mask of one image, as `items.parquet` has them."""
+
+    labels: tuple[int, ...] | None
+    """Class index of each stored object, in the order of the record; None where none are stored."""
+    num_clipped: int
+    dropped: Mapping[str, int]
+    """Objects that are not stored, by reason."""
+    pixels: Mapping[int, int] | None
+    """Pixels of the mask of classes by their value, ascending; None where none is stored."""
+
+    @classmethod
+    def of(cls, found: PlacedObjects, spec: AnnotationSpec) -> ObjectCounts:
+        """Return the counts of the objects that a record holds."""
+        ignored = {spec.ignore: found.num_ignored} if found.num_ignored else {}
+        return cls(
+            found.labels if spec.has_objects else None,
+            found.num_clipped,
+            dict(sorted(found.dropped.items())),
+            dict(sorted({**found.pixels, **ignored}.items())) if spec.masks == "classes" else None,
+        )
 
 
 class Outcome(NamedTuple):
@@ -47,6 +74,8 @@ class Outcome(NamedTuple):
     """SHA-256 of the original, hex; "" where it cannot be read."""
     is_dark: bool = False
     """Whether a written image is nearly black."""
+    objects: ObjectCounts | None = None
+    """Counts of the objects and masks of a written item, None where none are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +130,8 @@ class ChunkEncoder:
     schema: Schema
     columns: tuple[str, ...] = ()
     """Names of the features that `Item.columns` holds."""
+    annotations: AnnotationSpec | None = None
+    """Form of boxes and masks, None where none are stored."""
     is_timed: bool = False
     """Whether to count the seconds of each stage."""
 
@@ -147,10 +178,29 @@ def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
     original = image.original
     facts = (original.height, original.width, original.format, len(data))
     sha256 = _sha256(data)
+    objects = counts = None
+    if isinstance(image, ProcessedImage) and encoder.annotations is not None:
+        found = _objects(item, image, encoder.annotations)
+        if isinstance(found, Rejection):
+            image = found
+        else:
+            objects, counts = found, ObjectCounts.of(found, encoder.annotations)
     if isinstance(image, Rejection):
         return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
-    record = _framed(item, image, encoder)
-    return record, Outcome("", image.damage, len(record), *facts, sha256, image.is_dark)
+    record = _framed(item, image, objects, encoder)
+    return record, Outcome("", image.damage, len(record), *facts, sha256, image.is_dark, counts)
+
+
+@stage("annotate")
+def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
+    """Return the objects and masks of an item; none of one whose source says nothing of it."""
+    try:
+        files = [member.extent.read() for member in item.masks]
+    except MemberError as error:
+        return Rejection("unreadable", f"its mask: {error}")
+    except MemoryError:
+        return Rejection("crashed", "its mask is larger than the memory a worker may use")
+    return place_objects(item.annotation or Annotation(), files, image.placement, spec)
 
 
 @stage("read")
@@ -164,9 +214,11 @@ def _sha256(data: bytes) -> str:
 
 
 @stage("frame")
-def _framed(item: Item, image: ProcessedImage, encoder: ChunkEncoder) -> bytes:
+def _framed(
+    item: Item, image: ProcessedImage, objects: PlacedObjects | None, encoder: ChunkEncoder
+) -> bytes:
     target = item.target
-    values: dict[str, bytes | float | tuple[int, ...]] = {
+    values: dict[str, Value] = {
         names.IMAGE: image.data,
         names.FILENAME: item.key.encode(),
         names.HEIGHT: image.height,
@@ -177,6 +229,12 @@ def _framed(item: Item, image: ProcessedImage, encoder: ChunkEncoder) -> bytes:
         names.TARGET: target if isinstance(target, float) else math.nan,
         names.TEXT: target.encode() if isinstance(target, str) else b"",
     }
+    if objects is not None:
+        values[names.BOX] = tuple(objects.boxes.ravel().tolist())
+        values[names.BOX_LABEL] = objects.labels
+        values[names.CROWD] = tuple(map(int, objects.crowds))
+        values[names.OBJECT_MASK] = objects.masks
+        values[names.MASK] = objects.segmentation_mask
     for name, value in zip(encoder.columns, item.columns, strict=True):
         values[name] = value.encode() if isinstance(value, str) else value
     return tfrecord.frame(encoder.schema.encode(values))

@@ -172,7 +172,9 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     tally = item_table.Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
     num_dark: Counter[str] = Counter()
-    item_table.write_items(folder, ITEMS_FILE, _tables(folders, outline, tally, num_dark))
+    columns = item_table.ANNOTATED_COLUMNS if schema.annotations else item_table.COLUMNS
+    tables = _tables(folders, outline, tally, num_dark)
+    item_table.write_items(folder, ITEMS_FILE, tables, columns)
     manifest = Manifest(
         name=outline.name,
         version=outline.version,
@@ -186,6 +188,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
         ),
         totals=tally.totals(Counter(outline.skipped)),
         splits=tally.splits(schema.labels),
+        annotations=tally.annotations(schema),
     )
     _warn_of_darkness(manifest, num_dark, is_full=outline.spec.depth_range == "full")
     folder.write(SCHEMA_FILE, schema.dumps().encode())
@@ -225,7 +228,11 @@ def _tables(
     skipped = read_skipped(folders.state)
     if skipped is None:
         raise _missing(folders, SKIPPED_FILE)
-    yield skipped
+    yield (
+        item_table.with_annotation_columns(skipped)
+        if outline.dataset_schema.annotations
+        else skipped
+    )
 
 
 def _missing(folders: Folders, name: str) -> BuildError:

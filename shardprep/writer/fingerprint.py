@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from PIL import features
 
+from shardprep.catalog.annotations.rules import annotation_files, parse_masks_rule
 from shardprep.catalog.documents import named_files, read_table
 from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import Fingerprint
@@ -42,7 +43,7 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     follow_links = recipe.follow_links
     signature = source_signature(recipe.source, outputs(recipe), follow_links=follow_links)
     inputs = {"source": signature}
-    for file in named_files(recipe):
+    for file in (*named_files(recipe), *annotation_files(recipe)):
         if Path(file).is_file():
             inputs[file] = _sha256(read_table(file, recipe.max_member_size))
     if recipe.schema != "auto" and recipe.schema not in shipped_schemas():
@@ -50,10 +51,12 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
         inputs["schema"] = (
             _sha256(read_named(schema, MAX_DOCUMENT_BYTES)) if schema.is_file() else "missing"
         )
+    draws = parse_masks_rule(recipe.masks).kind == "format"
+    drawn = {"pycocotools": version("pycocotools")} if draws else {}
     return Fingerprint(
         inputs=inputs,
         options=recipe.fingerprint_options(),
-        versions=versions(),
+        versions=versions() | drawn,
     )
 
 

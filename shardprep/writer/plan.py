@@ -19,7 +19,17 @@ from shardprep.catalog.splits import parse_split_rule
 from shardprep.dataset import grammar
 from shardprep.dataset.grammar import Count, Document, Name, Version
 from shardprep.dataset.manifest import Fingerprint
-from shardprep.dataset.schema import MAX_SIDE, TARGET_FEATURES, Schema, load_schema
+from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    MASK,
+    MAX_SIDE,
+    OBJECT_MASK,
+    TARGET_FEATURES,
+    Schema,
+    load_schema,
+)
 from shardprep.errors import BuildError, RecipeError, SchemaError
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
@@ -29,9 +39,10 @@ from shardprep.writer.shard_plan import cut_splits, plan_shards
 from shardprep.writer.workspace.states import OUTLINE_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
+    from shardprep.catalog.annotations.annotate import AnnotationFacts
     from shardprep.catalog.catalog import Item
     from shardprep.recipe.recipe import Recipe
     from shardprep.storage.folder import Folder
@@ -56,6 +67,8 @@ class BuildPlan:
     columns: tuple[str, ...]
     """Names of the features that `Item.columns` holds."""
     findings: list[str]
+    annotations: AnnotationFacts | None
+    """Boxes and masks, None where none are stored."""
     estimated_bytes: int
     """Estimated size of all shards together."""
 
@@ -92,8 +105,8 @@ def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> 
     Compressed inner archives are unpacked in `work_dir`, which must live until the items are read;
     `notice` is called with one line on work that takes long.
     """
-    spec = recipe.image_spec
     catalog = make_catalog(recipe, work_dir, notice)
+    spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
     items, skipped = _final_splits(catalog, recipe)
     estimate = sum(_record_bytes(item, spec) for item in items)
     return BuildPlan(
@@ -102,10 +115,11 @@ def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> 
         skipped=skipped,
         spec=spec,
         schema=_schema(recipe, catalog, spec),
-        labels_from=catalog.labels_from,
-        rows_without_image=catalog.rows_without_image,
+        labels_from=_found_by(catalog),
+        rows_without_image=_without_image(catalog),
         columns=tuple(column.name for column in catalog.columns),
         findings=catalog.findings,
+        annotations=catalog.annotations,
         estimated_bytes=estimate,
     )
 
@@ -129,6 +143,20 @@ def frozen_plan(
     finally:
         if freezes:
             gc.unfreeze()
+
+
+def _found_by(catalog: Catalog) -> str:
+    """Return the sources of labels, boxes and masks, in one line for the user."""
+    if catalog.annotations is None:
+        return catalog.labels_from
+    labels = () if catalog.target_kind == "none" else (catalog.labels_from,)
+    return "; ".join((*labels, catalog.annotations.how))
+
+
+def _without_image(catalog: Catalog) -> tuple[str, ...]:
+    """Return the ids in label tables, and the names in annotations, that no image has."""
+    found = catalog.annotations
+    return catalog.rows_without_image + (() if found is None else found.without_image)
 
 
 def _record_bytes(item: Item, spec: ImageSpec) -> int:
@@ -157,9 +185,16 @@ def _final_splits(catalog: Catalog, recipe: Recipe) -> tuple[list[Item], list[Sk
 def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
     name = recipe.schema
     kind = catalog.target_kind
+    annotations = {} if catalog.annotations is None else _annotation_features(catalog.annotations)
     if name == "auto":
-        name = {"class": "classification", "none": "unlabelled"}.get(kind, kind)
+        name = {"class": "classification", "none": _without_target(annotations)}.get(kind, kind)
     schema = load_schema(name)
+    if lacking := sorted(schema.annotations.keys() - {*annotations, CROWD}):
+        raise SchemaError(
+            f"--schema {name}",
+            f"asks for {lacking[0]!r}, and no such boxes or masks are found",
+            "say where they are with --boxes or --masks, or leave --schema out",
+        )
     if schema.target not in (None, TARGET_FEATURES.get(kind)):
         found = "no labels are found" if kind == "none" else f"the targets are of kind {kind}"
         raise SchemaError(
@@ -169,7 +204,26 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
         )
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
-    return schema.filled(spec.fixed_size, spec.encoding, labels, columns)
+    return schema.filled(spec.fixed_size, spec.encoding, labels, columns, annotations)
+
+
+def _annotation_features(found: AnnotationFacts) -> dict[str, tuple[str, ...]]:
+    """Return the features of boxes and masks, and the class names of those that have some."""
+    spec, features = found.spec, dict[str, tuple[str, ...]]()
+    if spec.has_objects:
+        features.update({BOX: (), BOX_LABEL: found.names})
+        features.update({CROWD: ()} if spec.crowds else {})
+    if spec.masks == "instances":
+        features[OBJECT_MASK] = ()
+    if spec.masks == "classes":
+        features[MASK] = found.names
+    return features
+
+
+def _without_target(annotations: Collection[str]) -> str:
+    """Return the name of the shipped schema of a set without targets of images."""
+    names = {OBJECT_MASK: "instances", BOX: "detection", MASK: "segmentation"}
+    return next((name for feature, name in names.items() if feature in annotations), "unlabelled")
 
 
 class PlannedShard(Document):

@@ -19,19 +19,20 @@ from pydantic import BaseModel, ValidationError
 
 from shardprep.dataset import item_table
 from shardprep.dataset.grammar import Count
-from shardprep.dataset.item_table import COLUMNS, REJECTED, WRITTEN
+from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS, REJECTED, WRITTEN
 from shardprep.dataset.manifest import Shard
 from shardprep.profiling import stage
 from shardprep.storage.folder import Written
+from shardprep.writer.chunk import ObjectCounts
 from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from shardprep.catalog.catalog import Item
     from shardprep.source.listing import Skipped
     from shardprep.storage.folder import Folder
-    from shardprep.writer.chunk import EncodedChunk
+    from shardprep.writer.chunk import EncodedChunk, Outcome
     from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
 
@@ -69,8 +70,8 @@ class _Facts(BaseModel):
 class ShardWriter:
     """Writes one shard from its chunks, in plan order; its rows are kept as columns."""
 
-    def __init__(self, folders: Folders, plan: ShardPlan) -> None:
-        """Start the shard file, under a temporary name."""
+    def __init__(self, folders: Folders, plan: ShardPlan, *, is_annotated: bool) -> None:
+        """Start the shard file, under a temporary name; its records may have boxes or masks."""
         self.plan = plan
         self._folders = folders
         self._file = folders.output.new_file(plan.name)
@@ -79,7 +80,8 @@ class ShardWriter:
         self._num_records = 0
         self._num_bytes = 0
         self._num_dark = 0
-        self._tables = [COLUMNS.empty_table()]
+        self._columns = ANNOTATED_COLUMNS if is_annotated else COLUMNS
+        self._tables = [self._columns.empty_table()]
 
     @property
     def is_full(self) -> bool:
@@ -122,7 +124,9 @@ class ShardWriter:
             "original_bytes": [outcome.num_bytes for outcome in outcomes],
             "original_sha256": [outcome.sha256 or None for outcome in outcomes],
         }
-        self._tables.append(pa.Table.from_pydict(columns, schema=COLUMNS))
+        if self._columns is ANNOTATED_COLUMNS:
+            columns |= _annotation_columns(items, outcomes)
+        self._tables.append(pa.Table.from_pydict(columns, schema=self._columns))
         self._num_records += sum(written)
         self._num_bytes += len(chunk.data)
         self._num_dark += sum(outcome.is_dark for outcome in outcomes)
@@ -151,6 +155,26 @@ class ShardWriter:
     def abandon(self) -> None:
         """Remove what is not committed."""
         self._file.abandon()
+
+
+def _annotation_columns(items: Sequence[Item], outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
+    """Return the columns of `item_table.ANNOTATION_COLUMNS`."""
+    nothing = ObjectCounts(None, 0, {}, None)
+    counts = [outcome.objects or nothing for outcome in outcomes]
+    written = [outcome.objects is not None for outcome in outcomes]
+
+    def of_written(values: Iterable[Any]) -> list[Any]:
+        return [value if ok else None for value, ok in zip(values, written, strict=True)]
+
+    return {
+        "num_objects": [None if one.labels is None else len(one.labels) for one in counts],
+        "num_dropped": of_written(sum(one.dropped.values()) for one in counts),
+        "num_clipped": of_written(one.num_clipped for one in counts),
+        "dropped": of_written(list(one.dropped.items()) for one in counts),
+        "object_labels": [one.labels for one in counts],
+        "mask_key": of_written(item.masks[0].key if item.masks else None for item in items),
+        "mask_pixels": [None if one.pixels is None else [*one.pixels.items()] for one in counts],
+    }
 
 
 def _targets(items: Sequence[Item], kind: type) -> list[Any]:
@@ -232,7 +256,8 @@ def _read(state: Folder, name: str) -> tuple[pa.Table, bytes] | None:
         return None
     try:
         file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
-        table = item_table.bounded_table(file, len(data)).cast(COLUMNS.with_metadata(None))
+        table = item_table.bounded_table(file, len(data))
+        table = table.cast(item_table.columns_of(table.schema).with_metadata(None))
         return table, file.schema_arrow.metadata[_FACTS]
     except item_table.UNREADABLE:
         return None

@@ -81,9 +81,9 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
     unlabelled set is not cut: it keeps its split, or is left out where the cut makes a split of
     that name of labelled items, which it would spoil.
     """
-    labelled = [item for item in items if item.target is not None]
+    labelled = [item for item in items if item.is_labelled]
     pool = sorted(labelled or items, key=lambda item: _rank(item.key, seed, b"split"))
-    rest = [item for item in items if item.target is None] if labelled else []
+    rest = [item for item in items if not item.is_labelled] if labelled else []
     if any(item.group or len(item.strata) > 1 for item in pool):
         cut = _cut_together(pool, ratios)
     else:

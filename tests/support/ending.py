@@ -12,6 +12,7 @@ from tests.support.builders import Quiet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardprep.image.annotation import AnnotationSpec
     from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 
 
@@ -41,6 +42,11 @@ class Deadly:
 
     encoder: ChunkEncoder
     key: str
+
+    @property
+    def annotations(self) -> AnnotationSpec | None:
+        """The form of boxes and masks."""
+        return self.encoder.annotations
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Encode the task, or die."""

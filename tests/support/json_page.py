@@ -89,7 +89,11 @@ def _table(of: Any, named: list[Any]) -> str:
 def _keys(of: Any) -> dict[str, Any]:
     """Return the types of an object's keys; the settings of a model are none of them."""
     hints = typing.get_type_hints(of, include_extras=True)
-    return {key: hint for key, hint in hints.items() if key != "model_config"}
+    return {
+        key: hint
+        for key, hint in hints.items()
+        if key != "model_config" and typing.get_origin(hint) is not typing.ClassVar
+    }
 
 
 def _docs(of: Any) -> dict[str, str]:
@@ -157,6 +161,7 @@ def check(value: Any, hint: Any, at: str = "$") -> None:
     elif hint is not Any:
         hints = _keys(hint)
         needed = {k for k, h in hints.items() if typing.get_origin(h) is not typing.NotRequired}
+        needed -= getattr(hint, "sparse_keys", frozenset())
         assert needed <= value.keys() <= hints.keys(), f"{at}: {needed ^ value.keys()}"
         check_each(value, hints, at)
 

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
     from shardprep.writer.engine.job import Engine, Progress, ShardJob
 
-KEYS: dict[str, Any] = {"shards": 4, "size": "32x32"}
+KEYS: dict[str, Any] = {
+    "shards": 4,
+    "size": "32x32",
+    "labels": "prefix",
+    "boxes": "coco",
+    "masks": "coco",
+    "instances": True,
+}
 DEADLY = "train/dog.7.jpg"
 
 

@@ -26,6 +26,7 @@ from shardprep.writer.engine.ray import cluster
 from shardprep.writer.engine.ray.cluster import connected
 from shardprep.writer.engine.ray.preflight import difference, terms
 from shardprep.writer.shard_plan import ShardPlan
+from tests.support.annotated_sources import outlined
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.ending import Deadly
 from tests.support.imports import loaded
@@ -105,8 +106,8 @@ def ended(process: subprocess.Popen[str], code: int = 0) -> str:
 
 @pytest.mark.thorough
 def test_shards_and_manifest_are_those_of_one_machine(cluster: RayCluster, tmp_path: Path) -> None:
-    """Also of a set in which an image ends whatever process decodes it."""
-    source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
+    """With labels, boxes and masks; also where an image ends whatever process decodes it."""
+    source = write(tmp_path / "pets.zip", zip_bytes(outlined(animals(40))))
     command = cluster.inside(
         sys.executable, "-m", "tests.support.ray_driver", cluster.address, tmp_path
     )

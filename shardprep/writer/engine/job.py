@@ -53,6 +53,10 @@ class ShardJob:
             yield ChunkTask(shard.name, start, items)
             start += len(items)
 
+    def writer(self, shard: ShardPlan) -> ShardWriter:
+        """Return the writer of a shard."""
+        return ShardWriter(self.folders, shard, is_annotated=self.encoder.annotations is not None)
+
 
 class Progress(NamedTuple):
     """Items that are done, written or rejected."""
@@ -83,7 +87,7 @@ def by_chunks(run: ChunkRunner) -> Engine:
             _commits() as commit,
         ):
             for shard in shards:
-                writer = ShardWriter(job.folders, shard)
+                writer = job.writer(shard)
                 yield from _filled(writer, found)
                 commit(writer)
 
@@ -94,7 +98,7 @@ def write_shard(
     job: ShardJob, shard: ShardPlan, encoded: Iterator[EncodedChunk]
 ) -> Iterator[Progress]:
     """Write one shard from the next chunks of an iterator, which are its own."""
-    writer = ShardWriter(job.folders, shard)
+    writer = job.writer(shard)
     yield from _filled(writer, encoded)
     stage("write")(writer.commit)()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, inventory, is_own, read_schema
-from shardprep.dataset.item_table import COLUMNS, read_items, rows_by_shard
+from shardprep.dataset.item_table import columns_of, read_items, rows_by_shard
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.errors import BuildError, ShardprepError, some_of
 from shardprep.storage.regular_file import sha256_of
@@ -61,10 +61,12 @@ class DamagedDataset:
             workspace.adopt(name, "", name)
         if self.items is None:
             return
-        rows, shards = rows_by_shard(read_items(self.items, COLUMNS.names)), self.manifest.shards
+        items = read_items(self.items)
+        rows, shards = rows_by_shard(items), self.manifest.shards
 
         def take(name: str) -> None:
-            table = pa.Table.from_pydict(rows[name].to_pydict(), schema=COLUMNS)
+            columns = rows[name].to_pydict()
+            table = pa.Table.from_pydict(columns, schema=columns_of(items.schema))
             mark = workspace.adopt(*self.intact[name], name)
             write_receipt(workspace.state, Receipt(shards[name], mark, table))
 

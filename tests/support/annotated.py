@@ -1,0 +1,227 @@
+"""Datasets with boxes and masks, made of one without: every shard and document is written anew.
+
+The images show what is annotated: filled rectangles, red ones of class 0 and blue ones of class 1,
+on a grey ground.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from shardprep.dataset import example, tfrecord
+from shardprep.dataset import schema as names
+from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
+from shardprep.dataset.item_table import (
+    ANNOTATED_COLUMNS,
+    SKIPPED,
+    Tally,
+    index_text,
+    read_items,
+    rows_by_shard,
+    with_status,
+    write_items,
+)
+from shardprep.dataset.manifest import MANIFEST_FILE, Shard, load_manifest
+from shardprep.dataset.tfds_metadata import tfds_files
+from shardprep.storage.folder import LocalFolder
+from shardprep.writer.fingerprint import recorded_recipe
+from tests.support.builders import build, encoded, write, write_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
+
+    Mask = np.ndarray[Any, np.dtype[np.uint8]]
+
+CLASSES = ("red", "blue")
+MASK_CLASSES = ("ground", "red", "blue")
+HEIGHT, WIDTH = 48, 64
+_COLOURS = ((220, 30, 30), (30, 30, 220))
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The objects of one image."""
+
+    rectangles: tuple[tuple[int, int, int, int], ...] = ()
+    """Top, left, bottom, right in pixels."""
+    labels: tuple[int, ...] = ()
+    num_clipped: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def boxes(self) -> tuple[float, ...]:
+        """The values of `objects/bbox`."""
+        sides = (HEIGHT, WIDTH, HEIGHT, WIDTH)
+        return tuple(
+            float(np.float32(at / side))
+            for one in self.rectangles
+            for at, side in zip(one, sides, strict=True)
+        )
+
+    def masks(self) -> list[Mask]:
+        """Return the mask of each object, 0 and 1."""
+        found = []
+        for top, left, bottom, right in self.rectangles:
+            mask = np.zeros((HEIGHT, WIDTH), np.uint8)
+            mask[top:bottom, left:right] = 1
+            found.append(mask)
+        return found
+
+    def classes(self) -> Mask:
+        """Return the mask of `MASK_CLASSES`, whose last row belongs to none."""
+        found = np.zeros((HEIGHT, WIDTH), np.uint8)
+        for label, mask in zip(self.labels, self.masks(), strict=True):
+            found[mask == 1] = label + 1
+        found[-1] = 255
+        return found
+
+    def image(self) -> bytes:
+        """Return the image as a PNG."""
+        found = np.full((HEIGHT, WIDTH, 3), 128, np.uint8)
+        for label, mask in zip(self.labels, self.masks(), strict=True):
+            found[mask == 1] = _COLOURS[label]
+        return encoded(Image.fromarray(found), "PNG")
+
+
+def grey_png(mask: np.ndarray[Any, Any]) -> bytes:
+    """Return a mask as a PNG."""
+    return encoded(Image.fromarray(mask), "PNG")
+
+
+MARKED: dict[str, Marked] = {
+    "train/a.png": Marked(((4, 8, 20, 40), (30, 2, 44, 12)), (0, 1), 1, {"zero size": 2}),
+    "train/b.png": Marked(),
+    "train/c.png": Marked(((0, 0, 48, 64),), (1,)),
+    "train/d.png": Marked(((10, 10, 30, 30), (10, 10, 30, 31), (40, 40, 44, 44)), (0, 0, 1)),
+    "train/e.png": Marked(((5, 5, 40, 60),), (0,), 0, {"outside": 1, "zero size": 1}),
+    "test/f.png": Marked(((20, 20, 40, 50),), (1,)),
+    "test/g.png": Marked(),
+}
+"""Key → objects; b and g have none, d two that are nearly the same."""
+
+
+def annotated(
+    place: Path, *features: str, marked: Mapping[str, Marked] = MARKED, **keys: Any
+) -> Path:
+    """Return a dataset with some of the features of `ANNOTATIONS`; `keys` are those of a build."""
+    source = write_folder(place / "source", {key: one.image() for key, one in marked.items()})
+    defaults = {"size": f"{WIDTH}x{HEIGHT}", "format": "png", "labels": "none", "shards": 3}
+    path = build(source, place / "out", name="marked", **{**defaults, **keys}).path
+    return rewritten(path, features, marked)
+
+
+def rewritten(path: Path, features: tuple[str, ...], marked: Mapping[str, Marked]) -> Path:
+    """Add boxes and masks to a dataset; return its folder."""
+    manifest, before = load_manifest(path), read_schema(path)
+    of = {names.BOX_LABEL: CLASSES, names.MASK: MASK_CLASSES}
+    schema = before.filled(
+        before.image_size,
+        before.image.encoding or "png",
+        before.labels,
+        {},
+        {name: of.get(name, ()) for name in features},
+    )
+    items = read_items(path / ITEMS_FILE)
+    rows = rows_by_shard(items)
+    tally = Tally(recorded_recipe(manifest, "-", "-").image_spec)
+    tables = []
+    for split_name, split in manifest.splits.items():
+        for shard in split.shards:
+            table = _write_shard(path, shard, schema, rows[shard.name], marked)
+            data = (path / shard.name).read_bytes()
+            tally.add(
+                shard.model_copy(
+                    update={"num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                ),
+                split_name,
+                table,
+            )
+            tables.append(table)
+    skipped = with_status(items, SKIPPED).to_pylist()
+    tables.append(pa.Table.from_pylist(skipped, schema=ANNOTATED_COLUMNS))
+    write_items(LocalFolder(path), ITEMS_FILE, tables, ANNOTATED_COLUMNS)
+    _write_documents(path, manifest, schema, tally)
+    return path
+
+
+def _write_documents(path: Path, manifest: Manifest, schema: Schema, tally: Tally) -> None:
+    write(path / SCHEMA_FILE, schema.dumps().encode())
+    files = {
+        name: hashlib.sha256((path / name).read_bytes()).hexdigest()
+        for name in (ITEMS_FILE, SCHEMA_FILE)
+    }
+    splits = tally.splits(schema.labels)
+    num_bytes = sum(split.num_bytes for split in splits.values())
+    whole = manifest.model_copy(
+        update={
+            "splits": splits,
+            "totals": manifest.totals.model_copy(update={"num_bytes": num_bytes}),
+            "annotations": tally.annotations(schema),
+            "files": files,
+        }
+    )
+    for name, text in tfds_files(whole, schema).items():
+        write(path / name, text.encode())
+    write(path / MANIFEST_FILE, whole.dumps().encode())
+
+
+def _write_shard(
+    path: Path, shard: Shard, schema: Schema, rows: pa.Table, marked: Mapping[str, Marked]
+) -> pa.Table:
+    """Write a shard and its index; return its rows."""
+    with (path / shard.name).open("rb") as file:
+        records = [example.decode(one.payload) for one in tfrecord.read_records(file, shard.name)]
+    found, data = rows.to_pylist(), bytearray()
+    for row, features in zip(found, records, strict=True):
+        one = marked[row["key"]]
+        framed = tfrecord.frame(schema.encode({**_plain(features), **values_of(one)}))
+        row.update(offset=len(data), length=len(framed), **_row(one, schema))
+        data += framed
+    write(path / shard.name, bytes(data))
+    table = pa.Table.from_pylist(found, schema=ANNOTATED_COLUMNS)
+    write(path / index_name(shard.name), index_text(table).encode())
+    return table
+
+
+def _plain(features: Mapping[str, list[Any]]) -> dict[str, Any]:
+    return {
+        name: tuple(values) if name == names.LABELS else values[0]
+        for name, values in features.items()
+    }
+
+
+def values_of(one: Marked) -> dict[str, Any]:
+    """Return the values of the features of an image's objects and masks."""
+    return {
+        names.BOX: one.boxes,
+        names.BOX_LABEL: one.labels,
+        names.CROWD: tuple(label for label in one.labels),
+        names.OBJECT_MASK: tuple(grey_png(mask) for mask in one.masks()),
+        names.MASK: grey_png(one.classes()),
+    }
+
+
+def _row(one: Marked, schema: Schema) -> dict[str, Any]:
+    has_objects, has_mask = names.BOX in schema.features, names.MASK in schema.features
+    values, counts = np.unique(one.classes(), return_counts=True)
+    return {
+        "num_objects": len(one.labels) if has_objects else None,
+        "num_dropped": sum(one.dropped.values()),
+        "num_clipped": one.num_clipped,
+        "dropped": list(one.dropped.items()),
+        "object_labels": list(one.labels) if has_objects else None,
+        "mask_key": "masks/a.png" if has_mask else None,
+        "mask_pixels": list(zip(values.tolist(), counts.tolist(), strict=True))
+        if has_mask
+        else None,
+    }

@@ -1,0 +1,345 @@
+"""Boxes and masks from source to record, against other programs and against the drawn pixels."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from shardprep.dataset import example, tfrecord
+from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.item_table import read_items
+from shardprep.writer.engine.local import run_chunks
+from tests.support.annotated_sources import outlined
+from tests.support.builders import (
+    SHARED_DATA,
+    build,
+    build_part,
+    encoded,
+    finalize,
+    tree,
+    write_folder,
+)
+from tests.support.command import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BCCD, CAMVID, TASKS = (SHARED_DATA / name for name in ("bccd.zip", "camvid.zip", "tasks.tar"))
+real = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real archives are not here")
+
+
+def records(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the features of every record by its key."""
+    found = {}
+    for path in sorted(folder.glob("*.tfrecord-*")):
+        with path.open("rb") as file:
+            for record in tfrecord.read_records(file, path.name):
+                features: Any = example.decode(record.payload)
+                found[features["image/filename"][0].decode()] = features
+    return found
+
+
+def boxes(features: dict[str, Any]) -> np.ndarray[Any, Any]:
+    return np.array(features["objects/bbox"]).reshape(-1, 4)
+
+
+def png(data: bytes) -> np.ndarray[Any, Any]:
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.mode in ("L", "I;16")
+        return np.array(image)
+
+
+# --- drawn images: any worker, part, engine and moment of death gives the same bytes --------------
+
+
+def drawn(number: int = 24) -> dict[str, bytes]:
+    """Return images in which what COCO's outlines name is bright; every sixth has nothing."""
+    draw = np.random.default_rng(14)
+    images = {
+        f"images/{i}.png": encoded(
+            Image.fromarray(draw.integers(0, 90, (60, 80, 3), np.uint8)), "PNG"
+        )
+        for i in range(number)
+    }
+    found = outlined(images)
+    document = json.loads(found["annotations.json"])
+    for entry in document["images"]:
+        with Image.open(io.BytesIO(images[entry["file_name"]])) as image:
+            pen = ImageDraw.Draw(image)
+            for one in document["annotations"]:
+                if one["image_id"] == entry["id"]:
+                    x, y, width, height = one["bbox"]
+                    pen.rectangle((x, y, x + width - 1, y + height - 1), (255, 255, 255))
+            found[entry["file_name"]] = encoded(image, "PNG")
+    return found
+
+
+KEYS: dict[str, Any] = {
+    "boxes": "coco",
+    "masks": "coco",
+    "instances": True,
+    "size": "40x40",
+    "shards": 3,
+    "name": "cells",
+    "split": "train=0.7,test=0.3",
+}
+
+
+def test_workers_parts_and_a_killed_build_give_the_same_bytes(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "cells", drawn())
+    whole = tree(build(source, tmp_path / "one", **KEYS).path)
+    assert tree(build(source, tmp_path / "two", engine=run_chunks, **KEYS).path) == whole
+    for part in ("2/2", "1/2"):
+        build_part(source, tmp_path / "parts", part, **KEYS)
+    assert tree(finalize(tmp_path / "parts").path) == whole
+
+    flags = [f"--{key}={value}" for key, value in KEYS.items() if key != "instances"]
+    command = [sys.executable, "-m", "shardprep", "build", str(source), "--instances", *flags]
+    with subprocess.Popen(
+        [*command, "--out", str(tmp_path / "killed"), "--workers", "2"],
+        stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        while process.poll() is None:
+            if any((tmp_path / "killed").glob("*/*/cells-*")):
+                os.kill(process.pid, signal.SIGKILL)
+    assert tree(build(source, tmp_path / "killed", **KEYS).path) == whole
+
+
+def test_boxes_and_masks_lie_on_what_was_drawn(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "cells", drawn())
+    for fit in ("pad", "stretch", "within", "none"):
+        size = "none" if fit == "none" else "160x160"
+        keys = {**KEYS, "fit": fit, "size": size, "format": "png"}
+        found = records(build(source, tmp_path / fit, **keys).path)
+        assert len(found) == 24
+        for features in found.values():
+            with Image.open(io.BytesIO(features["image"][0])) as image:
+                bright = np.array(image.convert("L")) > 127
+            height, width = bright.shape
+            union = np.zeros_like(bright)
+            for box, data in zip(boxes(features), features["objects/mask"], strict=True):
+                mask = png(data) == 1
+                union |= mask
+                rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+                edges = (rows[0], columns[0], rows[-1] + 1, columns[-1] + 1)
+                sides = (height, width, height, width)
+                np.testing.assert_allclose(box * sides, edges, atol=1.01)
+            if fit != "pad" and union.any():  # the ground beside a padded image is white
+                both = np.count_nonzero(bright & union) / np.count_nonzero(bright | union)
+                assert both > 0.9
+
+
+def test_what_is_dropped_clipped_or_empty_is_counted(tmp_path: Path) -> None:
+    rows = (
+        "image,xmin,ymin,xmax,ymax,label\n"
+        "0.png,2,2,20,20,cell\n0.png,2,2,20,20,cell\n0.png,5,5,5,9,cell\n"
+        "1.png,70,50,99,99,dust\n1.png,90,70,99,99,dust\n2.png,,,,,\n3.png,1,1,nan,9,cell\n"
+    )
+    members = {key: data for key, data in drawn(5).items() if key.endswith(".png")}
+    source = write_folder(tmp_path / "cells", {**members, "boxes.csv": rows.encode()})
+    box = "csv:boxes.csv:image:xmin,ymin,xmax,ymax:label"
+    done = run("build", source, "--boxes", box, "--name", "cells", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "--max-dropped" in done.stderr
+    result = build(source, tmp_path / "out", boxes=box, name="cells", max_dropped=1.0)
+    counts = result.manifest.annotations["train"]
+    assert counts.objects is not None
+    assert counts.objects.objects == {"cell": 1, "dust": 1}
+    assert counts.num_clipped == 1
+    assert sum(counts.dropped.values()) == 4
+    assert result.manifest.totals.skipped == {"no annotation": 1}
+    table = read_items(result.path / ITEMS_FILE)
+    assert sum(table["num_objects"].drop_null().to_pylist()) == 2
+    assert sum(table["num_dropped"].drop_null().to_pylist()) == 4
+
+
+# --- real sets -----------------------------------------------------------------------------------
+
+
+def of_tfds(archive: zipfile.ZipFile) -> dict[str, list[tuple[float, ...]]]:
+    """Return the boxes as TFDS's own builder makes them (datasets/bccd/bccd_dataset_builder.py)."""
+    found = {}
+    for name in archive.namelist():
+        if not name.endswith(".xml"):
+            continue
+        root = ET.fromstring(archive.read(name))
+        height, width = (float(root.findtext(f"size/{side}", "")) for side in ("height", "width"))
+        rows = []
+        for one in root.findall("object"):
+            side = {
+                edge: float(one.findtext(f"bndbox/{edge}", ""))
+                for edge in ("xmin", "ymin", "xmax", "ymax")
+            }
+            rows.append((
+                one.findtext("name"),
+                min(side["ymin"] / height, 1.0), min(side["xmin"] / width, 1.0),
+                min(side["ymax"] / height, 1.0), min(side["xmax"] / width, 1.0),
+            ))  # fmt: skip
+        found[name.rpartition("/")[2].removesuffix(".xml")] = rows
+    return found  # type: ignore[return-value]
+
+
+@real
+def test_bccd_has_the_boxes_of_tfds_by_voc_and_by_its_table(tmp_path: Path) -> None:
+    with zipfile.ZipFile(BCCD) as archive:
+        expected = of_tfds(archive)
+    voc = build(BCCD, tmp_path / "voc", boxes="voc", fit="none", size="none", format="keep")
+    table = "csv:test.csv:filename:xmin,ymin,xmax,ymax:cell_type"
+    csv_ = build(BCCD, tmp_path / "csv", boxes=table, fit="none", size="none", format="keep")
+    counts = voc.manifest.annotations
+    assert sum(one.objects.num_objects for one in counts.values() if one.objects) == 4886
+    assert [dict(one.dropped) for one in counts.values() if one.dropped] == [{"zero size": 1}] * 2
+    names = voc.path / "objects-label.labels.txt"
+    classes = names.read_text().split()
+    assert classes == ["Platelets", "RBC", "WBC"]
+    found, by_table = records(voc.path), records(csv_.path)
+    assert found.keys() == by_table.keys()
+    for key, features in found.items():
+        sound = [
+            row
+            for row in expected[key.rpartition("/")[2].removesuffix(".jpg")]
+            if row[1] < row[3] and row[2] < row[4]
+        ]
+        assert [classes[label] for label in features["objects/label"]] == [row[0] for row in sound]
+        np.testing.assert_allclose(
+            boxes(features), np.array([row[1:] for row in sound]).reshape(-1, 4), atol=1e-6
+        )
+        one, two = (
+            sorted(zip(each["objects/label"], boxes(each).tolist(), strict=True))
+            for each in (features, by_table[key])
+        )
+        assert one == two
+
+
+@real
+def test_camvid_has_the_masks_of_the_files(tmp_path: Path) -> None:
+    with zipfile.ZipFile(CAMVID) as archive:
+        masks = {
+            name.replace("annot/", "/"): png(archive.read(name))
+            for name in archive.namelist()
+            if "annot/" in name and name.endswith(".png")
+        }
+    both: list[dict[str, Any]] = [
+        {"size": "none", "fit": "none"},
+        {"size": "96x80", "fit": "stretch"},
+    ]
+    for keys in both:
+        result = build(CAMVID, tmp_path / keys["fit"], masks="{dir}annot/{name}", **keys)
+        found = records(result.path)
+        assert len(found) == 60
+        for key, features in found.items():
+            (mask,) = [one for name, one in masks.items() if name.endswith(key)]
+            whole = Image.fromarray(mask)
+            if keys["fit"] == "stretch":
+                whole = whole.resize((96, 80), Image.Resampling.NEAREST)
+            np.testing.assert_array_equal(png(features["segmentation_mask"][0]), np.array(whole))
+    counts = build(CAMVID, tmp_path / "none", masks="{dir}annot/{name}", size="none", fit="none")
+    pixels = [one.masks.pixels for one in counts.manifest.annotations.values() if one.masks]
+    assert sum(one["0"] for one in pixels) == 1576517
+    assert sum(one["11"] for one in pixels) == 350452
+
+
+@real
+def test_nuclei_keep_every_mask_and_every_pixel(tmp_path: Path) -> None:
+    import tarfile
+
+    sources: dict[str, Any] = {}
+    with tarfile.open(TASKS) as archive:
+        for member in archive.getmembers():
+            if match := re.search(r"stage1_train/(\w+)/masks/", member.name):
+                file = archive.extractfile(member) if member.isfile() else None
+                if file is not None:
+                    mask = png(file.read()) > 127
+                    sources.setdefault(match[1], []).append(mask)
+    keys: dict[str, Any] = {"root": "nuclei16", "size": "none", "fit": "none"}
+    result = build(TASKS, tmp_path / "out", masks="{id}/masks/*.png", instances=True, **keys)
+    found = records(result.path)
+    assert len(found) == len(sources)
+    for key, features in found.items():
+        expected = sources[key.split("/")[-3]]
+        masks = [png(data) == 1 for data in features["objects/mask"]]
+        assert len(masks) == len(expected)
+        np.testing.assert_array_equal(np.any(masks, axis=0), np.any(expected, axis=0))
+
+
+@real
+def test_forms_of_the_same_objects_agree(tmp_path: Path) -> None:
+    """YOLO's boxes and polygons, and masks of classes, of forty photos of COCO.
+
+    The set's polygons run through the centres of pixels: boxes are up to 3 px smaller, masks a rim.
+    """
+    plain: dict[str, Any] = {"root": "coco40", "size": "none", "fit": "none", "format": "keep"}
+    outlines = "yolo:instance_segmentation/config.yaml"
+    by_boxes = build(TASKS, tmp_path / "b", boxes="yolo:object_detection/config.yaml", **plain)
+    by_outlines = build(
+        TASKS, tmp_path / "p", boxes=outlines, masks=outlines, instances=True, **plain
+    )
+    by_masks = build(
+        TASKS, tmp_path / "m", masks="semantic_segmentation/masks/train2017/{stem}.png", **plain
+    )
+    found = [records(one.path) for one in (by_boxes, by_outlines, by_masks)]
+    distances, shares = [], []
+    for key, features in found[1].items():
+        masks = [png(data) == 1 for data in features["objects/mask"]]
+        if not masks:
+            continue
+        height, width = masks[0].shape
+        sides = (height, width, height, width)
+        others = boxes(found[0][key]) * sides
+        distances += [
+            np.abs(others - box).max(axis=1).min() for box in boxes(features) * sides if len(others)
+        ]
+        if key in found[2]:
+            classes = png(found[2][key]["segmentation_mask"][0])
+            objects = np.any(masks, axis=0)
+            values = np.unique(classes[objects])
+            things = [value for value in values if np.mean(objects[classes == value]) > 0.5]
+            same = np.isin(classes, things)
+            shares.append(np.count_nonzero(same & objects) / np.count_nonzero(same | objects))
+    assert len(distances) > 200
+    assert np.mean(np.array(distances) <= 3) > 0.9
+    assert len(shares) > 25
+    assert np.median(shares) > 0.96
+
+
+@real
+@pytest.mark.thorough
+def test_tfds_opens_what_is_built(tmp_path: Path) -> None:
+    import tensorflow_datasets as tfds
+
+    folder = build(BCCD, tmp_path / "out", boxes="voc", size="64x64").path
+    builder = tfds.builder_from_directory(str(folder))
+    assert builder.info.features["objects"]["label"].names == ["Platelets", "RBC", "WBC"]
+    number = 0
+    for one in builder.as_dataset("train", shuffle_files=False).as_numpy_iterator():
+        assert one["image"].shape == (64, 64, 3)
+        assert one["objects"]["bbox"].shape == (len(one["objects"]["label"]), 4)
+        number += len(one["objects"]["label"])
+    counts = json.loads((folder / "manifest.json").read_text())["annotations"]["train"]
+    assert number == counts["objects"]["num_objects"]
+    image, objects = next(iter(builder.as_dataset("test", as_supervised=True)))
+    assert image.shape == (64, 64, 3)
+    assert set(objects) == {"bbox", "label"}
+
+
+def test_the_table_of_boxes_may_lie_about_nothing() -> None:
+    """The oracle of bccd reads what its table says: as many rows as its XML has objects."""
+    if not BCCD.is_file():
+        pytest.skip("the real archives are not here")
+    with zipfile.ZipFile(BCCD) as archive:
+        (name,) = [one for one in archive.namelist() if one.endswith("test.csv")]
+        rows = list(csv.DictReader(io.StringIO(archive.read(name).decode())))
+        assert len(rows) == sum(map(len, of_tfds(archive).values())) == 4888
