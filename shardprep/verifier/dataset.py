@@ -50,7 +50,11 @@ _WORKER_BYTES = 128 << 20
 """Bytes of shards per process: with fewer, its start takes longer than the reading."""
 _TICK_S = 0.2
 """Seconds between two reports of progress."""
-_ROW_COLUMNS = ("key", "status", "offset", "length", "label", "labels", "target", "text")
+_ROW_COLUMNS = (
+    *("key", "status", "offset", "length", "label", "labels", "target", "text"),
+    *("object_labels", "mask_pixels"),
+)
+"""Columns that the check of a shard needs, as far as a table has them."""
 
 
 def verify_dataset(
@@ -182,7 +186,8 @@ def _task(
     """Return the task to check a file as a shard, which need not be that of its name."""
     table, index = documents.rows.get(shard), None
     if table is not None:
-        table = table.select(_ROW_COLUMNS).take(list(range(len(table))))  # what pickles small
+        names = [name for name in _ROW_COLUMNS if name in table.schema.names]
+        table = table.select(names).take(list(range(len(table))))  # what pickles small
     else:
         text = read_document(documents.folder, index_name(shard))
         index = None if isinstance(text, Problem) else index_rows(text)

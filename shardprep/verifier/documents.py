@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from shardprep.dataset import item_table
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
 from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES, check_size
-from shardprep.dataset.item_table import COLUMNS, WRITTEN, with_status
+from shardprep.dataset.item_table import ANNOTATED_COLUMNS, WRITTEN, columns_of, with_status
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, contradictions, decode_manifest
 from shardprep.dataset.tfds_metadata import DOCUMENTS as TFDS_FILES
 from shardprep.dataset.tfds_metadata import tfds_files
@@ -97,13 +97,15 @@ class Documents:
             return
         self._check_hash(ITEMS_FILE, digest)
         try:
-            table = item_table.read_items(self.folder / ITEMS_FILE, COLUMNS.names)
+            table = item_table.read_items(self.folder / ITEMS_FILE)
         except DatasetError as error:
             self._add("items", ITEMS_FILE, error.what)
             return
         self.rows = item_table.rows_by_shard(table)
+        if columns_of(table.schema) is ANNOTATED_COLUMNS:
+            self.problems += _sum_problems(table)
         if self.manifest is not None:
-            self.problems += _table_problems(self.manifest, table, self.rows)
+            self.problems += _table_problems(self.manifest, self.schema, table, self.rows)
 
     def _check_tfds(self) -> None:
         """Check the files of TensorFlow Datasets; without manifest and schema they are parsed."""
@@ -182,8 +184,22 @@ def index_problem(
     return Problem("index", name, what, number, offset, key)
 
 
+def _sum_problems(table: pa.Table) -> Iterator[Problem]:
+    """Yield the rows whose numbers of objects are not those of the objects that they name."""
+    names = ("key", "num_objects", "object_labels", "num_dropped", "dropped")
+    for key, number, labels, dropped, reasons in zip(
+        *(table[name].to_pylist() for name in names), strict=True
+    ):
+        sums = {"num_objects": (number, labels and len(labels))}
+        sums["num_dropped"] = (dropped, reasons and sum(count or 0 for _, count in reasons))
+        for name, (said, there) in sums.items():
+            if (said or 0) != (there or 0):
+                what = f"says that {name} is {said}, and names {there or 0:,}"
+                yield Problem("items", ITEMS_FILE, what, key=key or "")
+
+
 def _table_problems(
-    manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]
+    manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
 ) -> Iterator[Problem]:
     """Yield the contradictions between all rows, those of each shard, and the manifest.
 
@@ -200,28 +216,34 @@ def _table_problems(
                 what = f"has {count} written rows of one key"
                 yield Problem("items", ITEMS_FILE, what, key=key or "")
     try:
-        counted = _counted(manifest, table, rows)
+        counted = _counted(manifest, schema, table, rows)
     except _UNCOUNTABLE as error:
         what = f"cannot be counted ({str(error).splitlines()[0]})"
         yield Problem("items", ITEMS_FILE, what)
         return
     before, now = (
-        one.model_dump(mode="json", include={"splits", "totals"})
+        one.model_dump(mode="json", include={"splits", "totals", "annotations"})
         for one in (manifest, manifest.model_copy(update=counted))
     )
     for what in differences(before, now):
         yield Problem("items", ITEMS_FILE, f"its rows disagree with the manifest: {what}")
 
 
-def _counted(manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]) -> dict[str, object]:
-    """Return the splits and totals of the manifest, counted from the rows."""
-    tally = item_table.Tally(recorded_recipe(manifest, "-", "-").image_spec)
+def _counted(
+    manifest: Manifest, schema: Schema | None, table: pa.Table, rows: dict[str, pa.Table]
+) -> dict[str, object]:
+    """Return what the manifest counts, counted from the rows.
+
+    Objects and masks are left as they are without a schema, which has their names.
+    """
+    recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(manifest.annotations))
+    tally = item_table.Tally(recipe.image_spec)
     statuses = (WRITTEN, item_table.REJECTED, item_table.SKIPPED)
     if {*table["status"].cast("string").unique().to_pylist()} - {*statuses}:
         raise ValueError(f"a status is none of {', '.join(statuses)}")
     for name, split in manifest.splits.items():
         for shard in split.shards:
-            here = rows.get(shard.name, COLUMNS.empty_table())
+            here = rows.get(shard.name, columns_of(table.schema).empty_table())
             if {*here["split"].cast("string").unique().to_pylist()} - {name}:
                 raise ValueError(f"a row of {shard.name} is of another split than {name}")
             written = with_status(here, WRITTEN)
@@ -237,7 +259,8 @@ def _counted(manifest: Manifest, table: pa.Table, rows: dict[str, pa.Table]) -> 
     skipped = with_status(table, item_table.SKIPPED)
     known = sorted(manifest.totals.skipped, key=len, reverse=True)
     reasons = Counter(_reason(text or "", known) for text in skipped["reason"].to_pylist())
-    return {"splits": tally.splits(manifest.labels.names), "totals": tally.totals(reasons)}
+    counted = {"splits": tally.splits(manifest.labels.names), "totals": tally.totals(reasons)}
+    return {**counted, **({"annotations": tally.annotations(schema)} if schema else {})}
 
 
 def _reason(text: str, known: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -17,6 +17,8 @@ from shardprep.dataset.example_layout import Layout
 from shardprep.dataset.item_table import WRITTEN, with_status
 from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, LABEL, LABELS, TARGET, TEXT, WIDTH
 from shardprep.errors import RecordError
+from shardprep.verifier.annotations import AnnotationCheck, AnnotationRow
+from shardprep.verifier.problem import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from shardprep.dataset.example_layout import Features
     from shardprep.dataset.schema import Feature, Schema
     from shardprep.image.spec import Encoding
-    from shardprep.verifier.problem import Kind
 
 _JPEG = b"\xff\xd8\xff"
 _PNG, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
@@ -44,6 +45,8 @@ class Rows:
     keys: Sequence[str] = ()
     targets: Sequence[object] = ()
     """Targets as in the records: class index, list of indices, float32 or UTF-8 bytes."""
+    annotations: Sequence[AnnotationRow] = ()
+    """Facts on their objects and masks, where there are some."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -61,6 +64,7 @@ def written_rows(table: pa.Table, target: str | None) -> Rows:
         _whole(table["length"]),
         [key or "" for key in table["key"].to_pylist()],
         _targets(table, target) if target else (),
+        _annotations(table) if "object_labels" in table.schema.names else (),
     )
 
 
@@ -78,6 +82,14 @@ def _whole(column: pa.ChunkedArray) -> list[int]:
     return pc.fill_null(column, -1).to_numpy().tolist()  # type: ignore[no-any-return]
 
 
+def _annotations(table: pa.Table) -> list[AnnotationRow]:
+    labels, pixels = table["object_labels"].to_pylist(), table["mask_pixels"].to_pylist()
+    return [
+        AnnotationRow(one, None if counts is None else dict(counts))
+        for one, counts in zip(labels, pixels, strict=True)
+    ]
+
+
 def _targets(table: pa.Table, target: str) -> Sequence[object]:
     values = table[target].to_pylist()
     if target == LABEL:
@@ -90,13 +102,6 @@ def _targets(table: pa.Table, target: str) -> Sequence[object]:
     return [(value or "").encode() for value in values] if target == TEXT else ()
 
 
-class Fault(NamedTuple):
-    """One fault of a record."""
-
-    kind: Kind
-    what: str
-
-
 class ExampleCheck:
     """Checks records against the schema of a dataset."""
 
@@ -104,8 +109,16 @@ class ExampleCheck:
         """Without a schema, a record must be any Example; `decode`: decode images too."""
         self.target = schema.target if schema else None
         self._decode = decode
-        self._features = dict(schema.features) if schema else {}
-        dtypes = {name: one.dtype for name, one in self._features.items()}
+        dtypes = schema.dtypes if schema else {}
+        self._names = frozenset(dtypes)
+        annotated = schema.annotations if schema else {}
+        self._annotations = AnnotationCheck(annotated, decode)
+        self._features = {
+            name: one
+            for name, one in (schema.features.items() if schema else ())
+            if name not in annotated
+        }
+        self._size = schema.image_size if schema else None
         self._layout = Layout(dtypes, dtypes)
         self._num_classes = len(schema.labels) if schema else 0
 
@@ -129,21 +142,26 @@ class ExampleCheck:
                 yield Fault(fault.kind, f"{name}: {fault.what}")
             else:
                 sound[name] = values if feature.kind == "labels" else values[0]
-        for name in sorted(features.keys() - self._features.keys()):
+        for name in sorted(features.keys() - self._names):
             yield Fault("example", f"has a feature {name!r} that the schema does not name")
-        yield from self._image_faults(sound)
+        size = _size(sound)
+        yield from self._image_faults(sound, size)
+        row = None
         if rows is not None and record is not None and record < len(rows.keys):
             yield from _row_faults(sound, self.target, rows, record)
+            row = rows.annotations[record] if rows.annotations else None
+        if self._annotations.features:
+            yield from self._annotations.faults(features, size or self._size, row)
 
-    def _image_faults(self, sound: Mapping[str, object]) -> Iterator[Fault]:
+    def _image_faults(
+        self, sound: Mapping[str, object], size: tuple[int, int] | None
+    ) -> Iterator[Fault]:
         image = self._features[IMAGE]
-        height, width = sound.get(HEIGHT), sound.get(WIDTH)
         for name, wanted in zip((HEIGHT, WIDTH), image.shape, strict=False):
             side = sound.get(name)
             if isinstance(side, int) and (side < 1 or wanted not in (None, side)):
                 what = f"{name}: is {side}, the schema says {wanted or '1 or more'}"
                 yield Fault("example", what)
-        size = (height, width) if isinstance(height, int) and isinstance(width, int) else None
         data = sound.get(IMAGE)
         if isinstance(data, bytes):
             what = _outer_fault(data, image, size)
@@ -151,6 +169,12 @@ class ExampleCheck:
                 what = _pixel_fault(data, image, size)
             if what:
                 yield Fault("image", f"the image {what}")
+
+
+def _size(sound: Mapping[str, object]) -> tuple[int, int] | None:
+    """Return the height and width in pixels that a record says of its image."""
+    height, width = sound.get(HEIGHT), sound.get(WIDTH)
+    return (height, width) if isinstance(height, int) and isinstance(width, int) else None
 
 
 def key_of(features: Features) -> str:

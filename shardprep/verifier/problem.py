@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shardprep.writer.workspace.damaged import IntactShard
 
 _FileKind = Literal["unreadable", "missing", "extra", "misplaced", "size", "hash", "count"]
-_RecordKind = Literal["cut", "damaged", "example", "label", "image"]
+_RecordKind = Literal["cut", "damaged", "example", "label", "image", "objects", "mask"]
 _DocumentKind = Literal["items", "index", "schema", "tfds", "manifest"]
 Kind = Literal[_FileKind, _RecordKind, _DocumentKind]
 """Kind of a problem; `MEANINGS` describes each."""
@@ -31,12 +31,21 @@ MEANINGS: Mapping[Kind, str] = {
     "example": "records that break the schema",
     "label": "labels that no class has",
     "image": "images that do not decode to what the schema says",
+    "objects": "boxes or flags that cannot be, or not of as many objects",
+    "mask": "masks that are no PNG of what the schema says",
     "items": "items.parquet disagrees with the shards or the manifest",
     "index": "an index disagrees with its shard",
     "schema": "schema.json is no schema, or not that of the shards",
     "tfds": "files by which TensorFlow Datasets opens the folder",
     "manifest": "the manifest is damaged or contradicts itself",
 }
+
+
+class Fault(NamedTuple):
+    """One fault of a record."""
+
+    kind: Kind
+    what: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardprep.dataset import tfrecord
 from shardprep.dataset.tfrecord import HEADER_BYTES, Record
 from shardprep.errors import RecordError
-from shardprep.verifier.examples import Fault, key_of
-from shardprep.verifier.problem import Problem
+from shardprep.verifier.examples import key_of
+from shardprep.verifier.problem import Fault, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,8 +19,8 @@ from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import RecordError
 from shardprep.storage import objects
 from shardprep.storage.regular_file import open_regular, regular_size
-from shardprep.verifier.examples import Fault, key_of, written_rows
-from shardprep.verifier.problem import Problem, hash_problem
+from shardprep.verifier.examples import key_of, written_rows
+from shardprep.verifier.problem import Fault, Problem, hash_problem
 from shardprep.verifier.salvage import Found, Search
 
 if TYPE_CHECKING:
