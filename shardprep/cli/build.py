@@ -170,6 +170,11 @@ def _show_plan(recipe: Recipe, part: Part | None, *, as_json: bool) -> None:
             skipped=dict(Counter(one.reason for one in plan.skipped)),
             estimated_bytes=plan.estimated_bytes,
         )
+        if plan.annotations is not None:
+            summary["annotations_from"] = plan.annotations.how
+            summary["object_classes"] = list(plan.annotations.names)
+            summary["num_objects"] = plan.annotations.num_objects
+            summary["num_masks"] = sum(len(i.masks) for shard in plan.shards for i in shard.items)
         if part is not None:
             summary["part"], summary["num_all_shards"] = str(part), num_all_shards
         print_json(summary)

@@ -81,11 +81,19 @@ def _print(terminal: Terminal, survey: Survey) -> None:
         terminal.entry("twice", f"{survey.num_doubles:,} images; --dedup leaves them out")
     if survey.rules:
         terminal.print(_rule_table(survey))
+    _print_found(terminal, survey)
+
+
+def _print_found(terminal: Terminal, survey: Survey) -> None:
+    """Print boxes, masks and classes that were found, and remarks."""
+    for sign in survey.annotations:
+        mark = " *" if sign is survey.taken else ""
+        terminal.entry(sign.key, f"{sign.flag}{mark} ({sign.how})")
     if survey.classes:
         shown = [f"{name} ({count:,})" for name, count in list(survey.classes.items())[:6]]
         more = f", … {len(survey.classes):,} classes" if len(survey.classes) > 6 else ""
         terminal.entry("classes", ", ".join(shown) + more)
-    elif survey.target == "none":
+    elif survey.target == "none" and survey.taken is None:
         terminal.entry("classes", "none found: say where labels are in shardprep.toml")
     for line in survey.findings:
         terminal.entry("note", line)

@@ -70,7 +70,15 @@ class PlanJson(TypedDict):
     labels_from: str
     """Rule that found the labels, in words."""
     num_rows_without_image: int
-    """Rows of the label table for which the source has no image."""
+    """Rows of the label table, and images in annotations, that the source does not have."""
+    annotations_from: NotRequired[str]
+    """With boxes or masks: their formats, in words."""
+    object_classes: NotRequired[list[str]]
+    """With boxes or masks: class names of objects and of the values of masks."""
+    num_objects: NotRequired[dict[str, int]]
+    """With boxes or masks: objects by class, as far as they are known."""
+    num_masks: NotRequired[int]
+    """With boxes or masks: mask files."""
     skipped: dict[str, int]
     """Inputs left out, by reason."""
     estimated_bytes: int

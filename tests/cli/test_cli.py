@@ -172,7 +172,7 @@ USAGE: dict[str, tuple[tuple[Any, ...], str]] = {
     "no source": (("build",), "shardprep sample"),
     "a bad size": (("build", "pets.zip", "--size", "big"), "'big' is not WIDTHxHEIGHT"),
     "a size of nothing": (("build", "pets.zip", "--size", "0x5"), "must have sides of 1 to"),
-    "a bad fit": (("build", "pets.zip", "--fit", "tall"), "'tall' is not one of crop, pad"),
+    "a bad fit": (("build", "pets.zip", "--fit", "tall"), "'tall' is not one of auto, crop, pad"),
     "a bad format": (("build", "pets.zip", "--format", "bmp"), "'bmp' is not one of jpeg, png"),
     "a bad quality": (("build", "pets.zip", "--quality", "0"), "quality: "),
     "a bad name": (("build", "pets.zip", "--name", "My Set"), "lower-case letters"),

@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from shardprep import profiling
+from shardprep.cli.display.annotations import print_annotation_tables, print_annotations
 from shardprep.cli.display.console import counts_line, plain_table
 from shardprep.cli.streams import console, picked, print_json
 from shardprep.dataset.describe import LACKING, MOST_EXAMPLES, Example, Examples, read_examples
 from shardprep.dataset.folder import read_schema
-from shardprep.dataset.schema import LABEL, PROVIDED
+from shardprep.dataset.object_facts import measure_objects
+from shardprep.dataset.schema import BOX, LABEL, PROVIDED
 from shardprep.storage.space import megabytes
+from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rich.table import Table
 
+    from shardprep.catalog.annotations.annotate import AnnotationFacts
     from shardprep.cli.display.console import Terminal
     from shardprep.dataset.describe import Facts
     from shardprep.dataset.manifest import Manifest
@@ -47,10 +51,13 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
     for split in dict.fromkeys(shard.split for shard in plan.shards):
         shards = [shard for shard in plan.shards if shard.split == split]
         members = [item for shard in shards for item in shard.items]
-        labelled = sum(item.target is not None for item in members)
+        labelled = sum(item.is_labelled for item in members)
         table.add_row(split, f"{len(members):,}", f"{len(shards):,}", f"{labelled:,}")
     terminal.print(table)
-    _print_labels(terminal, plan.schema.labels, plan.labels_from, plan.schema.target)
+    if plan.annotations is not None:
+        _print_annotations(terminal, plan.annotations)
+    if plan.annotations is None or plan.schema.target:
+        _print_labels(terminal, plan.schema.labels, plan.labels_from, plan.schema.target)
     for line in plan.findings:
         terminal.entry("note", line)
     terminal.entry("images", image_line(plan.schema))
@@ -79,7 +86,12 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     terminal, manifest, schema = console(), result.manifest, read_schema(result.path)
     terminal.heading(result.location, _IS_THERE if result.was_there else "")
     terminal.print(_split_table(manifest))
-    _print_labels(terminal, manifest.labels.names, manifest.labels.found_by, schema.target)
+    names = manifest.labels.names or schema.annotation_labels
+    _print_labels(terminal, names, manifest.labels.found_by, schema.target)
+    if manifest.annotations:
+        is_here = not is_url(result.location)
+        boxes = measure_objects(result.path, manifest, schema) if is_here else None
+        print_annotations(terminal, manifest, boxes)
     terminal.entry("images", image_line(schema))
     _print_own_sizes(terminal, schema)
     _print_inputs(terminal, manifest, read_examples(result.path))
@@ -139,6 +151,12 @@ def print_facts(terminal: Terminal, facts: Facts) -> None:
         terminal.print(_class_table(manifest, one_label=facts.schema.target == LABEL))
     elif facts.schema.target:
         _print_target(terminal, facts)
+    if manifest.annotations:
+        print_annotation_tables(terminal, manifest)
+        print_annotations(terminal, manifest, facts.boxes)
+        if facts.boxes is None and BOX in facts.schema.features:
+            text = "sizes are measured in a copy: shardprep fetch brings the dataset here"
+            terminal.entry("boxes", text, style="dim")
     columns = [name for name in facts.schema.features if name not in PROVIDED]
     if columns:
         terminal.entry("columns", ", ".join(columns))
@@ -262,10 +280,29 @@ def _print_labels(
     terminal.entry("labels", f"{shown}{several} (by {found_by})")
 
 
+def _print_annotations(terminal: Terminal, facts: AnnotationFacts) -> None:
+    """Show the boxes and masks of a plan."""
+    spec = facts.spec
+    stored = ["boxes"] if spec.boxes else []
+    stored += {"none": [], "classes": ["masks"], "instances": []}[spec.masks]
+    shown = [f"{i} {name}" for i, name in enumerate(facts.names[:_NAMED_CLASSES])]
+    if len(facts.names) > _NAMED_CLASSES:
+        shown.append(f"… {len(facts.names):,} classes")
+    title = "instances" if spec.masks == "instances" else " and ".join(stored)
+    terminal.entry(title, f"{', '.join(shown)} (by {facts.how})")
+    if total := sum(facts.num_objects.values()):
+        counts = {name: f"{count:,} {name}" for name, count in facts.num_objects.items()}
+        some = ", ".join(list(counts.values())[:_NAMED_CLASSES])
+        more = f"; {facts.num_background:,} images without any" if facts.num_background else ""
+        terminal.entry("objects", f"{total:,}: {some}{more}")
+    if facts.dropped:
+        terminal.entry("dropped", counts_line(facts.dropped))
+
+
 def _print_missing(terminal: Terminal, number: int, ids: Sequence[str]) -> None:
     if number:
         shown = ", ".join(ids[:2])
-        terminal.entry("no image", f"{number:,} rows of the label table, such as {shown}")
+        terminal.entry("no image", f"{number:,} labels or annotations, such as {shown}")
 
 
 def _print_sizes(terminal: Terminal, manifest: Manifest) -> None:
