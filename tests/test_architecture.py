@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "dataset": "image storage errors",
     "source": "image storage profiling errors",
     "recipe": "source dataset image storage errors",
-    "catalog": "recipe source dataset storage errors",
+    "catalog": "recipe source dataset image storage errors",
     "reader": "dataset storage machine errors",
     "writer": "catalog recipe source dataset image storage profiling errors",
     "verifier": "writer catalog dataset image storage errors",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from shardprep.dataset.item_table import COLUMNS
+from shardprep.dataset.item_table import ANNOTATION_COLUMNS, COLUMNS
 from shardprep.dataset.schema import PROVIDED, shipped_schemas
 from shardprep.image.process import RejectionKind
 from shardprep.verifier.problem import MEANINGS, Kind
@@ -107,6 +107,7 @@ def test_format_names_the_columns_of_items() -> None:
         *COLUMNS.names[: COLUMNS.names.index("original_width")],
         "original_width", "original_height", "original_format", "original_bytes",
         "original_sha256",
+        *ANNOTATION_COLUMNS.names,
     ]  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from shardprep.dataset.schema import TargetKind
 from shardprep.errors import RecipeError
+from shardprep.image.annotation import Frame, RunOrder
 from shardprep.image.spec import Fit, Format, ImageSpec, Truncated
 from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
 from shardprep.recipe.recipe import make_recipe, stored_recipe
@@ -100,7 +101,10 @@ def test_every_help_is_a_sentence() -> None:
 
 
 def test_the_help_names_every_choice() -> None:
-    choices = {"fit": Fit, "format": Format, "truncated": Truncated, "target": TargetKind}
+    choices = {
+        "fit": Fit, "format": Format, "truncated": Truncated, "target": TargetKind,
+        "annotated": Frame, "rle": RunOrder,
+    }  # fmt: skip
     assert all(word in BUILD_OPTIONS["depth_range"].help for word in ("full", "auto", "MIN,MAX"))
     for name, kind in choices.items():
         words = set(re.findall(r"\w+", BUILD_OPTIONS[name].help))
@@ -122,9 +126,37 @@ def test_the_fingerprint_has_the_options_that_shape_bytes_and_gives_the_recipe_b
     assert options["depth_range"] == [-1000.0, 4095.5]
     left_out = {
         "source", "out", "name", "version", "timeout", "max_rejected", "max_members",
-        "max_unpacked", "max_depth",
+        "max_unpacked", "max_depth", "max_dropped",
     }  # fmt: skip
     assert [*options] == [name for name in BUILD_OPTIONS if name not in left_out]
     assert stored_recipe({**options, "source": "y"}).fingerprint_options() == options
     with pytest.raises(RecipeError):
         stored_recipe({**options, "source": "y", "blur": 1})
+
+
+@pytest.mark.parametrize(
+    ("keys", "fit"),
+    [
+        ({}, "auto"),
+        ({"labels": "folder"}, "crop"),
+        ({"boxes": "none"}, "crop"),
+        ({"boxes": "voc"}, "pad"),
+        ({"masks": "masks/{stem}.png"}, "pad"),
+        ({"boxes": "voc", "fit": "crop"}, "crop"),
+        ({"boxes": "voc", "fit": "auto"}, "pad"),
+        ({"boxes": "voc", "size": "none"}, "none"),
+        ({"boxes": "voc", "format": "keep"}, "none"),
+    ],
+)
+def test_images_with_boxes_or_masks_are_padded_unless_a_fit_is_asked_for(
+    keys: dict[str, Any], fit: str
+) -> None:
+    recipe = make_recipe({"source": "x.zip", **keys}, "t")
+    assert recipe.fit == fit
+    assert stored_recipe({**recipe.fingerprint_options(), "source": "x.zip"}).fit == fit
+
+
+def test_where_the_source_decides_the_fit_follows_what_it_has() -> None:
+    recipe = make_recipe({"source": "x.zip"}, "t")
+    assert recipe.settled(annotated=True).image_spec.fit == "pad"
+    assert recipe.settled(annotated=False).image_spec.fit == recipe.image_spec.fit == "crop"

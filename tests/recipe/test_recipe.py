@@ -58,7 +58,7 @@ WRONG = {
     "name": ("Pets", "'Pets' must be lower-case letters, digits and _, a letter first"),
     "shards": (0, "0 is not a whole number from 1 to 99,999"),
     "size": (6.4, "6.4 is not WIDTHxHEIGHT, such as 224x224, or none"),
-    "fit": ("zoom", "'zoom' is not one of crop, pad, stretch, within, none"),
+    "fit": ("zoom", "'zoom' is not one of auto, crop, pad, stretch, within, none"),
     "quality": ("best", "'best' is not a whole number from 1 to 100"),
     "background": ("²,1,1", "'²,1,1' is not white, black, grey, #RRGGBB or R,G,B"),
     "depth_range": ("4095,0", "'4095,0' is not full, auto or MIN,MAX, such as 0,4095"),
@@ -90,7 +90,7 @@ def test_problems_of_both_origins_each_name_their_own() -> None:
     keys = {"version": "abc", "quality": 0, "fit": "zoom"}
     assert said_of(keys, ("version",)) == (
         "--version: 'abc' must be three numbers, such as 1.0.0; "
-        "shardprep.toml: fit: 'zoom' is not one of crop, pad, stretch, within, none; "
+        "shardprep.toml: fit: 'zoom' is not one of auto, crop, pad, stretch, within, none; "
         "quality: 0 is not a whole number from 1 to 100"
     )
 
