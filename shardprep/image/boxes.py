@@ -22,6 +22,8 @@ Reason = Literal[
     "no outline",
 ]  # fmt: skip
 """Fate of an object: "" for a stored one, else the reason for which it is dropped."""
+SHORTFALLS = ("cut away", "too small")
+"""Reasons that are no fault of the source: the stored image has too few pixels of the object."""
 _CODES: dict[Reason, int] = {reason: code for code, reason in enumerate(get_args(Reason))}
 
 _TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
@@ -88,11 +90,12 @@ class Boxes:
         height, width = size
         edges = (width, height, width, height)
         clipped = np.minimum(np.maximum(boxes, 0.0), edges)
-        if not (clipped[:, 2:] > clipped[:, :2]).all():  # NaN is not either
+        is_inside = (clipped == boxes).all()  # NaN is not
+        if not (is_inside and (clipped[:, 2:] > clipped[:, :2]).all()):
             self.drop(_any(~np.isfinite(boxes)), "not finite")
             self.drop(_any(boxes[:, 2:] <= boxes[:, :2]), "zero size")
             self.drop(_any(clipped[:, 2:] <= clipped[:, :2]), "outside")
-        if not (clipped == boxes).all():
+        if not is_inside:
             sides = placement.frame_size(frame)[::-1] * 2
             tolerance = [
                 edge * max(_TOLERANCE, _TOLERANCE_PX / side)

@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from shardprep.catalog.annotations.naming import NOT_ASKED_FOR
 from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.errors import BuildError, DatasetError, some_of
+from shardprep.image.boxes import SHORTFALLS
 from shardprep.profiling import stage
 from shardprep.writer.plan import read_outline
 from shardprep.writer.shard import read_receipt, read_skipped, written_receipt
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
 _MANY = 0.9
 """Share of the images of a split, above which that they are dark is worth a warning."""
+_NO_FAULTS = (*SHORTFALLS, NOT_ASKED_FOR)
+"""Reasons to drop an object that are no fault of the source."""
 _log = logging.getLogger("shardprep")
 _NUM_THREADS = 16
 """Number of threads that wait for object storage."""
@@ -155,6 +159,7 @@ def complete(
         manifest = _write_documents(folders, outline).signed()
         if expected is None:
             _check_rejections(workspace, folders, manifest, outline.max_rejected)
+            _check_dropped(folders, manifest, outline.max_dropped)
         else:  # it was published with as many rejections before
             _check_same(workspace, manifest, expected)
         if not workspace.is_exclusive:
@@ -281,6 +286,23 @@ def _check_rejections(
             "the work is kept: run again with a higher --max-rejected to accept it",
             manifest=manifest,
             draft=workspace.documents(folders.output),
+        )
+
+
+def _check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
+    """Check that few enough objects are bad; those that a crop cut away are not."""
+    kept, bad = 0, Counter[str]()
+    for counts in manifest.annotations.values():
+        kept += counts.objects.num_objects if counts.objects else 0
+        bad.update({why: n for why, n in counts.dropped.items() if why not in _NO_FAULTS})
+    total = kept + bad.total()
+    if bad.total() > limit * total:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
+        raise BuildError(
+            str(folders.state),
+            f"{bad.total():,} of {total:,} objects are bad ({bad.total() / total:.1%}), the limit "
+            f"is {limit:.1%}: {reasons}",
+            "the work is kept: run again with a higher --max-dropped to accept it",
         )
 
 

@@ -252,6 +252,8 @@ class Outline(Document):
     """Inputs that never became items, by reason."""
     max_rejected: float = Field(ge=0, le=1)
     """The share of rejected images up to which the dataset may be published."""
+    max_dropped: float = Field(default=1, ge=0, le=1)
+    """The share of bad objects up to which it may be."""
     num_parts: int = Field(ge=1)
     """Number of parts that the build was cut into, by the run that wrote this; 1: not cut."""
 
@@ -292,6 +294,7 @@ def make_outline(
         shards=tuple(PlannedShard(name=one.name, split=one.split) for one in plan.shards),
         skipped=dict(sorted(Counter(one.reason for one in plan.skipped).items())),
         max_rejected=recipe.max_rejected,
+        max_dropped=recipe.max_dropped,
         num_parts=num_parts,
     )
 

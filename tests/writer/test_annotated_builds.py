@@ -21,6 +21,7 @@ from PIL import Image, ImageDraw
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.item_table import read_items
+from shardprep.errors import BuildError
 from shardprep.writer.engine.local import run_chunks
 from tests.support.annotated_sources import outlined
 from tests.support.builders import (
@@ -32,7 +33,6 @@ from tests.support.builders import (
     tree,
     write_folder,
 )
-from tests.support.command import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,24 +146,36 @@ def test_what_is_dropped_clipped_or_empty_is_counted(tmp_path: Path) -> None:
     rows = (
         "image,xmin,ymin,xmax,ymax,label\n"
         "0.png,2,2,20,20,cell\n0.png,2,2,20,20,cell\n0.png,5,5,5,9,cell\n"
-        "1.png,70,50,99,99,dust\n1.png,90,70,99,99,dust\n2.png,,,,,\n3.png,1,1,nan,9,cell\n"
+        "1.png,70,50,99,99,dust\n1.png,90,70,99,99,dust\n2.png,,,,,\n3.png,1,1,inf,9,cell\n"
     )
     members = {key: data for key, data in drawn(5).items() if key.endswith(".png")}
     source = write_folder(tmp_path / "cells", {**members, "boxes.csv": rows.encode()})
     box = "csv:boxes.csv:image:xmin,ymin,xmax,ymax:label"
-    done = run("build", source, "--boxes", box, "--name", "cells", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "--max-dropped" in done.stderr
-    result = build(source, tmp_path / "out", boxes=box, name="cells", max_dropped=1.0)
+    keys: dict[str, Any] = {"boxes": box, "name": "cells"}
+    for share in (0.05, 0.6):
+        with pytest.raises(BuildError, match=r"4 of 6 objects are bad .*, the limit is"):
+            build(source, tmp_path / "out", **keys, max_dropped=share)
+    assert not (tmp_path / "out/cells/1.0.0").exists()
+    result = build(source, tmp_path / "out", **keys, max_dropped=0.7)
     counts = result.manifest.annotations["train"]
     assert counts.objects is not None
     assert counts.objects.objects == {"cell": 1, "dust": 1}
     assert counts.num_clipped == 1
-    assert sum(counts.dropped.values()) == 4
+    reasons = {"not finite": 1, "outside": 1, "repeated": 1, "zero size": 1}
+    assert counts.dropped == reasons
     assert result.manifest.totals.skipped == {"no annotation": 1}
     table = read_items(result.path / ITEMS_FILE)
     assert sum(table["num_objects"].drop_null().to_pylist()) == 2
     assert sum(table["num_dropped"].drop_null().to_pylist()) == 4
+
+
+def test_what_a_crop_cuts_away_is_no_fault(tmp_path: Path) -> None:
+    rows = "image,xmin,ymin,xmax,ymax\n" + "".join(f"{i}.png,0,0,6,60\n" for i in range(4))
+    members = {key: data for key, data in drawn(4).items() if key.endswith(".png")}
+    source = write_folder(tmp_path / "cells", {**members, "boxes.csv": rows.encode()})
+    box = "csv:boxes.csv:image:xmin,ymin,xmax,ymax"
+    result = build(source, tmp_path / "out", boxes=box, fit="crop", size="40x40")
+    assert result.manifest.annotations["train"].dropped == {"cut away": 4}
 
 
 # --- real sets -----------------------------------------------------------------------------------
