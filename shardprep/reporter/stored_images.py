@@ -1,0 +1,76 @@
+"""Stored images by record number, decoded small: for the pixel pass and for the page."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import simplejpeg
+from PIL import Image
+
+from shardprep.dataset import example
+from shardprep.dataset.example_layout import Layout
+from shardprep.dataset.schema import IMAGE
+from shardprep.errors import RecordError
+from shardprep.reader.subset import open_subset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.schema import Schema
+
+    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+_JPEG_START = b"\xff\xd8\xff"
+
+
+class StoredImages:
+    """The images of all splits; a record's number counts through the splits of the manifest."""
+
+    def __init__(self, dataset: Path | RemoteDataset, manifest: Manifest, schema: Schema) -> None:
+        """Open the shards; DatasetError where one is missing or not what the manifest says."""
+        splits = "+".join(name for name, one in manifest.splits.items() if one.num_records)
+        self._records = open_subset(str(dataset), splits).records
+        dtypes = {name: one.dtype for name, one in schema.features.items()}
+        self._layout = Layout(dtypes, (IMAGE,))
+        self._size = schema.image_size if schema.image.encoding == "raw" else None
+
+    def data(self, numbers: Sequence[int]) -> Iterator[bytes | RecordError]:
+        """Yield the stored bytes of the images of some records, or what is wrong with a record."""
+        for number, payload in zip(numbers, self._records.read(np.asarray(numbers)), strict=True):
+            if isinstance(payload, RecordError):
+                yield payload
+                continue
+            try:
+                found = self._layout.find(payload) or example.decode(bytes(payload))
+                values = found.get(IMAGE, [])
+                if len(values) != 1 or isinstance(values[0], (int, float)):
+                    raise ValueError("holds no image")
+                yield bytes(values[0])
+            except (RecordError, ValueError) as error:
+                yield self.damaged(number, error)
+
+    def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
+        """Return an image, uint8[height, width, 3], RGB, at stored size or smaller.
+
+        A JPEG whose sides all stay at `least_side` pixels or more is decoded at a fraction of its
+        size; 0 for the stored size. What a decoder says of bytes that it cannot decode is raised.
+        """
+        if self._size is not None:
+            return np.frombuffer(data, np.uint8).reshape(*self._size, 3)
+        if data.startswith(_JPEG_START):
+            found: Pixels = simplejpeg.decode_jpeg(
+                data, "RGB", min_height=least_side, min_width=least_side
+            )
+            return found
+        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+            return np.asarray(image.convert("RGB"))
+
+    def damaged(self, number: int, error: Exception) -> RecordError:
+        """Return the error of a record whose image cannot be had."""
+        what = error.what if isinstance(error, RecordError) else " ".join(str(error).split())
+        return self._records.damaged(number, f"its image cannot be decoded ({what[:200]})")

@@ -1,0 +1,156 @@
+"""The pass over the pixels: every stored form, damage, the cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from shardprep.dataset.remote import described
+from shardprep.reporter import pixel_pass
+from shardprep.reporter.pixel_pass import Measured, measure, plan_pass
+from shardprep.reporter.stored_images import StoredImages
+from tests.support.builders import build, tree, write, zip_bytes
+from tests.support.planted import file, photo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUMBER = 150
+"""Images, more than a thread takes at a time."""
+
+
+class Told:
+    """A watcher that counts."""
+
+    def __init__(self) -> None:
+        self.total = self.done = 0
+
+    def begin(self, num_images: int) -> None:
+        self.total += num_images
+
+    def measured(self, num_images: int) -> None:
+        self.done += num_images
+
+
+@pytest.fixture(name="cache", autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "pixels"
+
+
+def made(folder: Path, **keys: Any) -> Path:
+    """Build photos with a detail each; return the dataset's folder."""
+    members = {f"{('a', 'b', 'c')[i % 3]}/{i}.png": file(photo(i, 64, 64), "PNG")
+               for i in range(NUMBER)}  # fmt: skip
+    source = write(folder / "photos.zip", zip_bytes(members))
+    return build(source, folder / "out", labels="folder", **keys).path
+
+
+def passed(path: Path, most: int = 10**6, seed: int = 0, told: Told | None = None) -> Measured:
+    """Return the result of a pass over a dataset."""
+    manifest, schema = described(path)
+    labels = np.arange(manifest.totals.num_written) % 3
+    plan = plan_pass(manifest.sha256, labels, most, seed)
+    return measure(plan, lambda: StoredImages(path, manifest, schema), told or Told())
+
+
+@pytest.mark.parametrize("form", ["jpeg", "png", "raw", "keep"])
+def test_each_stored_form_is_measured(tmp_path: Path, form: str) -> None:
+    keys = {"size": "none", "fit": "none"} if form == "keep" else {"size": "64x64"}
+    path, told = made(tmp_path, format=form, **keys), Told()
+    found = passed(path, told=told)
+    assert found.measures["decoded"].all()
+    assert (told.total, told.done) == (NUMBER, NUMBER)
+    manifest, schema = described(path)
+    images = StoredImages(path, manifest, schema)
+    whole = [images.pixels(data) for data in images.data(range(NUMBER)) if isinstance(data, bytes)]
+    stack = np.stack(whole).astype(float)
+    mean, std = found.channels.mean_std()
+    assert mean == pytest.approx(stack.mean(axis=(0, 1, 2)) / 255)
+    assert std == pytest.approx(stack.std(axis=(0, 1, 2)) / 255)
+    own = np.stack([whole[i] for i in range(0, NUMBER, 3)]).mean()
+    assert found.num_tiles == {0: 50, 1: 50, 2: 50}
+    assert (found.tiles[0] / 50).mean() == pytest.approx(own, abs=1)
+
+
+def test_a_sample_is_a_function_of_its_seed(tmp_path: Path) -> None:
+    path = made(tmp_path, size="64x64")
+    whole, one, again, other = (
+        passed(path), passed(path, 40), passed(path, 40), passed(path, 40, seed=1)
+    )  # fmt: skip
+    assert len(one.numbers) == 40
+    assert one.numbers.tolist() == again.numbers.tolist() != other.numbers.tolist()
+    assert (whole.measures[one.numbers] == one.measures).all()
+
+
+def test_a_second_pass_opens_no_shard_and_gives_the_same(tmp_path: Path, cache: Path) -> None:
+    path = made(tmp_path, size="64x64")
+    before = tree(path)
+    found = passed(path)
+    assert tree(path) == before
+    assert [one.suffix for one in cache.iterdir()] == [".npz"]
+    manifest, _ = described(path)
+
+    def none() -> StoredImages:
+        raise AssertionError("a shard is opened")
+
+    plan = plan_pass(manifest.sha256, np.arange(NUMBER) % 3, 10**6, 0)
+    again = measure(plan, none, Told())
+    assert (again.measures == found.measures).all()
+    assert again.num_tiles == found.num_tiles
+    assert all((again.tiles[label] == found.tiles[label]).all() for label in found.tiles)
+    assert again.channels.mean_std() == found.channels.mean_std()
+
+
+def test_what_is_kept_and_damaged_is_made_anew(tmp_path: Path, cache: Path) -> None:
+    path = made(tmp_path, size="64x64")
+    found = passed(path)
+    kept = next(cache.iterdir())
+    for data in (b"", b"PK no zip", kept.read_bytes()[:5000]):
+        kept.write_bytes(data)
+        assert (passed(path).measures == found.measures).all()
+        assert kept.read_bytes() != data
+
+
+def test_a_damaged_record_is_named_and_the_pass_is_not_kept(tmp_path: Path, cache: Path) -> None:
+    """It may be repaired, which does not change the manifest."""
+    path = made(tmp_path, size="64x64", format="png")
+    whole = passed(path)
+    for one in cache.iterdir():
+        one.unlink()
+    shard = next(path.glob("*.tfrecord-*"))
+    data = bytearray(shard.read_bytes())
+    offset, length = map(int, (path / "index" / f"{shard.name}.idx").read_text().split()[14:16])
+    data[offset + length // 2] ^= 1
+    shard.write_bytes(data)
+    found = passed(path)
+    assert found.damaged_numbers == (7,)
+    assert "record 7" in str(found.damaged[0])
+    assert not found.measures["decoded"][7]
+    others = np.delete(np.arange(NUMBER), 7)
+    assert (found.measures[others] == whole.measures[others]).all()
+    assert not list(cache.iterdir())
+
+
+def test_an_interruption_leaves_nothing(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path, size="64x64")
+
+    class Stopping(Told):
+        def measured(self, num_images: int) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        passed(path, told=Stopping())
+    assert not cache.exists() or not list(cache.iterdir())
+
+    def broken(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pixel_pass.np, "savez", broken)
+    with pytest.raises(KeyboardInterrupt):
+        passed(path)
+    assert not list(cache.iterdir())

@@ -1,0 +1,97 @@
+"""Numbers of pixels: against Pillow and plain formulas, and what they are for."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+from shardprep.reporter import pixels as measure
+from shardprep.reporter.near import NEAR_BITS
+from tests.support.planted import photo
+
+TILES = np.stack([photo(seed, measure.TILE, measure.TILE) for seed in range(5)])
+FOUND = measure.measured(TILES)
+
+
+def hash_of(image: Image.Image) -> int:
+    """Return the hash of an image."""
+    tile = measure.tile(np.asarray(image.convert("RGB")))
+    return int(measure.measured(tile[None])["hash"][0])
+
+
+@pytest.mark.parametrize("number", range(len(TILES)))
+def test_tone_is_that_of_the_formulas(number: int) -> None:
+    tile, found = TILES[number].astype(float), FOUND[number]
+    red, green, blue = tile.reshape(-1, 3).T / 255
+    perceived = np.sqrt(0.241 * red**2 + 0.691 * green**2 + 0.068 * blue**2)
+    assert found["brightness"] == pytest.approx(perceived.mean(), abs=1e-4)
+    assert found["darkest"] == pytest.approx(np.percentile(perceived, 5), abs=0.005)
+    assert found["lightest"] == pytest.approx(np.percentile(perceived, 99), abs=0.005)
+    spread = tile.max(axis=2) - tile.min(axis=2)
+    assert found["colour"] == pytest.approx(spread.mean() / 255, abs=1e-4)
+
+
+@pytest.mark.parametrize("number", range(len(TILES)))
+def test_entropy_and_contrast_are_pillow_s(number: int) -> None:
+    grey = Image.fromarray(TILES[number]).convert("L")
+    assert FOUND[number]["entropy"] == pytest.approx(grey.entropy(), abs=0.02)
+    assert FOUND[number]["contrast"] == pytest.approx(np.asarray(grey).std(), abs=0.5)
+
+
+def test_a_hash_is_the_signs_of_low_frequencies() -> None:
+    """By the sum that defines the transform, a frequency at a time."""
+    grey = (TILES[0].astype(int) @ (77, 150, 29)) >> 8
+    size = measure.TILE // 2
+    half = grey.reshape(size, 2, size, 2).sum(axis=(1, 3))
+    at = [math.pi * (2 * i + 1) / (2 * size) for i in range(size)]
+    strengths = [
+        sum(
+            half[y, x] * math.cos(at[y] * down) * math.cos(at[x] * right)
+            for y in range(size)
+            for x in range(size)
+        )
+        for down in range(1, 9)
+        for right in range(1, 9)
+    ]
+    median = float(np.median(strengths))
+    expected = "".join("1" if one > median else "0" for one in strengths)
+    assert f"{FOUND['hash'][0]:064b}" == expected
+
+
+def test_re_encoded_and_resized_copies_have_near_hashes_and_others_have_not() -> None:
+    originals = [Image.fromarray(photo(seed, 200, 260)) for seed in range(30)]
+    hashes = [hash_of(image) for image in originals]
+    for image, own in zip(originals, hashes, strict=True):
+        out = io.BytesIO()
+        image.save(out, "JPEG", quality=30)
+        copies = [Image.open(out), image.resize((130, 100)), image.resize((520, 400))]
+        assert max((hash_of(copy) ^ own).bit_count() for copy in copies) <= NEAR_BITS
+    apart = [(a ^ b).bit_count() for i, a in enumerate(hashes) for b in hashes[:i]]
+    assert min(apart) > NEAR_BITS
+
+
+def test_blur_takes_sharpness_and_mist_does_not() -> None:
+    sharp = Image.fromarray(photo(3, 224, 224))
+    values = [
+        measure.sharpness(np.asarray(sharp.filter(ImageFilter.GaussianBlur(radius))))
+        for radius in (0, 1, 2, 4)
+    ]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] < 0.3 * values[0]
+    misty = (np.asarray(sharp) * 0.3 + 150).astype(np.uint8)
+    assert measure.sharpness(misty) == pytest.approx(values[0], rel=0.15)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 300), (300, 2), (3, 3), (56, 112)])
+def test_images_of_any_size_have_numbers(size: tuple[int, int]) -> None:
+    image = photo(0, *size)
+    assert measure.tile(image).shape == (measure.TILE, measure.TILE, 3)
+    assert math.isfinite(measure.sharpness(image))
+
+
+def test_no_tiles_have_no_numbers() -> None:
+    assert len(measure.measured(TILES[:0])) == 0
