@@ -33,8 +33,8 @@ MAY_IMPORT = {
     "writer": "catalog recipe source dataset image storage profiling errors",
     "verifier": "writer catalog dataset image storage errors",
     "benchmark": "reader dataset machine errors",
-    "reporter": "reader dataset storage machine errors",
-    "cli": "benchmark verifier writer catalog recipe source dataset storage"
+    "reporter": "reader recipe dataset storage machine errors",
+    "cli": "reporter benchmark verifier writer catalog recipe source dataset storage"
     " machine profiling errors",
     "__main__": "cli",
 }

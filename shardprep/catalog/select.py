@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.splits import given_split
-from shardprep.errors import SourceError, shown
+from shardprep.errors import SourceError, printable, shown
 from shardprep.source.extent import MemberError, ZipExtent
 from shardprep.source.listing import Skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Member
@@ -47,8 +47,7 @@ def select(
             wanted = _without(wanted, out, reason, skipped)
     skipped.sort(key=lambda one: one.key)
     if excluded:
-        index = KeyIndex([member.key for member in wanted])
-        listed = {position: "" for text in set(excluded) for position in index.find(text)}
+        listed = dict.fromkeys(_listed([member.key for member in wanted], excluded), "")
         wanted = _without(wanted, listed, "on the exclude list", skipped)
     if recipe.dedup:
         wanted = _without(wanted, _copies(wanted), "a copy of another", skipped)
@@ -69,6 +68,20 @@ def matched(members: Sequence[Member], globs: Sequence[str], option: str) -> lis
     text = "|".join(start + _translated(glob) for glob in globs)
     pattern = Pattern(text, option, " ".join(globs), is_whole=True)
     return globs_match([member.key.lower() for member in members], pattern)
+
+
+def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
+    """Yield the positions of the keys on a list.
+
+    A whole key, also with the escapes that it is printed with, means this one alone; another text
+    is an id, which may be the end of several keys.
+    """
+    index, whole = KeyIndex(keys), {printable(key): i for i, key in enumerate(keys)}
+    for text in set(texts):
+        if printable(text) in whole:
+            yield whole[printable(text)]
+        else:
+            yield from index.find(text)
 
 
 def _translated(glob: str) -> str:

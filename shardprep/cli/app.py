@@ -24,6 +24,7 @@ from shardprep.cli import (
     finalize,
     init,
     inspect,
+    report,
     sample,
     verify,
 )
@@ -184,6 +185,7 @@ _COMMANDS = {
     "finalize": finalize,
     "init": init,
     "inspect": inspect,
+    "report": report,
     "bench": bench,
     "verify": verify,
     "diff": diff,

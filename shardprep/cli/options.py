@@ -67,9 +67,12 @@ def switch(name: str, text: str) -> Any:
     return flag(Option(text), name)
 
 
-def value(text: str, metavar: str, shown: str = "", **settings: Any) -> Any:
-    """Return typer's form of an option of one command; `shown` is its default in words."""
-    return flag(Option(text, metavar=metavar, shown=shown), **settings)
+def value(text: str, metavar: str, shown: str = "", *names: str, **settings: Any) -> Any:
+    """Return typer's form of an option of one command; `shown` is its default in words.
+
+    `names` are its own, where it is not called as its parameter.
+    """
+    return flag(Option(text, metavar=metavar, shown=shown), *names, **settings)
 
 
 def amount(

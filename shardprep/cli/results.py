@@ -13,6 +13,8 @@ from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.manifest import Manifest, Totals
+from shardprep.reporter.finding import Finding
+from shardprep.reporter.quality import Histogram
 from shardprep.verifier.problem import Problem
 
 
@@ -150,6 +152,87 @@ class DiffJson(TypedDict):
     """Each change, by kind, then in the order of the dataset."""
 
 
+class RecordJson(TypedDict):
+    """A record of a dataset."""
+
+    key: str
+    """The item's unique path."""
+    split: str
+    """Split that it is in."""
+    record: int
+    """Number in its split: `reader.Dataset(path, split)[record]`."""
+    target: str
+    """Class names, number or text; "" where there is none."""
+
+
+class CopiesJson(TypedDict):
+    """Images that are copies of each other."""
+
+    kind: Literal["exact", "near"]
+    """Byte for byte, or within a few bits of a perceptual hash."""
+    is_leak: bool
+    """They are in more than one split."""
+    is_conflict: bool
+    """Their targets differ."""
+    bits: tuple[int, ...]
+    """Bits in which the hash of each differs from that of the first; 0 for exact copies."""
+    records: list[RecordJson]
+    """First the one that stays where the others are left out."""
+
+
+class QualityJson(TypedDict):
+    """One property of all images that were looked at."""
+
+    name: str
+    """Kind of finding that it is behind."""
+    what: str
+    """The property in words."""
+    threshold: float
+    """Value beyond which an image is found."""
+    is_below: bool
+    """Images with lower values are found, else those with higher ones."""
+    num_found: int
+    """Images found."""
+    histogram: Histogram
+    """Values of all images."""
+
+
+class ChannelsJson(TypedDict):
+    """Mean and standard deviation of red, green and blue, of pixels in 0..1."""
+
+    num_images: int
+    """Images that they are of, decoded whole."""
+    mean: tuple[float, float, float]
+    """Means."""
+    std: tuple[float, float, float]
+    """Standard deviations."""
+
+
+class ReportJson(TypedDict):
+    """The facts of a report; the page is made of the same."""
+
+    path: str
+    """The page."""
+    name: str
+    """Name of the dataset."""
+    version: str
+    """Version of the dataset."""
+    manifest_sha256: str
+    """SHA-256 of the manifest, as that says it."""
+    num_records: int
+    """Records of the dataset."""
+    num_measured: int
+    """Records whose pixels were looked at."""
+    findings: tuple[Finding, ...]
+    """Findings, those that harm most first."""
+    copies: list[CopiesJson]
+    """Groups of copies: exact ones, then near ones."""
+    qualities: list[QualityJson]
+    """Properties of the images and of their originals."""
+    channels: ChannelsJson | None
+    """Mean and deviation; null where no pixels were looked at."""
+
+
 class DownloadJson(TypedDict):
     """An archive from Kaggle."""
 
@@ -227,6 +310,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "finalize": (BuildJson,),
     "init": (Survey,),
     "inspect": (Facts,),
+    "report": (ReportJson,),
     "bench": (Benchmark,),
     "verify": (VerifyJson,),
     "diff": (DiffJson,),

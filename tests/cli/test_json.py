@@ -19,6 +19,7 @@ from shardprep.cli.results import (
     ErrorJson,
     PartJson,
     PlanJson,
+    ReportJson,
     SampleJson,
     VerifyJson,
 )
@@ -39,6 +40,7 @@ FIRST = "tfrecords/pets/1.0.0/pets-train.tfrecord-00000-of-00002"
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(tmp_path / "pets.zip", zip_bytes({**animals(20), "notes.txt": b"hello"}))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -74,6 +76,8 @@ def test_results_have_every_key_of_their_types_and_no_other(
     said(BuildJson, "finalize")
     assert "profile" in said(BuildJson, "build", "--shards", "2", "--overwrite", "--profile")
     said(Facts, "inspect")
+    assert said(ReportJson, "report")["num_measured"] == 20
+    assert said(ReportJson, "report", "--no-pixels")["channels"] is None
     assert said(VerifyJson, "verify")["problems"] == []
     (here / FIRST).write_bytes((here / FIRST).read_bytes()[:2000])
     before = said(VerifyJson, "verify", code=3)["problems"]
@@ -101,6 +105,7 @@ FAILURES: dict[str, tuple[tuple[str, ...], int]] = {
     "finalize": (("finalize", "nowhere"), 1),
     "init": (("init", "nothing.zip"), 1),
     "inspect": (("inspect", "nowhere"), 1),
+    "report": (("report", "nowhere"), 1),
     "bench": (("bench", "nowhere"), 1),
     "verify": (("verify", "nowhere"), 1),
     "diff": (("diff", "nowhere", "nowhere"), 1),

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from shardprep.dataset.remote import described
-from shardprep.reporter import pixel_pass
 from shardprep.reporter.pixel_pass import Measured, measure, plan_pass
 from shardprep.reporter.stored_images import StoredImages
 from tests.support.builders import build, tree, write, zip_bytes
@@ -141,6 +140,7 @@ def test_an_interruption_leaves_nothing(
 
     class Stopping(Told):
         def measured(self, num_images: int) -> None:
+            del num_images
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -150,7 +150,7 @@ def test_an_interruption_leaves_nothing(
     def broken(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pixel_pass.np, "savez", broken)
+    monkeypatch.setattr(np, "savez", broken)
     with pytest.raises(KeyboardInterrupt):
         passed(path)
     assert not list(cache.iterdir())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +29,8 @@ def photo(seed: int, height: int = SIDE, width: int = SIDE) -> Pixels:
             plane = plane.resize((width, height), Image.Resampling.BICUBIC)
             found[..., i] += strength * np.asarray(plane)
     found += rng.normal(0, 8, (height, width, 1))
-    return np.clip(found, 0, 255).astype(np.uint8)
+    photograph: Pixels = np.clip(found, 0, 255).astype(np.uint8)
+    return photograph
 
 
 def file(image: Pixels, form: str = "JPEG", **options: Any) -> bytes:
@@ -72,8 +72,3 @@ def planted_set(folder: Path, **keys: Any) -> Path:
     source = write(folder / "planted.zip", zip_bytes(planted()))
     keys.setdefault("size", "64x64")
     return build(source, folder / "tfrecords", labels="folder", max_rejected=0.5, **keys).path
-
-
-def stored_image(data: bytes) -> Pixels:
-    """Return the pixels of a file as another program, Pillow, decodes them."""
-    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))

@@ -135,6 +135,37 @@ class BuildProgress(Bar):
         self.move(done, line, rate=rate, rejected=rejected)
 
 
+class ImageProgress(Bar):
+    """A `shardprep.reporter.pixel_pass.Watcher` that shows images a second and time left."""
+
+    def __init__(self, console: Console) -> None:
+        """Count nothing yet."""
+        super().__init__(
+            console,
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]:,.0f} images/s"),
+            TimeRemainingColumn(),
+        )
+        self._total = self._num_done = 0
+
+    def begin(self, num_images: int) -> None:
+        """Start counting."""
+        self._total, self._num_done = num_images, 0
+        self.show("looking at pixels", num_images, 0, rate=0.0)
+
+    def measured(self, num_images: int) -> None:
+        """Count images that are done."""
+        self._num_done += num_images
+        rate = self.rate(self._num_done)
+
+        def line() -> str:
+            left = (self._total - self._num_done) / rate
+            done = f"{self._num_done:,} of {self._total:,} images"
+            return f"{done} looked at, {rate:,.0f} images/s, {left:,.0f} s left"
+
+        self.move(self._num_done, line, rate=rate)
+
+
 class ByteProgress(Bar):
     """A watcher of a download or a check: how many bytes, how fast, time left."""
 

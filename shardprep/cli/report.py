@@ -1,0 +1,170 @@
+"""`shardprep report`: a dataset for the eye, as one HTML page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from shardprep.cli import options as o
+from shardprep.cli.streams import console, print_json
+from shardprep.errors import RecipeError, printable
+
+if TYPE_CHECKING:
+    from shardprep.reporter.copies import Copies
+    from shardprep.reporter.report import Report
+
+EPILOG = (
+    "Examples:\n\nshardprep report --open\n\n"
+    "shardprep report tfrecords/dogs_vs_cats -o dogs.html\n\n"
+    "shardprep report --list near-leaks > near-leaks.csv"
+)
+_STDOUT = "-"
+
+
+def report(
+    dataset: o.Dataset = None,
+    output: Annotated[
+        str | None,
+        o.value("Page to write, - for stdout.", "FILE", "NAME-report.html", "-o", "--output"),
+    ] = None,
+    sample: Annotated[
+        int, o.amount("Images that are looked at, a seeded sample of more.", "N", "100000")
+    ] = 100_000,
+    no_pixels: Annotated[
+        bool, o.switch("--no-pixels", "Look at documents alone: no pictures, no near copies.")
+    ] = False,
+    thumbs: Annotated[
+        int, o.amount("Pictures of each class; 0 for a page without any.", "N", "12", least=0)
+    ] = 12,
+    seed: Annotated[int, o.amount("Seed of samples and pictures.", "N", "0", least=0)] = 0,
+    list_: Annotated[
+        str | None,
+        o.value(
+            "Print the keys of a finding, such as leaks, for build --exclude-list, and write no "
+            "page.",
+            "FINDING",
+            "",
+            "--list",
+        ),
+    ] = None,
+    open_: Annotated[bool, o.switch("--open", "Open the page in a browser.")] = False,
+    store_timeout: o.StoreTimeout = None,
+    as_json: o.Json = False,
+) -> None:
+    """Show a dataset for the eye, as one HTML page: findings, classes, pictures, leaks, quality.
+
+    The page needs no network, holds no path and no time, and is the same for the same dataset.
+    """  # fmt: skip
+    if list_ is not None and (output is not None or as_json or open_):
+        raise RecipeError("--list", "prints keys alone", "leave out --output, --json and --open")
+    if output == _STDOUT and (as_json or open_):
+        raise RecipeError("--output -", "is for a page alone", "leave out --json and --open")
+    page = None if output in (None, _STDOUT) else Path(output or "")
+    if page is not None and not page.parent.is_dir():
+        raise RecipeError("--output", f"there is no folder {page.parent}", "make it first")
+
+    from shardprep.cli.display.progress import ImageProgress
+    from shardprep.cli.resolve import dataset_at
+    from shardprep.reporter.report import Options, check_listed, make_report
+
+    options = Options(
+        sample=sample, has_pixels=not no_pixels, thumbs=0 if list_ else thumbs, seed=seed
+    )
+    if list_ is not None:
+        check_listed(list_)
+    with ImageProgress(console(stderr=True)) as progress:
+        found = make_report(dataset_at(dataset), options, progress)
+    if list_ is not None:
+        _print_keys(found.keys(list_))
+        return
+
+    from shardprep.reporter.page.page import render
+
+    data = render(found)
+    if output == _STDOUT:
+        sys.stdout.write(data.decode("ascii"))
+        return
+
+    from shardprep.storage.atomic_file import write_durably
+
+    page = page or Path(f"{found.contents.manifest.name}-report.html")
+    write_durably(page, data)
+    if as_json:
+        print_json(_json(found, page))
+    else:
+        _print(found, page, len(data))
+    if open_:
+        import webbrowser
+
+        webbrowser.open(page.resolve().as_uri())
+
+
+def _print_keys(keys: tuple[str, ...]) -> None:
+    """Print keys as a CSV of one column, which `--exclude-list` takes."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["key"])
+    writer.writerows([printable(key)] for key in keys)
+    sys.stdout.write(out.getvalue())
+
+
+def _print(found: Report, page: Path, num_bytes: int) -> None:
+    from shardprep.storage.space import megabytes
+
+    terminal = console()
+    styles = {"serious": "red", "warning": "yellow", "note": ""}
+    for one in found.findings:
+        terminal.entry(one.severity, f"{one.name}: {one.what}", style=styles[one.severity])
+    if not found.findings:
+        terminal.entry("found", "nothing", style="green")
+    terminal.notice(f"wrote {page}, {megabytes(num_bytes)}")
+
+
+def _json(found: Report, page: Path) -> Any:
+    from shardprep.cli.results import ChannelsJson, QualityJson, ReportJson
+
+    manifest, measured = found.contents.manifest, found.measured
+    channels = None
+    if measured is not None and measured.channels.num_pixels:
+        mean, std = measured.channels.mean_std()
+        channels = ChannelsJson(num_images=measured.channels.num_images, mean=mean, std=std)
+    return ReportJson(
+        path=str(page),
+        name=manifest.name,
+        version=manifest.version,
+        manifest_sha256=manifest.sha256,
+        num_records=len(found.contents),
+        num_measured=0 if measured is None else len(measured.numbers),
+        findings=found.findings,
+        copies=[_copies_json(found, one) for one in found.copies],
+        qualities=[
+            QualityJson(
+                name=one.name,
+                what=one.what,
+                threshold=one.threshold,
+                is_below=one.is_below,
+                num_found=len(one.found),
+                histogram=one.histogram,
+            )
+            for one in found.qualities
+        ],
+        channels=channels,
+    )
+
+
+def _copies_json(found: Report, one: Copies) -> Any:
+    from shardprep.cli.results import CopiesJson, RecordJson
+
+    places = [found.contents.place(number) for number in one.numbers]
+    return CopiesJson(
+        kind=one.kind,
+        is_leak=one.is_leak,
+        is_conflict=one.is_conflict,
+        bits=one.bits,
+        records=[
+            RecordJson(key=p.key, split=p.split, record=p.record, target=p.label) for p in places
+        ],
+    )

@@ -1,0 +1,165 @@
+"""Copies: images whose originals are equal byte for byte, or whose pictures nearly are.
+
+Near copies are groups of images joined by perceptual hashes within `near.NEAR_BITS` bits of each
+other. Mirrored, turned and cropped copies have other hashes: they are not found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from shardprep.reporter.finding import Finding, excluding, images
+from shardprep.reporter.near import NEAR_BITS, near_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardprep.reporter.contents import Contents
+    from shardprep.reporter.finding import Severity
+    from shardprep.reporter.pixel_pass import Measured
+
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+Kind = Literal["exact", "near"]
+_LEAST_CONTRAST = 2.0
+"""Standard deviation of grey, in levels of 255, below which a hash says nothing of a picture."""
+_WORDS = {
+    "exact": "a copy, byte for byte,",
+    "near": f"a near copy (within {NEAR_BITS} of 64 bits of a perceptual hash)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Images that are copies of each other."""
+
+    kind: Kind
+    numbers: tuple[int, ...]
+    """Their records: first the one that stays where the others are left out, then by number."""
+    bits: tuple[int, ...]
+    """Bits in which the hash of each differs from that of the first; 0 for exact copies."""
+    splits: tuple[str, ...]
+    """Splits that they are in, in the order of the manifest."""
+    is_conflict: bool
+    """Whether their targets differ."""
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether they are in more than one split."""
+        return len(self.splits) > 1
+
+
+def exact_copies(contents: Contents) -> tuple[Copies, ...]:
+    """Return the groups of images whose originals have the same bytes."""
+    codes = contents.original_codes
+    known = np.flatnonzero(codes >= 0)
+    groups = _groups(known, codes[known])
+    return tuple(_copies(contents, "exact", one, [0] * len(one)) for one in groups)
+
+
+def near_copies(contents: Contents, measured: Measured) -> tuple[Copies, ...]:
+    """Return the groups of images with near hashes, unless all of a group are exact copies."""
+    measures = measured.measures
+    tells = measures["decoded"] & (measures["contrast"] >= _LEAST_CONTRAST)
+    hashes = dict(zip(measured.numbers[tells].tolist(), measures["hash"][tells], strict=True))
+    groups = _groups(measured.numbers[tells], near_groups(measures["hash"][tells]))
+    found = []
+    for group in groups:
+        originals = contents.original_codes[group]
+        if originals.min() == originals.max() >= 0:
+            continue
+        first = hashes[contents.kept_of(group)]
+        bits = [int(np.bitwise_count(hashes[one] ^ first)) for one in group]
+        found.append(_copies(contents, "near", group, bits))
+    return tuple(found)
+
+
+def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
+    """Yield the records of equal codes, two at least, by the first of each group."""
+    order = np.lexsort((numbers, codes))
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    counts = np.diff(starts, append=len(order))
+    several = np.flatnonzero(counts > 1)
+    for place in several[np.argsort(numbers[order[starts[several]]])].tolist():
+        yield numbers[order[starts[place] : starts[place] + counts[place]]].tolist()
+
+
+def _copies(contents: Contents, kind: Kind, numbers: Sequence[int], bits: Sequence[int]) -> Copies:
+    kept = contents.kept_of(numbers)
+    order = sorted(range(len(numbers)), key=lambda i: (numbers[i] != kept, numbers[i]))
+    splits = np.unique(contents.split[list(numbers)]).tolist()
+    targets = contents.target_codes[list(numbers)]
+    return Copies(
+        kind,
+        tuple(numbers[i] for i in order),
+        tuple(bits[i] for i in order),
+        tuple(contents.splits[one] for one in splits),
+        is_conflict=len(np.unique(targets[targets >= 0])) > 1,
+    )
+
+
+def copy_findings(
+    contents: Contents, copies: Sequence[Copies], num_measured: int
+) -> Iterator[Finding]:
+    """Yield the findings on copies, exact ones in `copies` first."""
+    num_copies = sum(len(one.numbers) - 1 for one in copies if one.kind == "exact")
+    severities: dict[str, Severity] = {
+        "leaks": "serious",
+        "near-leaks": "serious",
+        "duplicates": "warning",
+        "near-duplicates": "warning",
+    }
+    for name, severity in severities.items():
+        kind: Kind = "near" if name.startswith("near") else "exact"
+        is_leak = name.endswith("leaks")
+        groups = [one for one in copies if one.kind == kind and one.is_leak == is_leak]
+        if not groups:
+            continue
+        out = [number for one in groups for number in one.numbers[1:]]
+        where = "another split" if is_leak else "the same split"
+        verb = "is" if len(out) == 1 else "are each"
+        yield Finding(
+            name,
+            severity,
+            len(out),
+            len(contents) if kind == "exact" else num_measured,
+            f"{images(len(out))} {verb} {_WORDS[kind]} of one in {where}"
+            f"{_between(groups) if is_leak else ''}",
+            contents.keys_of(out),
+            "--dedup" if kind == "exact" else excluding(name),
+            num_copies if kind == "exact" else len(out),
+        )
+    yield from _conflicts(contents, copies, num_measured)
+
+
+def _between(groups: Sequence[Copies]) -> str:
+    """Return how many groups stand in which splits, in words."""
+    pairs: dict[str, int] = {}
+    for one in groups:
+        name = " and ".join(one.splits)
+        pairs[name] = pairs.get(name, 0) + 1
+    shown = ", ".join(f"{count:,} in {name}" for name, count in pairs.items())
+    return f": {shown}" if len(groups) == 1 else f": groups are {shown}"
+
+
+def _conflicts(
+    contents: Contents, copies: Sequence[Copies], num_measured: int
+) -> Iterator[Finding]:
+    groups = [one for one in copies if one.is_conflict]
+    numbers = sorted({number for one in groups for number in one.numbers})
+    out = [number for number in numbers if contents.target_codes[number] >= 0]
+    if out:
+        yield Finding(
+            "label-conflicts",
+            "serious",
+            len(out),
+            max(len(contents), num_measured),
+            f"{images(len(out))} are copies or near copies of one with another target: "
+            "at least one of each group is labelled wrongly",
+            contents.keys_of(out),
+            excluding("label-conflicts"),
+            len(out),
+        )

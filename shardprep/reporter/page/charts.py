@@ -1,0 +1,182 @@
+"""Charts as inline SVG: no library, no script; colours come from the style of the page.
+
+Each has a title that is read out, and its numbers stand in a table beside it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+from shardprep.reporter.page.html import Html, joined, more, table, tag, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardprep.reporter.quality import Histogram
+
+_WIDTH, _HEIGHT = 420, 130
+"""Of a chart, in units of its own."""
+_AXIS = 20
+"""Height of the line of numbers below a chart."""
+_MERGED = 4
+"""Bins of a histogram in one row of its table."""
+_ids = itertools.count
+
+
+def split_class(splits: Sequence[str], name: str) -> str:
+    """Return the style class of a split, the same on the whole page."""
+    known = {"train": 0, "validation": 1, "test": 2}
+    others = [one for one in splits if one not in known]
+    return f"s{known[name] if name in known else 3 + others.index(name) % 3}"
+
+
+def legend(splits: Sequence[str]) -> Html:
+    """Return which colour is which split."""
+    items = [
+        tag("li", tag("span", class_=f"dot {split_class(splits, one)}"), one) for one in splits
+    ]
+    return tag("ul", *items, class_="legend")
+
+
+def stacked_bar(
+    counts: Mapping[str, int], most: int, splits: Sequence[str], label: str, height: int = 12
+) -> Html:
+    """Return a bar of one part for each split; `most` is the number that fills its width."""
+    at, parts = 0.0, []
+    for name, count in counts.items():
+        width = count / max(most, 1) * 100
+        if count:
+            css = split_class(splits, name)
+            parts.append(tag("rect", x=at, y=0, width=width, height=10, class_=css))
+        at += width
+    return tag(
+        "svg",
+        tag("title", label),
+        *parts,
+        viewBox="0 0 100 10",
+        preserveAspectRatio="none",
+        width="100%",
+        height=height,
+        role="img",
+        class_="bar",
+    )
+
+
+def histogram_chart(
+    title: str,
+    found: Histogram,
+    splits: Sequence[str],
+    threshold: tuple[float, bool] | None = None,
+) -> Html:
+    """Return a histogram with a line for each split, as shares of that split.
+
+    `threshold` is a value, and whether what lies below it is marked, or what lies above.
+    """
+    shares = {
+        name: [count / max(sum(counts), 1) for count in counts]
+        for name, counts in found.counts.items()
+    }
+    top = max((max(one) for one in shares.values()), default=0) or 1
+    bars = []
+    for name, one in shares.items():
+        step = _WIDTH / len(one)
+        points = [f"M0 {_HEIGHT}"]
+        for i, share in enumerate(one):
+            y = _HEIGHT - share / top * (_HEIGHT - 8)
+            points.append(f"L{i * step:.6g} {y:.4g}H{(i + 1) * step:.6g}")
+        points.append(f"V{_HEIGHT}Z")
+        bars.append(tag("path", d="".join(points), class_=f"area {split_class(splits, name)}"))
+    mark: list[Html] = []
+    if threshold is not None:
+        value, is_below = threshold
+        x = (value - found.low) / (found.high - found.low) * _WIDTH
+        x = min(max(x, 1.0), _WIDTH - 1.0)
+        mark = [
+            tag("line", x1=x, x2=x, y1=0, y2=_HEIGHT, class_="limit"),
+            tag(
+                "text", f"{'<' if is_below else '>'} {value:g}", x=x + (4 if x < 330 else -4), y=11,
+                class_="limit", text_anchor="start" if x < 330 else "end",
+            ),
+        ]  # fmt: skip
+    middle = (found.low + found.high) / 2
+    ticks = [
+        tag("text", f"{value:g}", x=x, y=_HEIGHT + 15, text_anchor=anchor)
+        for value, x, anchor in (
+            (found.low, 0, "start"), (middle, _WIDTH / 2, "middle"), (found.high, _WIDTH, "end")
+        )
+    ]  # fmt: skip
+    chart = tag(
+        "svg",
+        tag("title", f"Histogram of {title}"),
+        *bars,
+        tag("line", x1=0, x2=_WIDTH, y1=_HEIGHT, y2=_HEIGHT, class_="axis"),
+        *mark,
+        *ticks,
+        viewBox=f"-2 0 {_WIDTH + 4} {_HEIGHT + _AXIS}",
+        role="img",
+        class_="chart",
+    )
+    return tag("div", chart, more("numbers", _histogram_table(found)))
+
+
+def _histogram_table(found: Histogram) -> Html:
+    names = list(found.counts)
+    num_bins = len(next(iter(found.counts.values()), ()))
+    width = (found.high - found.low) / max(num_bins, 1)
+    rows: list[tuple[str | int, ...]] = []
+    for start in range(0, num_bins, _MERGED):
+        low, high = found.low + start * width, found.low + (start + _MERGED) * width
+        sums = [sum(found.counts[name][start : start + _MERGED]) for name in names]
+        if any(sums):
+            rows.append((f"{low:.4g} to {high:.4g}", *sums))
+    return table(("values", *names), rows)
+
+
+def grid(
+    title: str,
+    counts: Sequence[Sequence[int]],
+    labels: tuple[str, str, str, str],
+    marks: Sequence[Html] = (),
+) -> Html:
+    """Return a grid of cells, darker where more is; row 0 is the lowest.
+
+    `labels` are what stands at the left and the right end below it, and at the lower and the upper
+    end beside it; `marks` are drawn over it, in units of cells.
+    """
+    rows, columns = len(counts), len(counts[0])
+    most = max((max(row) for row in counts), default=0) or 1
+    cells = []
+    for y, row in enumerate(counts):
+        for x, count in enumerate(row):
+            if count:
+                shade = 1 + math.floor(8.99 * math.log1p(count) / math.log1p(most + 1e-9))
+                at = {"x": x, "y": rows - 1 - y, "width": 1, "height": 1}
+                cells.append(
+                    tag("rect", class_=f"h{min(shade, 9)}", x=at["x"], y=at["y"], width=1, height=1)
+                )
+    ratio = 300 / max(rows, columns)
+    inner = tag("g", *cells, *marks, transform=f"translate(46 4) scale({ratio:.6g})")
+    width, height = columns * ratio, rows * ratio
+    words = [
+        tag("text", labels[0], x=46, y=height + 20),
+        tag("text", labels[1], x=46 + width, y=height + 20, text_anchor="end"),
+        tag("text", labels[2], x=42, y=height + 4, text_anchor="end"),
+        tag("text", labels[3], x=42, y=14, text_anchor="end"),
+    ]
+    return tag(
+        "svg",
+        tag("title", title),
+        tag("rect", x=46, y=4, width=width, height=height, class_="frame"),
+        inner,
+        *words,
+        viewBox=f"0 0 {width + 50:.6g} {height + 26:.6g}",
+        role="img",
+        class_="chart square",
+    )
+
+
+def captioned(chart: Html, *caption: str) -> Html:
+    """Return a chart with a text below it."""
+    return tag("figure", chart, tag("figcaption", joined(*map(text, caption))))

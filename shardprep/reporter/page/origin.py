@@ -1,0 +1,136 @@
+"""The end of the page: what was left out, the channels, and where all of it comes from."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from shardprep.dataset.item_table import REJECTED, SKIPPED, with_status
+from shardprep.recipe.options import BuildOptions
+from shardprep.reporter.page.html import Html, block, code, key, more, section, table, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+    from shardprep.reporter.report import Report
+
+_MOST_KEYS = 20
+"""Inputs shown of each kind that was left out."""
+_ABSOLUTE = re.compile(r"(?:(?<![\w.])[/~]|\b[A-Za-z]:[\\/])[^:,=]*[\\/]")
+"""Folders of an absolute path: they are of the machine, not of the dataset."""
+
+
+def left_out(report: Report) -> Html:
+    """Return the inputs that are not in the dataset, by kind and reason."""
+    totals, rows = report.contents.manifest.totals, report.contents.left_out
+    if not totals.num_rejected and not totals.num_skipped:
+        text = f"✔ All {totals.num_inputs:,} inputs were written."
+        return section("left-out", "Rejected and skipped", tag("p", text, class_="good"))
+    text = (
+        f"{totals.num_inputs:,} inputs = {totals.num_written:,} written + "
+        f"{totals.num_rejected:,} rejected + {totals.num_skipped:,} skipped"
+    )
+    parts = [tag("p", text)]
+    for title, status, column, counts in (
+        ("rejected", REJECTED, "kind", totals.rejected),
+        ("skipped", SKIPPED, "reason", totals.skipped),
+    ):
+        of_status = with_status(rows, status)
+        kinds = of_status[column].cast("string").to_pylist()
+        for kind, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
+            places = [i for i, one in enumerate(kinds) if one is not None and _is(one, kind)]
+            parts.append(more(f"{title}, {kind}: {count:,}", _inputs(of_status, places)))
+    return section("left-out", "Rejected and skipped", *parts)
+
+
+def _is(value: str, kind: str) -> bool:
+    """Tell whether a reason is of a kind: itself, or with a detail behind it."""
+    return value == kind or value.startswith(f"{kind}: ")
+
+
+def _inputs(table_: pa.Table, places: list[int]) -> Html:
+    keys, reasons = table_["key"], table_["reason"]
+    rows: list[tuple[str | int, ...]] = [
+        (key(keys[i].as_py() or ""), reasons[i].as_py() or "") for i in places[:_MOST_KEYS]
+    ]
+    rest = len(places) - len(rows)
+    last = [tag("p", f"and {rest:,} more, in items.parquet", class_="dim")] if rest else []
+    return tag("div", table(("input", "reason"), rows, left=2), *last)
+
+
+def channels(report: Report) -> Html | None:
+    """Return the mean and the standard deviation of the channels, ready to paste."""
+    if report.measured is None or not report.measured.channels.num_pixels:
+        return None
+    found = report.measured.channels
+    mean, std = found.mean_std()
+    lines = [
+        "# red, green, blue of pixels in 0..1",
+        f"mean = {_row(mean, 1, 4)}",
+        f"std = {_row(std, 1, 4)}",
+        "# in 0..255",
+        f"mean = {_row(mean, 255, 2)}",
+        f"std = {_row(std, 255, 2)}",
+    ]
+    which = f"{found.num_images:,} images at their stored size"
+    if found.num_images < len(report.contents):
+        which = f"a sample of {which}, drawn by seed {report.options.seed}"
+    return section(
+        "channels",
+        "Mean and deviation of channels",
+        tag("p", f"Over every pixel of {which}, of all splits.", class_="dim"),
+        block("\n".join(lines)),
+    )
+
+
+def _row(values: Iterable[float], white: int, digits: int) -> str:
+    return f"({', '.join(f'{one * white:.{digits}f}' for one in values)})"
+
+
+def provenance(report: Report) -> Html:
+    """Return the origin of the dataset: its rules, options, versions and hashes."""
+    manifest = report.contents.manifest
+    defaults = {one.name: one.default for one in fields(BuildOptions)}
+    options = [
+        (name, code(plain(value)))
+        for name, value in sorted(manifest.fingerprint.options.items())
+        if plain(value) != plain(defaults.get(name))
+    ]
+    inputs = sorted(manifest.fingerprint.inputs.items())
+    rows: list[tuple[str | int, ...]] = [
+        ("labels", manifest.labels.found_by),
+        ("seed", str(manifest.seed)),
+        ("manifest SHA-256", code(manifest.sha256)),
+        *((f"input {_without_folder(name)}", code(sign)) for name, sign in inputs),
+        *((name, code(sign)) for name, sign in sorted(manifest.files.items())),
+    ]
+    versions = sorted(manifest.fingerprint.versions.items())
+    return section(
+        "provenance",
+        "Provenance",
+        table(("", ""), rows, left=2),
+        tag("h3", "Options of the build that are not the default"),
+        table(("option", "value"), [*options], left=2) if options else tag("p", "none"),
+        more("versions that shaped the bytes", table(("library", "version"), [*versions], left=2)),
+        more("features", table(("feature", "kind"), _features(report), left=2)),
+    )
+
+
+def _features(report: Report) -> list[tuple[str | int, ...]]:
+    return [
+        (name, f"{one.kind}, {one.dtype}") for name, one in report.contents.schema.features.items()
+    ]
+
+
+def plain(value: object) -> str:
+    """Return an option's value as text, without folders of the machine that it was given on."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _without_folder(text)
+
+
+def _without_folder(text: str) -> str:
+    return _ABSOLUTE.sub("…/", text)

@@ -1,0 +1,72 @@
+"""The whole page: a report and its pictures as the bytes of one HTML file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from shardprep.reporter.page import origin, shown, summary, targets
+from shardprep.reporter.page.html import Html, joined, tag
+from shardprep.reporter.pictures import draw_pictures
+
+if TYPE_CHECKING:
+    from shardprep.reporter.report import Report
+
+
+def render(report: Report) -> bytes:
+    """Return the page, ASCII: the same bytes for the same dataset and options."""
+    pictures = draw_pictures(report)
+    sections = {
+        "Findings": summary.findings(report),
+        "Splits": summary.splits(report),
+        "Classes": targets.targets(report),
+        "Gallery": shown.gallery(report, pictures),
+        "Copies": shown.copies(report, pictures),
+        "Quality": shown.quality(report, pictures),
+        "Originals": shown.originals(report, pictures),
+        "Left out": origin.left_out(report),
+        "Channels": origin.channels(report),
+        "Provenance": origin.provenance(report),
+    }
+    there = {title: one for title, one in sections.items() if one is not None}
+    links = [
+        tag("li", tag("a", title, href=f"#{title.lower().replace(' ', '-')}")) for title in there
+    ]
+    body = joined(
+        summary.head(report),
+        tag("nav", tag("ul", *links), aria_label="Sections"),
+        tag("main", *there.values()),
+        tag("footer", "Made by shardprep report. Nothing in this page is fetched from anywhere."),
+    )
+    return _document(report.contents.manifest.name, body).encode("ascii", "xmlcharrefreplace")
+
+
+def _document(title: str, body: Html) -> Html:
+    style, script = _asset("page.css"), _asset("page.js")
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {_hash(style)}; "
+        f"script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
+    )
+    head = joined(
+        tag("meta", charset="utf-8"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", f"{title} · shardprep report"),
+        Html(f"<style>{style}</style>"),
+    )
+    page = tag("html", tag("head", head), tag("body", body, Html(f"<script>{script}</script>")),
+               lang="en")  # fmt: skip
+    return Html(f"<!doctype html>\n{page}\n")
+
+
+def _asset(name: str) -> str:
+    return files("shardprep.reporter.page").joinpath(name).read_text("ascii")
+
+
+def _hash(text: str) -> str:
+    """Return what a content security policy names a block of a page by."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,222 @@
+"""The pictures of the page: gallery, copies side by side, quality, originals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardprep.reporter.page import charts
+from shardprep.reporter.page.html import Html, code, joined, key, picture, section, table, tag
+from shardprep.reporter.pictures import MOST_GROUPS, MOST_OF_GROUP, NO_CLASS
+from shardprep.storage.space import megabytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardprep.reporter.copies import Copies
+    from shardprep.reporter.pictures import Pictures
+    from shardprep.reporter.quality import Quality
+    from shardprep.reporter.report import Report
+
+_SIDE = 112
+"""CSS pixels of a picture."""
+_CELLS = 32
+"""Cells a side of the chart of sizes."""
+
+
+def gallery(report: Report, pictures: Pictures) -> Html | None:
+    """Return some images of every class, and their mean."""
+    if not any(pictures.gallery.values()):
+        return None
+    names = report.contents.schema.labels
+    parts = []
+    for label, numbers in pictures.gallery.items():
+        title: str = "Images" if not report.pictured else "without a class"
+        items = []
+        if label != NO_CLASS:
+            title = names[label]
+            mean = pictures.means.get(label)
+            if mean is not None:
+                image = picture(mean.data, f"mean of the images of {title}", _SIDE, _SIDE)
+                caption = tag("figcaption", "mean of all")
+                items.append(tag("figure", image, caption, class_="mean"))
+        items += [_picture(report, pictures, number) for number in numbers]
+        parts += [tag("h3", tag("bdi", title)), tag("div", *items, class_="pics")]
+    number = report.options.thumbs
+    said = f"{number} of each class, drawn by seed {report.options.seed}; open one for its facts."
+    if len(report.pictured) < len(names):
+        said += f" The {len(report.pictured):,} largest of {len(names):,} classes."
+    return section("gallery", "Gallery", tag("p", said, class_="dim"), *parts)
+
+
+def _picture(report: Report, pictures: Pictures, number: int, caption: str = "") -> Html:
+    """Return a picture that opens to the facts on its record."""
+    contents = report.contents
+    place = contents.place(number)
+    thumbnail = pictures.thumbnails.get(number)
+    image = tag("p", "no picture")
+    if thumbnail is not None:
+        tiny = "tiny" if max(thumbnail.width, thumbnail.height) < _SIDE // 2 else None
+        said = f"{place.label}: {place.key}" if place.label else place.key
+        image = picture(thumbnail.data, said, _SIDE, _SIDE, tiny)
+    height, width = int(contents.height[number]), int(contents.width[number])
+    form, size = contents.written["original_format"][number], contents.original_bytes[number]
+    shard, record = (contents.written[name][number] for name in ("shard", "record"))
+    facts = (
+        ("key", key(place.key)),
+        ("split", place.split),
+        ("target", place.label or "none"),
+        ("original", f"{width:,} × {height:,} {form.as_py() or ''}, {int(size):,} bytes"),
+        ("shard", f"{shard.as_py()}, record {record.as_py():,}"),
+        ("read it", code(f'reader.Dataset(path, "{place.split}")[{place.record}]')),
+    )
+    listed = tag("dl", *(joined(tag("dt", name), tag("dd", value)) for name, value in facts))
+    shown = tag("span", caption or place.key.rpartition("/")[2], class_="cap")
+    return tag("details", tag("summary", image, shown), listed, class_="pic")
+
+
+def copies(report: Report, pictures: Pictures) -> Html:
+    """Return the groups of copies side by side, leaks first."""
+    groups = sorted(report.copies, key=lambda one: (not one.is_leak, not one.is_conflict))
+    near = "and near copies " if report.measured is not None else ""
+    if not groups:
+        text = f"✔ No copies {near}were found."
+        return section("copies", "Leaks and copies", tag("p", text, class_="good"))
+    leaks = sum(one.is_leak for one in groups)
+    said = (
+        f"{len(groups):,} group{'s' * (len(groups) != 1)} of copies {near}· {leaks:,} in more than "
+        "one split. The first of a group is the one that stays where the others are left out."
+    )
+    shown = [_group(report, pictures, one) for one in groups[:MOST_GROUPS]]
+    rest = len(groups) - len(shown)
+    if rest:
+        shown.append(tag("p", f"{rest:,} more groups: shardprep report --json lists them all."))
+    return section(
+        "copies", "Leaks and copies", tag("p", said, class_="dim"),
+        tag("div", *shown, class_="groups"),
+    )  # fmt: skip
+
+
+def _group(report: Report, pictures: Pictures, one: Copies) -> Html:
+    contents = report.contents
+    items = []
+    for number, bits in list(zip(one.numbers, one.bits, strict=True))[:MOST_OF_GROUP]:
+        place = contents.place(number)
+        label = f" · {place.label}" if place.label else ""
+        distance = f" · {bits} bits" if one.kind == "near" and number != one.numbers[0] else ""
+        caption = joined(tag("span", place.split, class_="split"), label, distance)
+        items.append(_picture(report, pictures, number, caption))
+    kind = "copies, byte for byte" if one.kind == "exact" else "near copies"
+    where = " and ".join(one.splits)
+    conflict = "; their targets differ" if one.is_conflict else ""
+    sign = "✖ leak: " if one.is_leak else ""
+    title = f"{sign}{len(one.numbers):,} {kind}, in {where}{conflict}"
+    more = len(one.numbers) - len(items)
+    rest = [tag("p", f"and {more:,} more", class_="dim")] if more else []
+    return tag(
+        "div", tag("h4", title), tag("div", *items, class_="pics"), *rest,
+        class_="group leak" if one.is_leak else "group",
+    )  # fmt: skip
+
+
+_TITLES = {
+    "dark": "Dark",
+    "light": "Light",
+    "flat": "Flat",
+    "blurry": "Blurry",
+    "grey": "Grey",
+    "odd-aspect": "Aspect",
+    "enlarged": "Enlarged",
+}
+_OF_ORIGINALS = ("odd-aspect", "enlarged")
+
+
+def quality(report: Report, pictures: Pictures) -> Html | None:
+    """Return a histogram of each property of the pixels, and the worst images."""
+    shown = [one for one in report.qualities if one.name not in _OF_ORIGINALS]
+    if not shown:
+        return None
+    said = (
+        "Thresholds are opinions, and fine detail depends on the size of the images: look at the "
+        "pictures, which are the nearest to each threshold or beyond it, the worst first."
+    )
+    parts = [_property(report, pictures, one) for one in shown]
+    legend = charts.legend(report.contents.splits)
+    return section("quality", "Quality", tag("p", said, class_="dim"), legend, *parts)
+
+
+def _property(report: Report, pictures: Pictures, one: Quality) -> Html:
+    number = len(one.found)
+    title = f"{_TITLES[one.name]}: {number:,} image{'s' * (number != 1)}"
+    chart = charts.histogram_chart(
+        one.what, one.histogram, report.contents.splits, (one.threshold, one.is_below)
+    )
+    found = frozenset(one.found)
+    items = [
+        _picture(report, pictures, number, f"{value:.3g}{' · found' if number in found else ''}")
+        for number, value in zip(one.nearest, one.values, strict=True)
+        if number in pictures.thumbnails
+    ]
+    right = [tag("div", *items, class_="pics")] if items else []
+    side = "below" if one.is_below else "above"
+    said = f"{one.what[:1].upper()}{one.what[1:]}; found where {side} {one.threshold:g}."
+    figure = tag("figure", chart, tag("figcaption", said))
+    return joined(tag("h3", title), tag("div", figure, *right, class_="cols"))
+
+
+def originals(report: Report, pictures: Pictures) -> Html | None:
+    """Return the sizes, aspects and formats of the originals."""
+    contents = report.contents
+    known = np.flatnonzero((contents.height > 0) & (contents.width > 0))
+    if not len(known):
+        return None
+    formats = [(name, count) for name, count in contents.formats.items()]
+    rows: list[tuple[str | int, ...]] = []
+    for title, values in (("width", contents.width), ("height", contents.height),
+                          ("bytes", contents.original_bytes)):  # fmt: skip
+        spread = np.quantile(values[known], (0, 0.05, 0.5, 0.95, 1), method="nearest")
+        rows.append((title, *(int(one) for one in spread)))
+    parts = [
+        tag(
+            "div",
+            tag("div", tag("h3", "Width and height in pixels"), _sizes(report, known)),
+            tag(
+                "div",
+                tag("h3", "Sizes"),
+                table(("", "least", "5 %", "median", "95 %", "largest"), rows),
+                tag("h3", "Formats"),
+                table(("format", "images"), [*formats]),
+                tag("p", f"{megabytes(int(contents.original_bytes.sum()))} in all.", class_="dim"),
+            ),
+            class_="cols",
+        )
+    ]
+    parts += [
+        _property(report, pictures, one) for one in report.qualities if one.name in _OF_ORIGINALS
+    ]
+    return section("originals", "Originals", *parts)
+
+
+def _sizes(report: Report, known: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Html:
+    """Return how many originals have which width and height, the stored size drawn in."""
+    contents = report.contents
+    width, height = contents.width[known], contents.height[known]
+    stored = contents.schema.image_size
+    limit = int(np.quantile(np.maximum(width, height), 0.99, method="nearest"))
+    limit = max(limit, max(stored, default=1) if stored else 1) * 17 // 16 + 1
+    bins = [np.minimum(one * _CELLS // limit, _CELLS - 1) for one in (height, width)]
+    flat = np.bincount(bins[0] * _CELLS + bins[1], minlength=_CELLS**2)
+    marks: Sequence[Html] = ()
+    if stored:
+        high, wide = (side / limit * _CELLS for side in stored)
+        marks = [tag("rect", x=0, y=_CELLS - high, width=wide, height=high, class_="mark")]
+    ends = ("0", f"{limit:,}", "0", f"{limit:,}")
+    chart = charts.grid(
+        "Originals by width (to the right) and height (upwards)",
+        flat.reshape(_CELLS, _CELLS).tolist(), ends, marks,
+    )  # fmt: skip
+    said = "Stronger: more images; the hundredth with the longest sides counts at the edge."
+    if stored:
+        said += f" The frame is the stored size, {stored[1]} × {stored[0]}."
+    return charts.captioned(chart, said)

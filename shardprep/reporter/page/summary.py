@@ -1,0 +1,159 @@
+"""The head of the page, the findings and the splits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shardprep.reporter.finding import MEANINGS, SEVERITIES, excluding, images
+from shardprep.reporter.page import charts
+from shardprep.reporter.page.html import Html, code, joined, key, more, section, table, tag
+from shardprep.storage.space import megabytes
+
+if TYPE_CHECKING:
+    from shardprep.reporter.finding import Finding
+    from shardprep.reporter.report import Report
+
+_MOST_KEYS = 200
+"""Keys of a finding that stand on the page."""
+_MOST_SHARDS = 200
+_SIGNS = {"serious": "✖ serious", "warning": "▲ warning", "note": "● note"}
+SECTION_OF = {
+    "leaks": "copies", "near-leaks": "copies", "label-conflicts": "copies",
+    "duplicates": "copies", "near-duplicates": "copies", "missing-classes": "classes",
+    "unlabelled": "classes", "imbalance": "classes", "rejected": "left-out",
+    "not-used": "left-out", "dark": "quality", "light": "quality", "flat": "quality",
+    "blurry": "quality", "grey": "quality", "odd-aspect": "originals", "enlarged": "originals",
+}  # fmt: skip
+"""Kind of finding → the section that shows it."""
+
+
+def head(report: Report) -> Html:
+    """Return the title and one line of facts."""
+    contents = report.contents
+    manifest, totals = contents.manifest, contents.manifest.totals
+    size = contents.schema.image_size
+    encoding = {"any": "JPEG or PNG", "jpeg": "JPEG", "png": "PNG", "raw": "raw uint8"}
+    shape = f"{size[1]} × {size[0]}" if size else "each its own size"
+    form = f"{shape}, {encoding.get(contents.schema.image.encoding or '', 'images')}"
+    num_shards = len(manifest.shards)
+    facts = (
+        f"{images(totals.num_written)} written, {totals.num_rejected:,} rejected, "
+        f"{totals.num_skipped:,} skipped · {len(manifest.splits):,} "
+        f"split{'s' * (len(manifest.splits) != 1)} · {form} · {megabytes(totals.num_bytes)} in "
+        f"{num_shards:,} shard{'s' * (num_shards != 1)}"
+    )
+    return tag(
+        "header",
+        tag("h1", manifest.name, " ", tag("small", manifest.version)),
+        tag("p", facts, class_="sum"),
+        tag("p", "manifest SHA-256 ", code(manifest.sha256), class_="dim"),
+    )
+
+
+def findings(report: Report) -> Html:
+    """Return the findings, ranked, and what was looked for."""
+    items = [_finding(one) for one in report.findings]
+    found = {one.name for one in report.findings}
+    others = [meaning for name, meaning in MEANINGS.items() if name not in found]
+    counts = [sum(one.severity == name for one in report.findings) for name in SEVERITIES]
+    words = [name if name == "serious" or count == 1 else f"{name}s"
+             for count, name in zip(counts, SEVERITIES, strict=True)]  # fmt: skip
+    said = ", ".join(f"{count:,} {word}" for count, word in zip(counts, words, strict=True))
+    if not any(counts[:2]):
+        items = [tag("li", tag("p", "✔ Nothing serious and no warning."), class_="note"), *items]
+    return section(
+        "findings",
+        "Findings",
+        tag("p", f"{said}. {_looked_at(report)}", class_="dim"),
+        tag("ul", *items, class_="findings"),
+        more("looked for and not found", tag("ul", *(tag("li", one) for one in others))),
+    )
+
+
+def _looked_at(report: Report) -> str:
+    number = len(report.contents)
+    if report.measured is None:
+        return (
+            f"Pixels were not looked at: what only they tell (near copies, damaged records, dark, "
+            f"light, flat, blurry and grey images) is unknown. All {number:,} records were "
+            "compared by what the documents say."
+        )
+    looked = len(report.measured.numbers)
+    which = f"all {number:,} images" if looked == number else (
+        f"a sample of {looked:,} of {number:,} images (seed {report.options.seed})"
+    )  # fmt: skip
+    return (
+        f"Pixels of {which} were looked at. Near copies are found whatever their size and "
+        "encoding; mirrored, turned and cropped ones are not."
+    )
+
+
+def _finding(one: Finding) -> Html:
+    share = one.num_found / max(one.num_looked_at, 1)
+    of = f"{share:.1%} of {one.num_looked_at:,}" if one.num_looked_at else ""
+    anchor = SECTION_OF.get(one.name)
+    name = tag("a", one.name, href=f"#{anchor}") if anchor else tag("span", one.name)
+    lines = [
+        tag(
+            "p", tag("span", _SIGNS[one.severity], class_="badge"), " · ", name, " ",
+            tag("span", of, class_="dim"),
+        ),
+        tag("p", f"{one.what[:1].upper()}{one.what[1:]}."),
+    ]  # fmt: skip
+    if one.flag:
+        is_listed = one.flag == excluding(one.name)
+        first = joined(_list_command(one), " and ") if is_listed else ""
+        would = f" leaves out {images(one.num_dropped)}." if one.num_dropped else " shows them."
+        lines.append(tag("p", first, code(f"shardprep build … {one.flag}"), would, class_="dim"))
+    if 0 < len(one.keys) <= _MOST_KEYS:
+        keys = tag("ul", *(tag("li", key(each)) for each in one.keys), class_="keys")
+        lines.append(more(f"keys ({len(one.keys):,})", keys))
+    elif one.keys and one.flag != excluding(one.name):
+        lines.append(tag("p", "All keys: ", _list_command(one), class_="dim"))
+    return tag("li", *lines, class_=one.severity, id=f"finding-{one.name}")
+
+
+def _list_command(one: Finding) -> Html:
+    return code(f"shardprep report --list {one.name} > {one.name}.csv")
+
+
+def splits(report: Report) -> Html:
+    """Return the shares of the splits and the evenness of the shards."""
+    manifest = report.contents.manifest
+    names = list(manifest.splits)
+    counts = {name: one.num_records for name, one in manifest.splits.items()}
+    total = sum(counts.values())
+    rows: list[tuple[str | int, ...]] = []
+    for name, one in manifest.splits.items():
+        numbers = [shard.num_records for shard in one.shards]
+        low, high = min(numbers), max(numbers)
+        even = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        share = f"{one.num_records / max(total, 1):.1%}"
+        labelled = one.num_records - one.num_unlabelled
+        rows.append(
+            (
+                name,
+                one.num_records,
+                share,
+                labelled,
+                len(one.shards),
+                megabytes(one.num_bytes),
+                even,
+            )
+        )
+    titles = ("split", "records", "share", "with a target", "shards", "size", "records a shard")
+    shards = [(one.name, one.num_records, one.num_bytes, one.sha256[:16])
+              for one in manifest.shards.values()]  # fmt: skip
+    shown = f"the first {_MOST_SHARDS:,} of " if len(shards) > _MOST_SHARDS else ""
+    said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    return section(
+        "splits",
+        "Splits and shards",
+        charts.stacked_bar(counts, total, names, f"Records by split: {said}", 18),
+        charts.legend(names),
+        table(titles, rows),
+        more(
+            f"{shown}{len(shards):,} shard{'s' * (len(shards) != 1)}",
+            table(("shard", "records", "bytes", "SHA-256"), [*shards[:_MOST_SHARDS]]),
+        ),
+    )

@@ -1,0 +1,140 @@
+"""All that is known of a dataset, as one value: the page, the JSON and the lists are made of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardprep.errors import RecipeError
+from shardprep.reporter import balance, copies, quality
+from shardprep.reporter.contents import Contents, read_contents
+from shardprep.reporter.finding import MEANINGS, WITHOUT_KEYS, Finding, images, ranked
+from shardprep.reporter.pixel_pass import Measured, Watcher, measure, plan_pass
+from shardprep.reporter.stored_images import StoredImages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.dataset.remote import RemoteDataset
+
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+MOST_MEASURED = 100_000
+"""Images that are measured unless more are asked for; counts are always of all."""
+MOST_PICTURED = 40
+"""Classes that have pictures on the page: the largest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a report is to look at."""
+
+    sample: int = MOST_MEASURED
+    """Images that are measured at most, a seeded sample of more."""
+    has_pixels: bool = True
+    """Whether images are decoded at all."""
+    thumbs: int = 12
+    """Pictures of each class; 0 for a page without pictures."""
+    seed: int = 0
+    """Of the samples."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole of it."""
+
+    contents: Contents
+    options: Options
+    findings: tuple[Finding, ...]
+    copies: tuple[copies.Copies, ...]
+    """Exact ones, then near ones, each by its first record."""
+    qualities: tuple[quality.Quality, ...]
+    measured: Measured | None
+    """Result of the pixel pass, None without one."""
+    pictured: tuple[int, ...]
+    """Classes that have pictures on the page, in label order; −1 for the images without a class."""
+    images: StoredImages | None
+    """The shards, for pictures; None where none are wanted."""
+
+    def keys(self, name: str) -> tuple[str, ...]:
+        """Return the keys on the list of a finding, none where it was not found."""
+        return next((one.keys for one in self.findings if one.name == name), ())
+
+
+def check_listed(name: str) -> None:
+    """Raise RecipeError for a kind of finding that there is not, or that is not about images."""
+    listed = [one for one in MEANINGS if one not in WITHOUT_KEYS]
+    if name not in listed:
+        what = f"{name!r} is no kind of finding"
+        if name in WITHOUT_KEYS:
+            what = f"{name!r} is about classes or splits, not about images"
+        raise RecipeError("--list", what, f"there are {', '.join(listed)}")
+
+
+def make_report(dataset: Path | RemoteDataset, options: Options, watcher: Watcher) -> Report:
+    """Return all that is known of a dataset; its pixels are measured if that was not done before.
+
+    Raises:
+        DatasetError: a document is missing or damaged; with pixels, also a shard or an index.
+
+    """
+    contents = read_contents(dataset)
+    pictured = _pictured(contents)
+    opened: list[StoredImages] = []
+
+    def stored() -> StoredImages:
+        if not opened:
+            opened.append(StoredImages(dataset, contents.manifest, contents.schema))
+        return opened[0]
+
+    measured = None
+    if options.has_pixels and len(contents):
+        wanted = np.where(np.isin(contents.label, pictured), contents.label, -1)
+        sha256 = contents.manifest.sha256
+        plan = plan_pass(sha256, wanted, options.sample, options.seed)
+        measured = measure(plan, stored, watcher)
+    has_pictures = options.has_pixels and options.thumbs and len(contents)
+    found = copies.exact_copies(contents)
+    qualities = tuple(quality.original_qualities(contents))
+    num_measured = 0
+    if measured is not None:
+        num_measured = int(measured.measures["decoded"].sum())
+        found += copies.near_copies(contents, measured)
+        qualities = (*quality.pixel_qualities(contents, measured), *qualities)
+    findings = [
+        *copies.copy_findings(contents, found, num_measured),
+        *_damaged_records(contents, measured),
+        *balance.input_findings(contents),
+        *balance.class_findings(contents),
+        *balance.property_findings(contents, balance.properties(contents, measured)),
+        *quality.quality_findings(contents, qualities, num_measured),
+    ]
+    return Report(
+        contents,
+        options,
+        ranked(findings),
+        found,
+        qualities,
+        measured,
+        pictured,
+        stored() if has_pictures else None,
+    )
+
+
+def _pictured(contents: Contents) -> tuple[int, ...]:
+    """Return the classes that have pictures: the largest, in label order."""
+    label = contents.label
+    counts = np.bincount(label[label >= 0], minlength=len(contents.schema.labels))
+    largest = np.argsort(-counts, kind="stable")[:MOST_PICTURED]
+    return tuple(sorted(one for one in largest.tolist() if counts[one]))
+
+
+def _damaged_records(contents: Contents, measured: Measured | None) -> list[Finding]:
+    if measured is None or not measured.damaged:
+        return []
+    number = len(measured.damaged)
+    what = f"{images(number)} cannot be decoded: {measured.damaged[0].what}"
+    keys = contents.keys_of(measured.damaged_numbers)
+    return [Finding("damaged-records", "serious", number, len(measured.numbers), what, keys)]

@@ -1,0 +1,51 @@
+"""Fixtures of the tests of the report."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import pytest
+
+from shardprep.reporter.report import Options, make_report
+from tests.support.planted import planted_set
+from tests.support.shared import shared_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.reporter.report import Report
+
+
+class Silent:
+    """A watcher that is told for nothing."""
+
+    def begin(self, num_images: int) -> None:
+        """Hear it."""
+
+    def measured(self, num_images: int) -> None:
+        """Hear it."""
+
+
+@pytest.fixture(name="passes", scope="session")
+def _passes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a cache that all tests of the report share."""
+    return tmp_path_factory.mktemp("report-cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(passes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHARDPREP_CACHE", str(passes))
+
+
+@pytest.fixture(name="planted", scope="session")
+def _planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with `planted.zip` and `tfrecords/planted`; read only."""
+    return shared_folder(tmp_path_factory, "planted", planted_set)
+
+
+@pytest.fixture(name="report", scope="session")
+def _report(planted: Path, passes: Path) -> Report:
+    with mock.patch.dict(os.environ, SHARDPREP_CACHE=str(passes)):
+        return make_report(planted / "tfrecords" / "planted" / "1.0.0", Options(), Silent())

@@ -1,0 +1,177 @@
+"""Faults that are planted in a set are found, each under its key, and nothing else is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shardprep.reporter.finding import MEANINGS, SEVERITIES
+from shardprep.reporter.report import Options, make_report
+from tests.reporter.conftest import Silent
+from tests.support.builders import build, write, zip_bytes
+from tests.support.command import error_of, run
+from tests.support.planted import file, photo, planted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.reporter.report import Report
+
+KEYS = {
+    "leaks": {"train/cat/00.jpg"},
+    "near-leaks": {"train/dog/01.jpg"},
+    "label-conflicts": {"train/cat/02.jpg", "train/dog/conflict.jpg"},
+    "rejected": {"train/dog/broken.jpg"},
+    "duplicates": {"train/dog/conflict.jpg", "train/cat/again.jpg"},
+    "near-duplicates": {"train/cat/nearly.png"},
+    "dark": {"train/cat/dark.jpg"},
+    "light": {"train/cat/light.jpg"},
+    "flat": {"train/dog/flat.png", "train/cat/light.jpg"},
+    "blurry": {"train/dog/blurry.jpg", "train/dog/flat.png"},
+    "grey": {"train/dog/grey.png", "train/cat/light.jpg"},
+    "odd-aspect": {"train/dog/long.jpg"},
+    "enlarged": {"train/dog/small.png"},
+}
+"""Kind of finding → the images to leave out; the copy in the validation set stays."""
+
+
+def inner(keys: tuple[str, ...]) -> set[str]:
+    """Return keys without the name of the archive."""
+    return {key.removeprefix("planted.zip/") for key in keys}
+
+
+def test_every_fault_is_found_and_no_other(report: Report) -> None:
+    assert {one.name: inner(one.keys) for one in report.findings} == KEYS
+
+
+def test_findings_are_ranked_by_harm(report: Report) -> None:
+    ranks = [(SEVERITIES.index(one.severity), [*MEANINGS].index(one.name))
+             for one in report.findings]  # fmt: skip
+    assert ranks == sorted(ranks)
+    assert report.findings[0].name == "leaks"
+
+
+def test_groups_say_splits_bits_and_conflicts(report: Report) -> None:
+    groups = {
+        tuple(sorted(inner(report.contents.keys_of(one.numbers)))): one for one in report.copies
+    }
+    leak = groups["train/cat/00.jpg", "validation/cat/leak.jpg"]
+    assert (leak.kind, leak.splits, leak.bits) == ("exact", ("train", "validation"), (0, 0))
+    assert report.contents.place(leak.numbers[0]).split == "validation"
+    near = groups["train/dog/01.jpg", "validation/dog/near-leak.jpg"]
+    assert (near.kind, near.is_leak, near.is_conflict) == ("near", True, False)
+    assert near.bits[0] == 0 <= near.bits[1] <= 4
+    assert groups["train/cat/02.jpg", "train/dog/conflict.jpg"].is_conflict
+    assert len(groups) == 5
+
+
+def test_a_place_is_where_the_reader_finds_the_record(report: Report, planted: Path) -> None:
+    from shardprep import reader
+
+    for number in (0, 5, len(report.contents) - 1):
+        place = report.contents.place(number)
+        item = reader.Dataset(planted / "tfrecords", place.split)[place.record]
+        assert item["image/filename"] == place.key
+        assert report.contents.schema.labels[item["label"]] == place.label
+
+
+def test_without_pixels_the_documents_still_tell(planted: Path) -> None:
+    path = planted / "tfrecords" / "planted" / "1.0.0"
+    found = make_report(path, Options(has_pixels=False), Silent())
+    expected = {"leaks", "label-conflicts", "rejected", "duplicates", "odd-aspect", "enlarged"}
+    assert {one.name for one in found.findings} == expected
+    assert found.images is None
+    assert found.measured is None
+
+
+def test_each_flag_leaves_out_as_many_as_it_says(
+    report: Report, planted: Path, tmp_path: Path
+) -> None:
+    """Keys printed by `--list` are taken back by `--exclude-list`, and the finding is gone."""
+    for one in report.findings:
+        if not one.num_dropped:
+            continue
+        name, _, value = one.flag.removeprefix("--").partition(" ")
+        keys: dict[str, Any] = {name.replace("-", "_"): value or True}
+        if name == "exclude-list":
+            printed = run("report", planted / "tfrecords", "--list", one.name, cwd=tmp_path)
+            assert printed.returncode == 0, printed.stderr
+            assert inner(tuple(printed.stdout.splitlines()[1:])) == KEYS[one.name]
+            keys["exclude_list"] = str(write(tmp_path / value, printed.stdout.encode()))
+        built = build(
+            planted / "planted.zip", tmp_path / one.name, labels="folder", size="64x64",
+            max_rejected=0.5, name="again", **keys,
+        )  # fmt: skip
+        totals = built.manifest.totals
+        assert len(report.contents) - totals.num_written == one.num_dropped, one.name
+        left = make_report(built.path, Options(), Silent()).findings
+        assert one.name not in {other.name for other in left}
+
+
+def test_a_list_that_there_is_not_is_one_line_that_names_the_others(
+    planted: Path, tmp_path: Path
+) -> None:
+    for name, text in (("leak", "no kind of finding"), ("drift", "classes or splits")):
+        done = run("report", planted / "tfrecords", "--list", name, cwd=tmp_path)
+        assert text in error_of(done, 2)
+        assert "near-leaks" in done.stderr
+    done = run("report", planted / "tfrecords", "--list", "drift", "--json", cwd=tmp_path)
+    assert "--list" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_keys_of_any_shape_come_back_from_a_list(tmp_path: Path) -> None:
+    """With spaces, quotes, commas, numbers at the end, escapes, and the same name in folders."""
+    names = ("a, b.png", 'say "x".png', "cat 1.png", "x.png", "deep/x.png", "bad\x1b[1m.png",
+             "turned\u202e.png", "ünï.png", "y;z.png")  # fmt: skip
+    members = {f"a/{name}": file(photo(i) // 8, "PNG") for i, name in enumerate(names)}
+    members |= {f"keep/{i}.png": file(photo(50 + i), "PNG") for i in range(3)}
+    members |= {f"keep/{name}": file(photo(70 + i), "PNG") for i, name in enumerate(names)}
+    source = write(tmp_path / "odd.zip", zip_bytes(members))
+    build(source, tmp_path / "tfrecords", size="32x32", labels="none")
+    done = run("report", "--list", "dark", cwd=tmp_path)
+    assert all(one.isprintable() for one in done.stdout.split("\n"))
+    listed = write(tmp_path / "dark.csv", done.stdout.encode())
+    again = build(
+        source, tmp_path / "out", size="32x32", labels="none", exclude_list=str(listed), name="b"
+    )
+    assert again.manifest.totals.num_written == len(members) - len(names)
+    left = make_report(again.path, Options(), Silent())
+    assert all("keep/" in key for key in left.contents.keys)
+
+
+def skewed(number: int, *, bright: int) -> dict[str, bytes]:
+    """Return a set in which a class is told by brightness alone, and the splits differ in it."""
+    found = {}
+    for i in range(number):
+        image = photo(i, 48, 48)
+        found[f"train/day/{i}.png"] = file(image // 2 + bright, "PNG")
+        found[f"train/night/{i}.png"] = file(image // 4, "PNG")
+        found[f"test/day/{i}.png"] = file(photo(1000 + i, 48, 48) // 2 + bright, "PNG")
+    found["train/rare/0.png"] = file(photo(5000, 48, 48), "PNG")
+    found["test/new/0.png"] = file(photo(6000, 48, 48), "PNG")
+    return found
+
+
+def test_classes_and_splits_that_differ_are_told(tmp_path: Path) -> None:
+    source = write(tmp_path / "skewed.zip", zip_bytes(skewed(30, bright=90)))
+    path = build(source, tmp_path / "out", labels="folder", size="32x32").path
+    found = {one.name: one for one in make_report(path, Options(), Silent()).findings}
+    assert "new" in found["missing-classes"].what
+    assert found["missing-classes"].severity == "serious"
+    assert "day, has 60 times" in found["imbalance"].what
+    assert "day has more brightness" in found["class-property"].what
+    assert "test in the shares of classes" in found["drift"].what
+
+
+def test_sound_sets_have_no_findings(tmp_path: Path) -> None:
+    members = {f"{'ab'[i % 2]}/{i}.jpg": file(photo(i), quality=92) for i in range(80)}
+    source = write(tmp_path / "sound.zip", zip_bytes(members))
+    path = build(
+        source, tmp_path / "out", labels="folder", size="64x64",
+        split="train=0.7,validation=0.3",
+    ).path  # fmt: skip
+    assert make_report(path, Options(), Silent()).findings == ()
+
+
+def test_what_is_planted_is_what_the_builder_says() -> None:
+    assert {key for keys in KEYS.values() for key in keys} <= planted().keys()
