@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tests.support.browser import MISSING
 from tests.support.builders import build, sample
 from tests.support.disk import skip_fsync
 from tests.support.examples import load_profile
@@ -48,6 +49,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if is_kept else dropped).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=dropped)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in the last lines that tests in a browser were left out."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    number = sum(MISSING in str(one.longrepr) for one in skipped)
+    if number:
+        terminalreporter.write_line(f"{number} tests in a browser were skipped: {MISSING}")
 
 
 @pytest.fixture(name="shapes", scope="session")

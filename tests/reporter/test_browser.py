@@ -1,0 +1,170 @@
+"""The page in a real browser: offline, in both themes and widths, without scripts, by keyboard."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.reporter.page.page import render
+from shardprep.reporter.report import Options, make_report
+from tests.reporter.conftest import Silent
+from tests.support.browser import need_browser
+from tests.support.builders import SHARED_DATA, build
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    from shardprep.reporter.report import Report
+
+WIDTHS = (360, 1280)
+_LUMINANCE = """
+() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0)
+"""
+_UNSEEN = """
+() => [...document.images].filter(one => one.complete && one.naturalWidth === 0).length
+"""
+_CONTROLS = "a[href], summary, button, [tabindex='0']"
+
+
+@pytest.fixture(name="browser", scope="module")
+def _browser() -> Iterator[Browser]:
+    program = need_browser()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(name="page_file", scope="module")
+def _page_file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "planted-report.html"
+    path.write_bytes(render(report))
+    return path
+
+
+@contextmanager
+def opened(browser: Browser, path: Path, width: int = 1280, **options: Any) -> Iterator[Page]:
+    """Open a page without a network; whatever it asks for or complains of is a failure."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **options)
+    page = context.new_page()
+    asked: list[str] = []
+    said: list[str] = []
+    page.on("request", lambda one: asked.append(one.url) if one.url[:5] != "data:" else None)
+    page.on("console", lambda one: said.append(one.text))
+    page.on("pageerror", lambda one: said.append(str(one)))
+    page.goto(path.as_uri())
+    try:
+        yield page
+        assert asked == [path.as_uri()]
+        assert said == []
+    finally:
+        context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_opens_offline_in_both_themes_and_widths(
+    browser: Browser, page_file: Path, width: int, theme: Any
+) -> None:
+    with opened(browser, page_file, width, color_scheme=theme) as page:
+        assert page.title().startswith("planted")
+        assert page.evaluate("document.images.length") > 60
+        assert page.evaluate(_UNSEEN) == 0
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        is_light = page.evaluate(_LUMINANCE) > 3 * 127
+        assert is_light == (theme == "light")
+
+
+def test_it_says_all_without_scripts(browser: Browser, page_file: Path, report: Report) -> None:
+    with opened(browser, page_file, java_script_enabled=False) as page:
+        assert page.locator(".findings > li").count() == len(report.findings)
+        assert page.locator("#gallery img").first.is_visible()
+        assert page.locator("#splits table").first.is_visible()
+        assert page.locator("button").count() == 0
+        facts = page.locator("#gallery .pic").first
+        assert not facts.locator("dl").is_visible()
+        facts.locator("summary").click()
+        assert facts.locator("dl").is_visible()
+        page.locator("#findings summary").first.click()
+        assert page.locator("#findings .key").first.is_visible()
+
+
+def test_charts_are_drawn(browser: Browser, page_file: Path) -> None:
+    with opened(browser, page_file) as page:
+        size = "one => { const box = one.getBBox(); return box.width * box.height }"
+        areas = page.locator("svg.chart path.area")
+        assert areas.count() >= 2 * 6
+        for i in range(areas.count()):
+            assert areas.nth(i).evaluate(size) > 0
+        assert page.locator("svg.chart line.limit").count() == 7
+        assert page.locator("#originals svg.square rect").count() > 3
+
+
+def test_the_keyboard_reaches_every_control(browser: Browser, page_file: Path) -> None:
+    with opened(browser, page_file) as page:
+        number = page.locator(_CONTROLS).count()
+        seen = set()
+        for _ in range(number + 5):
+            page.keyboard.press("Tab")
+            seen.add(page.evaluate(
+                f"[...document.querySelectorAll(`{_CONTROLS}`)].indexOf(document.activeElement)"
+            ))  # fmt: skip
+        visible = page.evaluate(
+            f"[...document.querySelectorAll(`{_CONTROLS}`)].map((one, i) => "
+            "one.checkVisibility({contentVisibilityAuto: true}) ? i : -1).filter(i => i >= 0)"
+        )
+        assert set(visible) <= seen
+
+
+def test_tables_sort_and_code_is_copied(browser: Browser, page_file: Path) -> None:
+    with opened(browser, page_file, permissions=["clipboard-read", "clipboard-write"]) as page:
+        first = page.locator("#classes tbody th").first
+        head = page.locator("#classes thead button").first
+        head.click()
+        assert first.inner_text() == "cat"
+        head.click()
+        assert first.inner_text() == "dog"
+        assert page.locator("#classes [aria-sort=descending]").count() == 1
+        page.locator("#channels button").click()
+        page.wait_for_function("document.querySelector('#channels button').textContent == 'Copied'")
+        assert "mean = (" in page.evaluate("navigator.clipboard.readText()")
+
+
+def test_it_prints(browser: Browser, page_file: Path) -> None:
+    with opened(browser, page_file) as page:
+        printed = page.pdf()
+        assert printed.startswith(b"%PDF")
+        assert printed.count(b"/Type /Page\n") + printed.count(b"/Type /Page ") >= 2
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser: Browser, page_file: Path, theme: Any) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    with opened(browser, page_file, color_scheme=theme) as page:
+        found = Axe().run(page).response["violations"]
+        assert [
+            (one["id"], one["nodes"][0]["html"])
+            for one in found
+            if one["impact"] in ("serious", "critical")
+        ] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="the real photographs are not here")
+@pytest.mark.parametrize("name", ["dogs-vs-cats", "bears"])
+def test_pages_of_real_sets_open(browser: Browser, tmp_path: Path, name: str) -> None:
+    path = build(SHARED_DATA / f"{name}.zip", tmp_path / "out").path
+    file = tmp_path / "report.html"
+    file.write_bytes(render(make_report(path, Options(), Silent())))
+    for width in WIDTHS:
+        with opened(browser, file, width) as page:
+            assert page.evaluate(_UNSEEN) == 0
+            assert page.evaluate("document.documentElement.scrollWidth") == width

@@ -1,0 +1,326 @@
+"""The page as a file: well formed, closed to the network, the same for the same dataset."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import re
+import shutil
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardprep.reporter.contents import read_contents
+from shardprep.reporter.page import html
+from shardprep.reporter.page.page import render
+from shardprep.reporter.report import Options, make_report
+from tests.reporter.conftest import Silent
+from tests.support.builders import build, write, zip_bytes
+from tests.support.command import error_of, run
+from tests.support.examples import examples
+from tests.support.planted import file, photo, planted_set
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardprep.reporter.report import Report
+
+VOID = {"meta", "img"}
+MOST_BYTES = 5_000_000
+HOSTILE = (
+    "<script>alert(1)</script>", '"onload="x', "]]>", "--><b>", "\u202egnp.exe", "\0\x1b[31m", "🐈",
+    "é" * 10_000, "&amp;", "'", "\ud800", "</title>", "javascript:alert(1)", "a\nb", "{{7*7}}",
+)  # fmt: skip
+
+
+class Page(HTMLParser):
+    """A page as a parser of the standard library reads it; errors are assertions."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.blocks: dict[str, str] = {}
+        self.text = ""
+        self.feed(data.decode("ascii"))
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(attrs) == len(dict(attrs)), f"{tag} has an attribute twice"
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("style", "script"):
+            self.blocks[self.open[-1]] = data
+        else:
+            self.text += data
+
+    def values(self, name: str) -> list[str]:
+        """Return the values of an attribute."""
+        return [attrs[name] or "" for _, attrs in self.tags if name in attrs]
+
+
+def checked(data: bytes) -> Page:
+    """Return a page after a look at everything that must hold of any."""
+    page = Page(data)
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
+    assert {"lang": "en"} in [attrs for tag, attrs in page.tags if tag == "html"]
+    assert {tag for tag, _ in page.tags} <= {
+        "html", "head", "meta", "title", "style", "body", "script", "header", "main", "footer",
+        "nav", "section", "h1", "h2", "h3", "h4", "p", "small", "span", "ul", "li", "a", "bdi",
+        "code", "pre", "div", "table", "thead", "tbody", "tr", "th", "td", "details", "summary",
+        "dl", "dt", "dd", "figure", "figcaption", "img", "svg", "path", "rect", "line", "g",
+        "text",
+    }  # fmt: skip
+    for tag, attrs in page.tags:
+        assert not {name for name in attrs if name.startswith("on") or name == "style"}, tag
+        for name in ("src", "href"):
+            target = attrs.get(name)
+            is_local = target is None or re.fullmatch(r"#[a-z-]+", target) is not None
+            assert is_local or (target or "").startswith("data:image/webp;base64,"), target
+        if tag == "img":
+            assert attrs["alt"]
+        if tag == "a":
+            assert (attrs["href"] or "").removeprefix("#") in ids
+    policy = next(attrs["content"] or "" for tag, attrs in page.tags if "http-equiv" in attrs)
+    for tag, block in page.blocks.items():
+        digest = base64.b64encode(hashlib.sha256(block.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'; img-src data:; ")
+    assert "unsafe" not in policy
+    assert not re.search(r"url\(|@import|https?:", page.blocks["style"] + page.blocks["script"])
+    assert len(page.blocks["script"]) <= 10_000
+    assert len(data) <= MOST_BYTES
+    return page
+
+
+@pytest.fixture(name="page", scope="module")
+def _page(report: Report) -> bytes:
+    return render(report)
+
+
+def test_a_page_is_well_formed_and_closed(page: bytes) -> None:
+    found = checked(page)
+    assert len([1 for tag, _ in found.tags if tag == "img"]) > 60
+
+
+def test_a_page_says_what_was_found_and_what_was_not(page: bytes, report: Report) -> None:
+    text = checked(page).text
+    for one in report.findings:
+        assert one.name in text
+        assert all(key in text for key in one.keys)
+    assert "shardprep build … --dedup" in text
+    assert "classes without an image in train" in text
+    assert report.contents.manifest.sha256 in text
+
+
+def test_the_same_dataset_gives_the_same_bytes(
+    page: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Built and read elsewhere, with nothing kept, in another folder; no path is in it."""
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
+    path = planted_set(tmp_path / "elsewhere")
+    assert render(make_report(path, Options(), Silent())) == page
+    assert str(tmp_path).encode() not in page
+    assert b"/tmp" not in page
+
+
+def test_a_page_without_pictures_has_none(planted: Path) -> None:
+    path = planted / "tfrecords" / "planted" / "1.0.0"
+    for options in (Options(thumbs=0), Options(has_pixels=False)):
+        found = checked(render(make_report(path, options, Silent())))
+        assert not [tag for tag, _ in found.tags if tag == "img"]
+
+
+@given(value=st.one_of(st.text(), st.sampled_from(HOSTILE)))
+def test_no_text_of_others_becomes_markup(value: str) -> None:
+    made = html.tag("html", html.tag("p", value, title=value), html.key(value), html.block(value))
+    found = Page(made.encode("ascii", "xmlcharrefreplace"))
+    assert [tag for tag, _ in found.tags] == ["html", "p", "bdi", "pre", "code"]
+    assert not set("\u202e\u2066\u200f\0\x1b") & set(found.text)
+    assert all(one.isprintable() or one in " \n\xa0" or ord(one) > 127 for one in found.text)
+
+
+@contextlib.contextmanager
+def renamed(path: Path, names: list[str]) -> Iterator[None]:
+    """Give the classes of a dataset other names, its own hash among what is changed."""
+    from shardprep.dataset.manifest import load_manifest
+    from shardprep.dataset.schema import parse_schema
+
+    manifest = load_manifest(path)
+    kept = {name: (path / name).read_bytes() for name in ("manifest.json", "schema.json")}
+    schema = parse_schema(kept["schema.json"], "schema.json")
+    text = schema.model_copy(update={"labels": tuple(names)}).dumps()
+    (path / "schema.json").write_text(text)
+    splits = {
+        split: one.model_copy(
+            update={"label_counts": dict(zip(names, one.label_counts.values(), strict=True))}
+        )
+        for split, one in manifest.splits.items()
+    }
+    changed = {
+        "splits": splits,
+        "labels": manifest.labels.model_copy(update={"names": tuple(names)}),
+        "files": {**manifest.files, "schema.json": hashlib.sha256(text.encode()).hexdigest()},
+    }
+    (path / "manifest.json").write_text(manifest.model_copy(update=changed).dumps())
+    try:
+        yield
+    finally:
+        for name, data in kept.items():
+            (path / name).write_bytes(data)
+
+
+_names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+
+
+@examples(15)
+@given(names=st.lists(_names, min_size=2, max_size=2, unique=True))
+def test_class_names_of_any_kind_stay_text(
+    tmp_path_factory: pytest.TempPathFactory, planted: Path, names: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("named") / "set"
+    shutil.copytree(planted / "tfrecords" / "planted" / "1.0.0", path)
+    with renamed(path, names):
+        checked(render(make_report(path, Options(thumbs=2), Silent())))
+
+
+def test_keys_of_any_kind_stay_text(tmp_path: Path) -> None:
+    odd = [one for one in HOSTILE if "\0" not in one and len(one) < 200 and "\ud800" not in one]
+    members = {f"{'ab'[i % 2]}/{one}.png": file(photo(i) // 8, "PNG") for i, one in enumerate(odd)}
+    source = write(tmp_path / "odd.zip", zip_bytes(members))
+    path = build(source, tmp_path / "out", labels="folder", size="32x32").path
+    found = checked(render(make_report(path, Options(), Silent())))
+    assert "\\u202e" in found.text
+    assert "<script>alert(1)</script>" in found.text
+
+
+TARGETS: dict[str, tuple[dict[str, Any], str]] = {
+    "multilabel": ({"labels": "csv:t.csv:id:tags", "separator": " "}, "Most often together"),
+    "regression": ({"labels": "csv:t.csv:id:price", "target": "regression"}, "numbers to learn"),
+    "text": ({"labels": "csv:t.csv:id:said", "target": "text"}, "length of texts"),
+    "none": ({"labels": "none"}, "Images"),
+}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_each_kind_of_target_has_its_form(tmp_path: Path, kind: str) -> None:
+    keys, words = TARGETS[kind]
+    rows = "".join(f"{i},{'a b' if i % 3 else 'c'},{i * 1.5},said {i}\n" for i in range(24))
+    members = {f"{i}.png": file(photo(i), "PNG") for i in range(24)}
+    members["t.csv"] = f"id,tags,price,said\n{rows}".encode()
+    source = write(tmp_path / "set.zip", zip_bytes(members))
+    path = build(source, tmp_path / "out", size="32x32", **keys).path
+    assert words in checked(render(make_report(path, Options(), Silent()))).text
+
+
+def test_a_thousand_classes_fit(tmp_path: Path) -> None:
+    """All are there, the largest and smallest as bars; forty have pictures."""
+    members = {
+        f"class {i:04d} {'of a long name ' * 3}/{j}.png": file(photo(i * 3 + j, 24, 24), "PNG")
+        for i in range(1000)
+        for j in range(1 + (i < 40) * 2)
+    }
+    source = write(tmp_path / "many.zip", zip_bytes(members))
+    path = build(source, tmp_path / "out", labels="folder", size="24x24").path
+    data = render(make_report(path, Options(), Silent()))
+    found = checked(data)
+    assert "960 more" in found.text
+    assert all(f"class {i:04d}" in found.text for i in range(1000))
+    assert len([1 for tag, _ in found.tags if tag == "img"]) >= 40 * 3
+
+
+def test_pictures_keep_to_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit is left out evenly: every class keeps some."""
+    from shardprep.reporter import pictures
+
+    rng = np.random.default_rng(0)
+    members = {
+        f"{'abcd'[i % 4]}/{i}.png": file(rng.integers(0, 256, (112, 112, 3), np.uint8), "PNG")
+        for i in range(80)
+    }
+    source = write(tmp_path / "noise.zip", zip_bytes(members))
+    path = build(source, tmp_path / "out", labels="folder", size="112x112").path
+    report = make_report(path, Options(thumbs=20), Silent())
+    whole = pictures.draw_pictures(report)
+    size = sum(len(one.data) for one in whole.thumbnails.values())
+    monkeypatch.setattr(pictures, "_BUDGET_BYTES", size // 2)
+    found = pictures.draw_pictures(report)
+    assert sum(len(one.data) for one in found.thumbnails.values()) <= size // 2
+    kept = [len(one) for one in found.gallery.values()]
+    assert min(kept) > 0
+    assert max(kept) - min(kept) <= 4
+    checked(render(report))
+
+
+def test_a_table_that_is_not_of_these_records_is_one_line(planted: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "set"
+    shutil.copytree(planted / "tfrecords" / "planted" / "1.0.0", path)
+    table = pq.read_table(path / "items.parquet")
+    pq.write_table(pa.concat_tables([table.slice(1), table.slice(0, 1)]), path / "items.parquet")
+    assert "not the records" in error_of(run("report", path, cwd=tmp_path), 1)
+
+
+def test_a_report_is_written_whole_or_not_at_all(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run("report", planted / "tfrecords", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "leaks: 1 image is a copy" in done.stdout
+    before = (tmp_path / "planted-report.html").read_bytes()
+    done = run("report", planted / "tfrecords", "-o", "-", "--quiet", cwd=tmp_path)
+    assert done.stdout.encode() == before
+    assert done.stderr == ""
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("shardprep.storage.atomic_file.os.fsync", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run("report", planted / "tfrecords", cwd=tmp_path)
+    assert (tmp_path / "planted-report.html").read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["planted-report.html"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("-o", "nowhere/x.html"), "there is no folder nowhere"),
+        (("-o", "-", "--json"), "--output -"),
+        (("--sample", "0"), "whole number"),
+        (("--thumbs", "-1"), "whole number"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_one_line(
+    planted: Path, tmp_path: Path, arguments: tuple[str, ...], text: str
+) -> None:
+    done = run("report", planted / "tfrecords", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_contents_are_in_the_order_of_the_shards(planted: Path) -> None:
+    contents = read_contents(planted / "tfrecords" / "planted" / "1.0.0")
+    assert contents.splits == ("train", "validation")
+    assert contents.split.tolist() == sorted(contents.split.tolist())
+    assert len(contents.keys) == len(contents) == contents.manifest.totals.num_written

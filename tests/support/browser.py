@@ -1,0 +1,35 @@
+"""A real browser, where the machine has one: Debian's Chromium, driven by playwright.
+
+SHARDPREP_BROWSER names another. Where there is none the tests are skipped, and the last lines of
+the run say so; with SHARDPREP_NEEDS_BROWSER, as CI sets it, that is a failure.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+
+import pytest
+
+PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
+_NAMED, _NEEDED = "SHARDPREP_BROWSER", "SHARDPREP_NEEDS_BROWSER"
+MISSING = f"no browser: apt-get install chromium-headless-shell, or set {_NAMED}"
+
+
+def browser_program() -> str | None:
+    """Return the path of a browser, None where there is none or nothing that drives it."""
+    if importlib.util.find_spec("playwright") is None:
+        return None
+    named = os.environ.get(_NAMED)
+    return next(filter(None, map(shutil.which, (named,) if named else PROGRAMS)), None)
+
+
+def need_browser() -> str:
+    """Return the path of a browser; without one, skip the test or let it fail."""
+    program = browser_program()
+    if program is None:
+        if os.environ.get(_NEEDED):
+            pytest.fail(MISSING)
+        pytest.skip(MISSING)
+    return program
