@@ -115,7 +115,7 @@ def _group(report: Report, pictures: Pictures, one: Copies) -> Html:
     more = len(one.numbers) - len(items)
     rest = [tag("p", f"and {more:,} more", class_="dim")] if more else []
     return tag(
-        "div", tag("h4", title), tag("div", *items, class_="pics"), *rest,
+        "div", tag("h3", title), tag("div", *items, class_="pics"), *rest,
         class_="group leak" if one.is_leak else "group",
     )  # fmt: skip
 
