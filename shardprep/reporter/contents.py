@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 _COLUMNS = (
-    "key", "status", "kind", "reason", "shard", "record", "label", "labels", "target", "text",
+    "key", "status", "kind", "reason", "shard", "label", "labels", "target", "text",
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
 _KEPT_FIRST = ("test", "validation", "train")
 """Splits in the order in which a copy is kept there: sets for evaluation stay whole, as with
 `--dedup`."""
+
+
+_LARGEST = (1 << 31) - 1
+"""Pixels or bytes above which a size is not told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,10 @@ class RecordPlace:
     split: str
     record: int
     """Number in its split: `reader.Dataset(path, split)[record]`."""
+    shard: str
+    """File name of its shard."""
+    shard_record: int
+    """Number in its shard."""
     label: str
     """Target in words: class names, a number or a text; "" where there is none."""
 
@@ -82,16 +90,20 @@ class Contents:
     @cached_property
     def classes(self) -> list[list[int]]:
         """Class numbers of each record: one, several or none."""
-        if self.schema.target == LABELS:
-            return [[*(one or ())] for one in self.written["labels"].to_pylist()]
-        return [[one] if one >= 0 else [] for one in self.label.tolist()]
+        if self.schema.target != LABELS:
+            return [[one] if one >= 0 else [] for one in self.label.tolist()]
+        there = range(len(self.schema.labels))
+        lists = self.written["labels"].to_pylist()
+        return [[label for label in one or () if label in there] for one in lists]
 
     @cached_property
     def label(self) -> Ints:
         """Class number of each record, −1 for none and in sets without single classes."""
         if self.schema.target != LABEL:
             return np.full(len(self), -1)
-        return _whole(self.written["label"], -1)
+        found = _whole(self.written["label"], -1)
+        found[(found < 0) | (found >= len(self.schema.labels))] = -1
+        return found
 
     @cached_property
     def target_codes(self) -> Ints:
@@ -113,17 +125,17 @@ class Contents:
     @cached_property
     def height(self) -> Ints:
         """Height of each original in pixels, 0 where it is not known."""
-        return _whole(self.written["original_height"], 0)
+        return _measure(self.written["original_height"])
 
     @cached_property
     def width(self) -> Ints:
         """Width of each original in pixels, 0 where it is not known."""
-        return _whole(self.written["original_width"], 0)
+        return _measure(self.written["original_width"])
 
     @cached_property
     def original_bytes(self) -> Ints:
         """Size of each original in bytes, 0 where it is not known."""
-        return _whole(self.written["original_bytes"], 0)
+        return _measure(self.written["original_bytes"])
 
     @cached_property
     def formats(self) -> dict[str, int]:
@@ -134,17 +146,28 @@ class Contents:
 
     def place(self, number: int) -> RecordPlace:
         """Return a record as a person finds it."""
+        shards = [*self.manifest.shards.values()]
+        shard = int(np.searchsorted(self._shard_ends, number, "right"))
         split = int(self.split[number])
         before = int(np.searchsorted(self.split, split))
         return RecordPlace(
-            self.keys[number], self.splits[split], number - before, self.target_text(number)
+            self.keys[number],
+            self.splits[split],
+            number - before,
+            shards[shard].name,
+            number - int(self._shard_ends[shard]) + shards[shard].num_records,
+            self.target_text(number),
         )
+
+    @cached_property
+    def _shard_ends(self) -> Ints:
+        return np.cumsum([one.num_records for one in self.manifest.shards.values()])
 
     def target_text(self, number: int) -> str:
         """Return the target of a record in words, "" where it has none."""
         names, target = self.schema.labels, self.schema.target
         if target in (LABEL, LABELS):
-            return ", ".join(names[one] for one in self.classes[number] if one < len(names))
+            return ", ".join(names[one] for one in self.classes[number])
         value = self.written[target][number].as_py() if target else None
         if value is None:
             return ""
@@ -194,6 +217,11 @@ def _codes(values: pa.ChunkedArray) -> Ints:
     if not len(values):
         return np.empty(0, np.int64)
     return _whole(values.combine_chunks().dictionary_encode().indices, -1)
+
+
+def _measure(column: pa.ChunkedArray) -> Ints:
+    """Return sizes, 0 for none, none so large that a product of two could pass 64 bits."""
+    return np.clip(_whole(column, 0), 0, _LARGEST)
 
 
 def _whole(column: pa.ChunkedArray, nothing: int) -> Ints:

@@ -72,6 +72,9 @@ def test_a_place_is_where_the_reader_finds_the_record(report: Report, planted: P
         item = reader.Dataset(planted / "tfrecords", place.split)[place.record]
         assert item["image/filename"] == place.key
         assert report.contents.schema.labels[item["label"]] == place.label
+        row = report.contents.written.slice(number, 1).to_pylist()[0]
+        assert place.shard == row["shard"]
+        assert place.shard_record == place.record, "there is one shard a split"
 
 
 def test_without_pixels_the_documents_still_tell(planted: Path) -> None:

@@ -280,6 +280,40 @@ def test_a_table_that_is_not_of_these_records_is_one_line(planted: Path, tmp_pat
     assert "not the records" in error_of(run("report", path, cwd=tmp_path), 1)
 
 
+_odd_ints = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.sampled_from([0, 1, -1]))
+_odd_texts = st.one_of(st.none(), st.sampled_from([one for one in HOSTILE if one != "\ud800"]))
+_ODD = {
+    "key": (_odd_texts, pa.string()),
+    "reason": (_odd_texts, pa.string()),
+    "original_sha256": (_odd_texts, pa.string()),
+    "original_format": (_odd_texts, pa.dictionary(pa.int32(), pa.string())),
+    "label": (_odd_ints, pa.int64()),
+    "original_width": (_odd_ints, pa.int64()),
+    "original_height": (_odd_ints, pa.int64()),
+    "original_bytes": (_odd_ints, pa.int64()),
+}
+"""Column of the item table → what a stranger may write there, and its type."""
+
+
+@examples(40)
+@given(data=st.data(), column=st.sampled_from(list(_ODD)))
+def test_a_table_of_a_stranger_gives_a_page_all_the_same(
+    tmp_path_factory: pytest.TempPathFactory, planted: Path, data: st.DataObject, column: str
+) -> None:
+    import pyarrow.parquet as pq
+
+    path = tmp_path_factory.mktemp("strange") / "set"
+    shutil.copytree(planted / "tfrecords" / "planted" / "1.0.0", path)
+    table = pq.read_table(path / "items.parquet")
+    values, kind = _ODD[column]
+    made = data.draw(st.lists(values, min_size=len(table), max_size=len(table)))
+    place = table.schema.get_field_index(column)
+    field = table.schema.field(place)
+    table = table.set_column(place, field, pa.array(made, kind))
+    pq.write_table(table, path / "items.parquet")
+    checked(render(make_report(path, Options(has_pixels=False), Silent())))
+
+
 def test_a_report_is_written_whole_or_not_at_all(
     planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,13 +62,12 @@ def _picture(report: Report, pictures: Pictures, number: int, caption: str = "")
         image = picture(thumbnail.data, said, _SIDE, _SIDE, tiny)
     height, width = int(contents.height[number]), int(contents.width[number])
     form, size = contents.written["original_format"][number], contents.original_bytes[number]
-    shard, record = (contents.written[name][number] for name in ("shard", "record"))
     facts = (
         ("key", key(place.key)),
         ("split", place.split),
         ("target", place.label or "none"),
         ("original", f"{width:,} × {height:,} {form.as_py() or ''}, {int(size):,} bytes"),
-        ("shard", f"{shard.as_py()}, record {record.as_py():,}"),
+        ("shard", f"{place.shard}, record {place.shard_record:,}"),
         ("read it", code(f'reader.Dataset(path, "{place.split}")[{place.record}]')),
     )
     listed = tag("dl", *(joined(tag("dt", name), tag("dd", value)) for name, value in facts))
