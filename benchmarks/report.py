@@ -14,7 +14,8 @@ import sys
 import time
 import zipfile
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import combinations
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import numpy as np
@@ -23,16 +24,12 @@ from PIL import Image
 from benchmarks import photos
 from benchmarks.measure import Cost, Measure, Row, built, interleaved, run, shardprep
 from benchmarks.table import alone
-from shardprep.reporter.contents import read_contents
 from shardprep.reporter.near import NEAR_BITS, near_groups, near_pairs
-from shardprep.reporter.pixel_pass import measure, plan_pass
-from shardprep.reporter.stored_images import StoredImages
+from shardprep.reporter.report import Options, make_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 WITH_PIXELS = Measure("report of 2,000 photos, nothing kept", "< 6 s", "s")
 NO_PIXELS = Measure("the same with `--no-pixels`", "< 1 s", "s")
@@ -48,7 +45,7 @@ RECALL = {
     "cut by 1 pixel": Measure("recall of copies cut by 1 pixel"),
 }
 PRECISION = Measure("precision, the worst of these", ">= 0.99")
-UNRELATED = Measure("pairs of unrelated photos within 4 bits")
+UNRELATED = Measure("near pairs among the photos themselves")
 MEASURES = (
     WITH_PIXELS, NO_PIXELS, LARGE_S, LARGE_MB, LARGE_GB, PAIRS, PAIRS_SAME, *RECALL.values(),
     PRECISION, UNRELATED,
@@ -148,16 +145,16 @@ def _pairs(number: int) -> Iterator[Row]:
 def _copies(folder: Path, most: int) -> Iterator[Row]:
     originals = photos.originals()[:most]
     number = len(originals)
-    own = _hashes(folder / "originals", originals)
-    beside = {(i, j) for i, j in _near(own)}
+    beside = _pairs_of(folder / "alone", originals)
     precision = []
     for name, recall in RECALL.items():
         copies = [_changed(data, name, i) for i, data in enumerate(originals)]
-        found = _near(np.concatenate([own, _hashes(folder / name.partition(",")[0], copies)]))
+        found = _pairs_of(folder / name.partition(",")[0], [*originals, *copies])
         right = sum(j - i == number for i, j in found)
         # A copy of one of two originals that are near each other is near both.
-        places = [sorted((i % number, j % number)) for i, j in found if j - i != number]
-        wrong = sum((i, j) not in beside for i, j in places)
+        places = [(min(i % number, j % number), max(i % number, j % number))
+                  for i, j in found if j - i != number]  # fmt: skip
+        wrong = sum(pair not in beside for pair in places)
         precision.append(right / max(right + wrong, 1))
         yield recall.came_to(right / number, f"{right:,} of {number:,} photos")
     shown = ", ".join(f"{one:.4f}" for one in precision)
@@ -166,10 +163,19 @@ def _copies(folder: Path, most: int) -> Iterator[Row]:
     yield UNRELATED.came_to(len(beside), detail)
 
 
-def _near(hashes: Hashes) -> list[tuple[int, int]]:
-    """Return the near pairs of hashes, equal ones among them, the lower position first."""
-    near = np.bitwise_count(hashes[:, None] ^ hashes[None]) <= NEAR_BITS
-    return [(int(i), int(j)) for i, j in np.argwhere(np.triu(near, 1))]
+def _pairs_of(folder: Path, files: Sequence[bytes]) -> set[tuple[int, int]]:
+    """Return the pairs in the groups of near copies and copies that a report has of files."""
+    for i, data in enumerate(files):
+        path = folder / "files" / f"{i:05d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    dataset = built(folder / "out", folder / "files", "--labels", "none")
+    found = make_report(dataset, Options(thumbs=0), _Silent())
+    pairs = set()
+    for one in found.copies:
+        numbers = sorted(int(key[-9:-4]) for key in found.contents.keys_of(one.numbers))
+        pairs |= set(combinations(numbers, 2))
+    return pairs
 
 
 def _changed(data: bytes, name: str, number: int) -> bytes:
@@ -190,21 +196,6 @@ def _changed(data: bytes, name: str, number: int) -> bytes:
     out = io.BytesIO()
     image.save(out, "JPEG", quality=quality)
     return out.getvalue()
-
-
-def _hashes(folder: Path, files: Sequence[bytes]) -> Hashes:
-    """Return the hashes that a report has of files, in their order, built with usual options."""
-    for i, data in enumerate(files):
-        path = folder / "files" / f"{i:05d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    dataset = built(folder / "out", folder / "files", "--labels", "none")
-    contents = read_contents(dataset)
-    plan = plan_pass(contents.manifest.sha256, contents.label, len(files), 0)
-    stored = partial(StoredImages, dataset, contents.manifest, contents.schema)
-    hashes = measure(plan, stored, _Silent()).measures["hash"]
-    assert len(hashes) == len(files)
-    return hashes[np.argsort(contents.keys)]  # type: ignore[no-any-return]
 
 
 class _Silent:

@@ -1,18 +1,20 @@
 """Copies: images whose originals are equal byte for byte, or whose pictures nearly are.
 
 Near copies are groups of images joined by perceptual hashes within `near.NEAR_BITS` bits of each
-other. Mirrored, turned and cropped copies have other hashes: they are not found.
+other, whose coarse colours agree. Mirrored, turned and cropped copies have other hashes: they are
+not found.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from shardprep.reporter import near
 from shardprep.reporter.finding import Finding, excluding, images
-from shardprep.reporter.near import NEAR_BITS, near_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +30,7 @@ _LEAST_CONTRAST = 2.0
 """Standard deviation of grey, in levels of 255, below which a hash says nothing of a picture."""
 _WORDS = {
     "exact": "a copy, byte for byte,",
-    "near": f"a near copy (within {NEAR_BITS} of 64 bits of a perceptual hash)",
+    "near": f"a near copy (perceptual hash within {near.NEAR_BITS} of 64 bits)",
 }
 
 
@@ -61,20 +63,19 @@ def exact_copies(contents: Contents) -> tuple[Copies, ...]:
 
 
 def near_copies(contents: Contents, measured: Measured) -> tuple[Copies, ...]:
-    """Return the groups of images with near hashes, unless all of a group are exact copies."""
-    measures = measured.measures
-    tells = measures["decoded"] & (measures["contrast"] >= _LEAST_CONTRAST)
-    hashes = dict(zip(measured.numbers[tells].tolist(), measures["hash"][tells], strict=True))
-    groups = _groups(measured.numbers[tells], near_groups(measures["hash"][tells]))
+    """Return the groups of near copies, unless all of a group are exact copies."""
+    tells = measured.measures["decoded"] & (measured.measures["contrast"] >= _LEAST_CONTRAST)
+    numbers, measures = measured.numbers[tells], measured.measures[tells]
     found = []
-    for group in groups:
-        originals = contents.original_codes[group]
+    for group in near.near_copies(measures["hash"], measures["cells"]):
+        originals = contents.original_codes[numbers[group]]
         if originals.min() == originals.max() >= 0:
             continue
-        first = hashes[contents.kept_of(group)]
-        bits = [int(np.bitwise_count(hashes[one] ^ first)) for one in group]
-        found.append(_copies(contents, "near", group, bits))
-    return tuple(found)
+        hashes = dict(zip(numbers[group].tolist(), measures["hash"][group], strict=True))
+        first = hashes[contents.kept_of(hashes)]
+        bits = [int(np.bitwise_count(one ^ first)) for one in hashes.values()]
+        found.append(_copies(contents, "near", [*hashes], bits))
+    return tuple(sorted(found, key=lambda one: min(one.numbers)))
 
 
 def _groups(numbers: Ints, codes: Ints) -> Iterator[list[int]]:
@@ -137,12 +138,9 @@ def copy_findings(
 
 def _between(groups: Sequence[Copies]) -> str:
     """Return how many groups stand in which splits, in words."""
-    pairs: dict[str, int] = {}
-    for one in groups:
-        name = " and ".join(one.splits)
-        pairs[name] = pairs.get(name, 0) + 1
-    shown = ", ".join(f"{count:,} in {name}" for name, count in pairs.items())
-    return f": {shown}" if len(groups) == 1 else f": groups are {shown}"
+    counts = Counter(" and ".join(one.splits) for one in groups)
+    shown = (f"{n:,} group{'' if n == 1 else 's'} in {name}" for name, n in counts.items())
+    return f": {', '.join(shown)}"
 
 
 def _conflicts(

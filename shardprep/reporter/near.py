@@ -1,8 +1,11 @@
-"""Near copies: which 64-bit hashes lie within a few bits of each other. Exact, not sampled.
+"""Near copies: which 64-bit hashes lie within a few bits of each other, and whose colours agree.
 
 Two hashes that differ in 4 bits or fewer are equal in at least one of 5 bands (the pigeonhole
 principle), so only hashes that share a band are compared. Equal hashes count as one: a thousand
-copies of a picture cost no more than one.
+copies of a picture cost no more than one. Exact, not sampled.
+
+A hash knows shapes alone: two drawings of one shape may share it. So the coarse colours of a group
+must agree as well, but for light that is a little stronger, or where an image is grey.
 """
 
 from __future__ import annotations
@@ -17,11 +20,18 @@ if TYPE_CHECKING:
 
     Hashes = np.ndarray[Any, np.dtype[np.uint64]]
     Ints = np.ndarray[Any, np.dtype[np.int64]]
+    Cells = np.ndarray[Any, np.dtype[np.uint8]]
 
 NEAR_BITS = 4
 """Bits in which the hashes of near copies differ at most."""
 _EDGES = (0, 13, 26, 39, 52, 64)
 """Bits at which the bands start and end, one more of them than `NEAR_BITS`."""
+_LIKE = 10.0
+"""Levels of 255 by which the coarse colours of near copies differ at most, in the mean."""
+_GREY = 3.0
+"""Levels between the channels below which an image counts as grey."""
+_LIGHT = 1.25
+"""Times that a near copy may be lighter or darker."""
 _AT_ONCE = 1 << 22
 """Pairs that are compared at once: 100 MB."""
 
@@ -90,3 +100,46 @@ def joined(number: int, pairs: Ints) -> Ints:
         if (low == root).all():
             return root
         root = low
+
+
+def near_copies(hashes: Hashes, cells: Cells) -> Iterator[Ints]:
+    """Yield the positions of each group of near copies, two at least, in ascending order.
+
+    Args:
+        hashes: uint64[n].
+        cells: their coarse colours, uint8[n, cells, 3], red, green and blue.
+
+    """
+    for group in _members(near_groups(hashes)):
+        for alike in _alike(cells[group]):
+            members = group[alike]
+            if len(alike) == len(group):
+                yield members
+            else:  # what joined them may have gone
+                yield from (members[one] for one in _members(near_groups(hashes[members])))
+
+
+def _members(groups: Ints) -> Iterator[Ints]:
+    """Yield the positions of equal numbers, two at least."""
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    for members in np.split(order, starts[1:]):
+        if len(members) > 1:
+            yield members
+
+
+def _alike(cells: Cells) -> Iterator[Ints]:
+    """Yield the positions of images whose colours agree with those of the first of them."""
+    colours = cells.astype(np.float32)
+    is_grey = np.ptp(colours, axis=2).mean(axis=1) < _GREY
+    left = np.arange(len(cells))
+    while len(left):
+        first, others = colours[left[0]], colours[left]
+        light = first.mean() / np.maximum(others.mean(axis=(1, 2)), 1)
+        others *= np.clip(light, 1 / _LIGHT, _LIGHT)[:, None, None]
+        apart = np.abs(others - first).mean(axis=(1, 2))
+        plain = np.abs(others.mean(axis=2) - first.mean(axis=1)).mean(axis=1)
+        agrees = np.where(is_grey[left] | is_grey[left[0]], plain, apart) <= _LIKE
+        agrees[0] = True
+        yield left[agrees]
+        left = left[~agrees]

@@ -21,6 +21,8 @@ TILE = 56
 """Side in pixels of the square that images are measured on."""
 SHARP_SIDE = 112
 """Shorter side in pixels at which sharpness is measured; smaller images keep their own."""
+CELLS = 4
+"""Cells a side of the coarse colours of an image."""
 MEASURES = np.dtype(
     [
         ("hash", "<u8"),
@@ -31,14 +33,15 @@ MEASURES = np.dtype(
         ("sharpness", "<f4"),
         ("colour", "<f4"),
         ("contrast", "<f4"),
+        ("cells", "u1", (CELLS * CELLS, 3)),
         ("decoded", "?"),
     ]
 )
 """Numbers of one image. `hash` is a perceptual hash of 64 bits; `brightness` (mean), `darkest` (5th
 percentile) and `lightest` (99th) are perceived brightness in 0..1; `entropy` bits of the grey
 levels; `sharpness` the strength of edges relative to contrast; `colour` the mean distance between
-the channels, 0..1; `contrast` the standard deviation of grey in levels of 255; `decoded` whether
-there was an image to measure at all."""
+the channels, 0..1; `contrast` the standard deviation of grey in levels of 255; `cells` the mean
+red, green and blue of each cell, row by row; `decoded` whether there was an image to measure."""
 
 _SQUARES = (np.square(np.arange(256) / 255)[None] * np.array([[0.241], [0.691], [0.068]])).astype(
     np.float32
@@ -117,6 +120,9 @@ def measured(tiles: Pixels) -> np.ndarray[Any, Any]:
     found["contrast"] = np.sqrt(np.maximum(shares @ levels**2 - means**2, 0))
     spread = np.maximum(np.maximum(red, green), blue) - np.minimum(np.minimum(red, green), blue)
     found["colour"] = spread.mean(axis=(1, 2), dtype=np.float64) / 255
+    side = TILE // CELLS
+    cells = tiles.reshape(-1, CELLS, side, CELLS, side, 3).sum(axis=(2, 4), dtype=np.uint32)
+    found["cells"] = (cells // side**2).reshape(-1, CELLS * CELLS, 3)
     found["hash"] = _hashes(grey)
     return found
 

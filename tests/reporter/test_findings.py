@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from shardprep.reporter.finding import MEANINGS, SEVERITIES
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
-from tests.support.builders import build, write, zip_bytes
+from tests.support.builders import build, tree, write, zip_bytes
 from tests.support.command import error_of, run
 from tests.support.planted import file, photo, planted
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.reporter.report import Report
+    from tests.support.object_store import Bucket
 
 KEYS = {
     "leaks": {"train/cat/00.jpg"},
@@ -178,3 +179,16 @@ def test_sound_sets_have_no_findings(tmp_path: Path) -> None:
 
 def test_what_is_planted_is_what_the_builder_says() -> None:
     assert {key for keys in KEYS.values() for key in keys} <= planted().keys()
+
+
+def test_a_dataset_in_object_storage_has_the_same_report(
+    planted: Path, bucket: Bucket, tmp_path: Path
+) -> None:
+    path = planted / "tfrecords" / "planted" / "1.0.0"
+    for name, data in tree(path).items():
+        bucket.put(f"sets/planted/1.0.0/{name}", data)
+    here = run("report", path, "-o", "here.html", cwd=tmp_path)
+    there = run("report", f"{bucket.url}/sets", "-o", "there.html", cwd=tmp_path)
+    assert there.returncode == 0, there.stderr
+    assert there.stdout == here.stdout.replace("here", "there")
+    assert (tmp_path / "there.html").read_bytes() == (tmp_path / "here.html").read_bytes()

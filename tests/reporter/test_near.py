@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.reporter.near import NEAR_BITS, joined, near_groups, near_pairs
+from shardprep.reporter.near import NEAR_BITS, joined, near_copies, near_groups, near_pairs
 
 if TYPE_CHECKING:
     Hashes = np.ndarray[Any, np.dtype[np.uint64]]
@@ -78,3 +78,27 @@ def test_no_hashes_have_no_groups() -> None:
 def test_pairs_join_to_groups(pairs: list[tuple[int, int]]) -> None:
     found = joined(31, np.array(pairs, np.int64).reshape(-1, 2))
     assert found.tolist() == walked(31, pairs)
+
+
+def copies(*made: tuple[int, Any]) -> list[list[int]]:
+    """Return the groups of near copies of some hashes and colours, the same in every cell."""
+    hashes = np.array([one for one, _ in made], np.uint64)
+    cells = np.array([np.broadcast_to(colour, (16, 3)) for _, colour in made], np.uint8)
+    return [one.tolist() for one in near_copies(hashes, cells)]
+
+
+def test_drawings_of_one_shape_in_other_colours_are_no_copies() -> None:
+    assert copies((7, (200, 40, 40)), (7, (40, 200, 40)), (6, (202, 41, 40))) == [[0, 2]]
+
+
+def test_a_lighter_and_a_grey_copy_are_copies() -> None:
+    assert copies((7, (150, 90, 60)), (7, (180, 108, 72))) == [[0, 1]]
+    assert copies((7, (150, 90, 60)), (7, (100, 100, 100))) == [[0, 1]]
+    assert copies((7, (50, 30, 20)), (7, (150, 90, 60))) == []
+
+
+def test_what_only_another_colour_joins_falls_apart() -> None:
+    """The second is near both others, which are not near each other."""
+    red, green = (200, 40, 40), (40, 200, 40)
+    assert copies((0, red), (0b1111, green), (0b1111_1111, red)) == []
+    assert copies((0, red), (0b1111, red), (0b1111_1111, red)) == [[0, 1, 2]]
