@@ -74,7 +74,7 @@ def report(
         sample=sample, has_pixels=not no_pixels, thumbs=0 if list_ else thumbs, seed=seed
     )
     if list_ is not None:
-        check_listed(list_)
+        check_listed(list_, options)
     with ImageProgress(console(stderr=True)) as progress:
         found = make_report(dataset_at(dataset), options, progress)
     if list_ is not None:

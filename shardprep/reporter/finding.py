@@ -37,6 +37,10 @@ MEANINGS = {
 """Name of each kind of finding → its meaning; in the order in which findings are shown."""
 WITHOUT_KEYS = ("missing-classes", "imbalance", "class-property", "drift")
 """Kinds that are about classes and splits, and so have no list of images."""
+OF_PIXELS = (
+    "near-leaks", "damaged-records", "near-duplicates", "dark", "light", "flat", "blurry", "grey",
+)  # fmt: skip
+"""Kinds that only a pass over the pixels tells."""
 
 
 @dataclass(frozen=True, slots=True)

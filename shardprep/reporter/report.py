@@ -10,7 +10,7 @@ import numpy as np
 from shardprep.errors import RecipeError
 from shardprep.reporter import balance, copies, quality
 from shardprep.reporter.contents import Contents, read_contents
-from shardprep.reporter.finding import MEANINGS, WITHOUT_KEYS, Finding, images, ranked
+from shardprep.reporter.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS, Finding, images, ranked
 from shardprep.reporter.pixel_pass import Measured, Watcher, measure, plan_pass
 from shardprep.reporter.stored_images import StoredImages
 
@@ -63,14 +63,16 @@ class Report:
         return next((one.keys for one in self.findings if one.name == name), ())
 
 
-def check_listed(name: str) -> None:
-    """Raise RecipeError for a kind of finding that there is not, or that is not about images."""
+def check_listed(name: str, options: Options) -> None:
+    """Raise RecipeError for a kind of finding that has no list of images with these options."""
     listed = [one for one in MEANINGS if one not in WITHOUT_KEYS]
     if name not in listed:
         what = f"{name!r} is no kind of finding"
         if name in WITHOUT_KEYS:
             what = f"{name!r} is about classes or splits, not about images"
         raise RecipeError("--list", what, f"there are {', '.join(listed)}")
+    if name in OF_PIXELS and not options.has_pixels:
+        raise RecipeError("--list", f"{name!r} is told by pixels alone", "leave out --no-pixels")
 
 
 def make_report(dataset: Path | RemoteDataset, options: Options, watcher: Watcher) -> Report:
@@ -135,6 +137,9 @@ def _damaged_records(contents: Contents, measured: Measured | None) -> list[Find
     if measured is None or not measured.damaged:
         return []
     number = len(measured.damaged)
-    what = f"{images(number)} cannot be decoded: {measured.damaged[0].what}"
+    what = (
+        f"{images(number)} cannot be decoded, the first of them for: {measured.damaged[0].what}; "
+        "shardprep verify --repair builds them again from the source"
+    )
     keys = contents.keys_of(measured.damaged_numbers)
     return [Finding("damaged-records", "serious", number, len(measured.numbers), what, keys)]

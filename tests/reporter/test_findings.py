@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
-from shardprep.reporter.finding import MEANINGS, SEVERITIES
+from shardprep.reporter.finding import MEANINGS, OF_PIXELS, SEVERITIES
+from shardprep.reporter.page.page import render
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
 from tests.support.builders import build, tree, write, zip_bytes
@@ -13,6 +15,8 @@ from tests.support.planted import file, photo, planted
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from shardprep.reporter.report import Report
     from tests.support.object_store import Bucket
@@ -78,11 +82,29 @@ def test_a_place_is_where_the_reader_finds_the_record(report: Report, planted: P
         assert place.shard_record == place.record, "there is one shard a split"
 
 
+def test_a_record_that_does_not_decode_is_told_and_the_page_goes_on(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "set"
+    shutil.copytree(planted / "tfrecords" / "planted" / "1.0.0", path)
+    shard = next(path.glob("*validation*"))
+    data = bytearray(shard.read_bytes())
+    data[40] ^= 1
+    shard.write_bytes(data)
+    found = make_report(path, Options(), Silent())
+    told = next(one for one in found.findings if one.name == "damaged-records")
+    first = found.contents.split.tolist().index(1)
+    assert told.keys == (found.contents.keys[first],)
+    assert "CRC" in told.what
+    assert b"damaged-records" in render(found)
+
+
 def test_without_pixels_the_documents_still_tell(planted: Path) -> None:
     path = planted / "tfrecords" / "planted" / "1.0.0"
     found = make_report(path, Options(has_pixels=False), Silent())
     expected = {"leaks", "label-conflicts", "rejected", "duplicates", "odd-aspect", "enlarged"}
-    assert {one.name for one in found.findings} == expected
+    assert {one.name for one in found.findings} == expected == KEYS.keys() - {*OF_PIXELS}
     assert found.images is None
     assert found.measured is None
 
@@ -118,6 +140,8 @@ def test_a_list_that_there_is_not_is_one_line_that_names_the_others(
         done = run("report", planted / "tfrecords", "--list", name, cwd=tmp_path)
         assert text in error_of(done, 2)
         assert "near-leaks" in done.stderr
+    done = run("report", planted / "tfrecords", "--list", "dark", "--no-pixels", cwd=tmp_path)
+    assert "leave out --no-pixels" in error_of(done, 2)
     done = run("report", planted / "tfrecords", "--list", "drift", "--json", cwd=tmp_path)
     assert "--list" in done.stderr
     assert not list(tmp_path.iterdir())

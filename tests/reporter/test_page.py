@@ -231,6 +231,22 @@ def test_each_kind_of_target_has_its_form(tmp_path: Path, kind: str) -> None:
     assert words in checked(render(make_report(path, Options(), Silent()))).text
 
 
+def test_many_classes_together_are_a_grid(tmp_path: Path) -> None:
+    """Of thirty of them, in the shades of how often; a class with itself is left blank."""
+    rows = "".join(f"{i},{i % 40} {(i + 1) % 40}\n" for i in range(120))
+    members = {f"{i}.png": file(photo(i, 24, 24), "PNG") for i in range(120)}
+    source = write(
+        tmp_path / "set.zip", zip_bytes({**members, "t.csv": f"id,tags\n{rows}".encode()})
+    )
+    path = build(
+        source, tmp_path / "out", labels="csv:t.csv:id:tags", separator=" ", size="24x24"
+    ).path
+    found = checked(render(make_report(path, Options(thumbs=1), Silent())))
+    cells = [attrs for tag, attrs in found.tags if tag == "rect" and attrs.get("width") == "1"]
+    assert len([one for one in cells if (one["class"] or "").startswith("h")]) >= 2 * 29
+    assert not [one for one in cells if int(one["x"] or 0) == 29 - int(one["y"] or 0)]
+
+
 def test_a_thousand_classes_fit(tmp_path: Path) -> None:
     """All are there, the largest and smallest as bars; forty have pictures."""
     members = {

@@ -43,9 +43,11 @@ def gallery(report: Report, pictures: Pictures) -> Html | None:
                 items.append(tag("figure", image, caption, class_="mean"))
         items += [_picture(report, pictures, number) for number in numbers]
         parts += [tag("h3", tag("bdi", title)), tag("div", *items, class_="pics")]
-    number = report.options.thumbs
-    said = f"{number} of each class, drawn by seed {report.options.seed}; open one for its facts."
-    if len(report.pictured) < len(names):
+    number, seed = report.options.thumbs, report.options.seed
+    said = f"Drawn by seed {seed}; open one for its facts."
+    if report.pictured:
+        said = f"{number:,} of each class, drawn by seed {seed}; open one for its facts."
+    if 0 < len(report.pictured) < len(names):
         said += f" The {len(report.pictured):,} largest of {len(names):,} classes."
     return section("gallery", "Gallery", tag("p", said, class_="dim"), *parts)
 
@@ -71,7 +73,8 @@ def _picture(report: Report, pictures: Pictures, number: int, caption: str = "")
         ("read it", code(f'reader.Dataset(path, "{place.split}")[{place.record}]')),
     )
     listed = tag("dl", *(joined(tag("dt", name), tag("dd", value)) for name, value in facts))
-    shown = tag("span", caption or place.key.rpartition("/")[2], class_="cap")
+    own = place.key.rpartition("/")[2] if report.pictured else place.label or place.key
+    shown = tag("span", caption or own, class_="cap")
     return tag("details", tag("summary", image, shown), listed, class_="pic")
 
 

@@ -24,6 +24,8 @@ _FIRST, _LAST = 30, 10
 """Classes shown of more than `_MOST_CLASSES`: the largest and the smallest."""
 _MOST_CLASSES = 50
 _MOST_LISTED = 2_000
+_MOST_SPELLED = 8
+"""Classes whose occurring together is spelled out as a table."""
 _MOST_TOGETHER = 30
 """Classes whose occurring together is shown."""
 
@@ -113,9 +115,13 @@ def _together(contents: Contents) -> Html:
         for one in here:
             counts[one, here] += 1
     np.fill_diagonal(counts, 0)
-    ends = (names[chosen[0]], names[chosen[-1]])
     title = "Images in which two classes occur together"
-    chart = charts.grid(title, counts.tolist(), (*ends, *ends))
+    if len(chosen) <= _MOST_SPELLED:
+        rows = [(names[label], *counts[i].tolist()) for i, label in enumerate(chosen)]
+        chart = table(("", *(names[label] for label in chosen)), rows)
+    else:
+        ends = (f"label {chosen[0]}", f"{chosen[-1]}")
+        chart = charts.grid(title, counts.tolist(), (*ends, f"{chosen[0]}", f"{chosen[-1]}"))
     pairs = [
         (f"{names[chosen[i]]} and {names[chosen[j]]}", int(counts[i, j]))
         for i, j in zip(*np.triu_indices(len(chosen), 1), strict=True)
