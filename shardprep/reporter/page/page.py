@@ -1,4 +1,8 @@
-"""The whole page: a report and its pictures as the bytes of one HTML file."""
+"""The whole page: a report and its pictures as the bytes of one HTML file.
+
+A section is a function of the report, and of the pictures where it shows some, to markup, or to
+None where it has nothing to say. What a dataset may hold besides (boxes, masks) is one more.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import hashlib
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from shardprep.reporter.page import origin, shown, summary, targets
+from shardprep.reporter.page import images, provenance, summary, targets
 from shardprep.reporter.page.html import Html, joined, tag
 from shardprep.reporter.pictures import draw_pictures
 
@@ -22,13 +26,13 @@ def render(report: Report) -> bytes:
         "Findings": summary.findings(report),
         "Splits": summary.splits(report),
         "Classes": targets.targets(report),
-        "Gallery": shown.gallery(report, pictures),
-        "Copies": shown.copies(report, pictures),
-        "Quality": shown.quality(report, pictures),
-        "Originals": shown.originals(report, pictures),
-        "Left out": origin.left_out(report),
-        "Channels": origin.channels(report),
-        "Provenance": origin.provenance(report),
+        "Gallery": images.gallery(report, pictures),
+        "Copies": images.copies(report, pictures),
+        "Quality": images.quality(report, pictures),
+        "Originals": images.originals(report, pictures),
+        "Left out": provenance.left_out(report),
+        "Channels": provenance.channels(report),
+        "Provenance": provenance.provenance(report),
     }
     there = {title: one for title, one in sections.items() if one is not None}
     links = [
