@@ -76,7 +76,6 @@ def _classes(contents: Contents) -> Html:
     titles = ("class", "label", "", *splits, "all", "note")
     rows = [row(i, has_bar=True) for i in shown]
     main = table(titles, rows, class_="full sortable")
-    main = Html(main.replace('<td class="n"><svg', '<td class="grow"><svg'))
     unlabelled = {name: one.num_unlabelled for name, one in manifest.splits.items()}
     parts = [tag("p", facts, class_="dim"), charts.legend(splits), main]
     if any(unlabelled.values()):
@@ -88,8 +87,9 @@ def _classes(contents: Contents) -> Html:
         said = f"the {_FIRST} largest and the {_LAST} smallest are shown; {between:,} more"
         titles = ("class", "label", *splits, "all", "note")
         parts.append(more(said, table(titles, listed, class_="sortable")))
-    note = "few: less than half of an even share of the images."
-    parts.append(tag("p", note, class_="dim"))
+    if any(0 < total < even / 2 for total in totals):
+        note = "few: less than half of an even share of the images."
+        parts.append(tag("p", note, class_="dim"))
     return joined(*parts)
 
 
