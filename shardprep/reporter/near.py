@@ -121,11 +121,11 @@ def near_copies(hashes: Hashes, cells: Cells) -> Iterator[Ints]:
 
 def _members(groups: Ints) -> Iterator[Ints]:
     """Yield the positions of equal numbers, two at least."""
-    order = np.argsort(groups, kind="stable")
-    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
-    for members in np.split(order, starts[1:]):
-        if len(members) > 1:
-            yield members
+    _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    several = np.flatnonzero(counts[inverse] > 1)
+    order = several[np.argsort(groups[several], kind="stable")]
+    if len(order):
+        yield from np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
 
 
 def _alike(cells: Cells) -> Iterator[Ints]:

@@ -87,6 +87,11 @@ def copies(*made: tuple[int, Any]) -> list[list[int]]:
     return [one.tolist() for one in near_copies(hashes, cells)]
 
 
+def test_none_and_all_alike_are_groups_too() -> None:
+    assert copies((1, (9, 9, 9)), (1 << 40 | 0xFFFF, (9, 9, 9))) == []
+    assert copies(*[(1, (9, 9, 9))] * 5) == [[0, 1, 2, 3, 4]]
+
+
 def test_drawings_of_one_shape_in_other_colours_are_no_copies() -> None:
     assert copies((7, (200, 40, 40)), (7, (40, 200, 40)), (6, (202, 41, 40))) == [[0, 2]]
 

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import re
 import shutil
+import tomllib
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from tests.reporter.conftest import Silent
 from tests.support.builders import build, write, zip_bytes
 from tests.support.command import error_of, run
 from tests.support.examples import examples
+from tests.support.paths import ROOT
 from tests.support.planted import file, photo, planted_set
 
 if TYPE_CHECKING:
@@ -140,6 +142,15 @@ def test_the_same_dataset_gives_the_same_bytes(
     assert render(make_report(path, Options(), Silent())) == page
     assert str(tmp_path).encode() not in page
     assert b"/tmp" not in page
+
+
+def test_a_wheel_carries_the_style_and_the_script() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    globs = project["tool"]["setuptools"]["package-data"]["shardprep.reporter.page"]
+    folder = ROOT / "shardprep" / "reporter" / "page"
+    carried = {path for glob in globs for path in folder.glob(glob)}
+    assert carried == {path for path in folder.iterdir() if path.suffix in (".css", ".js")}
+    assert len(carried) == 2
 
 
 def test_a_page_without_pictures_has_none(planted: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from shardprep.dataset.remote import described
+from shardprep.reporter import pixel_pass
 from shardprep.reporter.pixel_pass import Measured, measure, plan_pass
 from shardprep.reporter.stored_images import StoredImages
 from tests.support.builders import build, tree, write, zip_bytes
@@ -101,6 +102,20 @@ def test_a_second_pass_opens_no_shard_and_gives_the_same(tmp_path: Path, cache: 
     assert again.num_tiles == found.num_tiles
     assert all((again.tiles[label] == found.tiles[label]).all() for label in found.tiles)
     assert again.channels.mean_std() == found.channels.mean_std()
+
+
+def test_the_number_of_threads_changes_nothing(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path, size="64x64")
+    found = []
+    for number in (1, 5):
+        monkeypatch.setattr(pixel_pass, "usable_cores", lambda number=number: number)
+        found.append(passed(path))
+        for one in cache.iterdir():
+            one.unlink()
+    assert (found[0].measures == found[1].measures).all()
+    assert all((found[0].tiles[label] == found[1].tiles[label]).all() for label in range(3))
 
 
 def test_what_is_kept_and_damaged_is_made_anew(tmp_path: Path, cache: Path) -> None:
