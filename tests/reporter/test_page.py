@@ -239,7 +239,9 @@ def test_each_kind_of_target_has_its_form(tmp_path: Path, kind: str) -> None:
     members["t.csv"] = f"id,tags,price,said\n{rows}".encode()
     source = write(tmp_path / "set.zip", zip_bytes(members))
     path = build(source, tmp_path / "out", size="32x32", **keys).path
-    assert words in checked(render(make_report(path, Options(), Silent()))).text
+    text = checked(render(make_report(path, Options(), Silent()))).text
+    assert words in text
+    assert ("with a target" in text) == (kind != "none")
 
 
 def test_many_classes_together_are_a_grid(tmp_path: Path) -> None:

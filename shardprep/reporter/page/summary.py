@@ -122,26 +122,18 @@ def splits(report: Report) -> Html:
     manifest = report.contents.manifest
     names = list(manifest.splits)
     counts = {name: one.num_records for name, one in manifest.splits.items()}
-    total = sum(counts.values())
+    total, has_target = sum(counts.values()), report.contents.schema.target is not None
     rows: list[tuple[str | int, ...]] = []
     for name, one in manifest.splits.items():
         numbers = [shard.num_records for shard in one.shards]
         low, high = min(numbers), max(numbers)
         even = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         share = f"{one.num_records / max(total, 1):.1%}"
-        labelled = one.num_records - one.num_unlabelled
-        rows.append(
-            (
-                name,
-                one.num_records,
-                share,
-                labelled,
-                len(one.shards),
-                megabytes(one.num_bytes),
-                even,
-            )
-        )
-    titles = ("split", "records", "share", "with a target", "shards", "size", "records a shard")
+        size, labelled = megabytes(one.num_bytes), one.num_records - one.num_unlabelled
+        targets = (labelled,) if has_target else ()
+        rows.append((name, one.num_records, share, *targets, len(one.shards), size, even))
+    targets_title = ("with a target",) if has_target else ()
+    titles = ("split", "records", "share", *targets_title, "shards", "size", "records a shard")
     shards = [(one.name, one.num_records, one.num_bytes, one.sha256[:16])
               for one in manifest.shards.values()]  # fmt: skip
     shown = f"the first {_MOST_SHARDS:,} of " if len(shards) > _MOST_SHARDS else ""
