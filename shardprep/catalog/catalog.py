@@ -179,7 +179,8 @@ def _catalog(selection: Selection, listing: Listing) -> Catalog:
         for member in listing.others
         if member.key not in read
     ]
-    masks = beside.skipped + beside.unused(set(index.keys))
+    used = {m.key for item in items for m in item.masks} if beside.segments else ()
+    masks = beside.skipped + beside.unused(set(index.keys), used)
     return Catalog(
         items,
         listing.skipped + others + masks + selection.skipped + unlabelled,

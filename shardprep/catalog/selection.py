@@ -43,7 +43,7 @@ def select_images(recipe: Recipe, listing: Listing) -> Selection:
     """Return the images that a recipe wants, and their labels."""
     documents = Documents(listing.others, recipe)
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
-    beside = masks_beside(recipe, listing.images)
+    beside = masks_beside(recipe, listing.images, documents)
     members, skipped = select(beside.images, recipe, excluded)
     index = KeyIndex([member.key for member in members])
     if "auto" in (recipe.boxes, recipe.masks):

@@ -123,7 +123,7 @@ def survey_source(
     ordered = tuple(sorted(signs, key=lambda one: one not in usual(signs)))
     taken = {ordered[0].key: ordered[0].option} if signs and chosen.rule == "none" else {}
     recipe = make_recipe({"source": str(source), **taken}, "init")
-    images = [member.key for member in masks_beside(recipe, listing.images).images]
+    images = [member.key for member in masks_beside(recipe, listing.images, documents).images]
     spec = TargetSpec(kind="auto" if chosen.match else "class")
     targets = make_targets(keys, chosen.names, spec, chosen.table_names)
     counts: Counter[int] = Counter()

@@ -54,7 +54,14 @@ class Counts(NamedTuple):
     """Height and width."""
 
 
-Outline = Polygons | Runs | Counts | None
+class Segment(NamedTuple):
+    """An area of the image's mask file, whose pixels hold its id."""
+
+    id: int
+    """R + 256 G + 65536 B."""
+
+
+Outline = Polygons | Runs | Counts | Segment | None
 """The shape of an object; None where only its box is known."""
 
 
@@ -71,6 +78,8 @@ class Annotation:
     """Whether each object is a crowd of several; () where the source does not say it."""
     outlines: tuple[Outline, ...] = ()
     """Outline of each object; () where the source has boxes alone."""
+    areas: tuple[tuple[Segment, int], ...] = ()
+    """Areas that are no objects, sky or grass, and the class index of each."""
     size: tuple[int, int] | None = None
     """Height and width of the annotated image in pixels; None where the source does not say it."""
     is_relative: bool = False
@@ -95,6 +104,8 @@ class AnnotationSpec:
     class indices or `ignore` already. Other values are a fault of the mask."""
     is_binary: bool = False
     """Mask files hold two values, of which what is above half is the object."""
+    is_panoptic: bool = False
+    """The mask file of an image holds the ids of segments: of its objects and areas."""
     background: int = 0
     """Class index where no object is, and beside padded images; `ignore` where there is none."""
     min_visible: float = 0.1

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardprep.image.annotation import IGNORE, IGNORE_16
-from shardprep.image.masks import MAX_PIXELS, MaskError, decode_mask, mask_classes, value_counts
+from shardprep.image.masks import (
+    MAX_PIXELS,
+    MaskError,
+    decode_ids,
+    decode_mask,
+    mask_classes,
+    value_counts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from shardprep.image.annotation import AnnotationSpec, Frame
     from shardprep.image.masks import MaskFile
@@ -67,6 +76,15 @@ class MaskFiles:
                 for value in self._values(number, ids, nothing):
                     yield label, (ids == value).view(np.uint8), frame
 
+    def ids(self) -> tuple[NDArray[np.uint32], Frame]:
+        """Return the ids of segments in the one file of a panoptic set, and its frame."""
+        if len(self.data) != 1:
+            raise MaskError(f"has {len(self.data)} files, and its segments are in one")
+        height, width = self.placement.upright
+        with fault_of("the mask"):
+            found = decode_ids(self.data[0], max(MAX_PIXELS, height * width))
+            return found, self._frame(found)
+
     def _classes(self, number: int) -> tuple[Labels, Frame]:
         """Return the classes in a file, or 0 and 1 of two values, and its frame."""
         file, frame = self._decoded(number)
@@ -78,11 +96,15 @@ class MaskFiles:
         height, width = self.placement.upright
         with fault_of(self._name(number)):
             file = decode_mask(self.data[number], max(MAX_PIXELS, height * width))
-            size = file.pixels.shape[0], file.pixels.shape[1]
-            frame = self.placement.frame(size, self.spec.frame)
-            if frame is None:
-                raise MaskError(f"is {size_mismatch(size, self.placement)}")
-            return file, frame
+            return file, self._frame(file.pixels)
+
+    def _frame(self, pixels: NDArray[Any]) -> Frame:
+        """Return the frame of a decoded file, told by its size."""
+        size = pixels.shape[0], pixels.shape[1]
+        frame = self.placement.frame(size, self.spec.frame)
+        if frame is None:
+            raise MaskError(f"is {size_mismatch(size, self.placement)}")
+        return frame
 
     def _values(self, number: int, pixels: Labels, nothing: tuple[int, int]) -> list[int]:
         """Return the values of a mask but those that mean nothing."""

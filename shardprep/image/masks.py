@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -54,21 +54,22 @@ def decode_mask(data: bytes, max_pixels: int = MAX_PIXELS) -> MaskFile:
     Raises:
         MaskError: No such image, more than `max_pixels`, or values that 16 bits cannot hold.
     """
-    image = _open(data)
-    if image.width * image.height > max_pixels:
-        size = f"{image.width}x{image.height} pixels"
-        raise MaskError(f"has {size}, the limit is {max_pixels:,} pixels")
-    raw = _raw_mode(image)
-    try:
-        image.load()
-        pixels = _values(image, raw)
-    except MaskError:
-        raise
-    except MemoryError:
-        raise MaskError("needs more memory than a worker may use") from None
-    except Exception as error:  # decoders raise anything
-        raise MaskError(f"cannot be decoded: {' '.join(str(error).split())[:200]}") from None
+    image, pixels = _decoded(data, max_pixels, _values)
     return MaskFile(pixels, image.format == "JPEG", _palette(image))
+
+
+def decode_ids(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint32]:
+    """Return the id of the segment of each pixel, R + 256 G + 65536 B, [height, width].
+
+    Without colours, values are ids.
+
+    Raises:
+        MaskError: As `decode_mask`; or a format or a palette that keeps no exact colours.
+    """
+    image, ids = _decoded(data, max_pixels, _ids)
+    if image.format == "JPEG":
+        raise MaskError("is a JPEG, which keeps no exact ids of segments")
+    return ids
 
 
 def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
@@ -111,6 +112,50 @@ def encode_mask(pixels: Labels) -> bytes:
     out = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(out, "PNG")
     return out.getvalue()
+
+
+def segment_classes(
+    ids: NDArray[np.uint32], classes: Mapping[int, int], spec: AnnotationSpec
+) -> Labels:
+    """Return the class of each pixel, [height, width]; segments without one are ignored."""
+    values, lengths = _run_lengths(ids)
+    keys = np.array(sorted(classes), np.int64)
+    found = np.full(len(values), spec.ignore, np.uint16 if spec.is_wide else np.uint8)
+    if keys.size:
+        at = np.searchsorted(keys, values).clip(max=len(keys) - 1)
+        is_known = keys[at] == values
+        found[is_known] = np.array([classes[key] for key in keys.tolist()])[at[is_known]]
+    return np.repeat(found, lengths).reshape(ids.shape)
+
+
+def _decoded(
+    data: bytes, max_pixels: int, take: Callable[[Image.Image, str], NDArray[Any]]
+) -> tuple[Image.Image, NDArray[Any]]:
+    """Return a loaded image, and what is taken of it and of its raw mode."""
+    image = _open(data)
+    if image.width * image.height > max_pixels:
+        size = f"{image.width}x{image.height} pixels"
+        raise MaskError(f"has {size}, the limit is {max_pixels:,} pixels")
+    raw = _raw_mode(image)
+    try:
+        image.load()
+        return image, take(image, raw)
+    except MaskError:
+        raise
+    except MemoryError:
+        raise MaskError("needs more memory than a worker may use") from None
+    except Exception as error:  # decoders raise anything
+        raise MaskError(f"cannot be decoded: {' '.join(str(error).split())[:200]}") from None
+
+
+def _ids(image: Image.Image, raw: str) -> NDArray[np.uint32]:
+    """Return R + 256 G + 65536 B of a loaded image, or the values of one without colours."""
+    if image.mode not in ("RGB", "RGBA", "RGBX", "P"):
+        return _values(image, raw).astype(np.uint32)
+    if ";16" in raw:
+        raise MaskError("has colours of 16 bits, which are not read")
+    colours = np.asarray(image.convert("RGB"))
+    return _codes(colours[..., ::-1])
 
 
 def _open(data: bytes) -> Image.Image:
@@ -205,9 +250,7 @@ def _looked_up(
     values: NDArray[Any], classes: Mapping[int, int], spec: AnnotationSpec
 ) -> NDArray[Any]:
     """Return the class of each value, run by run: neighbours in a mask are mostly alike."""
-    flat = values.ravel()
-    starts = np.concatenate(([0], np.flatnonzero(flat[1:] != flat[:-1]) + 1))
-    found = flat[starts]
+    found, lengths = _run_lengths(values)
     keys = np.array(sorted(classes), np.int64)
     at = np.searchsorted(keys, found).clip(max=len(keys) - 1)
     unknown = np.unique(found[keys[at] != found])
@@ -218,8 +261,14 @@ def _looked_up(
         raise MaskError(f"has the {what} {', '.join(names)}, which no class has")
     to = np.array([classes[key] for key in keys.tolist()])
     to = to.astype(np.uint16 if spec.is_wide else np.uint8)[at]
-    lengths = np.diff(starts, append=flat.size)
     return np.repeat(to, lengths).reshape(values.shape)
+
+
+def _run_lengths(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the value of each run of equal pixels, along the rows, and its length."""
+    flat = values.ravel()
+    starts = np.concatenate(([0], np.flatnonzero(flat[1:] != flat[:-1]) + 1))
+    return flat[starts], np.diff(starts, append=flat.size)
 
 
 def _codes(pixels: NDArray[Any]) -> NDArray[np.uint32]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.image.annotation import Counts, Polygons
+from shardprep.image.annotation import Counts, Polygons, Segment
 from shardprep.image.boxes import Boxes
 from shardprep.image.mask_files import MaskFiles, fault_of, size_mismatch
-from shardprep.image.masks import MaskError, encode_mask, value_counts
+from shardprep.image.masks import MaskError, encode_mask, segment_classes, value_counts
 from shardprep.image.outlines import outline_mask
 from shardprep.image.process import Rejection
 
@@ -63,8 +63,9 @@ def place_objects(
     """Return the objects of an image as they are stored, or the reason to leave the image out.
 
     Mask files are the objects where masks of objects are stored, else layers of the class mask, of
-    which the later one wins; `annotation.labels` are theirs unless the annotation has boxes. The
-    rejection does not name the original. Never raises, whatever annotation and files hold.
+    which the later one wins; `annotation.labels` are theirs unless the annotation has boxes. That
+    of a panoptic set holds the segments of the annotation. The rejection does not name the
+    original. Never raises, whatever annotation and files hold.
     """
     if annotation.fault:
         return Rejection("bad_annotation", annotation.fault)
@@ -72,7 +73,8 @@ def place_objects(
     if frame is None:
         found = size_mismatch(annotation.size or (0, 0), placement)
         return Rejection("bad_annotation", f"the annotation was made for an image {found}")
-    if spec.masks == "instances" and mask_files and len(annotation.boxes):
+    has_layers = bool(mask_files) and not spec.is_panoptic
+    if spec.masks == "instances" and has_layers and len(annotation.boxes):
         reason = f"{len(mask_files)} masks beside {len(annotation.boxes)} boxes of unknown order"
         return Rejection("bad_annotation", reason)
     labels = () if len(annotation.boxes) else annotation.labels
@@ -97,6 +99,8 @@ class _Scene:
     """Frame of the boxes, and of outlines without a size of their own."""
     masks: dict[int, bytes] = field(default_factory=dict)
     """Stored mask by place of the object in the list; b"" where no pixel is left of it."""
+    ids: tuple[NDArray[np.uint32], Frame] | None = None
+    """Decoded mask file of a panoptic set, and its frame; None until it is needed."""
 
     def place(self) -> PlacedObjects:
         spec = self.spec
@@ -135,7 +139,7 @@ class _Scene:
     def _objects(self) -> tuple[Boxes, NDArray[np.float32]]:
         """Return all objects and their stored boxes, with the masks of those kept drawn."""
         has_masks = self.spec.masks == "instances"
-        if has_masks and self.files.data:
+        if has_masks and self.files.data and not self.spec.is_panoptic:
             objects, shapes = self._of_files()
         else:
             objects = self._of_annotation()
@@ -146,7 +150,10 @@ class _Scene:
         if has_masks:
             for i in np.flatnonzero(objects.kept).tolist():
                 if i not in self.masks:
-                    self._draw(i, *self._shape(i))
+                    shape, frame = self._shape(i)
+                    if not shape.any():
+                        objects.drop(np.arange(len(shares)) == i, "no outline")
+                    self._draw(i, shape, frame)
             is_lost = np.array([self.masks.get(i) == b"" for i in range(len(shares))], np.bool_)
             objects.drop(is_lost, "cut away" if self.placement.is_cropped else "too small")
         return objects, shares
@@ -190,6 +197,9 @@ class _Scene:
     def _shape(self, i: int) -> tuple[Labels, Frame]:
         """Return the mask of an object that has an outline, 0 and 1, and its frame."""
         outline = self.annotation.outlines[i] or Polygons(())
+        if isinstance(outline, Segment):
+            ids, frame_of_ids = self._segments()
+            return (ids == outline.id).view(np.uint8), frame_of_ids
         frame: Frame | None = self.frame
         size = self._size()
         if isinstance(outline, Counts):
@@ -225,6 +235,8 @@ class _Scene:
         """Return the class of each stored pixel; of objects and files, later ones win."""
         spec, labels = self.spec, self.annotation.labels
         dtype = np.uint16 if spec.is_wide else np.uint8
+        if spec.is_panoptic:
+            return self._segment_mask()
         mask = np.full(self.placement.size, spec.background, dtype)
         if self.files.data:
             self.files.paint(mask)
@@ -239,6 +251,31 @@ class _Scene:
             else:
                 dropped["unknown class"] += not spec.boxes
         return mask
+
+    def _segment_mask(self) -> Labels:
+        """Return the class of each stored pixel of a panoptic set; crowds are of their class."""
+        annotation, spec = self.annotation, self.spec
+        parts = [*zip(annotation.outlines, annotation.labels, strict=False), *annotation.areas]
+        classes = {
+            one.id: label
+            for one, label in parts
+            if isinstance(one, Segment) and 0 <= label < spec.num_classes
+        }
+        if not classes:
+            dtype = np.uint16 if spec.is_wide else np.uint8
+            return np.full(self.placement.size, spec.ignore, dtype)
+        ids, frame = self._segments()
+        return self.placement.mask(segment_classes(ids, classes, spec), frame, spec.ignore)
+
+    def _segments(self) -> tuple[NDArray[np.uint32], Frame]:
+        """Return the id of the segment of each pixel, decoded once, and their frame."""
+        if self.ids is None:
+            ids, frame = self.files.ids()
+            parts = [*self.annotation.outlines, *(area for area, _ in self.annotation.areas)]
+            if not any((ids == one.id).any() for one in parts if isinstance(one, Segment)):
+                raise MaskError("the mask has none of the segments that are listed")
+            self.ids = ids, frame
+        return self.ids
 
     def _size(self) -> tuple[int, int]:
         """Return height and width of the annotated image in pixels."""

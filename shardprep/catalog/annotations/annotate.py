@@ -12,10 +12,11 @@ from shardprep.catalog.annotations.mask_values import (
     NONE,
 )
 from shardprep.catalog.annotations.naming import NOT_ASKED_FOR, Naming, renamed
+from shardprep.catalog.annotations.panoptic import masks_of_segments
 from shardprep.catalog.annotations.rules import MaskRule, parse_masks_rule
 from shardprep.catalog.annotations.run_table import parse_run_rule, read_runs
 from shardprep.errors import RecipeError, SourceError
-from shardprep.image.annotation import Annotation, AnnotationSpec
+from shardprep.image.annotation import Annotation, AnnotationSpec, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,7 +81,9 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
     """
     rule = parse_masks_rule(recipe.masks)
     _check(recipe, rule)
-    boxes = None if recipe.boxes in ("", "none") else _read(recipe.boxes, rule, images)
+    boxes = None
+    if recipe.boxes not in ("", "none"):
+        boxes = _read(recipe.boxes, rule, images, is_by_object=recipe.instances)
     shapes = _shapes(recipe, rule, images, boxes)
     objects = shapes or boxes
     mode: Literal["none", "classes", "instances"] = "none"
@@ -94,10 +97,14 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
         )
         names = found.values.names
     if objects is not None:
-        has_background = mode == "classes" and shapes is not None
+        has_background = mode == "classes" and shapes is not None and not shapes.segments
         annotations, names = renamed(objects, naming, names, has_background=has_background)
     else:
         annotations = found.annotations
+    is_panoptic = shapes is not None and bool(shapes.segments)
+    if shapes is not None and shapes.segments:
+        masks = masks_of_segments(shapes, images.beside.segments, len(annotations))
+        found = found._replace(masks=masks)
     lacks = _lacks(annotations, found, objects)
     is_background = recipe.unlisted == "background"
     if recipe.unlisted == "auto" and objects is not None:
@@ -108,11 +115,12 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
         crowds=any(one is not None and one.crowds for one in annotations),
         num_classes=len(names),
         is_binary=found.values.is_binary,
+        is_panoptic=is_panoptic,
         min_visible=recipe.min_visible,
         frame=None if recipe.annotated == "auto" else recipe.annotated,
     )
     has_own = found.is_read and (mode == "classes" or bool(recipe.mask_values))
-    background = found.values.background if has_own else 0
+    background = found.values.background if has_own else NONE if is_panoptic else 0
     spec = replace(
         spec,
         values=_with_ignore(found.values.values, spec.ignore),
@@ -148,10 +156,16 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
     )
 
 
-def _read(option: str, rule: MaskRule, images: Images) -> Found:
-    outlines = rule.kind == "format"
-    index, extents = images.index, images.extents
-    return read_boxes(option, index, images.documents, extents=extents, outlines=outlines)
+def _read(option: str, rule: MaskRule, images: Images, *, is_by_object: bool) -> Found:
+    has_outlines = rule.kind == "format"
+    return read_boxes(
+        option,
+        images.index,
+        images.documents,
+        extents=images.extents,
+        outlines=has_outlines,
+        areas=has_outlines and not is_by_object,
+    )
 
 
 def _shapes(recipe: Recipe, rule: MaskRule, images: Images, boxes: Found | None) -> Found | None:
@@ -161,7 +175,9 @@ def _shapes(recipe: Recipe, rule: MaskRule, images: Images, boxes: Found | None)
         runs = parse_run_rule(rule.argument)
         return read_runs(runs, images.index, images.documents, images.extents, order)
     if rule.kind == "format":
-        return boxes if recipe.masks == recipe.boxes else _read(recipe.masks, rule, images)
+        is_same = recipe.masks == recipe.boxes
+        is_by_object = recipe.instances
+        return boxes if is_same else _read(recipe.masks, rule, images, is_by_object=is_by_object)
     return None
 
 
@@ -192,9 +208,14 @@ def _lacks(
     reason = NO_MASK if objects is None else NO_ANNOTATION
     pairs = zip(annotations, files.masks, strict=True)
     return [
-        reason if one is None else NO_MASK if files.is_read and not masks else ""
+        reason if one is None else NO_MASK if not masks and (files.is_read or _has(one)) else ""
         for one, masks in pairs
     ]
+
+
+def _has(one: Annotation) -> bool:
+    """Tell whether an annotation has segments, which are drawn in a mask file."""
+    return bool(one.areas) or any(isinstance(outline, Segment) for outline in one.outlines)
 
 
 def settled(annotated: Annotated, splits: Sequence[str | None]) -> Annotated:
@@ -228,7 +249,8 @@ def _with_ignore(values: Mapping[Any, int] | None, ignore: int) -> Mapping[Any, 
 
 
 def _present(one: Annotation | None, more: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted({*one.labels, *more})) if one is not None else ()
+    areas = (label for _, label in one.areas) if one is not None else ()
+    return tuple(sorted({*one.labels, *more, *areas})) if one is not None else ()
 
 
 def _counts(annotations: Sequence[Annotation | None]) -> tuple[Counter[int], Counter[str]]:

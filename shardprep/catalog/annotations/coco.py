@@ -1,6 +1,7 @@
 """COCO's JSON: images, annotations and categories in one document for many images.
 
-Of a panoptic document, the boxes of its things are read; its masks are images.
+In a panoptic document an annotation is an image, and its segments are things, which are objects, or
+stuff, which are areas. Their pixels are in a mask file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from shardprep.catalog.annotations.object_table import MALFORMED, NO_BOX, NO_OBJ
 from shardprep.catalog.annotations.pairing import Pairing, stem
 from shardprep.catalog.splits import document_split, natural_order
 from shardprep.errors import SourceError, shown, some_of
-from shardprep.image.annotation import Counts, Polygons
+from shardprep.image.annotation import Counts, Polygons, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,6 +36,8 @@ _MOST_SHOWN = 80
 """Characters of a name in an error."""
 _LONG = 1 << 31
 """Pixels that no side of an image has."""
+_MOST_SEGMENTS = 1 << 24
+"""Ids that a colour can stand for; 0 is none."""
 _STRAY = -2
 """Position of an image that a document does not describe."""
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
@@ -42,11 +45,16 @@ _BAD = (TypeError, ValueError, OverflowError, KeyError)
 
 def is_coco(data: bytes) -> bool:
     """Tell whether bytes look like a COCO document with boxes, without parsing them."""
-    return (
-        all(pattern.search(data) for pattern in _LISTS)
-        and _BOX.search(data) is not None
-        and _SEGMENTS.search(data) is None
-    )
+    return _is_document(data) and _BOX.search(data) is not None and _SEGMENTS.search(data) is None
+
+
+def is_panoptic(data: bytes) -> bool:
+    """Tell whether bytes look like a panoptic COCO document, without parsing them."""
+    return _is_document(data) and _SEGMENTS.search(data) is not None
+
+
+def _is_document(data: bytes) -> bool:
+    return all(pattern.search(data) for pattern in _LISTS)
 
 
 def stated_names(data: bytes) -> list[str]:
@@ -61,6 +69,7 @@ def read_coco(
     index: KeyIndex,
     *,
     outlines: bool = False,
+    areas: bool = False,
     may_repeat: bool = True,
 ) -> Found:
     """Return the objects of all documents, key and bytes each; classes in the order of their ids.
@@ -68,14 +77,15 @@ def read_coco(
     Args:
         documents: read one at a time.
         index: the images.
-        outlines: keep polygons and run lengths beside boxes.
+        outlines: keep polygons, run lengths and segments beside boxes.
+        areas: keep the stuff of panoptic documents, with its classes.
         may_repeat: an image may have objects in several documents, which then are joined.
 
     Raises:
         SourceError: a document is damaged or no COCO, or none names an image of the source.
 
     """
-    reader = _Reader(index, outlines=outlines, may_repeat=may_repeat)
+    reader = _Reader(index, outlines=outlines, areas=areas, may_repeat=may_repeat)
     for key, data in documents:
         reader.read(key, data)
         del data  # before the next is read, and objects are sorted
@@ -90,6 +100,8 @@ class _Document:
         self.categories: dict[object, str] = {}
         self.image_ids: dict[object, int] = {}
         self.category_ids: dict[object, int] = {}
+        self.masks: dict[int, str] = {}
+        """Number of an image → its mask file, in a panoptic document."""
         self.malformed: Counter[int] = Counter()
         self._key = key
 
@@ -103,9 +115,10 @@ class _Document:
 class _Reader:
     """What is collected from one document after the other."""
 
-    def __init__(self, index: KeyIndex, *, outlines: bool, may_repeat: bool) -> None:
+    def __init__(self, index: KeyIndex, *, outlines: bool, areas: bool, may_repeat: bool) -> None:
         self._index = index
         self._outlines = outlines
+        self._areas = areas
         self._may_repeat = may_repeat
         self._pairing = Pairing(index)
         self._table = ObjectTable(len(index.keys))
@@ -121,6 +134,8 @@ class _Reader:
         self._stuff: set[str] = set()
         """Classes of which panoptic documents have no objects but areas: sky, grass."""
         self._is_panoptic = False
+        self._masks: dict[int, tuple[str, str]] = {}
+        """Position of an image → document, and its mask file."""
 
     def read(self, key: str, data: bytes) -> None:
         """Add a document."""
@@ -149,10 +164,17 @@ class _Reader:
         lookup = [places.get(name, _STRAY) for name in document.image_ids]
         classes = (document.categories.get(number, "") for number in document.category_ids)
         self._table.renumber(start, lookup, [self._table.number_of(name) for name in classes])
+        self._keep(key, document, lookup)
+        self._check_repeated(key, self._table.images_from(start))
+
+    def _keep(self, key: str, document: _Document, lookup: Sequence[int]) -> None:
+        """Keep what a document says of whole images; their positions are those of the lookup."""
         for image, count in document.malformed.items():
             if lookup[image] >= 0:
                 self._table.drop(lookup[image], MALFORMED, count)
-        self._check_repeated(key, self._table.images_from(start))
+        for image, name in document.masks.items():
+            if lookup[image] >= 0:
+                self._masks[lookup[image]] = key, name
 
     def _take_all(self, document: _Document, entries: Sequence[dict[str, Any]]) -> bool:
         """Add objects whose boxes alone are wanted, if all are sound; a fifth of the time."""
@@ -186,17 +208,25 @@ class _Reader:
         else:
             images, classes = document.image_ids, document.category_ids
             image = images.setdefault(entry["image_id"], len(images))
-            self._is_panoptic |= "segments_info" in entry
+            if "segments_info" in entry:
+                self._is_panoptic = True
+                if self._outlines:
+                    document.masks[image] = str(entry["file_name"])
             for one in entry.get("segments_info", [entry]):
                 try:
-                    self._add(image, classes.setdefault(one["category_id"], len(classes)), one)
+                    number = classes.setdefault(one["category_id"], len(classes))
+                    self._add(document, image, number, one)
                 except _BAD:
                     document.malformed[image] += 1
 
-    def _add(self, image: int, number: int, entry: dict[str, Any]) -> None:
+    def _add(self, document: _Document, image: int, number: int, entry: dict[str, Any]) -> None:
         """Add an object with a box, or with an outline alone."""
         given, shape = entry.get("bbox"), entry.get("segmentation")
-        outline = _outline(shape) if shape and (self._outlines or not given) else None
+        outline: Outline = None
+        if image in document.masks:
+            outline = _segment(entry)
+        elif shape and (self._outlines or not given):
+            outline = _outline(shape)
         if given:
             left, top, width, height = given
             box: Sequence[float] = (left, top, left + width, top + height)
@@ -244,8 +274,9 @@ class _Reader:
         """Return all that was read."""
         names, findings = self._names(), []
         left_out = dict.fromkeys(self._stuff if self._is_panoptic else (), NO_OBJECT)
-        labels_of = left_out | {name: i for i, name in enumerate(names)}
-        annotations = self._table.annotations(labels_of)
+        labels_of = {name: i for i, name in enumerate(names)}
+        areas_of = {name: i for i, name in enumerate(names) if name in left_out}
+        annotations = self._table.annotations(labels_of | left_out, areas_of)
         if self._keys and not any(one is not None for one in annotations):
             missing = next(iter(self._missing), "")
             such = f", such as {shown(missing, _MOST_SHOWN)}" if missing else ": it lists none"
@@ -265,13 +296,14 @@ class _Reader:
             documents=tuple(self._keys),
             without_image=tuple(self._missing),
             splits=self._splits if any(self._splits) else None,
+            segments=self._masks,
             findings=findings,
         )
 
     def _names(self) -> tuple[str, ...]:
         """Return the classes, without the roots of a tree of which there is no object."""
         used = self._table.classes.keys()
-        stuff = self._stuff if self._is_panoptic else set()
+        stuff = self._stuff if self._is_panoptic and not self._areas else set()
         above = {parent for name, (_, parent) in self._ids.items() if parent != name}
         kept = [n for n in self._ids if n in used or (n not in above and n not in _NO_CLASSES)]
         return tuple(
@@ -287,6 +319,12 @@ def _image(entry: dict[str, Any]) -> tuple[str, tuple[int, int] | None]:
     width: Any = entry.get("width")
     is_stated = all(isinstance(side, int | float) and 1 <= side < _LONG for side in (height, width))
     return name, (int(height), int(width)) if is_stated else None
+
+
+def _segment(entry: dict[str, Any]) -> Segment:
+    if type(entry["id"]) is not int or not 0 < entry["id"] < _MOST_SEGMENTS:
+        raise ValueError("no colour")
+    return Segment(entry["id"])
 
 
 def _outline(shape: Any) -> Outline:

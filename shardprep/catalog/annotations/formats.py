@@ -48,6 +48,7 @@ def read_boxes(
     *,
     extents: Sequence[Extent] = (),
     outlines: bool = False,
+    areas: bool = False,
 ) -> Found:
     """Return the boxes of all images, as a value of `--boxes` other than auto asks for.
 
@@ -58,7 +59,8 @@ def read_boxes(
         documents: the files beside them.
         extents: those of the images, of which some heads are read where the sizes of images tell
             what four numbers mean.
-        outlines: keep polygons and run lengths beside boxes.
+        outlines: keep polygons, run lengths and segments beside boxes.
+        areas: keep segments that are no objects, too.
 
     Raises:
         RecipeError: there is no such format, or its arguments are wrong.
@@ -66,7 +68,8 @@ def read_boxes(
 
     """
     name, argument = parse_boxes(option)
-    return FORMATS[name].read(argument, AnnotatedSource(index, documents, extents, outlines))
+    source = AnnotatedSource(index, documents, extents, outlines, areas)
+    return FORMATS[name].read(argument, source)
 
 
 def parse_boxes(option: str) -> tuple[str, str]:
@@ -106,7 +109,11 @@ def _read_coco(argument: str, source: AnnotatedSource) -> Found:
     several = files if argument else coco.chosen(files)
     documents = (source.documents.find(file) for file in several)
     return coco.read_coco(
-        documents, source.index, outlines=source.outlines, may_repeat=bool(argument)
+        documents,
+        source.index,
+        outlines=source.outlines,
+        areas=source.areas,
+        may_repeat=bool(argument),
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from shardprep.image.annotation import Annotation
 
 
@@ -27,5 +29,7 @@ class Found:
     """Split of each image where the format gives one; None where it does not."""
     is_complete: bool = False
     """Whether an image that is not listed has no objects, as in YOLO's format."""
+    segments: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    """Position of an image → panoptic document, and name of the mask file with its segments."""
     findings: list[str] = field(default_factory=list)
     """Remarks for the user, a line each."""

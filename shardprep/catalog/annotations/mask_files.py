@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.catalog.annotations.pairing import Pairing
+from shardprep.catalog.annotations.panoptic import segment_masks
 from shardprep.catalog.annotations.rules import (
     NAMES,
     PATTERN_HINT,
@@ -24,6 +25,8 @@ from shardprep.source.listing import Skipped
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from shardprep.catalog.annotations.panoptic import SegmentMasks
+    from shardprep.catalog.documents import Documents
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Member
 
@@ -58,6 +61,8 @@ class MasksBeside(NamedTuple):
     """Key of a mask → its member."""
     skipped: list[Skipped] = []  # noqa: RUF012 - never changed
     """Masks that no image has."""
+    segments: Mapping[str, SegmentMasks] = {}
+    """Key of a panoptic document → its masks."""
 
     def of(self, image: str) -> list[Member]:
         """Return the masks of an image, in the order of their keys."""
@@ -69,11 +74,14 @@ class MasksBeside(NamedTuple):
         """Key of a mask → name of its class; {} where names of masks do not say it."""
         return {} if self.files is None else self.files.class_of
 
-    def unused(self, images: Collection[str]) -> list[Skipped]:
-        """Return the masks of images that are left out."""
+    def unused(self, images: Collection[str], masks: Collection[str]) -> list[Skipped]:
+        """Return the masks of images that are left out, and of segments that are not stored."""
+        segments = {m.key: m for several in self.segments.values() for m in several.members}
+        idle = [_skipped(m, "a mask that is not stored") for m in segments.values()]
+        idle = [one for one in idle if one.key not in masks]
         of_image = {} if self.files is None else self.files.of_image
         lost = [key for image, keys in of_image.items() if image not in images for key in keys]
-        return [_skipped(self.members[key], "a mask of an image left out") for key in lost]
+        return idle + [_skipped(self.members[key], "a mask of an image left out") for key in lost]
 
 
 def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
@@ -85,19 +93,22 @@ def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
     )
 
 
-def masks_beside(recipe: Recipe, members: Sequence[Member]) -> MasksBeside:
+def masks_beside(recipe: Recipe, members: Sequence[Member], documents: Documents) -> MasksBeside:
     """Return the images among the members, and the masks that the recipe says or that look so.
 
     Without a pattern, folders that look like those of masks are left out if boxes are stored, and
     are images like all others if none are. `--exclude` leaves masks out as it does images.
     """
     rule = parse_masks_rule(recipe.masks)
-    by_key = {member.key: member for member in members}
+    segments = segment_masks(recipe, members, documents)
+    colours = {member.key for masks in segments.values() for member in masks.members}
+    by_key = {member.key: member for member in members if member.key not in colours}
     masks = masks_by_folder(list(by_key)) if recipe.is_annotated else {}
     others = {key for keys in masks.values() for key in keys}
     if rule.kind != "pattern":
         skipped = [_skipped(by_key[key], "looks like a mask") for key in sorted(others)]
-        return MasksBeside([m for m in members if m.key not in others], skipped=skipped)
+        images = [member for key, member in by_key.items() if key not in others]
+        return MasksBeside(images, skipped=skipped, segments=segments)
     files = pair_masks(list(by_key), rule.argument, others)
     used = files.keys
     matches = matched([by_key[key] for key in sorted(used)], recipe.exclude, "--exclude")
@@ -106,8 +117,8 @@ def masks_beside(recipe: Recipe, members: Sequence[Member]) -> MasksBeside:
     skipped = [_skipped(by_key[key], "matched by --exclude") for key in sorted(out)]
     skipped += [_skipped(by_key[key], "a mask without its image") for key in files.without_image]
     skipped += [_skipped(by_key[key], "looks like a mask") for key in sorted(others - used)]
-    images = [m for m in members if m.key not in used and m.key not in others]
-    return MasksBeside(images, files, {key: by_key[key] for key in used}, skipped)
+    images = [m for key, m in by_key.items() if key not in used and key not in others]
+    return MasksBeside(images, files, {key: by_key[key] for key in used}, skipped, segments)
 
 
 def _skipped(member: Member, reason: str) -> Skipped:

@@ -97,8 +97,9 @@ def renamed(
 def _relabelled(one: Annotation, number: Sequence[int]) -> Annotation:
     """Return an annotation with other class indices; objects of class `NONE` are dropped."""
     labels = tuple(number[label] for label in one.labels)
+    areas = tuple((area, number[at]) for area, at in one.areas if number[at] != NONE)
     if NONE not in labels:
-        return replace(one, labels=labels)
+        return replace(one, labels=labels, areas=areas)
     kept = [i for i, label in enumerate(labels) if label != NONE]
     return replace(
         one,
@@ -106,5 +107,6 @@ def _relabelled(one: Annotation, number: Sequence[int]) -> Annotation:
         labels=tuple(labels[i] for i in kept),
         crowds=tuple(one.crowds[i] for i in kept) if one.crowds else (),
         outlines=tuple(one.outlines[i] for i in kept) if one.outlines else (),
+        areas=areas,
         dropped={**one.dropped, NOT_ASKED_FOR: len(labels) - len(kept)},
     )

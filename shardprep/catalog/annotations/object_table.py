@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardprep.catalog.targets import class_names
-from shardprep.image.annotation import Annotation
+from shardprep.image.annotation import Annotation, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -127,11 +127,13 @@ class ObjectTable:
         place = {name: i for i, name in enumerate(dict.fromkeys(whole.values()))}
         return tuple(place), {raw: place[name] for raw, name in whole.items()}
 
-    def annotations(self, labels_of: Mapping[str, int]) -> list[Annotation | None]:
+    def annotations(
+        self, labels_of: Mapping[str, int], areas_of: Mapping[str, int] | None = None
+    ) -> list[Annotation | None]:
         """Return the annotation of each image, with the label of each class name.
 
         An object of a class without a label is dropped and counted, one of the label `NO_OBJECT`
-        is left out.
+        is left out; or is an area if its class has a label in `areas_of`.
         """
         lookup = np.array([*(labels_of.get(name, -1) for name in self.classes), -1], np.int64)
         labels = lookup[np.frombuffer(self._classes, np.int64)]
@@ -143,6 +145,7 @@ class ObjectTable:
         boxes = np.frombuffer(self._boxes, np.float64).reshape(-1, 4)[order]
         boxes.flags.writeable = False
         starts = np.searchsorted(images[order], np.arange(self._num_images + 1)).tolist()
+        areas = self._areas(areas_of) if areas_of else {}
         columns = _Columns(order, labels[order], self._crowds, self._outlines)
         found: list[Annotation | None] = [None] * self._num_images
         listed = self._listed.union(images[order].tolist(), self._dropped)
@@ -153,11 +156,24 @@ class ObjectTable:
                 labels=columns.labels(start, stop),
                 crowds=columns.crowds(start, stop) if self.has_crowds else (),
                 outlines=columns.outlines(start, stop),
+                areas=tuple(areas.get(image, ())),
                 size=self._sizes.get(image),
                 is_relative=self.is_relative,
                 dropped=self._dropped.get(image, _NONE),
                 fault=self._faults.get(image, ""),
             )
+        return found
+
+    def _areas(self, labels_of: Mapping[str, int]) -> dict[int, list[tuple[Segment, int]]]:
+        """Return the segments of classes that have no objects, and their labels, by image."""
+        lookup = np.array([*(labels_of.get(name, -1) for name in self.classes), -1], np.int64)
+        labels = lookup[np.frombuffer(self._classes, np.int64)]
+        images = np.frombuffer(self._images, np.int64)
+        found: defaultdict[int, list[tuple[Segment, int]]] = defaultdict(list)
+        for row in np.flatnonzero((labels >= 0) & (images >= 0)).tolist():
+            outline = self._outlines.get(row)
+            if isinstance(outline, Segment):
+                found[int(images[row])].append((outline, int(labels[row])))
         return found
 
 

@@ -12,6 +12,7 @@ from shardprep.catalog.annotations import formats
 from shardprep.catalog.annotations.mask_files import pair_masks
 from shardprep.catalog.annotations.mask_values import are_masks
 from shardprep.catalog.annotations.pairing import stem
+from shardprep.catalog.annotations.panoptic import panoptic_signs
 from shardprep.catalog.annotations.run_table import runs_in
 from shardprep.catalog.annotations.signs import masks_by_folder
 from shardprep.catalog.splits import folder_splits, given_split
@@ -59,17 +60,23 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
     found = [Sign("boxes", *sign) for sign in formats.recognise(index, documents)]
     found += _mask_signs(images)
     runs = (runs_in(table, index) for table in documents.tables())
-    return found + [Sign("masks", *sign) for sign in runs if sign is not None]
+    found += [Sign("masks", *sign) for sign in runs if sign is not None]
+    return found + [Sign("masks", *sign) for sign in panoptic_signs(index, documents, images)]
 
 
 def usual(signs: Sequence[Sign]) -> list[Sign]:
     """Return the signs that are taken unasked; several of them are for the user to choose from.
 
-    Run lengths beside mask files are the same masks again.
+    Run lengths beside mask files are the same masks again; panoptic masks count on their own.
     """
+    signs = [one for one in signs if not _is_panoptic(one)] or signs
     files = [one for one in signs if one.key == "masks" and "{" in one.option]
     is_again = bool(files)
     return [one for one in signs if not (is_again and one.option.startswith("rle:"))]
+
+
+def _is_panoptic(sign: Sign) -> bool:
+    return sign.key == "masks" and sign.option.startswith("coco:")
 
 
 def recognised(
@@ -83,7 +90,8 @@ def recognised(
     """
     wanted = [key for key in ("boxes", "masks") if getattr(recipe, key) == "auto"]
     keys = wanted or ["boxes", "masks"]
-    signs = [one for one in usual(find_signs(index, documents, images)) if one.key in keys]
+    found = find_signs(index, documents, images)
+    signs = usual([one for one in found if one.key in keys])
     for key in keys:
         fit = [one for one in signs if one.key == key] if wanted else signs
         if len(fit) > 1:

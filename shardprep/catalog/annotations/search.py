@@ -47,6 +47,8 @@ class AnnotatedSource:
     """Extents of the images of the index; () if their sizes need not be known."""
     outlines: bool = False
     """Whether masks are wanted beside boxes."""
+    areas: bool = False
+    """Whether areas that are no objects are wanted as well: sky, grass."""
 
     def size_of(self, image: int) -> tuple[int, int] | None:
         """Return height and width of an image as it is shown; None if they cannot be told."""

@@ -19,7 +19,7 @@ IMAGE_FOLDER = re.compile(r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|
 """Names of folders that hold images and say nothing of their class."""
 _MASKS = re.compile(
     r"([a-z]+[-_ ]?)?(masks?|labels?|annot(ation)?s?|ground[-_ ]?truths?|gts?)([-_ ]?images?)?"
-    r"|segmentation(class|object|s)?(raw|aug|visualization)?|panoptic[a-z]*",
+    r"|segmentation(class|object|s)?(raw|aug|visualization)?|([a-z0-9]+_)?panoptic[-_a-z0-9]*",
     re.IGNORECASE,
 )
 """Names of folders that hold masks, if a folder of images lies beside them."""

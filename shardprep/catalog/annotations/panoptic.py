@@ -1,0 +1,115 @@
+"""COCO's panoptic sets: a document of segments, and a folder of its name with their masks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep.catalog.annotations.coco import is_panoptic, stated_names
+from shardprep.catalog.annotations.formats import box_files
+from shardprep.catalog.annotations.pairing import num_named, stem
+from shardprep.catalog.annotations.search import ENOUGH, Sign
+from shardprep.catalog.lookup import KeyIndex
+from shardprep.errors import SourceError, shown, some_of
+from shardprep.source.names import without_archive_suffix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shardprep.catalog.annotations.found import Found
+    from shardprep.catalog.documents import Documents
+    from shardprep.recipe.recipe import Recipe
+    from shardprep.source.listing import Member
+
+_MOST_DOCUMENTS = 16
+"""Number of JSON documents with a folder of their name that are looked into."""
+_MOST_SHOWN = 80
+"""Characters of a name in an error."""
+
+
+class SegmentMasks(NamedTuple):
+    """The masks of one document, in a folder of its name."""
+
+    members: Sequence[Member]
+    names: KeyIndex
+    """Their keys."""
+
+
+def segment_masks(
+    recipe: Recipe, members: Sequence[Member], documents: Documents
+) -> dict[str, SegmentMasks]:
+    """Return the masks of the panoptic documents that `--boxes` and `--masks` name, by their key.
+
+    Raises:
+        SourceError: there is no such document.
+
+    """
+    options = {o for o in (recipe.boxes, recipe.masks) if o.startswith("coco:")}
+    found: dict[str, SegmentMasks] = {}
+    for file in dict.fromkeys(file for option in sorted(options) for file in box_files(option)):
+        folder = _named_as(file, members)
+        if folder:
+            key, data = documents.find(file)
+            if is_panoptic(data):
+                masks = [m for m in folder if _is_below(m, key)] or folder
+                found[key] = SegmentMasks(masks, KeyIndex([member.key for member in masks]))
+    return found
+
+
+def _named_as(document: str, members: Sequence[Member]) -> list[Member]:
+    """Return the members in a folder that is called as a document, less its extension."""
+    name = stem(document)
+    near = [member for member in members if name in member.key]
+    return [
+        member for member in near if name in map(without_archive_suffix, member.key.split("/")[:-1])
+    ]
+
+
+def _is_below(member: Member, document: str) -> bool:
+    folder = document.rpartition("/")[0]
+    return not folder or member.key.startswith(f"{folder}/")
+
+
+def masks_of_segments(
+    found: Found, masks: Mapping[str, SegmentMasks], num_images: int
+) -> list[tuple[Member, ...]]:
+    """Return the mask file of each image, as the documents name it.
+
+    Raises:
+        SourceError: no image has one, or several files are called as one.
+
+    """
+    of_image: list[tuple[Member, ...]] = [()] * num_images
+    for image, (document, name) in found.segments.items():
+        of_document = masks.get(document)
+        positions = of_document.names.find(name) if of_document is not None else ()
+        if of_document is not None and len(positions) > 1:
+            one, two = (of_document.members[i].key for i in positions[:2])
+            raise SourceError(document, f"{shown(name, _MOST_SHOWN)!r} fits {one} and {two}")
+        if of_document is not None and positions:
+            of_image[image] = (of_document.members[positions[0]],)
+    if found.segments and not any(of_image):
+        document, name = next(iter(found.segments.values()))
+        what = f"none of its masks, such as {shown(name, _MOST_SHOWN)}, is in the source"
+        raise SourceError(document, what, f"they belong in a folder {stem(document)} beside it")
+    return of_image
+
+
+def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Member]) -> list[Sign]:
+    """Return the sign of panoptic documents that name half of the images and of their masks."""
+    names: list[str] = []
+    keys: list[str] = []
+    for member in documents.members(".json")[:_MOST_DOCUMENTS]:
+        masks = _named_as(member.key, members)
+        if not masks:
+            continue
+        key, data = documents.find(member.key)
+        stated = stated_names(data) if is_panoptic(data) else []
+        stems = set(map(stem, stated))
+        if stated and sum(stem(mask.key) in stems for mask in masks) >= ENOUGH * len(masks):
+            keys.append(key)
+            names += stated
+    named, total = num_named(index, names)
+    if not keys or named < ENOUGH * total:
+        return []
+    how = f"{some_of(keys, 2)}: COCO's panoptic masks, of {named:,} of {total:,} images"
+    return [Sign(f"coco:{','.join(keys)}", how)]
