@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from shardprep.image.annotation import Annotation, AnnotationSpec, Counts, Polygons, Runs
+from shardprep.image.annotation import Annotation, AnnotationSpec, Counts, Polygons, Runs, Segment
 from shardprep.image.boxes import Reason
 from shardprep.image.masks import encode_mask
 from shardprep.image.objects import PlacedObjects, place_objects
@@ -501,3 +501,126 @@ def test_the_boxes_of_bccd_are_as_written_but_two_of_zero_size() -> None:
                 expected = sound[:, (1, 0, 3, 2)] / (480, 640, 480, 640)
                 np.testing.assert_allclose(found.boxes, expected, atol=1e-6)
     assert (number, dropped) == (4886, 2)
+
+
+# --- segments of a panoptic mask ----------------------------------------------------------------
+
+PANOPTIC = AnnotationSpec(masks="classes", num_classes=4, is_panoptic=True, background=255)
+THINGS = AnnotationSpec(boxes=True, masks="instances", num_classes=4, is_panoptic=True)
+
+
+def coloured(ids: NDArray[Any], form: str = "PNG") -> bytes:
+    """Return ids as colours, by the arithmetic of panopticapi (utils.py, id2rgb)."""
+    pixels = np.zeros((*ids.shape, 3), np.uint8)
+    rest = ids.astype(np.int64)
+    for channel in range(3):
+        pixels[..., channel] = rest % 256
+        rest //= 256
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, form)
+    return out.getvalue()
+
+
+def segments(things: dict[int, int], stuff: dict[int, int], **keys: Any) -> Annotation:
+    """Return an annotation of ids and their classes, whose boxes are not known."""
+    return annotated(
+        [(NAN,) * 4] * len(things),
+        labels=tuple(things.values()),
+        outlines=tuple(map(Segment, things)),
+        areas=tuple((Segment(id_), label) for id_, label in stuff.items()),
+        **keys,
+    )
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_segments_are_classes_and_objects(orientation: int) -> None:
+    """Of a drawing with every kind of colour: grey ones, and ids of one byte, two and three."""
+    draw = np.random.default_rng(orientation)
+    palette = np.array([0, 7, 300, 70_000, 0x0A0A0A, 0xFFFFFF])
+    ids = np.repeat(np.repeat(palette[draw.integers(0, 6, (10, 20))], 10, axis=0), 10, axis=1)
+    placement = Placement.whole((100, 200)).of_file((100, 200), orientation)
+    one = segments({7: 0, 0x0A0A0A: 1, 300: 1}, {70_000: 3}, crowds=(False, False, True))
+    mask = np.array(
+        Image.open(io.BytesIO(stored(one, [coloured(ids)], placement, PANOPTIC).segmentation_mask))
+    )
+    expected = np.full(ids.shape, 255, np.uint8)
+    for id_, label in ((7, 0), (0x0A0A0A, 1), (300, 1), (70_000, 3)):
+        expected[ids == id_] = label
+    np.testing.assert_array_equal(mask, expected)
+    objects = stored(one, [coloured(ids)], placement, THINGS)
+    assert objects.labels == (0, 1, 1)
+    for id_, data in zip((7, 0x0A0A0A, 300), objects.masks, strict=True):
+        np.testing.assert_array_equal(np.array(Image.open(io.BytesIO(data))), ids == id_)
+
+
+def test_what_is_beside_a_padded_image_or_of_no_segment_is_ignored() -> None:
+    placement = Placement.fit((100, 200), ImageSpec(size=(80, 80), fit="pad"))
+    ids = np.full((100, 200), 5)
+    ids[:50] = 6
+    found = stored(segments({5: 2}, {}), [coloured(ids)], placement, PANOPTIC)
+    mask = np.array(Image.open(io.BytesIO(found.segmentation_mask)))
+    assert set(mask[:20].ravel()) == set(mask[-20:].ravel()) == {255}
+    assert set(mask[20:40].ravel()) == {255}
+    assert set(mask[40:60].ravel()) == {2}
+    assert found.pixels == {2: 1600}
+    nothing = stored(Annotation(), [], placement, PANOPTIC)
+    assert nothing.num_ignored == 6400
+    assert stored(Annotation(), [], placement, THINGS).masks == ()
+
+
+def test_more_classes_than_8_bits_hold() -> None:
+    wide = AnnotationSpec(masks="classes", num_classes=300, is_panoptic=True, background=65_535)
+    found = stored(segments({}, {4: 299}), [coloured(np.full((100, 200), 4))], spec=wide)
+    assert found.pixels == {299: 20_000}
+
+
+def test_a_segment_without_a_pixel_is_dropped_and_a_mask_of_another_image_rejected() -> None:
+    ids = np.full((100, 200), 5)
+    found = stored(
+        segments(
+            {5: 2, 6: 1},
+            {},
+        ),
+        [coloured(ids)],
+        spec=THINGS,
+    )
+    assert (found.labels, found.dropped) == ((2,), {"zero size": 1})
+    boxed = annotated([(0, 0, 9, 9)] * 2, outlines=(Segment(5), Segment(6)), labels=(0, 1))
+    assert stored(boxed, [coloured(ids)], spec=THINGS).dropped == {"no outline": 1}
+    for spec in (PANOPTIC, THINGS):
+        wrong = rejection(segments({7: 0}, {8: 1}), [coloured(ids)], spec=spec)
+        assert wrong == Rejection("bad_mask", "the mask has none of the segments that are listed")
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ([b"no image"], "the mask is no image that can be read"),
+        ([coloured(np.full((100, 200), 5), "JPEG")], "the mask is a JPEG, which keeps no exact"),
+        ([coloured(np.full((30, 200), 5))], "the mask is of 200x30 pixels, and its image has"),
+        ([], "has 0 files"),
+        ([coloured(np.full((100, 200), 5))] * 2, "has 2 files"),
+    ],
+)  # fmt: skip
+def test_a_mask_of_segments_that_cannot_be_used(files: list[bytes], reason: str) -> None:
+    for spec in (PANOPTIC, THINGS):
+        found = rejection(segments({5: 0}, {}), files, spec=spec)
+        assert found.kind == "bad_mask"
+        assert reason in found.reason
+
+
+def test_ids_without_colours_are_values() -> None:
+    """Grey of 8 and 16 bits, and a palette, whose colours count."""
+    ids = np.full((100, 200), 5, np.uint8)
+    ids[:50] = 200
+    wide = ids.astype(np.uint16) * 100
+    palette = Image.fromarray(coloured_array(ids)).convert("P", palette=Image.Palette.ADAPTIVE)
+    for image, values in ((ids, (5, 200)), (wide, (500, 20_000)), (palette, (5, 200))):
+        out = io.BytesIO()
+        (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(out, "PNG")
+        found = stored(segments({values[0]: 1, values[1]: 2}, {}), [out.getvalue()], spec=PANOPTIC)
+        assert found.pixels == {1: 10_000, 2: 10_000}
+
+
+def coloured_array(ids: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.array(Image.open(io.BytesIO(coloured(ids))))

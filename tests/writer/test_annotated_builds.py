@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import zipfile
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -266,8 +267,6 @@ def test_camvid_has_the_masks_of_the_files(tmp_path: Path) -> None:
 
 @real
 def test_nuclei_keep_every_mask_and_every_pixel(tmp_path: Path) -> None:
-    import tarfile
-
     sources: dict[str, Any] = {}
     with tarfile.open(TASKS) as archive:
         for member in archive.getmembers():
@@ -325,6 +324,61 @@ def test_forms_of_the_same_objects_agree(tmp_path: Path) -> None:
     assert np.mean(np.array(distances) <= 3) > 0.9
     assert len(shares) > 25
     assert np.median(shares) > 0.96
+
+
+@real
+def test_panoptic_masks_agree_with_masks_of_classes_and_with_boxes(tmp_path: Path) -> None:
+    """Of the same forty photos: every pixel of 34 masks, and boxes that both forms have."""
+    plain: dict[str, Any] = {"root": "coco40", "size": "none", "fit": "none", "format": "keep"}
+    document = "coco:panoptic_segmentation/annotations/panoptic_train2017.json"
+    files = "semantic_segmentation/masks/train2017/{stem}.png"
+    table = tmp_path / "classes.yaml"
+    with tarfile.open(TASKS) as archive:
+        config = archive.extractfile("coco40/semantic_segmentation/config.yaml")
+        assert config is not None
+        table.write_bytes(config.read())
+    keys: dict[str, Any] = {"mask_values": str(table)}
+    by_segments = build(TASKS, tmp_path / "p", masks=document, **plain)
+    by_files = build(TASKS, tmp_path / "m", masks=files, **keys, **plain)
+    by_object = build(TASKS, tmp_path / "i", masks=document, instances=True, **plain)
+    by_boxes = build(TASKS, tmp_path / "b", boxes="yolo:object_detection/config.yaml", **plain)
+    names = [
+        (one.path / name).read_text().splitlines()
+        for one, name in (
+            (by_segments, "segmentation_mask.labels.txt"),
+            (by_files, "segmentation_mask.labels.txt"),
+            (by_object, "objects-label.labels.txt"),
+            (by_boxes, "objects-label.labels.txt"),
+        )
+    ]
+    assert len(names[0]) == 133
+    assert len(names[2]) == 80
+    index = np.full(256, 255)
+    for value, name in enumerate(names[0]):
+        index[value] = names[1].index(name) if name in names[1] else 254
+    index[255] = names[1].index("unlabeled")
+    found, others = records(by_segments.path), records(by_files.path)
+    assert len(found) == len(others) == 34
+    for key, features in found.items():
+        mask = index[png(features["segmentation_mask"][0])]
+        np.testing.assert_array_equal(mask, png(others[key]["segmentation_mask"][0]))
+    distances = []
+    yolo = records(by_boxes.path)
+    for key, features in records(by_object.path).items():
+        masks = [png(data) == 1 for data in features["objects/mask"]]
+        sides = (masks[0].shape * 2) if masks else ()
+        of_yolo = yolo.get(key, {"objects/bbox": [], "objects/label": []})
+        near = boxes(of_yolo) * sides if masks else boxes(of_yolo)
+        rows = zip(boxes(features), masks, features["objects/label"], strict=True)
+        for box, mask, label in rows:
+            down, across = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+            edges = (down[0], across[0], down[-1] + 1, across[-1] + 1)
+            np.testing.assert_allclose(box * sides, edges, atol=1e-3)
+            same = [names[3][at] == names[2][label] for at in of_yolo["objects/label"]]
+            if any(same):
+                distances.append(np.abs(near[same] - box * sides).max(axis=1).min())
+    assert len(distances) > 250
+    assert np.mean(np.array(distances) <= 1.5) > 0.85
 
 
 @real

@@ -74,7 +74,8 @@ class MaskValues:
         called = [names.get(name, name) for name in self.names]
         if self.is_binary and len(classes) == 1:
             classes = (BACKGROUND, *classes)
-        if classes and len(classes) >= len(called) and called == self._numbers:
+        is_unnamed = self.values is None and called == self._numbers
+        if classes and len(classes) >= len(called) and is_unnamed:
             called = list(classes)[: len(called)]
         elif classes and self.is_binary and len(classes) == len(called):
             called = list(classes)
@@ -103,8 +104,9 @@ class MaskValues:
 def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
     """Return what `--mask-values` says: pairs, or a file of values or colours and names.
 
-    A file is a CSV of name, r, g, b or of value, name, has lines name:r,g,b, or is a YAML with
-    names. A class called "ignore" is none. `read` returns the bytes of a file.
+    A file is a CSV of name, r, g, b or of value, name, has lines name:r,g,b, or is a YAML whose
+    names or classes are a list or a map. A class called "ignore" is none. `read` returns the bytes
+    of a file.
     """
     findings: list[str] = []
     if "=" in text:
@@ -113,7 +115,7 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
     else:
         data, how = read(text), text
         is_yaml = text.lower().endswith((".yaml", ".yml"))
-        pairs = [*NameFile(text, data).names.items()] if is_yaml else _parsed(decoded(data), text)
+        pairs = [*_named(text, data).items()] if is_yaml else _parsed(decoded(data), text)
     names = tuple(dict.fromkeys(name for _, name in pairs if not _NONED.fullmatch(name)))
     if not names:
         raise SourceError(how, "names no class", "write 0=background,1=object")
@@ -126,6 +128,10 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
     if len({isinstance(value, tuple) for value in values}) > 1:
         raise SourceError(how, "has values and colours", "masks have one or the other")
     return MaskValues(names=names, values=values, how=how, findings=tuple(findings))
+
+
+def _named(file: str, data: bytes) -> dict[int, str]:
+    return NameFile(file, data, ("names", "classes")).names
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

@@ -38,8 +38,8 @@ _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 class NameFile:
     """The classes, and the images of each split, as a file of names says them."""
 
-    def __init__(self, key: str, data: bytes) -> None:
-        """Take its key and bytes.
+    def __init__(self, key: str, data: bytes, fields: Sequence[str] = ("names",)) -> None:
+        """Take its key and bytes, and the fields of YAML that may hold the names.
 
         Raises:
             SourceError: it is damaged, or names no classes.
@@ -51,22 +51,23 @@ class NameFile:
         if len(data) > _MOST_NAME_BYTES:
             raise SourceError(key, "is larger than 1 MiB: it names no classes")
         if key.lower().endswith((".yaml", ".yml")):
-            self.names = self._of_yaml(data)
+            self.names = self._of_yaml(data, fields)
         else:
             lines = (line.strip() for line in decoded(data).splitlines())
             self.names = dict(enumerate(name for name in lines if name))
         if not self.names:
             raise SourceError(key, "names no classes", "name another file: --boxes yolo:FILE")
 
-    def _of_yaml(self, data: bytes) -> dict[int, str]:
-        """Return the classes by id, in the order of the ids, as `names` lists or maps them."""
+    def _of_yaml(self, data: bytes, fields: Sequence[str]) -> dict[int, str]:
+        """Return the classes by id, in the order of the ids, as a field lists or maps them."""
         try:
             document = yaml.load(data, _LOADER)  # noqa: S506 - a safe loader
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             line = getattr(getattr(error, "problem_mark", None), "line", None)
             place = "" if line is None else f" at line {line + 1:,}"
             raise SourceError(self.key, f"is damaged YAML{place}") from error
-        names = document.get("names") if isinstance(document, dict) else None
+        parts = document if isinstance(document, dict) else {}
+        names = next((parts[one] for one in fields if one in parts), None)
         of_id = dict(enumerate(names)) if isinstance(names, list) else names
         found: dict[int, str] = {}
         for number, name in of_id.items() if isinstance(of_id, dict) else ():

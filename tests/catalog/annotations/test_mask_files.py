@@ -282,6 +282,9 @@ TABLES = [
      ("background", "cat"), {(0, 0, 0): 0, (128, 0, 0): 1}),
     ("classes.csv", "id,name\n0,void\n7,road\n", ("void", "road"), {0: 0, 7: 1}),
     ("data.yaml", "names: {0: sky, 4: road}\n", ("sky", "road"), {0: 0, 4: 1}),
+    ("data.yml", "names: [sky, 3, ignore]\n", ("sky", "3"), {0: 0, 1: 1, 2: -1}),
+    ("config.yaml", "train: {masks: m}\nclasses:\n  0: sky\n  9: road\n", ("sky", "road"),
+     {0: 0, 9: 1}),
 ]  # fmt: skip
 
 
@@ -320,6 +323,16 @@ def test_classes_are_renamed_joined_and_ignored(tmp_path: Path) -> None:
     assert facts.spec.values == {0: 1, 1: 0, 2: 0, 3: IGNORE}
     assert facts.spec.background == 1
     assert any("void" in line for line in made.findings)
+
+
+def test_names_of_a_table_are_names_though_they_be_numbers(tmp_path: Path) -> None:
+    members = {"images/x.jpg": jpeg(8, 8), "masks/x.png": grey(0, 1, 2)}
+    keys: dict[str, Any] = {"masks": "masks/{stem}.png", "mask_values": "c.yaml"}
+    table = {"c.yaml": b"names: [0, 1, 2]"}
+    facts = catalog(tmp_path, members | table, **keys, classes="2,1,0").annotations
+    assert facts is not None
+    assert facts.names == ("2", "1", "0")
+    assert facts.spec.values == {0: 2, 1: 1, 2: 0}
 
 
 def test_the_padding_of_masks_without_background_is_ignored(tmp_path: Path) -> None:
