@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from xml.parsers import expat
+from xml.etree import ElementTree as ET
 
 from shardprep.catalog.annotations.found import Found
 from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
@@ -25,11 +26,15 @@ SPLIT_LISTS = "ImageSets/Main/"
 """Folder of the lists of images of each split."""
 _ANNOTATIONS = "Annotations/"
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
-_ROOT = ("annotation",)
-_OBJECT = ("annotation", "object")
-_BOX = ("annotation", "object", "bndbox")
 _MOST_DEPTH = 100
 """Depth of elements in a file; an annotation has 4 or 5."""
+_PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
+"""What tags, attributes and pieces of text have in every encoding, and what each weighs."""
+_MOST_PARTS = 1_000_000
+"""Weight of the parts of a file, of which each takes 100 bytes; one of 100 objects has 4,000."""
+_FEW_BYTES = 100_000
+"""Size of a file below which it cannot have so many."""
+_DTD = b"<!DOCTYPE"
 _MOST_TEXT = 4096
 """Characters of a name or a number."""
 _ORDER = ("test", "validation", "train")
@@ -63,84 +68,87 @@ def parse_voc(data: bytes) -> VocFile:
         VocError: it is damaged, nested too deeply, or has a document type definition.
 
     """
-    parser = _Parser()
+    if _has_dtd(data):
+        raise VocError("has a document type definition (DTD), which no annotation needs")
+    if len(data) > _FEW_BYTES and sum(data.count(part) * n for part, n in _PARTS) > _MOST_PARTS:
+        raise VocError(f"is XML of more than {_MOST_PARTS:,} parts")
+    root, fault = _tree(data)
+    tag = _local(root.tag) if root is not None else ""
+    if tag != "annotation" and (tag or fault is None):
+        raise NotVocError(f"its root is {tag[:_MOST_TEXT]!r}")
+    if root is not None:
+        _check_depth(root)
+    if root is None or fault is not None:
+        is_damaged = isinstance(fault, ET.ParseError)
+        what = "damaged XML" if is_damaged else "XML that cannot be read"
+        raise VocError(f"is {what} ({fault})") from fault
+    if root.tag != tag:
+        for element in root.iter():
+            element.tag = _local(element.tag)
+    return _content(root)
+
+
+def _has_dtd(data: bytes) -> bool:
+    """Tell whether a DTD may begin anywhere, in every encoding that expat reads.
+
+    In those of 8 bits, all characters of it are themselves; in UTF-16, a zero is beside each.
+    """
+    has_zeros = b"\0" in data
+    return _DTD in data or (has_zeros and _DTD in data.replace(b"\0", b""))
+
+
+def _tree(data: bytes) -> tuple[ET.Element | None, Exception | None]:
+    """Return the root of the elements, as many as there are before a fault, and the fault."""
+    builder = ET.TreeBuilder()
+    parser = ET.XMLParser(target=builder)  # noqa: S314 - a DTD does not come here
     try:
-        return parser.parse(data)
-    except expat.ExpatError as error:
-        raise VocError(f"is damaged XML ({error})") from error
-    except (LookupError, ValueError, UnicodeError) as error:
-        if isinstance(error, NotVocError | VocError):
-            raise
-        raise VocError(f"is XML that cannot be read ({error})") from error
+        parser.feed(data)
+        return parser.close(), None
+    except (ET.ParseError, LookupError, ValueError) as error:
+        return builder.close(), error
 
 
-class _Parser:
-    """A walk over one file; only direct children count, not parts of an object."""
+def _local(tag: str) -> str:
+    """Return the name of an element without its namespace."""
+    return tag.rpartition("}")[2]
 
-    def __init__(self) -> None:
-        self._file = VocFile()
-        self._path: list[str] = []
-        self._text: list[str] = []
-        self._num_characters = 0
-        self._name = ""
-        self._size: dict[str, str] = {}
-        self._box: dict[str, str] = {}
 
-    def parse(self, data: bytes) -> VocFile:
-        parser = expat.ParserCreate()
-        parser.buffer_text = True
-        parser.StartDoctypeDeclHandler = _refuse_dtd
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._characters
-        parser.Parse(data, True)  # noqa: FBT003 - of the library
-        height, width = _number(self._size.get("height")), _number(self._size.get("width"))
-        if 1 <= height < math.inf and 1 <= width < math.inf:
-            self._file.size = int(height), int(width)
-        return self._file
-
-    def _start(self, name: str, _: object) -> None:
-        if not self._path and name != "annotation":
-            raise NotVocError(f"its root is {name[:_MOST_TEXT]!r}")
-        self._path.append(name)
-        if len(self._path) > _MOST_DEPTH:
-            raise VocError(f"is nested more than {_MOST_DEPTH} elements deep")
-        self._text.clear()
-        self._num_characters = 0
-        if tuple(self._path) == _OBJECT:
-            self._name, self._box = "", {}
-
-    def _characters(self, text: str) -> None:
-        self._num_characters += len(text)
-        if self._num_characters <= _MOST_TEXT:
-            self._text.append(text)
-
-    def _end(self, name: str) -> None:
-        self._path.pop()
-        if len(self._path) > 3:
+def _check_depth(root: ET.Element) -> None:
+    level = [root]
+    for _ in range(_MOST_DEPTH):
+        level = [*itertools.chain.from_iterable(level)]
+        if not level:
             return
-        within, text = tuple(self._path), "".join(self._text).strip()
-        if within == _BOX:
-            self._box[name] = text
-        elif within == _OBJECT and name == "name":
-            self._name = text
-        elif within == _ROOT and name == "object":
-            self._file.objects.append((self._name, self._sides()))
-        elif within == _ROOT and name == "filename":
-            self._file.filename = text
-        elif within == ("annotation", "size"):
-            self._size[name] = text
-        self._text.clear()
-
-    def _sides(self) -> tuple[float, ...] | None:
-        try:
-            return tuple(float(self._box[side]) for side in _SIDES)
-        except (KeyError, ValueError):
-            return None
+    raise VocError(f"is nested more than {_MOST_DEPTH} elements deep")
 
 
-def _refuse_dtd(*_: object) -> None:
-    raise VocError("has a document type definition (DTD), which no annotation needs")
+def _content(root: ET.Element) -> VocFile:
+    """Return what an annotation says; only direct children count, not parts of an object."""
+    size = root.find("size")
+    stated = None
+    if size is not None:
+        height, width = _number(size.findtext("height")), _number(size.findtext("width"))
+        if 1 <= height < math.inf and 1 <= width < math.inf:
+            stated = int(height), int(width)
+    objects = [
+        (_text(one.findtext("name")), _corners(one.find("bndbox")))
+        for one in root.iterfind("object")
+    ]
+    return VocFile(_text(root.findtext("filename")), stated, objects)
+
+
+def _text(text: str | None) -> str:
+    return (text or "")[:_MOST_TEXT].strip()
+
+
+def _corners(box: ET.Element | None) -> tuple[float, ...] | None:
+    """Return the four numbers of a box, None where it does not have them."""
+    if box is None:
+        return None
+    try:
+        return tuple([float(box.findtext(side, "")) for side in _SIDES])
+    except ValueError:
+        return None
 
 
 def _number(text: str | None) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zipfile
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from shardprep.catalog.annotations.voc import VocError, parse_voc
 from shardprep.errors import SourceError
 from tests.support.annotated_sources import opened, source
 from tests.support.builders import SHARED_DATA
@@ -194,6 +197,11 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "nested": ("<annotation>" + "<a>" * 100_000, "is nested more than 100 elements deep"),
     "large": (xml() + " " * (17 << 20), "is larger than 16 MiB (17,"),
     "encoding": ('<?xml version="1.0" encoding="no-such"?><annotation/>', "unknown encoding"),
+    "attributes": (
+        "<annotation>" + '<a b="" c=""/>' * 130_000,
+        "is XML of more than 1,000,000 parts",
+    ),
+    "pieces": (("<annotation><name>" + "\u0103\n" * 1_100_000), "is XML of more than 1,000,000"),
     "empty": ("", "is damaged XML (no element found"),
     "binary": (b"\0\1\2\3", "is damaged XML (not well-formed"),
 }
@@ -211,6 +219,49 @@ def test_a_bad_file_is_a_fault_of_its_image_alone(tmp_path: Path, case: str) -> 
     assert made.rows(found)["2.png"] == [("cat", (1, 2, 3, 4))]
     (finding,) = found.findings
     assert finding.startswith("XML files cannot be read and have no image: gone.xml ")
+
+
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "latin-1", "koi8-r", "cp037")
+"""The last is of IBM's mainframes, and expat cannot read it."""
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("before", ["", "<!-- c -->\n", "<?p i?>"])
+def test_a_dtd_is_refused_in_every_encoding(encoding: str, before: str) -> None:
+    name = encoding.removesuffix("-sig").removesuffix("-le").removesuffix("-be")
+    first = f'<?xml version="1.0" encoding="{name}"?>{before}'
+    inner = '<!DOCTYPE annotation [<!ENTITY a "cat">]>'
+    rest = "<annotation><object><name>&a;</name></object></annotation>"
+    with pytest.raises(VocError, match=r"\(DTD\)" if encoding != "cp037" else "XML"):
+        parse_voc((first + inner + rest).encode(encoding))
+    if encoding != "cp037" and not encoding.endswith(("-le", "-be")):
+        sound = (first + rest.replace("&a;", "c&#97;t")).encode(encoding)
+        assert parse_voc(sound).objects == [("cat", None)]
+
+
+def test_a_namespace_does_not_matter() -> None:
+    text = xml(thing("cat", 1, 2, 3, 4)).replace("<annotation>", '<annotation xmlns="urn:voc">')
+    assert parse_voc(text.encode()).objects == [("cat", (1, 2, 3, 4))]
+
+
+@pytest.mark.thorough
+def test_the_worst_files_that_are_read_take_little_memory() -> None:
+    code = """
+import resource, sys
+from shardprep.catalog.annotations.voc import VocError, parse_voc
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for part, number in (
+    ("<a/>", 990_000), ("<a>\\n</a>", 330_000), ("<a b=''/>", 190_000), ("\\u0103\\n", 990_000),
+    ("a", 16_000_000), ("<a>" * 50 + "</a>" * 50, 9_900),
+):
+    data = ("<annotation>" + part * number + "</annotation>").encode()
+    try:
+        parse_voc(data)
+    except VocError as error:
+        assert "parts" not in str(error), (part, error)
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_xml_of_other_kinds_is_passed_over(tmp_path: Path) -> None:
