@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ _CHUNK = 1024
 _SPACE = frozenset(" \t\r\n")
 _FILLED = re.compile(r"[^ \t\r\n]|\Z")
 """The next place that is no space, or the end."""
+_scan = json.JSONDecoder().scan_once
+_COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _START = "\ufeff"
 _HINT = "download or export it again"
 
@@ -94,6 +97,11 @@ class _Reader:
         self._take("[")
         sign = self._next()
         while sign != "]":
+            for value in self._run():
+                chunk.append(value)
+                if len(chunk) == _CHUNK:
+                    yield chunk
+                    chunk = []
             chunk.append(self._value())
             if len(chunk) == _CHUNK:
                 yield chunk
@@ -106,6 +114,18 @@ class _Reader:
                 raise self._error("',' or ']' is missing")
         self._at += 1
         yield chunk
+
+    def _run(self) -> Iterator[Any]:
+        """Yield the elements from here on that lie in the text with the comma behind them."""
+        text, decode = self._text, _scan
+        with contextlib.suppress(json.JSONDecodeError, StopIteration):  # they are met again
+            while True:
+                value, end = decode(text, self._at)
+                comma = _COMMA.match(text, end)
+                if comma is None or comma.end() == len(text):
+                    return
+                self._at = comma.end()
+                yield value
 
     def _value(self) -> Any:
         """Return the value at the place, and step behind it."""
