@@ -19,7 +19,7 @@ _CHUNK = 1024
 _SPACE = frozenset(" \t\r\n")
 _FILLED = re.compile(r"[^ \t\r\n]|\Z")
 """The next place that is no space, or the end."""
-_scan = json.JSONDecoder().scan_once
+_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _START = "\ufeff"
 _HINT = "download or export it again"
