@@ -231,8 +231,8 @@ def _findings(
         findings += annotated.findings
         lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)
         if lost:
-            line = f"{lost:,} images that no annotation lists are skipped"
-            findings.append(f"{line}; --unlisted background takes them")
+            hint = "; --unlisted background takes them" if annotated.has_background else ""
+            findings.append(f"{lost:,} images that no annotation lists are skipped{hint}")
     elif recipe.labels == "auto":
         _ask_about(unlabelled, labelling, len(selection.members))
         findings += labelling.findings

@@ -70,6 +70,12 @@ class Annotated:
     """Old names of the class map that no class has."""
     findings: list[str] = field(default_factory=list)
 
+    @property
+    def has_background(self) -> bool:
+        """Whether an image without objects can be stored: its mask needs a class for that."""
+        spec = self.facts.spec
+        return spec.masks != "classes" or spec.background != spec.ignore
+
 
 def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
     """Return the annotations that `--boxes` and `--masks` name.

@@ -98,6 +98,7 @@ def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Memb
     """Return the sign of panoptic documents that name half of the images and of their masks."""
     names: list[str] = []
     keys: list[str] = []
+    taken: set[str] = set()
     for member in documents.members(".json")[:_MOST_DOCUMENTS]:
         masks = _named_as(member.key, members)
         if not masks:
@@ -108,8 +109,10 @@ def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Memb
         if stated and sum(stem(mask.key) in stems for mask in masks) >= ENOUGH * len(masks):
             keys.append(key)
             names += stated
-    named, total = num_named(index, names)
-    if not keys or named < ENOUGH * total:
+            taken.update(mask.key for mask in masks)
+    images = KeyIndex([key for key in index.keys if key not in taken])
+    named, total = num_named(images, names) if keys and images.keys else (0, 0)
+    if not total or named < ENOUGH * total:
         return []
     how = f"{some_of(keys, 2)}: COCO's panoptic masks, of {named:,} of {total:,} images"
     return [Sign(f"coco:{','.join(keys)}", how)]

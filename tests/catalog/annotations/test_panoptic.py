@@ -139,6 +139,7 @@ def test_an_image_without_its_mask_is_skipped_and_one_without_segments_is_not(
     whole[f"{FOLDER}stray.png"] = colours()
     made = catalog(tmp_path, whole, masks=f"coco:{DOCUMENT}")
     assert [item.key for item in made.items] == [f"images/{i}.jpg" for i in (1, 2, 3)]
+    assert made.findings == ["1 images that no annotation lists are skipped"]
     assert {one.key: one.reason for one in made.skipped} == {
         "images/0.jpg": "no mask",
         f"{FOLDER}stray.png": "a mask that is not stored",
@@ -203,7 +204,9 @@ def test_panoptic_masks_are_taken_unasked_where_nothing_else_fits(
     assert made.annotations is not None
     assert made.annotations.spec.is_panoptic
     assert len(made.items) == 3
-    assert survey(tmp_path, whole).annotations[0].flag == f"--masks coco:{folder}.json"
+    (sign,) = survey(tmp_path, whole).annotations
+    assert sign.flag == f"--masks coco:{folder}.json"
+    assert sign.how == f"{folder}.json: COCO's panoptic masks, of 3 of 3 images"
 
 
 def test_boxes_go_before_panoptic_masks(tmp_path: Path) -> None:
