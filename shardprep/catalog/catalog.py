@@ -12,7 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.catalog.annotations.annotate import (
+from shardprep.catalog.annotations.annotated_images import (
     NO_ANNOTATION,
     NO_MASK,
     Annotated,

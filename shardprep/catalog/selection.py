@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.annotations.mask_files import masks_beside
-from shardprep.catalog.annotations.recognise import recognised
+from shardprep.catalog.annotations.recognition import recognised
 from shardprep.catalog.documents import Documents
 from shardprep.catalog.labels import label_keys
 from shardprep.catalog.lookup import KeyIndex

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.annotations.mask_files import masks_beside
-from shardprep.catalog.annotations.recognise import Sign, find_signs, usual
+from shardprep.catalog.annotations.recognition import Sign, find_signs, usual
 from shardprep.catalog.annotations.signs import annotation_findings
 from shardprep.catalog.candidates import (
     Candidate,

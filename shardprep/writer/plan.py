@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from shardprep.catalog.annotations.annotate import AnnotationFacts
+    from shardprep.catalog.annotations.annotated_images import AnnotationFacts
     from shardprep.catalog.catalog import Item
     from shardprep.recipe.recipe import Recipe
     from shardprep.storage.folder import Folder

@@ -22,7 +22,7 @@ from tests.support.builders import png, write, zip_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardprep.catalog.annotations.found import Found
+    from shardprep.catalog.annotations.result import Found
     from shardprep.image.annotation import Annotation
     from shardprep.source.extent import Extent
 

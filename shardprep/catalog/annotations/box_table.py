@@ -11,8 +11,8 @@ import numpy as np
 from shardprep.catalog.annotations import dialect
 from shardprep.catalog.annotations.box_cells import NO_BOXES, boxes_of_cells, boxes_of_columns
 from shardprep.catalog.annotations.dialect import Columns, Form
-from shardprep.catalog.annotations.found import Found
 from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
+from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.lookup import find_ids, match_table
 from shardprep.errors import RecipeError, SourceError, shown
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.catalog.annotations.found import Found
 from shardprep.catalog.annotations.json_stream import elements
 from shardprep.catalog.annotations.object_table import MALFORMED, NO_BOX, NO_OBJECT, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing, stem
+from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.splits import document_split, natural_order
 from shardprep.errors import SourceError, shown, some_of
 from shardprep.image.annotation import Counts, Polygons, Segment

@@ -26,7 +26,7 @@ from shardprep.errors import RecipeError, some_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardprep.catalog.annotations.found import Found
+    from shardprep.catalog.annotations.result import Found
     from shardprep.catalog.documents import Documents
     from shardprep.catalog.lookup import KeyIndex
     from shardprep.source.extent import Extent

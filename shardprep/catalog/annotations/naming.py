@@ -15,7 +15,7 @@ from shardprep.errors import SourceError, some_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from shardprep.catalog.annotations.found import Found
+    from shardprep.catalog.annotations.result import Found
     from shardprep.catalog.documents import Documents
     from shardprep.catalog.rules import Labelling
     from shardprep.catalog.targets import Cell

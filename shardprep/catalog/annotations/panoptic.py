@@ -15,7 +15,7 @@ from shardprep.source.names import without_archive_suffix
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shardprep.catalog.annotations.found import Found
+    from shardprep.catalog.annotations.result import Found
     from shardprep.catalog.documents import Documents
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Member

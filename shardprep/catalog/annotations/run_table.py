@@ -14,8 +14,8 @@ import numpy as np
 
 from shardprep.catalog.annotations.box_table import ONE_CLASS, split_files
 from shardprep.catalog.annotations.dialect import image_size
-from shardprep.catalog.annotations.found import Found
 from shardprep.catalog.annotations.object_table import NO_BOX, ObjectTable
+from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.lookup import find_ids, row_ids
 from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation import RunOrder, Runs

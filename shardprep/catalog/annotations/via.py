@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.catalog.annotations.found import Found
 from shardprep.catalog.annotations.members import MOST_VALUES, has_many_values
 from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing
+from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.annotations.shapes import box_of, ellipse, rectangle
 from shardprep.errors import SourceError
 from shardprep.image.annotation import Polygons

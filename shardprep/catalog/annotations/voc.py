@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from shardprep.catalog.annotations.found import Found
 from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing, stem
+from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.lookup import AmbiguousIdError
 from shardprep.catalog.splits import given_split
 from shardprep.catalog.table import decoded

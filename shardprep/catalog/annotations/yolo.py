@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml  # type: ignore[import-untyped]
 
-from shardprep.catalog.annotations.found import Found
 from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing, stem
+from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.splits import natural_order
 from shardprep.catalog.table import decoded
 from shardprep.errors import SourceError, shown

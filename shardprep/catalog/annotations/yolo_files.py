@@ -12,7 +12,7 @@ from shardprep.errors import SourceError, some_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.catalog.annotations.found import Found
+    from shardprep.catalog.annotations.result import Found
     from shardprep.catalog.annotations.search import AnnotatedSource
     from shardprep.source.listing import Member
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from shardprep.catalog.annotations.annotate import AnnotationFacts
+    from shardprep.catalog.annotations.annotated_images import AnnotationFacts
     from shardprep.cli.display.console import Terminal
     from shardprep.dataset.describe import Facts
     from shardprep.dataset.manifest import Manifest

@@ -21,7 +21,7 @@ from shardprep.image.annotation import Annotation, AnnotationSpec, Segment
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shardprep.catalog.annotations.found import Found
+    from shardprep.catalog.annotations.result import Found
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Member
 
