@@ -24,6 +24,7 @@ from shardprep.reader.options import Advice, BadRecord, ReadConfig, Request
 from shardprep.reader.splits import EvenSplit, even_splits
 
 if TYPE_CHECKING:
+    from shardprep.reader.arrays.collate import collate
     from shardprep.reader.arrays.dataset import Dataset
     from shardprep.reader.diagnosis.result import Diagnosis
     from shardprep.reader.diagnosis.stall_meter import StallMeter
@@ -39,6 +40,7 @@ __all__ = [
     "ResumeInEpoch",
     "StallMeter",
     "clear_cache",
+    "collate",
     "diagnose",
     "distribute",
     "even_splits",
@@ -54,11 +56,12 @@ _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
     "ResumeInEpoch": "shardprep.reader.tf.resume_in_epoch",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
+    "collate": "shardprep.reader.arrays.collate",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a class when it is first asked for, and with it numpy or Keras."""
+    """Import what is first asked for, and with it numpy or Keras."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needing_tensorflow(f"reader.{name}"):
@@ -80,6 +83,13 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
     `batch_size` the batch axis is absent; a set without labels yields images alone. `class_names`
     of it are the names of the classes, in the order of the labels.
 
+    Of a set with boxes, labels are a dict of `boxes` float32[batch, N, 4] and `labels`
+    int64[batch, N], padded with −1 to the N of the batch's largest; where the set has them, of
+    `crowds` bool[batch, N], `masks` uint8[batch, N, height, width] of 0 and 1, and `label`, that of
+    the image. Of a set with masks of classes, labels are uint8[batch, height, width, 1], 255 where
+    a pixel is of no class (uint16 and 65535 of more than 254 classes); `segmentation_mask` of that
+    dict where there are boxes, too.
+
     Args:
         path: the dataset's folder, or one above it (newest version), or such an address in object
             storage: "s3://bucket/key", "gs://…", "az://…".
@@ -98,10 +108,16 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
             3 bytes an image; "auto", memory where they fit, else none, with the reason in the log.
             The order is unchanged.
         augment: called with each batch of images, or each image without `batch_size`, after
-            `dtype`. What has a parameter `training` gets True; `labels`, the labels, and gives
-            (images, labels); `seed`, int32[2] made of the seed, the epoch and the records.
+            `dtype`. What has a parameter `training` gets True; `labels`, the labels, boxes among
+            them as "rel_yxyx", and gives (images, labels); `seed`, int32[2] made of the seed, the
+            epoch and the records.
         dtype: "float32" gives 0..1; "uint8" leaves casting to the accelerator, which is faster.
         as_supervised: False yields a dict of all features of the schema.
+        box_format: format of the boxes that are yielded, by Keras's names; "rel_yxyx" is ymin,
+            xmin, ymax, xmax, 0 to 1. Those without "rel_" are pixels of the images as they are
+            yielded.
+        max_boxes: the N of every batch. Of an image with more, the largest are kept, and an
+            `Advice` tells of it once.
         drop_remainder: drop a last batch that is not full, so that every batch has one shape.
         read_config: further options; `ReadConfig` describes each.
 

@@ -35,6 +35,11 @@ InputContext = Annotated[
         "num_replicas_in_sync",
     ),
 ]
+BoxFormat = Literal[
+    "rel_yxyx", "rel_xyxy", "rel_xywh", "rel_center_xywh",
+    "yxyx", "xyxy", "xywh", "center_xywh", "center_yxhw",
+]  # fmt: skip
+"""Keras's names of the formats of boxes: those that begin with rel_ are 0 to 1, others pixels."""
 DataOptions = Annotated[Any, like("a tf.data.Options", "threading", "autotune")]
 
 
@@ -171,6 +176,8 @@ class Request:
     augment: Augmentation | None = None
     dtype: Literal["uint8", "float32"] = "uint8"
     as_supervised: bool = True
+    box_format: BoxFormat = "rel_yxyx"
+    max_boxes: Count | None = None
     drop_remainder: bool = False
     read_config: ReadConfig | None = None
 
@@ -206,6 +213,9 @@ class BatchOptions:
     epochs: Count | None = 1
     drop_remainder: bool = False
     as_supervised: bool = True
+    box_format: BoxFormat = "rel_yxyx"
+    max_boxes: Count | None = None
+    ragged: bool = False
     num_shards: Count = 1
     shard_index: Number = 0
     on_error: Literal["raise", "skip"] = "raise"

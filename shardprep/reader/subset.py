@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import RemoteDataset, addressed, described
+from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError
 from shardprep.reader.options import check_request, draw_seed
 from shardprep.reader.order import make_order, usual_block_length
 from shardprep.reader.records import open_records
 from shardprep.reader.remote_shards import open_remote
 from shardprep.reader.splits import part_of, select
+from shardprep.reader.targets import check_boxes, class_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,8 +57,11 @@ class Subset:
 
     @property
     def class_names(self) -> list[str]:
-        """Names of the classes, in the order of their numbers; none of a set without classes."""
-        return list(self.schema.labels)
+        """Names of the classes, in the order of their numbers; none of a set without classes.
+
+        Those of its objects, else of its masks, else of its images.
+        """
+        return class_names(self.schema)
 
     def image_size(self, request: Request) -> tuple[int, int] | None:
         """Return height and width of images as they are yielded, None where they differ."""
@@ -130,6 +135,13 @@ def open_request(request: Request) -> Subset:
             "its images differ in size, so they cannot be batched as they are",
             "pass read_config=ReadConfig(image_size=(height, width)), leave out batch_size, "
             "or build with --size",
+        )
+    check_boxes("reader", subset.schema, request)
+    if config.service and request.max_boxes is None and BOX in subset.schema.features:
+        raise DatasetError(
+            str(subset.path),
+            "a service sends batches of one shape, and images differ in their number of boxes",
+            "give max_boxes",
         )
     if config.service and subset.remote is not None:
         raise DatasetError(

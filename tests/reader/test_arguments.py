@@ -73,6 +73,8 @@ LOAD: dict[str, tuple[Any, ...]] = {
     ),
     "dtype": ("float16", "UINT8", None, np.uint8, float),
     "as_supervised": FLAGS,
+    "box_format": ("XYXY", "rel_center_yxhw", "coco", None, ("x", "y"), 4),
+    "max_boxes": (0, -1, "64", 2.5, True),
     "drop_remainder": FLAGS,
     "read_config": ({}, "raise", 3, {"num_shards": 2}),
 }
@@ -110,6 +112,9 @@ BATCHES: dict[str, tuple[Any, ...]] = {
     "epochs": (0, -1, "2", 1.5, True, float("inf")),
     "drop_remainder": FLAGS,
     "as_supervised": FLAGS,
+    "box_format": LOAD["box_format"],
+    "max_boxes": LOAD["max_boxes"],
+    "ragged": FLAGS,
     "num_shards": (0, -1, "2", 1.5, None, True),
     "shard_index": (-1, 1, 7, "0", 0.5, None, False),
     "on_error": ("ignore", "Skip", None, 3, print),

@@ -12,8 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from shardprep.dataset.schema import BOX, IMAGE
 from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
+from shardprep.reader.arrays.annotations import boxes_as
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
 from shardprep.reader.remote_shards import NUM_READS
 from shardprep.reader.state import State, checked, identity
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from shardprep.reader.options import BatchOptions
     from shardprep.reader.order import Order
     from shardprep.reader.state import Batching
+    from shardprep.reader.targets import Target
 
 _STATE = "Dataset.batches.load_state_dict"
 
@@ -41,12 +44,18 @@ class Batches:
     """Batches being made or made, by number, in order."""
 
     def __init__(
-        self, examples: Examples, order: Order, batching: Batching, options: BatchOptions
+        self,
+        examples: Examples,
+        target: Target,
+        order: Order,
+        batching: Batching,
+        options: BatchOptions,
     ) -> None:
         self._examples = examples
         self._order = order
         self._batching = batching
         self._options = options
+        self._target = target
         waiting = NUM_READS if examples.records.is_remote else 1
         num_threads = options.num_threads or max(usable_cores(), waiting)
         busy = -(-num_threads * IMAGES_A_TURN // batching.batch_size) + 1
@@ -173,8 +182,27 @@ class Batches:
             warnings.warn(f"skipped: {error}", RuntimeWarning, stacklevel=4)
 
     def _as_asked(self, columns: Columns) -> Any:
-        names = self._examples.values.names
-        if not self._options.as_supervised:
-            return {name: columns[name] for name in names}
-        values = tuple(columns[name] for name in names)
-        return values if len(values) > 1 else values[0]
+        options, values = self._options, self._examples.values
+        found: dict[str, Any] = columns
+        if options.ragged:
+            found = {name: _listed(column) for name, column in columns.items()}
+        elif values.annotations.names:
+            found = values.annotations.padded(columns)
+        if BOX in found and options.box_format != "rel_yxyx":
+            found = {**found, BOX: self._formatted(found[BOX], found[IMAGE])}
+        if not options.as_supervised:
+            return {name: found[name] for name in values.names}
+        return self._target.pair(found[IMAGE], found)
+
+    def _formatted(self, boxes: Any, images: Any) -> Any:
+        """Return the boxes of a batch in the format that is asked for."""
+        box_format, size = self._options.box_format, self._examples.values.image_size
+        if not self._options.ragged:
+            return boxes_as(boxes, box_format, size or ())
+        sizes = [size or image.shape[:2] for image in images]
+        return [boxes_as(one, box_format, of) for one, of in zip(boxes, sizes, strict=True)]
+
+
+def _listed(column: Any) -> Any:
+    """Return a column whose rows differ in shape as a list."""
+    return list(column) if column.dtype == object else column

@@ -22,6 +22,7 @@ from shardprep.reader.order import make_order
 from shardprep.reader.splits import AnySplit, is_training, part_range
 from shardprep.reader.state import Batching
 from shardprep.reader.subset import check_readers, open_subset, record_bytes
+from shardprep.reader.targets import Cut, check_boxes, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +33,11 @@ class Dataset:
 
     An item is a dict of every feature of the schema: `image` uint8[height, width, 3], RGB; `label`
     int, −1 where there is none; `labels` float32[classes] of 0 and 1; `target` float32, NaN where
-    there is none; `text`, `image/filename` and other texts str; other columns int or float32.
+    there is none; `text`, `image/filename` and other texts str; other columns int or float32;
+    `objects/bbox` float32[n, 4], ymin, xmin, ymax, xmax, 0 to 1, of the n objects, `objects/label`
+    int64[n], `objects/is_crowd` bool[n], `objects/mask` uint8[n, height, width] of 0 and 1;
+    `segmentation_mask` uint8[height, width, 1], 255 where a pixel is of no class, uint16 and 65535
+    of more than 254 classes.
 
     It is a map-style dataset for `torch.utils.data.DataLoader` and a data source for Grain: it may
     be pickled and forked, and read from many threads.
@@ -57,8 +62,8 @@ class Dataset:
             split: "train", "train[:90%]", "train[100:200]", "train+validation", or one of
                 `even_splits`; records are in the order of the shards.
             as_supervised: items are (image, target) instead of dicts; the image alone where a
-                set has no targets.
-            decode: False leaves images the bytes they are stored as.
+                set has no targets. The target of objects is a dict as of `batches`.
+            decode: False leaves images and masks the bytes they are stored as.
             transform: called with the image of each item, as torchvision's datasets do; what it
                 returns takes the image's place.
             verify_crc: False does not compare the checksums of records.
@@ -80,6 +85,7 @@ class Dataset:
         self._as_supervised = as_supervised
         self._decode = decode
         self._transform = transform
+        self._target = target_of(self.schema)
         values = Values(self.schema, self._names(as_supervised), decode=decode)
         self._examples = Examples(subset.records, values)
 
@@ -118,7 +124,7 @@ class Dataset:
             item[IMAGE] = self._transform(item[IMAGE])
         if not self._as_supervised:
             return item
-        return tuple(item.values()) if len(item) > 1 else item[IMAGE]
+        return self._target.pair(item[IMAGE], item)
 
     def __getitems__(self, wanted: Sequence[int]) -> list[Any]:
         """Return the items, in the order asked for; torch asks for whole batches by this."""
@@ -133,10 +139,14 @@ class Dataset:
 
         Images are uint8[batch, height, width, 3]; targets int64[batch], float32[batch, classes] of
         a multi-label set, float32[batch] of a regression set, object[batch] of str of a set with
-        texts; a set without targets yields images alone. With `decode=False` images are
-        object[batch] of bytes. An array is the caller's for as long as it, or a view of it, is
-        held, here or by another library through DLPack or the buffer protocol; after that its
-        memory is used again.
+        texts; a set without targets yields images alone. Of a set with boxes, targets are a dict
+        of `boxes` float32[batch, N, 4] and `labels` int64[batch, N], padded with −1 to the N of
+        the batch's largest; `crowds` bool[batch, N] and `masks` uint8[batch, N, height, width]
+        where it has them, and the image's own target as `label`. Of a set with masks of classes,
+        uint8[batch, height, width, 1] (or uint16), and `segmentation_mask` of that dict where there
+        are boxes, too. With `decode=False` images and masks are object[batch] of bytes.
+        An array is the caller's for as long as it, or a view of it, is held, here or by another
+        library through DLPack or the buffer protocol; after that its memory is used again.
 
         Args:
             batch_size: images a batch.
@@ -148,6 +158,12 @@ class Dataset:
             epochs: how many, None for ever.
             drop_remainder: drop a last batch that is not full.
             as_supervised: False yields a dict of arrays of all features.
+            box_format: format of the boxes, by Keras's names; those that do not begin with "rel_"
+                are pixels of the image.
+            max_boxes: the N of every batch. Of an image with more, the largest are kept, and an
+                `Advice` tells of it once.
+            ragged: lists in place of arrays whose rows differ: an array an image of its boxes,
+                labels and masks, and images of a set in which they differ in size.
             num_shards: of how many readers, such as hosts, this is one. Each has a range of records
                 of its own; with `drop_remainder` all have as many batches.
             shard_index: which of them, from 0.
@@ -159,12 +175,13 @@ class Dataset:
                 by default 2, or as many as keep all threads busy.
 
         Raises:
-            DatasetError: an argument is not what it may be, or the images differ in size.
+            DatasetError: an argument is not what it may be, the images differ in size, or boxes are
+                asked for that the set has not.
 
         """
         index, number = options.shard_index, options.num_shards
         check_position("Dataset.batches", shard_index=index, num_shards=number)
-        self._check_batches()
+        self._check_batches(options)
         check_readers(str(self.path), len(self), number)
         records = self._examples.records[part_range(len(self), index, number)]
         size, drop = options.batch_size, options.drop_remainder
@@ -180,26 +197,35 @@ class Dataset:
             seed=draw_seed() if options.seed is None else options.seed,
             shuffle=is_training(self.split) if options.shuffle is None else options.shuffle,
         )
-        values = Values(self.schema, self._names(options.as_supervised), decode=self._decode)
-        return Batches(Examples(records, values), order, batching, options)
+        names = self._names(options.as_supervised)
+        cut = None if options.max_boxes is None else Cut(options.max_boxes)
+        values = Values(self.schema, names, decode=self._decode, cut=cut)
+        return Batches(Examples(records, values), self._target, order, batching, options)
 
     def _names(self, as_supervised: bool) -> tuple[str, ...]:  # noqa: FBT001 - of an option
         """Return the features that are yielded."""
-        target = self.schema.target
-        if not as_supervised:
-            return tuple(self.schema.features)
-        return (IMAGE,) if target is None else (IMAGE, target)
+        return (IMAGE, *self._target.names) if as_supervised else tuple(self.schema.features)
 
-    def _check_batches(self) -> None:
+    def _check_batches(self, options: BatchOptions) -> None:
+        check_boxes("Dataset.batches", self.schema, options)
         if self._transform is not None:
             raise DatasetError(
                 "Dataset.batches",
                 "transform is for single items",
                 "apply it to what the iterator yields",
             )
-        if self._decode and self.schema.image_size is None:
+        if self.schema.image_size is not None:
+            return
+        if self._decode and not options.ragged:
             raise DatasetError(
                 str(self.path),
                 "its images differ in size, so they cannot be batched as they are",
-                "build with --size, take single items, or batch their bytes with decode=False",
+                "build with --size, take single items or lists of them (ragged=True), or batch "
+                "their bytes with decode=False",
+            )
+        if not self._decode and not options.box_format.startswith("rel_"):
+            raise DatasetError(
+                "Dataset.batches",
+                f"box_format={options.box_format!r} is in pixels, and decode=False reads none",
+                "use a format that begins with rel_",
             )

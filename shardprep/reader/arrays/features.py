@@ -19,12 +19,14 @@ from shardprep.dataset import example
 from shardprep.dataset.example_layout import Layout
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import RecordError
+from shardprep.reader.arrays.annotations import Annotations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.dataset.schema import Feature, Schema
     from shardprep.reader.records import Records
+    from shardprep.reader.targets import Cut
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
     Columns = dict[str, np.ndarray[Any, Any]]
@@ -44,51 +46,76 @@ class Values:
         *,
         decode: bool,
         otherwise: Callable[[bytes], Pixels] | None = None,
+        cut: Cut | None = None,
     ) -> None:
         """Give the features `names`; without `decode`, images stay the bytes they are stored as.
 
         `otherwise` is asked for the pixels of an image that cannot be decoded here, and raises
-        whatever it likes.
+        whatever it likes; `cut` is the most boxes of an image.
         """
         self.names = names
+        self.annotations = Annotations(schema, names, decode=decode, cut=cut)
+        self._is_annotated = bool(self.annotations.names)
+        self._whole = [one for one in names if one not in self.annotations.names]
+        """Features of the image as a whole."""
         self._otherwise = otherwise
         self._schema = schema
         self._decode = decode
+        self.image_size = schema.image_size
+        """Height and width of all images as they are stored, None where they differ."""
+        self._shape = (*self.image_size, 3) if self.image_size and decode else None
         self._features = schema.features
-        dtypes = {name: one.dtype for name, one in schema.features.items()}
-        self._layout = Layout(dtypes, names)
+        self._layout = Layout(schema.dtypes, names)
 
     def columns(self, num_rows: int) -> Columns:
-        """Return an array for a batch of each feature, not filled; decoded images have none."""
-        return {
-            name: self._column(name, num_rows)
-            for name in self.names
-            if name != IMAGE or not self._decode
+        """Return an array for a batch of each feature, not filled; images of one size have none."""
+        found = {name: self._column(name, num_rows) for name in self._whole if name != IMAGE}
+        if self.image_shape() is None:
+            found[IMAGE] = np.empty(num_rows, object)
+        return found | self.annotations.columns(num_rows) if self._is_annotated else found
+
+    def shapes(self) -> dict[str, tuple[tuple[int | None, ...], Any]]:
+        """Return shape and dtype of a row of each feature in a padded batch, by name."""
+        found: dict[str, tuple[tuple[int | None, ...], Any]] = {
+            name: (one.shape[1:], one.dtype) for name, one in self.columns(0).items()
         }
+        found[IMAGE] = (self.image_shape() or (None, None, 3), np.uint8)
+        found.update(self.annotations.shapes())
+        return {name: found[name] for name in self.names}
 
     def image_shape(self) -> tuple[int, int, int] | None:
         """Height, width and channels of all images, None where they differ or are not decoded."""
-        size = self._schema.image_size
-        return None if size is None or not self._decode else (*size, 3)
+        return self._shape
 
     def item(self, payload: memoryview) -> dict[str, Any]:
         """Return the values of one example by feature."""
         raw = self._raw(payload)
-        return {
+        found = {
             name: self._image(raw) if name == IMAGE else self._value(name, raw)
-            for name in self.names
+            for name in self._whole
         }
+        if not self._is_annotated:
+            return found
+        found |= self._annotated(raw, found[IMAGE])
+        return {name: found[name] for name in self.names}
 
     def fill(self, payload: memoryview, columns: Columns, row: int) -> None:
         """Write the values of one example into a row of each column, the image's among them."""
         raw = self._raw(payload)
-        for name in self.names:
+        image = None
+        for name in self._whole:
             if name != IMAGE:
                 columns[name][row] = self._value(name, raw)
-            elif self._decode:
-                self._image(raw, columns[IMAGE][row])
+            elif self._shape is not None:
+                image = self._image(raw, columns[IMAGE][row])
             else:
-                columns[IMAGE][row] = self._image(raw)
+                image = columns[IMAGE][row] = self._image(raw)
+        if self._is_annotated:
+            for name, value in self._annotated(raw, image).items():
+                columns[name][row] = value
+
+    def _annotated(self, raw: dict[str, Any], image: Any) -> dict[str, Any]:
+        return self.annotations.values(raw, image.shape[:2] if self._decode else None)
 
     def _column(self, name: str, num_rows: int) -> np.ndarray[Any, Any]:
         feature = self._features[name]
@@ -122,7 +149,7 @@ class Values:
         data = _only(IMAGE, self._features[IMAGE], raw)
         if not self._decode:
             return bytes(data)
-        shape, is_raw = self.image_shape(), self._features[IMAGE].encoding == "raw"
+        shape, is_raw = self._shape, self._features[IMAGE].encoding == "raw"
         if is_raw:
             if shape is None:
                 raise ValueError("plain pixels, and no size of them in the schema")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from shardprep.reader.subset import open_request
+from shardprep.reader.targets import target_of
 from shardprep.reader.tf.decode import Finisher
 from shardprep.reader.tf.folder_cache import small_twin
 from shardprep.reader.tf.pipeline import load, make_dataset
@@ -100,7 +101,7 @@ def image_bytes(subset: Subset, request: Request) -> int | None:
 
 def _finishing(request: Request, take: Take) -> Take:
     """Return a step that begins with what `augment` and `dtype` do, as layers of a model would."""
-    target = open_request(request).schema.target
+    target = target_of(open_request(request).schema)
     finish = tf.function(Finisher(request, target, 0))
 
     def finished(batch: Any) -> None:

@@ -81,6 +81,8 @@ class GoodRecords:
     def _pixels(self, payload: bytes) -> Any:
         (data,) = example.decode(payload).get(IMAGE) or (b"",)
         try:
+            if self._decoder.has_annotations:
+                self._decoder.one(tf.constant(payload))
             return self._decoder.image(tf.constant(data))
         except tf.errors.InvalidArgumentError as error:
             what = str(error.message).splitlines()[0].partition(" [Op:")[0]

@@ -17,6 +17,7 @@ from shardprep.dataset.schema import IMAGE
 from shardprep.machine import usable_cores
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
 from shardprep.reader.arrays.features import Examples, Values
+from shardprep.reader.targets import Cut, target_of
 from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
@@ -34,13 +35,14 @@ _MOST_CORES: dict[str | None, int] = {"jpeg": 8, "raw": 3}
 
 def is_faster(schema: Schema, request: Request) -> bool:
     """Tell whether the batches of a request can be filled, and whether that is faster."""
-    size, target, config = schema.image_size, schema.target, request.config
+    size, config = schema.image_size, request.config
+    targets = [schema.features[name] for name in target_of(schema).names]
     return (
         request.batch_size is not None
         and size is not None
         and config.image_size in (None, size)
         and request.as_supervised
-        and (target is None or schema.features[target].dtype != "bytes")
+        and all(one.dtype != "bytes" or one.kind == "mask" for one in targets)
         and config.on_error == "raise"
         and config.service is None
         and usable_cores() <= _MOST_CORES.get(schema.image.encoding, 0)
@@ -54,8 +56,11 @@ class Filled:
     def __init__(self, records: Records, decoder: Decoder, request: Request) -> None:
         """`decoder` is asked for images that the faster one refuses."""
         schema, batch_size = decoder.schema, request.batch_size or 1
-        names = (IMAGE,) if schema.target is None else (IMAGE, schema.target)
-        self._values = Values(schema, names, decode=True, otherwise=decoder.pixels)
+        self._target = decoder.target
+        cut = None if request.max_boxes is None else Cut(request.max_boxes)
+        self._values = Values(
+            schema, (IMAGE, *self._target.names), decode=True, otherwise=decoder.pixels, cut=cut
+        )
         is_raw = schema.image.encoding == "raw"
         threads = 1 if is_raw else request.config.num_parallel_calls_for_decode or usable_cores()
         batches = 1 + max(1, -(-threads * IMAGES_A_TURN // batch_size))
@@ -73,18 +78,17 @@ class Filled:
 
         A bad record is an error of the graph that names its shard, number and offset.
         """
-        image = self._values.image_shape() or ()
-        specs = [tf.TensorSpec((*positions.shape, *image), tf.uint8)]
-        specs += [
-            tf.TensorSpec((*positions.shape, *one.shape[1:]), one.dtype)
-            for one in self._values.columns(0).values()
+        shapes = self._values.shapes()
+        specs = [
+            tf.TensorSpec((*positions.shape, *shape), dtype) for shape, dtype in shapes.values()
         ]
-        columns = in_python(self._batch, [positions], specs)
-        return tuple(columns) if len(columns) > 1 else columns[0]
+        columns = dict(zip(shapes, in_python(self._batch, [positions], specs), strict=True))
+        return self._target.pair(columns[IMAGE], columns)
 
     def _batch(self, positions: Any) -> list[Any]:
         filling = self._filler.begin(positions.tolist())
         filling.wait()
         for row in sorted(filling.errors):
             raise filling.errors[row]
-        return [filling.columns[name] for name in self._values.names]
+        columns = self._values.annotations.padded(filling.columns)
+        return [columns[name] for name in self._values.names]

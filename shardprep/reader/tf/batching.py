@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from shardprep.reader.tf.annotations import fills
+
 if TYPE_CHECKING:
     from shardprep.reader.options import Request
     from shardprep.reader.subset import Subset
@@ -52,22 +54,29 @@ def padded(dataset: Any, subset: Subset, request: Request) -> Any:
     _, readers = request.config.shard_of
     weight = number * size * readers / subset.num_all
 
+    values = fills(dataset.element_spec)
+
     def pad(*element: Any) -> tuple[Any, ...]:
         missing = size - tf.shape(tf.nest.flatten(element)[0])[0]
 
-        def fill(one: Any) -> Any:
-            filled = tf.concat([one, nothing((missing, *one.shape[1:]), one.dtype)], 0)
-            return tf.ensure_shape(filled, (size, *one.shape[1:]))
+        def fill(one: Any, value: Any) -> Any:
+            shape = tf.concat([[missing], tf.shape(one)[1:]], 0)
+            return tf.ensure_shape(
+                tf.concat([one, tf.fill(shape, value)], 0), (size, *one.shape[1:])
+            )
 
         weights = tf.concat([tf.fill([size - missing], weight), tf.zeros(missing)], 0)
-        return (*tf.nest.map_structure(fill, element), tf.ensure_shape(weights, (size,)))
+        filled = tf.nest.map_structure(fill, element, values if len(element) > 1 else (values,))
+        return (*filled, tf.ensure_shape(weights, (size,)))
 
     dataset = dataset.map(pad, num_parallel_calls=tf.data.AUTOTUNE)
     more = number - _ceil(subset.num_records, size)
     if not more:
         return dataset
     spec = dataset.element_spec
-    empty = tf.nest.map_structure(lambda one: nothing(one.shape, one.dtype), spec)
+    empty = tf.nest.map_structure(
+        lambda one, value: tf.fill([length or 0 for length in one.shape], value), spec, fills(spec)
+    )
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(more))
 
 
@@ -98,5 +107,7 @@ def _ceil(number: int, size: int) -> int:
 
 
 def nothing(shape: Any, dtype: Any) -> Any:
-    """Return a tensor of zeros, or of empty strings."""
-    return tf.fill(shape, tf.constant("" if dtype == tf.string else 0, dtype))
+    """Return a tensor of zeros, or of empty strings; a length that is not known is 0."""
+    return tf.fill(
+        [length or 0 for length in shape], tf.constant("" if dtype == tf.string else 0, dtype)
+    )

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from shardprep.dataset.schema import MASK, OBJECT_MASK
 from shardprep.machine import free_bytes
+from shardprep.reader.arrays.annotations import stacked
+from shardprep.reader.targets import target_of
+from shardprep.reader.tf.annotations import fills
 from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
@@ -38,7 +42,7 @@ def cache_of(subset: Subset, request: Request) -> str:
         why = "a service has its own memory" if config.service else "its images differ in size"
         _log.info("cache: none, %s", why)
         return ""
-    needed = subset.num_records * size[0] * size[1] * 3
+    needed = int(subset.num_records * size[0] * size[1] * _channels(subset, request))
     allowed = int(free_bytes() * config.cache_ram_share)
     fits = needed <= allowed
     _log.info(
@@ -108,7 +112,7 @@ def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> Call
     spec = decoded.element_spec
     if batch_size is not None:
         spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), spec)
-    flat = tf.nest.flatten(spec)
+    flat, values_beside = tf.nest.flatten(spec), tf.nest.flatten(fills(spec))
     arrays = [_empty(one, num_records) for one in flat]
 
     def copied() -> Iterator[None]:
@@ -124,9 +128,13 @@ def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> Call
     for _ in Progress(num_records, "memory").over(copied()):
         pass
 
+    def picked(places: Any) -> list[Any]:
+        pairs = zip(arrays, values_beside, strict=True)
+        return [_picked(array, places, value) for array, value in pairs]
+
     def rows(positions: Any) -> Any:
         specs = [tf.TensorSpec([*positions.shape, *one.shape], one.dtype) for one in flat]
-        found = in_python(lambda places: [one[places] for one in arrays], [positions], specs)
+        found = in_python(picked, [positions], specs)
         return tf.nest.pack_sequence_as(spec, found)
 
     return rows
@@ -137,3 +145,24 @@ def _empty(spec: Any, num_records: int) -> Any:
     if spec.dtype == tf.string or not spec.shape.is_fully_defined():
         return np.empty(num_records, object)
     return np.empty((num_records, *spec.shape), spec.dtype.as_numpy_dtype)
+
+
+def _picked(array: Any, positions: Any, value: Any) -> Any:
+    """Return the elements at positions; those of many that differ in length padded."""
+    found = array[positions]
+    is_ragged = np.ndim(positions) and array.dtype == object and isinstance(found[0], np.ndarray)
+    return stacked(found, value) if is_ragged else found
+
+
+def _channels(subset: Subset, request: Request) -> float:
+    """Return the bytes of a record that is decoded, for each pixel: of its image and its masks."""
+    names = subset.schema.features if not request.as_supervised else target_of(subset.schema).names
+    channels = 3.0
+    if MASK in names:
+        channels += np.dtype(subset.schema.features[MASK].mask_dtype).itemsize
+    if OBJECT_MASK in names:
+        counts = [one.objects for one in subset.manifest.annotations.values() if one.objects]
+        num_objects = sum(one.num_objects for one in counts)
+        num_records = sum(one.num_records for one in subset.manifest.splits.values())
+        channels += request.max_boxes or num_objects / num_records
+    return channels

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from shardprep.dataset.schema import IMAGE, LABELS
+from shardprep.dataset.schema import BOX, IMAGE, LABELS
 from shardprep.errors import DatasetError
 from shardprep.reader import order
 from shardprep.reader.argument_kinds import AUGMENT_OPTIONS, parameters
 from shardprep.reader.arguments import shown
+from shardprep.reader.targets import KEYS, target_of
+from shardprep.reader.tf.annotations import Annotations, boxes_as, trimmed
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
     from shardprep.reader.options import Request
+    from shardprep.reader.targets import Target
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
 _WHITE = 255.0
@@ -28,7 +31,10 @@ class Decoder:
         self.request = request
         size = request.config.image_size
         self.resize = None if size == schema.image_size else size
-        wanted = (IMAGE, schema.target) if request.as_supervised else tuple(schema.features)
+        self.target = target_of(schema)
+        wanted = (IMAGE, *self.target.names) if request.as_supervised else tuple(schema.features)
+        self._annotations = Annotations(schema, wanted, request)
+        self.has_annotations = bool(self._annotations.specs)
         self.features = {
             name: (
                 tf.io.VarLenFeature(tf.int64)
@@ -37,12 +43,14 @@ class Decoder:
             )
             for name, feature in schema.features.items()
             if name in wanted
-        }
+        } | self._annotations.specs
 
     def one(self, record: Any, pixels: Any = None) -> Any:
         """Parse one record and decode its image, unless its pixels are given."""
         features = tf.io.parse_single_example(record, self.features)
         features[IMAGE] = self.image(features[IMAGE]) if pixels is None else pixels
+        if self.has_annotations:
+            features |= self._annotations.decoded(features, features[IMAGE])
         return self._as_asked(features)
 
     def record_and_image(self, record: Any, _: Any) -> Any:
@@ -102,26 +110,30 @@ class Decoder:
             features[LABELS] = tf.cast(indicator, tf.float32)
         if not self.request.as_supervised:
             return features
-        target = self.schema.target
-        return features[IMAGE] if target is None else (features[IMAGE], features[target])
+        return self.target.pair(features[IMAGE], features)
 
 
 class Finisher:
     """Applies dtype and augmentation to what is decoded, batch by batch."""
 
-    def __init__(self, request: Request, target: str | None, key: int) -> None:
-        """`target` is the feature to learn, `key` what the seeds of augmentation are made of."""
+    def __init__(self, request: Request, target: Target, key: int) -> None:
+        """`target` is what is to be learnt, `key` what the seeds of augmentation are made of."""
         self.request = request
         self.target = target
         self.key = key
         named = parameters(request.augment) if request.augment is not None else None
         self.takes = frozenset(AUGMENT_OPTIONS).intersection(named or ())
-        self._fault = ""
+        self._fault: DatasetError | None = None
 
     @property
     def is_needed(self) -> bool:
         """Whether there is anything to do."""
-        return self.request.dtype != "uint8" or self.request.augment is not None
+        request = self.request
+        return (
+            request.dtype != "uint8"
+            or request.augment is not None
+            or request.box_format != "rel_yxyx"
+        )
 
     @property
     def wants_seed(self) -> bool:
@@ -131,14 +143,22 @@ class Finisher:
     def __call__(self, element: Any, tag: Any = None) -> Any:
         """Return an element with its images, and what augmentation does to labels, changed."""
         if isinstance(element, dict):
-            labels = None if self.target is None else element[self.target]
-            images, labels = self._augmented(element[IMAGE], labels, tag)
-            changed = {} if self.target is None else {self.target: labels}
-            return {**element, IMAGE: images, **changed}
+            images, labels = self._finished(element[IMAGE], self.target.packed(element), tag)
+            return {**element, IMAGE: images, **self.target.unpacked(labels)}
         if isinstance(element, tuple):
             images, labels = element
-            return self._augmented(images, labels, tag)
-        return self._augmented(element, None, tag)[0]
+            return self._finished(images, labels, tag)
+        return self._finished(element, None, tag)[0]
+
+    def _finished(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:
+        """Return images and labels augmented, and boxes in the format that is asked for."""
+        images, labels = self._augmented(images, labels, tag)
+        if isinstance(labels, dict) and KEYS[BOX] in labels:
+            if self.request.augment is not None:
+                labels = trimmed(labels, self.request.max_boxes)
+            boxes = boxes_as(labels[KEYS[BOX]], self.request.box_format, images)
+            labels = {**labels, KEYS[BOX]: boxes}
+        return images, labels
 
     def _augmented(self, images: Any, labels: Any, tag: Any) -> tuple[Any, Any]:
         if self.request.dtype == "float32":
@@ -149,20 +169,27 @@ class Finisher:
         given = {"labels": labels, "training": True}
         if self.wants_seed:
             given["seed"] = self._seed(tag)
-        found = augment(images, **{name: given[name] for name in self.takes})
+        # What is raised in here would come out in the trace of a graph.
+        try:
+            found = augment(images, **{name: given[name] for name in self.takes})
+        except DatasetError as error:
+            self._fault = error
+            return images, labels
         changed = found if isinstance(found, (tuple, list)) else (found, labels)
         if len(changed) != len(("images", "labels")) or changed[0] is None:
-            # Raised in here, it would come out in the trace of a graph.
-            self._fault = "None" if found is None else f"a {type(found).__name__} of {len(changed)}"
+            what = "None" if found is None else f"a {type(found).__name__} of {len(changed)}"
+            self._fault = DatasetError(
+                f"augment={shown(augment)}",
+                f"returned {what}",
+                "let it return images, or (images, labels)",
+            )
             return images, labels
         return changed[0], changed[1]
 
     def check(self) -> None:
-        """Raise DatasetError where an augmentation that was called has not returned images."""
-        if self._fault:
-            where = f"augment={shown(self.request.augment)}"
-            hint = "let it return images, or (images, labels)"
-            raise DatasetError(where, f"returned {self._fault}", hint)
+        """Raise DatasetError where an augmentation that was called refuses or returns no images."""
+        if self._fault is not None:
+            raise self._fault
 
     def _seed(self, tag: Any) -> Any:
         """Return int32[2] made of the first record of a batch and its epoch."""

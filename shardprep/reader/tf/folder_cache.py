@@ -12,7 +12,7 @@ import hashlib
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,9 +20,10 @@ import tensorflow as tf
 from shardprep.dataset import example
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.index import read_index
-from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.schema import IMAGE, MASKS
 from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.arrays.annotations import resized_mask
 from shardprep.reader.cache_folder import alone, forget, twin_name
 from shardprep.reader.records import open_records
 from shardprep.reader.splits import ShardSlice
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.dataset.manifest import Shard
+    from shardprep.dataset.schema import Schema
     from shardprep.reader.options import Request
     from shardprep.reader.subset import Subset
 
@@ -68,56 +70,55 @@ def twins(subset: Subset, request: Request, place: Path) -> Subset:
         )
     skips = request.config.on_error != "raise"
     made_with = (_FORMAT, tf.__version__, (size, subset.schema.image.encoding, skips))
+    schema = _twin_schema(subset.schema, size)
     folder = place / hashlib.sha256(repr(made_with).encode()).hexdigest()[:16]
     try:
-        _make(folder, subset, request, size)
+        _make(folder, subset, request, schema)
         made = {name: _twin(folder, shard) for name, shard in subset.shards.items()}
     except OSError as error:
         raise DatasetError(
             str(folder), f"cannot be written ({error.strerror})", "give cache another folder"
         ) from error
     slices = [replace(one, shard=made[one.shard].name) for one in subset.slices]
-    return _decoded_twin(subset, request, folder, list(made.values()), slices)
+    return _decoded_twin(subset, folder, list(made.values()), slices, schema)
 
 
 def small_twin(subset: Subset, request: Request, folder: Path) -> Subset:
     """Return the decoded twin of the wanted records alone, one shard in a folder that is empty."""
     (folder / index_name("x")).parent.mkdir()
     first = subset.shards[subset.slices[0].shard]
-    _write_twin(folder, first, _decoded(subset, request))
+    schema = _twin_schema(subset.schema, subset.image_size(request) or (0, 0))
+    _write_twin(folder, first, schema, _decoded(subset, request))
     made = _twin(folder, first).model_copy(update={"num_records": subset.num_records})
     whole = [ShardSlice(made.name, 0, made.num_records)]
-    return _decoded_twin(subset, request, folder, [made], whole)
+    return _decoded_twin(subset, folder, [made], whole, schema)
 
 
 def _decoded_twin(
-    subset: Subset, request: Request, folder: Path, made: list[Shard], slices: list[ShardSlice]
+    subset: Subset, folder: Path, made: list[Shard], slices: list[ShardSlice], schema: Schema
 ) -> Subset:
     """Return the subset that reads slices of raw shards in place of its own."""
     shards = {one.name: one for one in made}
-    size = subset.image_size(request) or ()
-    image = subset.schema.image.model_copy(update={"encoding": "raw", "shape": (*size, 3)})
-    features = {**subset.schema.features, IMAGE: image}
     return replace(
         subset,
         folder=folder,
         slices=slices,
         shards=shards,
         records=open_records(folder, shards, slices),
-        schema=subset.schema.model_copy(update={"features": features}),
+        schema=schema,
         remote=None,
         is_cache=True,
     )
 
 
-def _make(folder: Path, subset: Subset, request: Request, size: tuple[int, int]) -> None:
-    """Make the twins that are not in the folder; none, where the disk has no room for all."""
+def _make(folder: Path, subset: Subset, request: Request, schema: Schema) -> None:
+    """Make the missing twins, of that schema; none, where the disk has no room for all."""
     shards = subset.shards.values()
     missing = [shard for shard in shards if not _is_whole(folder, shard)]
     if not missing:
         return
     there = next(one for one in (folder, *folder.parents) if one.exists())
-    if lacking := shortage(there, _num_bytes(subset, missing, size)):
+    if lacking := shortage(there, _num_bytes(subset, missing, schema.image_size or (0, 0))):
         what = f"the decoded images do not fit: {lacking}"
         raise DatasetError(str(folder.parent), what, "free some, or give cache another folder")
     (folder / index_name("x")).parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +130,7 @@ def _make(folder: Path, subset: Subset, request: Request, size: tuple[int, int])
         try:
             for shard in missing:
                 whole = _whole(subset, shard)
-                _write_twin(folder, shard, progress.over(_decoded(whole, request)))
+                _write_twin(folder, shard, schema, progress.over(_decoded(whole, request)))
         except OSError:
             forget(folder, missing)  # a part of them would fill a disk that is full
             raise
@@ -170,6 +171,14 @@ def _decoded(subset: Subset, request: Request) -> Iterator[tuple[bytes, bytes]]:
         yield data, pixels.tobytes()
 
 
+def _twin_schema(schema: Schema, size: tuple[int, int]) -> Schema:
+    """Return the schema of twins: raw pixels, and masks of their size."""
+    changed = {IMAGE: schema.image.model_copy(update={"encoding": "raw", "shape": (*size, 3)})}
+    for name in schema.annotations.keys() & MASKS:
+        changed[name] = schema.features[name].model_copy(update={"shape": (*size, 1)})
+    return schema.model_copy(update={"features": {**schema.features, **changed}})
+
+
 def _twin(folder: Path, shard: Shard) -> Shard:
     """Return a shard's twin in the folder; OSError where there is none."""
     name = twin_name(shard)
@@ -186,15 +195,28 @@ def _is_whole(folder: Path, shard: Shard) -> bool:
     return True
 
 
-def _write_twin(folder: Path, shard: Shard, decoded: Iterator[tuple[bytes, bytes]]) -> None:
+def _twin_record(data: bytes, pixels: bytes, schema: Schema) -> bytes:
+    """Return a record with decoded pixels, and masks of their size; `schema` is that of twins."""
+    features: dict[str, Any] = {**example.decode(data), IMAGE: (pixels,)}
+    for name in schema.annotations.keys() & MASKS:
+        features[name] = [resized_mask(one, schema.image_size) for one in features[name]]
+    return example.encode(features, schema.dtypes)
+
+
+def _write_twin(
+    folder: Path, shard: Shard, schema: Schema, decoded: Iterator[tuple[bytes, bytes]]
+) -> None:
     file = DurableFile(folder / twin_name(shard))
-    lines = []
+    lines: list[str] = []
     offset = 0
     try:
         for data, pixels in decoded:
             # The twin of a bad record is empty: each reader finds the record in its place anew.
-            whole = example.encode({**example.decode(data), IMAGE: (pixels,)}) if data else b""
-            framed = frame(whole)
+            try:
+                framed = frame(_twin_record(data, pixels, schema) if data else b"")
+            except Exception as error:
+                where = f"{shard.name}, record {len(lines)}"
+                raise RecordError(where, f"a mask cannot be decoded ({error})") from error
             file.write(framed)
             lines.append(f"{offset} {len(framed)}\n")
             offset += len(framed)

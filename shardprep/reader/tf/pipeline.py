@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError
 from shardprep.reader.subset import open_request
 from shardprep.reader.tf.advice import advise
+from shardprep.reader.tf.annotations import batched
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.batch_decode import Filled, is_faster
 from shardprep.reader.tf.batching import counted, evened, padded, stepped
@@ -92,7 +94,8 @@ def opened(request: Request) -> Subset:
         # that of the records, so it is the same with and without.
         return twins(subset, request, Path(kept))
     size = subset.image_size(request)
-    batch_size = None if size is None else rows_a_turn(*size)
+    is_ragged = BOX in subset.schema.features and request.max_boxes is None
+    batch_size = None if size is None or is_ragged else rows_a_turn(*size)
     decoded = _plain(subset, request, batch_size)
     return replace(subset, rows=memory_cache(decoded, subset.num_records, batch_size))
 
@@ -122,7 +125,7 @@ def _dataset(
 ) -> Any:
     reading = Reading(subset, subset.order(request), request, cursor)
     decoder = Decoder(subset.schema, request)
-    finish = Finisher(request, subset.schema.target, reading.order.key)
+    finish = Finisher(request, decoder.target, reading.order.key)
     if subset.rows is not None:
         dataset = _by_position(reading, finish, subset.rows, total)
     elif not subset.records.is_remote and is_faster(subset.schema, request):
@@ -171,6 +174,7 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
     num_calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
     good = None if config.on_error == "raise" else GoodRecords(subset, decoder, request)
     by_batch = size is not None and subset.schema.image.encoding == "raw" and good is None
+    by_batch &= not decoder.has_annotations
     if by_batch and not config.service and not subset.records.is_remote:
         drop = request.drop_remainder
         batches = counted(reading.batches(size or 1, drop=drop), total, size or 1, drop=drop)
@@ -192,8 +196,7 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
     def batch(dataset: Any) -> Any:
         if size is None:
             return dataset
-        drop = request.drop_remainder
-        return dataset.batch(size, drop, tf.data.AUTOTUNE, deterministic=in_order)
+        return batched(dataset, size, drop=request.drop_remainder, in_order=in_order)
 
     if by_batch:
         # One call for a whole batch: per record it would cost more than what it does.
@@ -218,6 +221,7 @@ def _plain(subset: Subset, request: Request, batch_size: int | None) -> Any:
         repeat=False,
         augment=None,
         dtype="uint8",
+        box_format="rel_yxyx",
         cache=False,
     )
     return _dataset(subset, plain, Cursor, None).with_options(_options(plain))

@@ -1,0 +1,518 @@
+"""Boxes and masks, read by both readers: the same arrays, padded, cut and in any format."""
+
+from __future__ import annotations
+
+import functools
+import typing
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from shardprep import reader
+from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.options import BoxFormat
+from shardprep.reader.tf import annotations as in_graph
+from shardprep.reader.tf import batch_decode
+from tests.support import annotated as support
+from tests.support.annotated import CLASSES, HEIGHT, MASK_CLASSES, WIDTH, Marked, annotated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INSTANCES = (BOX, BOX_LABEL, CROWD, OBJECT_MASK)
+FORMATS = typing.get_args(BoxFormat)
+
+
+def many() -> dict[str, Marked]:
+    """Return 26 images with 0 to 6 rectangles each."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for i in range(26):
+        number = int(rng.integers(0, 7)) if i else 0
+        top, left = rng.integers(0, HEIGHT - 4, number), rng.integers(0, WIDTH - 4, number)
+        bottom, right = rng.integers(top + 2, HEIGHT + 1), rng.integers(left + 2, WIDTH + 1)
+        boxes = np.stack([top, left, bottom, right], axis=1).tolist()
+        labels = tuple(rng.integers(0, 2, number).tolist())
+        found[f"train/{'xy'[i % 2]}/{i}.png"] = Marked(tuple(map(tuple, boxes)), labels)
+    return found
+
+
+MANY = many()
+
+
+@pytest.fixture(scope="module", name="sets")
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a dataset of each kind."""
+    kinds: dict[str, tuple[Any, ...]] = {
+        "boxes": (BOX, BOX_LABEL),
+        "instances": INSTANCES,
+        "masks": (MASK,),
+        "all": (*INSTANCES, MASK),
+    }
+    found = {
+        kind: annotated(tmp_path_factory.mktemp(kind), *features, marked=MANY)
+        for kind, features in kinds.items()
+    }
+    place = tmp_path_factory.mktemp("raw")
+    found["raw"] = annotated(place, *INSTANCES, MASK, marked=MANY, format="raw")
+    place = tmp_path_factory.mktemp("labelled")
+    found["labelled"] = annotated(place, *INSTANCES, marked=MANY, labels="folder")
+    return found
+
+
+KINDS = ("boxes", "instances", "masks", "all", "raw", "labelled")
+
+
+def by_load(path: Path, **options: Any) -> list[Any]:
+    return list(reader.load(path, **options).as_numpy_iterator())
+
+
+def by_dataset(path: Path, size: int, **options: Any) -> list[Any]:
+    return list(reader.Dataset(path).batches(size, **options))
+
+
+def plain(value: Any) -> Any:
+    """Return an array, texts of it as str."""
+    found = np.asarray(value)
+    if found.dtype != object:
+        return found
+    return np.array([one.decode() if isinstance(one, bytes) else one for one in found])
+
+
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two structures have equal keys, dtypes, shapes and values."""
+    tf.nest.assert_same_structure(one, other)
+    pairs = zip(map(plain, tf.nest.flatten(one)), map(plain, tf.nest.flatten(other)), strict=True)
+    return all(left.dtype == right.dtype and np.array_equal(left, right) for left, right in pairs)
+
+
+def all_same(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(map(same, some, others))
+
+
+def marked_of(name: Any) -> Marked:
+    return MANY[name if isinstance(name, str) else name.decode()]
+
+
+@pytest.fixture(name="used")
+def _used(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[bool]:
+    """Fill batches by threads, or decode in the graph; whether it was so, for each dataset."""
+    allowed = batch_decode.is_faster
+    used: list[bool] = []
+    monkeypatch.setattr(batch_decode, "_PIXELS_A_CORE", 0)
+    monkeypatch.setattr(batch_decode, "_MOST_CORES", dict.fromkeys(("png", "raw"), 1 << 20))
+
+    def is_faster(schema: Any, asked: Any) -> bool:
+        used.append(request.param and allowed(schema, asked))
+        return used[-1]
+
+    monkeypatch.setattr("shardprep.reader.tf.pipeline.is_faster", is_faster)
+    return used
+
+
+both_ways = pytest.mark.parametrize("used", [True, False], indirect=True, ids=["filled", "graph"])
+
+
+@both_ways
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("as_supervised", [True, False])
+def test_both_readers_give_the_same_batches(
+    kind: str,
+    as_supervised: bool,  # noqa: FBT001
+    used: list[bool],
+    sets: dict[str, Path],
+) -> None:
+    options: dict[str, Any] = {"seed": 3, "as_supervised": as_supervised}
+    if kind != "masks":
+        options["box_format"] = "xywh"
+    loaded = by_load(sets[kind], batch_size=4, **options)
+    assert all_same(loaded, by_dataset(sets[kind], 4, **options))
+    assert len(loaded) == 7
+    assert len(set(used)) == 1
+    assert used[0] <= as_supervised
+
+
+def test_what_is_read_is_what_was_drawn(sets: dict[str, Path]) -> None:
+    """Each image has its own boxes, labels and masks, in their order, and padding behind."""
+    for batch in by_load(sets["all"], batch_size=4, as_supervised=False, seed=1):
+        of = [marked_of(name) for name in batch["image/filename"]]
+        most = max(len(one.labels) for one in of)
+        assert batch[BOX].shape == (len(of), most, 4)
+        assert batch[OBJECT_MASK].shape == (len(of), most, HEIGHT, WIDTH)
+        for row, one in enumerate(of):
+            number = len(one.labels)
+            boxes = batch[BOX][row] * [HEIGHT, WIDTH, HEIGHT, WIDTH]
+            assert np.allclose(boxes[:number], np.reshape(one.rectangles, (-1, 4)), atol=1e-4)
+            assert batch[BOX_LABEL][row].tolist() == [*one.labels] + [-1] * (most - number)
+            assert batch[CROWD][row, :number].tolist() == [label == 1 for label in one.labels]
+            masks = batch[OBJECT_MASK][row]
+            assert np.array_equal(masks[:number], np.reshape(one.masks(), (-1, HEIGHT, WIDTH)))
+            assert np.array_equal(batch[MASK][row, ..., 0], one.classes())
+            assert (batch[BOX][row, number:] == -1).all()
+            assert not batch[CROWD][row, number:].any()
+            assert not masks[number:].any()
+
+
+def test_targets_have_the_names_and_types_that_are_said(sets: dict[str, Path]) -> None:
+    images, mask = by_load(sets["masks"], batch_size=4)[0]
+    assert (images.dtype, mask.dtype, mask.shape) == (np.uint8, np.uint8, (4, HEIGHT, WIDTH, 1))
+    dtypes = {"boxes": np.float32, "labels": np.int64}
+    assert {k: v.dtype for k, v in by_load(sets["boxes"], batch_size=4)[0][1].items()} == dtypes
+    more = {"crowds": np.bool_, "masks": np.uint8, "label": np.int64}
+    target = by_load(sets["labelled"], batch_size=4, shuffle=False)[0][1]
+    assert {name: one.dtype for name, one in target.items()} == dtypes | more
+    assert target["label"].shape == (4,)
+    every = by_load(sets["all"], batch_size=4)[0][1]
+    assert set(every) == {*dtypes, "crowds", "masks", "segmentation_mask"}
+
+
+@pytest.mark.parametrize(("kind", "names"), [("boxes", CLASSES), ("masks", MASK_CLASSES)])
+def test_class_names_are_those_of_objects_or_of_masks(
+    kind: str, names: tuple[str, ...], sets: dict[str, Path]
+) -> None:
+    assert tuple(reader.load(sets[kind]).class_names) == names
+    assert tuple(reader.Dataset(sets[kind]).class_names) == names
+    assert tuple(reader.iterate(sets[kind], batch_size=2).class_names) == names
+
+
+def test_the_spec_of_elements_says_what_is_known(sets: dict[str, Path]) -> None:
+    _, target = reader.load(sets["all"], batch_size=4, drop_remainder=True).element_spec
+    assert target["boxes"].shape.as_list() == [4, None, 4]
+    assert target["masks"].shape.as_list() == [4, None, HEIGHT, WIDTH]
+    assert target["segmentation_mask"].shape.as_list() == [4, HEIGHT, WIDTH, 1]
+    options: dict[str, Any] = {"batch_size": 4, "drop_remainder": True, "max_boxes": 9}
+    _, target = reader.load(sets["all"], **options).element_spec
+    assert target["boxes"].shape.as_list() == [4, 9, 4]
+    assert target["masks"].shape.as_list() == [4, 9, HEIGHT, WIDTH]
+    _, one = reader.load(sets["boxes"]).element_spec
+    assert one["boxes"].shape.as_list() == [None, 4]
+
+
+@both_ways
+def test_max_boxes_keeps_the_largest_and_says_so_once(
+    used: list[bool], sets: dict[str, Path]
+) -> None:
+    whole = by_dataset(sets["all"], 4, seed=3)
+    with pytest.warns(reader.Advice, match="max_boxes=3 keeps the largest") as told:
+        cut = by_load(sets["all"], batch_size=4, seed=3, max_boxes=3)
+    assert len(told) == 1
+    with pytest.warns(reader.Advice, match="max_boxes=3 keeps the largest") as told:
+        assert all_same(cut, by_dataset(sets["all"], 4, seed=3, max_boxes=3))
+    assert len(told) == 1
+    assert len(set(used)) == 1
+    assert any(target["boxes"].shape[1] > 3 for _, target in whole)
+    for (_, short), (_, long) in zip(cut, whole, strict=True):
+        assert short["boxes"].shape[1:] == (3, 4)
+        for row, padded in enumerate(long["boxes"]):
+            boxes = padded[long["labels"][row] >= 0]
+            areas = [(b - t) * (r - l) for t, l, b, r in boxes.tolist()]  # noqa: E741
+            by_area = sorted(range(len(areas)), key=lambda at: -areas[at])
+            kept = sorted(by_area[:3])
+            number = len(kept)
+            assert np.array_equal(short["boxes"][row, :number], boxes[kept])
+            assert np.array_equal(short["masks"][row, :number], long["masks"][row][kept])
+            assert np.array_equal(short["labels"][row, :number], long["labels"][row][kept])
+            assert (short["labels"][row, number:] == -1).all()
+
+
+def test_where_nothing_is_cut_nothing_is_said(sets: dict[str, Path]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        by_load(sets["boxes"], batch_size=4, max_boxes=6)
+        by_dataset(sets["boxes"], 4, max_boxes=6)
+
+
+@pytest.mark.parametrize("box_format", FORMATS)
+def test_boxes_come_in_every_format_of_keras(box_format: str, sets: dict[str, Path]) -> None:
+    from keras.src.layers.preprocessing.image_preprocessing.bounding_boxes import converters
+
+    options = {"seed": 3, "box_format": box_format}
+    loaded = by_load(sets["boxes"], batch_size=4, **options)
+    assert all_same(loaded, by_dataset(sets["boxes"], 4, **options))
+    stored = by_dataset(sets["boxes"], 4, seed=3)
+    for (_, found), (_, target) in zip(loaded, stored, strict=True):
+        wanted = np.asarray(
+            converters.convert_format(
+                target["boxes"], "rel_yxyx", box_format, HEIGHT, WIDTH, dtype="float32"
+            )
+        )
+        there = target["labels"] >= 0
+        assert np.allclose(found["boxes"][there], wanted[there], atol=1e-4)
+        assert (found["boxes"][~there] == -1).all()
+
+
+def test_pixels_are_those_of_the_images_that_are_yielded(sets: dict[str, Path]) -> None:
+    config = reader.ReadConfig(image_size=(24, 96))
+    options: dict[str, Any] = {"batch_size": 4, "seed": 3}
+    found = by_load(sets["boxes"], box_format="yxyx", read_config=config, **options)
+    for (images, one), (_, stored) in zip(found, by_load(sets["boxes"], **options), strict=True):
+        there = stored["labels"] >= 0
+        assert images.shape[1:3] == (24, 96)
+        assert np.allclose(one["boxes"][there], stored["boxes"][there] * [24, 96, 24, 96])
+
+
+def _flat(masks: Any) -> Any:
+    """Return masks of classes or of objects, [number, height, width]."""
+    masks = masks[..., 0] if masks.shape[-1] == 1 else masks
+    return masks.reshape(-1, *masks.shape[-2:])
+
+
+@pytest.mark.parametrize("size", [(24, 32), (31, 90), (100, 20)])
+def test_masks_are_resized_as_pillow_does_by_nearest(
+    size: tuple[int, int], sets: dict[str, Path]
+) -> None:
+    config = reader.ReadConfig(image_size=size)
+    found = by_load(sets["all"], batch_size=4, seed=3, read_config=config)
+    # On the border of two pixels, Pillow's sum of floats may fall to either side.
+    sure = np.ix_(*(
+        [i for i in range(wanted) if (2 * i + 1) * length % (2 * wanted)]
+        for length, wanted in zip((HEIGHT, WIDTH), size, strict=True)
+    ))  # fmt: skip
+    stored = by_load(sets["all"], batch_size=4, seed=3)
+    for (_, one), (_, other) in zip(found, stored, strict=True):
+        pairs = [
+            pair
+            for name in ("segmentation_mask", "masks")
+            for pair in zip(*(_flat(target[name]) for target in (one, other)), strict=True)
+        ]
+        for small, large in pairs:
+            wanted = Image.fromarray(large).resize(size[::-1], Image.Resampling.NEAREST)
+            assert np.array_equal(small[sure], np.asarray(wanted)[sure])
+
+
+@pytest.mark.parametrize("kind", ["labelled", "masks", "raw"])
+@pytest.mark.parametrize("more", [{}, {"max_boxes": 2}, {"image_size": (24, 32)}], ids=str)
+def test_no_cache_changes_a_batch(
+    kind: str, more: dict[str, Any], sets: dict[str, Path], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "seed": 3, **more}
+    if kind == "masks":
+        options.pop("max_boxes", None)
+    if "image_size" in options:
+        options["read_config"] = reader.ReadConfig(image_size=options.pop("image_size"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", reader.Advice)
+        plainly = by_load(sets[kind], **options)
+        for cache in ("memory", "auto", tmp_path / "cache", tmp_path / "cache"):
+            assert all_same(by_load(sets[kind], cache=cache, **options), plainly)
+            one_by_one = {**options, "batch_size": None, "shuffle": False}
+            singles = by_load(sets[kind], **one_by_one)
+            assert all_same(by_load(sets[kind], cache=cache, **one_by_one), singles)
+
+
+def test_an_epoch_goes_on_where_it_stopped(sets: dict[str, Path]) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "seed": 3, "max_boxes": 9, "box_format": "xyxy"}
+    batches = reader.iterate(sets["all"], **options)
+    every = [tf.nest.map_structure(lambda one: one.numpy(), batch) for batch in batches]
+    first = iter(batches)
+    next(first)
+    again = reader.iterate(sets["all"], **options)
+    again.load_state_dict({**batches.state_dict(), "epoch": 0, "batch": 3})
+    left = [tf.nest.map_structure(lambda one: one.numpy(), batch) for batch in again]
+    assert all_same(left, every[3:])
+    numpy = reader.Dataset(sets["all"]).batches(4, seed=3, max_boxes=9, box_format="xyxy")
+    numpy.load_state_dict({**batches.state_dict(), "epoch": 0, "batch": 3})
+    assert all_same(list(numpy), left)
+
+
+def test_items_are_not_padded(sets: dict[str, Path]) -> None:
+    dataset = reader.Dataset(sets["labelled"], as_supervised=True)
+    singles = by_load(sets["labelled"], shuffle=False)
+    assert all_same([*dataset], singles)
+    names = [item["image/filename"] for item in reader.Dataset(sets["labelled"])]
+    for name, (image, target) in zip(names, dataset, strict=True):
+        assert target["boxes"].shape == (len(MANY[name].labels), 4)
+        assert target["masks"].shape == (len(MANY[name].labels), *image.shape[:2])
+    both = reader.load(sets["boxes"], shuffle=False, max_boxes=8, box_format="xyxy")
+    assert both.element_spec[1]["boxes"].shape.as_list() == [8, 4]
+
+
+def test_ragged_batches_are_lists_of_what_items_hold(sets: dict[str, Path]) -> None:
+    for kind in ("labelled", "masks"):
+        dataset = reader.Dataset(sets[kind], as_supervised=True)
+        found: list[Any] = []
+        for images, target in dataset.batches(4, shuffle=False, ragged=True):
+            for row, image in enumerate(images):
+                if isinstance(target, dict):
+                    found.append((image, {name: one[row] for name, one in target.items()}))
+                else:
+                    found.append((image, target[row]))
+        assert all_same(found, [*dataset])
+    _, target = next(reader.Dataset(sets["boxes"]).batches(4, ragged=True, box_format="xyxy"))
+    assert isinstance(target["boxes"], list)
+
+
+def test_images_of_many_sizes_are_read_one_by_one_and_in_lists(tmp_path: Path) -> None:
+    path = annotated(tmp_path, *INSTANCES, MASK, marked=MANY, size="none")
+    dataset = reader.Dataset(path, as_supervised=True)
+    assert all_same(by_load(path, shuffle=False), [*dataset])
+    with pytest.raises(DatasetError, match="ragged=True"):
+        dataset.batches(4)
+    images, target = next(dataset.batches(4, shuffle=False, ragged=True, box_format="yxyx"))
+    assert isinstance(images, list)
+    for row, (image, one) in enumerate(list(dataset)[:4]):
+        size = [*image.shape[:2], *image.shape[:2]]
+        assert np.allclose(target["boxes"][row], one["boxes"] * np.array(size))
+
+
+def test_padded_batches_are_filled_with_nothing(sets: dict[str, Path]) -> None:
+    config = reader.ReadConfig(pad_batches=True, num_shards=3)
+    for kind in ("labelled", "masks"):
+        *_, (images, target, weights) = by_load(
+            sets[kind], batch_size=8, shuffle=False, read_config=config
+        )
+        assert len(images) == 8
+        empty = weights == 0
+        assert empty.any()
+        if kind == "masks":
+            assert target.shape == (8, HEIGHT, WIDTH, 1)
+        else:
+            assert (target["labels"][empty] == -1).all()
+            assert (target["boxes"][empty] == -1).all()
+            assert not target["masks"][empty].any()
+
+
+def test_two_replicas_share_the_batches(sets: dict[str, Path]) -> None:
+    devices = tf.config.list_logical_devices("CPU")
+    strategy = tf.distribute.MirroredStrategy([devices[0].name])
+    for max_boxes in (None, 9):
+        options: dict[str, Any] = {"seed": 3, "max_boxes": max_boxes}
+        batches = reader.distribute(strategy, sets["all"], batch_size=4, **options)
+        found = [tf.nest.map_structure(lambda one: one.numpy(), batch) for batch in batches]
+        assert all_same(found, by_dataset(sets["all"], 4, drop_remainder=True, **options))
+
+
+def test_a_service_sends_batches_of_one_shape(sets: dict[str, Path]) -> None:
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    worker = service.WorkerServer(service.WorkerConfig(dispatcher.target.split("://")[1]))
+    config = reader.ReadConfig(service=dispatcher.target)
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": False, "read_config": config}
+    with pytest.raises(DatasetError, match="give max_boxes"):
+        reader.load(sets["boxes"], **options)
+    found = by_load(sets["all"], max_boxes=3, **options)
+    with pytest.warns(reader.Advice):
+        wanted = by_dataset(sets["all"], 4, shuffle=False, max_boxes=3)
+    assert all_same(found, wanted)
+    assert all_same(by_load(sets["masks"], **options), by_dataset(sets["masks"], 4, shuffle=False))
+    del worker
+
+
+@pytest.mark.parametrize("option", [{"max_boxes": 3}, {"box_format": "xyxy"}], ids=str)
+def test_options_of_boxes_are_refused_where_there_are_none(
+    option: dict[str, Any], sets: dict[str, Path]
+) -> None:
+    for call in (
+        lambda: reader.load(sets["masks"], batch_size=4, **option),
+        lambda: reader.Dataset(sets["masks"]).batches(4, **option),
+    ):
+        with pytest.raises(DatasetError, match="no boxes") as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+def test_nearest_pixels_are_found_in_whole_numbers() -> None:
+    """10 pixels to 3: a float of 5 ⁄ 3 · 3 may fall below 5."""
+    column = tf.reshape(tf.range(10), (10, 1))
+    for size in range(1, 30):
+        wanted = [(2 * i + 1) * 10 // (2 * size) for i in range(size)]
+        found = in_graph.nearest(column, tf.constant([size, 1]))
+        assert found[:, 0].numpy().tolist() == wanted
+
+
+@pytest.fixture(scope="module", name="damaged")
+def _damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a set in which a mask is cut, one has another size and one a label too many."""
+    some = [one for one in MANY.values() if one.labels]
+
+    def values_of(one: Marked) -> dict[str, Any]:
+        found = of(one)
+        if one is some[3]:
+            found[MASK] = found[MASK][:50]
+        if one is some[5]:
+            found[OBJECT_MASK] = (support.grey_png(np.zeros((9, 9), np.uint8)),) * len(one.labels)
+        if one is some[7]:
+            found[BOX_LABEL] = (*one.labels, 1)
+        return found
+
+    of = support.values_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(support, "values_of", values_of)
+        return annotated(tmp_path_factory.mktemp("damaged"), *INSTANCES, MASK, marked=MANY)
+
+
+def test_a_record_with_a_bad_mask_or_box_is_left_out(damaged: Path, tmp_path: Path) -> None:
+    bad: list[reader.BadRecord] = []
+    config = reader.ReadConfig(on_error=bad.append)
+    options: dict[str, Any] = {"batch_size": 4, "seed": 3, "as_supervised": False}
+    found = by_load(damaged, read_config=config, **options)
+    assert len(bad) == 3
+    batches = reader.Dataset(damaged).batches(4, seed=3, as_supervised=False, on_error="skip")
+    with pytest.warns(RuntimeWarning, match="skipped"):
+        plain = list(batches)
+    assert len(batches.skipped) == 3
+    assert all_same(found, plain)
+    cached = by_load(damaged, read_config=config, cache=tmp_path / "cache", **options)
+    assert all_same(cached, plain)
+
+
+def test_a_bad_mask_or_box_is_an_error_by_default(damaged: Path, tmp_path: Path) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        by_load(damaged, batch_size=4, shuffle=False)
+    texts = []
+    for i in range(len(MANY)):
+        try:
+            reader.Dataset(damaged)[i]
+        except RecordError as error:
+            texts.append(error.what)
+    assert len(texts) == 3
+    assert any("mask of 'segmentation_mask' cannot be decoded" in text for text in texts)
+    assert any("'objects/mask' is 9x9 (height x width), not 48x64" in text for text in texts)
+    assert any("'objects/label' holds" in text for text in texts)
+    config = reader.ReadConfig(image_size=(24, 32))
+    with pytest.raises(RecordError, match="mask cannot be decoded"):
+        by_load(damaged, batch_size=4, cache=tmp_path / "cache", read_config=config)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_loader_of_torch_gives_what_torchvision_takes(
+    num_workers: int, sets: dict[str, Path]
+) -> None:
+    torch = pytest.importorskip("torch")
+    dataset = reader.Dataset(sets["labelled"], as_supervised=True)
+    context = "forkserver" if num_workers else None
+    loader = torch.utils.data.DataLoader(
+        dataset,
+        batch_size=4,
+        collate_fn=functools.partial(reader.collate, first_label=1),
+        num_workers=num_workers,
+        multiprocessing_context=context,
+    )
+    found = [pair for batch in loader for pair in zip(*batch, strict=True)]
+    assert len(found) == len(dataset)
+    for (image, target), (pixels, stored) in zip(found, dataset, strict=True):
+        assert np.array_equal(image.numpy(), pixels.transpose(2, 0, 1))
+        assert (target["boxes"].dtype, target["labels"].dtype) == (torch.float32, torch.int64)
+        sides = stored["boxes"][:, [1, 0, 3, 2]] * [WIDTH, HEIGHT, WIDTH, HEIGHT]
+        assert np.allclose(target["boxes"].numpy(), sides, atol=1e-4)
+        assert (target["labels"].numpy() == stored["labels"] + 1).all()
+        assert np.array_equal(target["masks"].numpy(), stored["masks"])
+        assert (target["iscrowd"].numpy() == stored["crowds"]).all()
+        assert target["label"] == stored["label"]
+        assert set(target) == {"boxes", "labels", "masks", "iscrowd", "label"}
+
+
+def test_what_has_no_boxes_is_not_collated(sets: dict[str, Path]) -> None:
+    pytest.importorskip("torch")
+    for dataset in (
+        reader.Dataset(sets["boxes"]),
+        reader.Dataset(sets["masks"], as_supervised=True),
+    ):
+        with pytest.raises(DatasetError, match="no pairs") as error:
+            reader.collate([dataset[0]])
+        assert "\n" not in str(error.value)
