@@ -12,8 +12,10 @@ import tensorflow as tf
 from shardprep.errors import DatasetError
 from shardprep.reader.augment.batch import fold_in
 from shardprep.reader.augment.color import Color
+from shardprep.reader.augment.frame import Mosaic
 from shardprep.reader.augment.geometry import Flip, RandomResizedCrop
 from shardprep.reader.augment.mix import CutMix, MixUp
+from shardprep.reader.augment.placed import Move, joined, parted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +29,7 @@ class Compose:
     returns both; its seed is an int32[2] for `tf.random.stateless_…`.
 
     Args:
-        ops: flips, crops, colours, mixes, recipes.
+        ops: flips, turns, crops, zooms, frames, colours, mixes, recipes.
         jit_compile: let XLA compile each op, which takes half a second for each new shape of a
             batch, and is then several times as fast. Images whose height and width are not known
             beforehand are never compiled.
@@ -50,7 +52,8 @@ class Compose:
 
         Args:
             images: uint8, or floats of 0..1, [batch, height, width, 3] or [height, width, 3].
-            labels: as `reader.load` yields them; only mixing ops look at them.
+            labels: as `reader.load` yields them, boxes as "rel_yxyx"; those that have a place in
+                the image follow its pixels, others are for mixing ops.
             seed: a pair of integers; the same pair, the same result.
 
         """
@@ -59,8 +62,14 @@ class Compose:
             known = images.shape[-3:].is_fully_defined()
             compiled = self.jit_compile and known and not isinstance(op, Compose)
             run = _compiled(op) if compiled else op
-            if _takes_labels(op, labels):
-                images, labels = run(images, labels, seed=fold_in(seed, place))
+            given, others = _given(op, labels)
+            if given and compiled and isinstance(op, Move):
+                before, own = images, fold_in(seed, place)
+                images = run(images, seed=own)
+                labels = joined(_following(op)(before, *given, seed=own), others)
+            elif given:
+                images, changed = run(images, *given, seed=fold_in(seed, place))
+                labels = joined(changed, others)
             else:
                 images = run(images, seed=fold_in(seed, place))
         return images if labels is None else (images, labels)
@@ -82,6 +91,17 @@ def classic(size: tuple[int, int], num_classes: int | None = None) -> Compose:
     return Compose(ops)
 
 
+def _given(op: Callable[..., Any], labels: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the labels that an op is called with, none or one, and those that it is not by name.
+
+    What moves pixels is not given texts and numbers: XLA compiles no texts.
+    """
+    if isinstance(op, Move) and not isinstance(op, Mosaic):
+        follows, others = (None, {}) if labels is None else parted(labels)
+        return (() if follows is None else (follows,)), others
+    return ((labels,) if _takes_labels(op, labels) else ()), {}
+
+
 def _takes_labels(op: Callable[..., Any], labels: Any) -> bool:
     """Tell whether an op is called with labels: it mixes them, and can it do without, there are."""
     parameter = _parameters(op).get("labels")
@@ -93,6 +113,19 @@ def _parameters(op: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(op).parameters
     except (TypeError, ValueError):  # no function, or one that is written in C
         return {}
+
+
+@functools.cache
+def _following(op: Move) -> Any:
+    """Return the op as a program that gives labels alone; of the images it takes but the shape.
+
+    Batches differ in their number of boxes, and XLA would compile all anew for each.
+    """
+
+    def run(images: Any, labels: Any, seed: Any) -> Any:
+        return op(images, labels, seed=seed)[1]
+
+    return tf.function(run, autograph=False)
 
 
 @functools.cache

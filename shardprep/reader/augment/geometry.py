@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tensorflow as tf
 
+from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Share, Size, number, pair
-from shardprep.reader.augment.batch import Op, between, draw, like, on_batch
+from shardprep.reader.augment.batch import between, draw, like, white
+from shardprep.reader.augment.placed import Move, each_placed, follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_LEAST_WEIGHT = 1e-6
+"""Least sum of weights that is divided by; of a pixel without an image it is 0."""
+
 
 @dataclass(frozen=True, slots=True)
-class Flip(Op):
-    """Mirror images, each by chance.
+class Flip(Move):
+    """Mirror images, each by chance, and boxes and masks with them.
 
     Args:
         horizontal: the probability of left for right.
@@ -32,23 +37,47 @@ class Flip(Op):
     horizontal: Share = 0.5
     vertical: Share = 0.0
 
-    def __call__(self, images: Any, *, seed: Any) -> Any:
+    def moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
         """Return the images, uint8 or floats, some of them mirrored."""
-
-        def change(images: Any) -> Any:
-            across, down = draw(images, seed, 2)
-            if self.vertical:
-                images = mirror(images, down < self.vertical, axis=1)
-            if self.horizontal:
-                images = mirror(images, across < self.horizontal, axis=2)
-            return images
-
-        return on_batch(change, images)
+        across, down = draw(images, seed, 2)
+        for axis, chance, probability in ((1, down, self.vertical), (2, across, self.horizontal)):
+            if probability:
+                images, labels = mirrored(images, labels, chance < probability, axis)
+        return images, labels
 
 
 @dataclass(frozen=True, slots=True)
-class RandomResizedCrop(Op):
+class QuarterTurn(Move):
+    """Turn square images by one, two or three quarters, and boxes and masks with them.
+
+    Args:
+        probability: that an image is turned.
+
+    """
+
+    probability: Share = 0.75
+
+    def moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
+        """Return the images, uint8 or floats, some of them turned."""
+        height, width = images.shape[1:3]
+        if height != width and height is not None and width is not None:
+            raise DatasetError(
+                "augment.QuarterTurn",
+                f"images of {width}x{height} are not square",
+                "crop them before: augment.RandomResizedCrop((224, 224))",
+            )
+        chance, which = draw(images, seed, 2)
+        turns = tf.where(chance < self.probability, 1 + tf.cast(which * 3, tf.int32), 0)
+        images, labels = _transposed(images, labels, turns % 2 == 1)
+        images, labels = mirrored(images, labels, (turns == 1) | (turns == 2), 1)
+        return mirrored(images, labels, turns >= 2, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomResizedCrop(Move):
     """Cut a box out of each image and resize it, as torchvision's op of that name.
+
+    Boxes are clipped at its edges, masks resized by nearest.
 
     The box has a share of the image's area, drawn evenly from `scale`, and an aspect (width to
     height) drawn from `ratio`, evenly in its logarithm, among those with which it fits. Where none
@@ -59,6 +88,8 @@ class RandomResizedCrop(Op):
         size: height and width of the results.
         scale: the smallest and the largest share of the area.
         ratio: the smallest and the largest aspect.
+        min_visible: the share of a box's area below which it is cut away; so is what has a side
+            below a pixel.
 
     """
 
@@ -71,12 +102,18 @@ class RandomResizedCrop(Op):
         tuple[float, float],
         pair(number(1e-6), "(smallest, largest), two numbers above 0", rising=True),
     ] = (3 / 4, 4 / 3)
+    min_visible: Share = 0.1
 
-    def __call__(self, images: Any, *, seed: Any) -> Any:
+    def moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
         """Return the images in their dtype, [batch, *size, 3]."""
-        return on_batch(
-            lambda images: resample(images, self.boxes(images, seed), self.size), images
-        )
+        boxes = self.boxes(images, seed)
+        labels = follow(labels, boxes, self.size, self.min_visible)
+        return resample(images, boxes, self.size), labels
+
+    def whole(self, images: Any, labels: Any) -> tuple[Any, Any]:
+        """Return the images resized whole, as inference takes them."""
+        boxes = tf.repeat(tf.constant([[0.0, 0.0, 1.0, 1.0]]), tf.shape(images)[0], axis=0)
+        return resample(images, boxes, self.size), follow(labels, boxes, self.size, 0.0)
 
     def boxes(self, images: Any, seed: Any) -> Any:
         """Return float32[batch, 4]: top, left, bottom, right of a box for each image, in 0..1."""
@@ -104,7 +141,47 @@ def mirror(images: Any, flipped: Any, axis: int) -> Any:
     return tf.gather(images, places, axis=axis, batch_dims=1)
 
 
-def resample(images: Any, boxes: Any, size: tuple[int, int]) -> Any:
+def mirrored(images: Any, labels: Any, flipped: Any, axis: int) -> tuple[Any, Any]:
+    """Mirror those images of a batch for which `flipped` says so, and what follows them."""
+
+    def boxes(boxes: Any) -> Any:
+        top, left, bottom, right = tf.unstack(boxes, axis=-1)
+        across = [top, 1.0 - right, bottom, 1.0 - left]
+        down = [1.0 - bottom, left, 1.0 - top, right]
+        other = tf.stack(down if axis == 1 else across, axis=-1)
+        return tf.where(flipped[:, tf.newaxis, tf.newaxis] & (boxes >= 0), other, boxes)
+
+    def pixels(masks: Any, rows: int) -> Any:
+        return mirror(masks, flipped, axis + rows - 1)
+
+    return mirror(images, flipped, axis), each_placed(labels, boxes, pixels)
+
+
+def _transposed(images: Any, labels: Any, chosen: Any) -> tuple[Any, Any]:
+    """Exchange rows and columns of those images of a batch, which are square."""
+
+    def pixels(values: Any, rows: int) -> Any:
+        axes = [*range(values.shape.rank)]
+        axes[rows], axes[rows + 1] = axes[rows + 1], axes[rows]
+        of = tf.reshape(chosen, [-1] + [1] * (values.shape.rank - 1))
+        return tf.where(of, tf.transpose(values, axes), values)
+
+    def boxes(boxes: Any) -> Any:
+        return tf.where(
+            chosen[:, tf.newaxis, tf.newaxis], tf.gather(boxes, [1, 0, 3, 2], axis=-1), boxes
+        )
+
+    return pixels(images, 1), each_placed(labels, boxes, pixels)
+
+
+def resample(
+    images: Any,
+    boxes: Any,
+    size: tuple[int, int],
+    *,
+    fill: float | None = None,
+    most: float = 1.0,
+) -> Any:
     """Resize a box of each image to one size: bilinear, with antialiasing where it gets smaller.
 
     This is Pillow's `Image.resize(size, BILINEAR, box)`: a triangle filter, as wide as an output
@@ -112,16 +189,30 @@ def resample(images: Any, boxes: Any, size: tuple[int, int]) -> Any:
 
     Args:
         images: uint8 or floats, [batch, height, width, channels].
-        boxes: float32[batch, 4]: top, left, bottom, right as shares of the image, in 0..1.
+        boxes: float32[batch, 4]: top, left, bottom, right as shares of the image, in 0..1; with
+            `fill`, beyond them as well.
         size: height and width of the results.
+        fill: share of white that stands where there is no image.
+        most: the largest share of an axis that a box covers.
 
     """
     top, left, bottom, right = tf.unstack(boxes, axis=1)
-    rows = _resample_axis(images, 1, (top, bottom), size[0])
-    return like(images, _resample_axis(rows, 2, (left, right), size[1]))
+    rows = _resample_axis(images, 1, (top, bottom), size[0], most)
+    found = _resample_axis(rows, 2, (left, right), size[1], most)
+    if fill is None:
+        return like(images, found)
+    inside = _inside(top, bottom, size[0])[:, :, None] & _inside(left, right, size[1])[:, None]
+    return like(images, tf.where(inside[..., None], found, fill * white(images)))
 
 
-def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: int) -> Any:
+def _inside(low: Any, high: Any, size: int) -> Any:
+    """Tell of which pixels of an axis the centres are in the image, bool[batch, size]."""
+    centers = (tf.range(size, dtype=tf.float32) + 0.5) / size
+    at = low[:, tf.newaxis] + centers * (high - low)[:, tf.newaxis]
+    return (at >= 0.0) & (at < 1.0)
+
+
+def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: int, most: float) -> Any:
     length = images.shape[axis] or tf.shape(images)[axis]
     pixels = tf.cast(length, tf.float32)
     covered = (box[1] - box[0])[:, tf.newaxis] * pixels / size  # input pixels by an output pixel
@@ -134,8 +225,8 @@ def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: int) -> A
         triangle = tf.maximum(0.0, 1.0 - tf.abs(at + 0.5 - center) / reach)
         return tf.where((at >= 0.0) & (at < pixels), triangle, 0.0)
 
-    num_taps = _num_taps(length, size)
-    total = _sum(weight, num_taps)
+    num_taps = _num_taps(length, size / most)
+    total = tf.maximum(_sum(weight, num_taps), _LEAST_WEIGHT)
 
     def term(tap: Any) -> Any:
         at = tf.clip_by_value(tf.cast(first, tf.int32) + tap, 0, length - 1)
@@ -146,8 +237,8 @@ def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: int) -> A
     return _sum(term, num_taps)
 
 
-def _num_taps(length: Any, size: int) -> Any:
-    """Return how many input pixels an output pixel may touch, for a box that is all the image."""
+def _num_taps(length: Any, size: float) -> Any:
+    """Return how many input pixels one of `size` output pixels of the whole image may touch."""
     if isinstance(length, int):
         return math.ceil(2 * max(1.0, length / size))
     covered = tf.cast(length, tf.float32) / size

@@ -9,21 +9,28 @@ import keras
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.augment.batch import on_batch
 from shardprep.reader.augment.color import Color
 from shardprep.reader.augment.compose import Compose
-from shardprep.reader.augment.geometry import Flip, RandomResizedCrop, resample
+from shardprep.reader.augment.frame import Letterbox, Mosaic, Zoom
+from shardprep.reader.augment.geometry import Flip, QuarterTurn, RandomResizedCrop
 from shardprep.reader.augment.mix import CutMix, MixUp
+from shardprep.reader.augment.placed import Move
 
-_OPS = {op.__name__: op for op in (Flip, RandomResizedCrop, Color, MixUp, CutMix, Compose)}
+_OPS: dict[str, Any] = {
+    op.__name__: op
+    for op in (
+        Flip, QuarterTurn, RandomResizedCrop, Zoom, Letterbox, Mosaic, Color, MixUp, CutMix,
+        Compose,
+    )
+}  # fmt: skip
 
 
 @keras.saving.register_keras_serializable(package="shardprep")
 class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
     """A recipe as the first layer of a model, whose images stay uint8 until they are there.
 
-    In inference it does nothing, but for images of another size than the recipe's crops, which it
-    resizes. To load a saved model, `from shardprep.reader import augment` first.
+    In inference it does nothing, but for images of another size than the recipe's crops or frames,
+    which it resizes. To load a saved model, `from shardprep.reader import augment` first.
 
     Args:
         recipe: an op of this package, or a `Compose` of them.
@@ -59,9 +66,9 @@ class Layer(keras.layers.Layer):  # type: ignore[misc] # keras carries no types
                 return self.recipe(*given, seed=seed)
             except DatasetError as error:  # of its arguments Keras would show the first alone
                 raise ValueError(str(error)) from error
-        size = _size(self.recipe)
-        if size is not None and tuple(images.shape[-3:-1]) != size:
-            images = on_batch(lambda batch: _resized(batch, size), images)
+        sizing = _sizing(self.recipe)
+        if sizing is not None and tuple(images.shape[-3:-1]) != sizing.size:
+            return _Whole(sizing)(images, labels, seed=None)
         return images if labels is None else (images, labels)
 
     def get_config(self) -> dict[str, Any]:
@@ -92,14 +99,22 @@ def from_config(config: dict[str, Any]) -> Any:
     return op(**values)
 
 
-def _size(recipe: Any) -> tuple[int, int] | None:
-    """Return the size to which a recipe crops; None where it leaves the size as it is."""
+def _sizing(recipe: Any) -> Any:
+    """Return the last op that gives its images a size; None where the size stays."""
     if isinstance(recipe, Compose):
-        sizes = [size for size in map(_size, recipe.ops) if size is not None]
-        return sizes[-1] if sizes else None
-    return recipe.size if isinstance(recipe, RandomResizedCrop) else None
+        found = [op for op in map(_sizing, recipe.ops) if op is not None]
+        return found[-1] if found else None
+    return recipe if isinstance(recipe, (RandomResizedCrop, Letterbox)) else None
 
 
-def _resized(images: Any, size: tuple[int, int]) -> Any:
-    whole = tf.constant([[0.0, 0.0, 1.0, 1.0]])
-    return resample(images, tf.repeat(whole, tf.shape(images)[0], axis=0), size)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Whole(Move):
+    """An op of a size as inference takes it: nothing is drawn, nothing cut away."""
+
+    op: Any
+
+    def moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
+        """Return the images of its size, and what follows them."""
+        del seed
+        whole: tuple[Any, Any] = self.op.whole(images, labels)
+        return whole

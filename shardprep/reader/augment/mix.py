@@ -12,6 +12,7 @@ import tensorflow as tf
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Count, Share, number
 from shardprep.reader.augment.batch import Op, draw, each, like, on_batch
+from shardprep.reader.augment.placed import parted
 
 _NUM_QUANTILES = 1025
 Alpha = Annotated[float, number(0.01, 100)]
@@ -33,6 +34,10 @@ class _Mix(Op):
             raise DatasetError(where, "one image has no neighbour", "give load a batch_size")
         if labels is None:
             raise DatasetError(where, "there are no labels to mix", "leave it out of the recipe")
+        if parted(labels)[0] is not None or isinstance(labels, dict):
+            raise DatasetError(
+                where, "boxes and masks cannot be mixed", "leave it out, augment.Mosaic joins them"
+            )
         labels = tf.convert_to_tensor(labels)
         if labels.dtype.is_integer and labels.shape.rank == 1:
             if self.num_classes is None:

@@ -1,0 +1,332 @@
+"""Augmentation of boxes and masks: they end where their pixels do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardprep import reader
+from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.errors import DatasetError
+from tests.support.annotated import Marked, annotated
+from tests.support.builders import pixels
+from tests.support.examples import examples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+
+from shardprep.reader import augment  # noqa: E402 - it imports TensorFlow
+
+SIDE = 64
+SEED = (1, 2)
+BACKGROUND = 7
+OPS: list[Any] = [
+    augment.Flip(0.5, 0.5),
+    augment.QuarterTurn(),
+    augment.RandomResizedCrop((48, 56)),
+    augment.RandomResizedCrop((96, 80), scale=(0.1, 0.6), min_visible=0.5),
+    augment.Zoom((0.4, 2.5)),
+    augment.Letterbox((40, 90)),
+    augment.Letterbox((90, 40)),
+    augment.Mosaic(),
+    augment.Mosaic(probability=0.5, min_visible=0.4),
+]
+Rectangle = tuple[int, int, int, int]
+
+
+def name(op: Any) -> str:
+    return repr(op)[:60]
+
+
+@st.composite
+def rectangles(draw: st.DrawFn) -> Rectangle:
+    """Return top, left, bottom, right in pixels."""
+    top, left = (draw(st.integers(0, SIDE - 6)) for _ in range(2))
+    bottom, right = (draw(st.integers(low + 5, SIDE)) for low in (top, left))
+    return top, left, bottom, right
+
+
+def drawn(rows: list[Rectangle]) -> tuple[Any, dict[str, Any]]:
+    """Return an image a rectangle, white on black, and its box, its mask and its class."""
+    images = np.zeros((len(rows), SIDE, SIDE, 3), np.uint8)
+    for image, (top, left, bottom, right) in zip(images, rows, strict=True):
+        image[top:bottom, left:right] = 255
+    boxes = np.full((len(rows), 3, 4), -1, np.float32)
+    boxes[:, 0] = np.array(rows, np.float32) / SIDE
+    labels = np.full((len(rows), 3), -1, np.int64)
+    labels[:, 0] = np.arange(len(rows))
+    masks = np.zeros((len(rows), 3, SIDE, SIDE), np.uint8)
+    masks[:, 0] = images[..., 0] // 255
+    crowds = labels == 1
+    classes = np.where(images[..., :1] > 0, 1, BACKGROUND).astype(np.uint8)
+    target = {"boxes": boxes, "labels": labels, "masks": masks, "crowds": crowds}
+    return images, {**target, "segmentation_mask": classes}
+
+
+def extent(mask: Any) -> tuple[int, ...] | None:
+    """Return top, left, bottom, right of what is not 0."""
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    return (rows[0], columns[0], rows[-1] + 1, columns[-1] + 1) if len(rows) else None
+
+
+def arrays(structure: Any) -> Any:
+    return tf.nest.map_structure(lambda one: one.numpy(), structure)
+
+
+@examples(25)
+@given(st.lists(rectangles(), min_size=4, max_size=4), st.sampled_from(OPS), st.integers(0, 99))
+def test_boxes_and_masks_end_where_the_drawn_pixels_do(
+    rows: list[Rectangle], op: Any, seed: int
+) -> None:
+    images, target = drawn(rows)
+    found, moved = arrays(op(images, target, seed=(seed, 1)))
+    height, width = found.shape[1:3]
+    assert moved["masks"].shape[2:] == moved["segmentation_mask"].shape[1:3] == (height, width)
+    for row in range(len(rows)):
+        seen = found[row, ..., 0] > 127
+        there = moved["labels"][row] >= 0
+        # What is left stands first, and the rest is nothing.
+        assert there.tolist() == sorted(there.tolist(), reverse=True)
+        assert (moved["boxes"][row][~there] == -1).all()
+        assert not moved["masks"][row][~there].any()
+        assert not moved["crowds"][row][~there].any()
+        sides = moved["boxes"][row][there] * [height, width, height, width]
+        for box, mask, label, crowd in zip(
+            sides, *(moved[key][row][there] for key in ("masks", "labels", "crowds")), strict=True
+        ):
+            assert crowd == (label == 1)
+            end = extent(mask)
+            if end is None:  # less than a pixel of it is left
+                assert min(box[2] - box[0], box[3] - box[1]) < 2
+                continue
+            assert np.abs(box - end).max() <= 1
+            alone = np.zeros_like(seen)
+            top, left, bottom, right = np.round(box).astype(int)
+            alone[max(top - 1, 0) : bottom + 1, max(left - 1, 0) : right + 1] = True
+            if isinstance(op, augment.Mosaic):
+                continue  # another rectangle may be beside it
+            assert not (seen & ~alone).any()
+            visible = extent(seen)
+            assert visible is None or np.abs(box - visible).max() <= 1.01
+        # Masks follow the pixels, whether boxes are left or not, but for the edge.
+        shown = moved["segmentation_mask"][row, ..., 0]
+        agrees = (shown == 1) == seen
+        assert agrees.mean() > 0.9
+        assert set(np.unique(shown)) <= {1, BACKGROUND, 255}
+
+
+@pytest.mark.parametrize("op", OPS, ids=name)
+def test_the_same_seed_gives_the_same_boxes_and_pixels_as_without_them(op: Any) -> None:
+    images, target = drawn([(4, 8, 30, 60), (0, 0, 64, 64), (20, 20, 26, 27), (50, 40, 60, 64)])
+    images += np.stack([pixels(SIDE, SIDE, seed) // 8 for seed in range(4)])
+    first, again = (arrays(op(images, target, seed=SEED)) for _ in range(2))
+    assert np.array_equal(first[0], op(images, seed=SEED).numpy())
+    for one, other in zip(tf.nest.flatten(first), tf.nest.flatten(again), strict=True):
+        assert np.array_equal(one, other)
+    assert list(first[1]) == list(target)
+    assert {key: one.dtype for key, one in first[1].items()} == {
+        key: one.dtype for key, one in target.items()
+    }
+
+
+@pytest.mark.parametrize("op", OPS, ids=name)
+def test_a_mask_alone_is_moved_as_one_beside_boxes(op: Any) -> None:
+    images, target = drawn([(4, 8, 30, 60), (0, 0, 64, 64), (20, 20, 26, 27), (50, 40, 60, 64)])
+    mask = target["segmentation_mask"]
+    moved = op(images, mask, seed=SEED)[1].numpy()
+    assert np.array_equal(moved, op(images, target, seed=SEED)[1]["segmentation_mask"].numpy())
+    wide = op(images, mask.astype(np.uint16), seed=SEED)[1].numpy()
+    assert np.array_equal(wide, np.where(moved == 255, 65535, moved.astype(int)))
+
+
+@pytest.mark.parametrize("op", OPS[:-2], ids=name)
+def test_one_image_is_the_first_of_a_batch(op: Any) -> None:
+    images, target = drawn([(4, 8, 30, 60), (20, 20, 26, 27)])
+    whole = arrays(op(images, target, seed=SEED))
+    one = arrays(op(images[0], {key: value[0] for key, value in target.items()}, seed=SEED))
+    for single, every in zip(tf.nest.flatten(one), tf.nest.flatten(whole), strict=True):
+        assert np.array_equal(single, every[0])
+
+
+def test_what_is_less_visible_than_asked_is_cut_away() -> None:
+    """A crop of the left half of the height and width: of each box a known share is inside."""
+    from shardprep.reader.augment import placed
+
+    _, target = drawn([(0, 0, 32, 40), (0, 0, 32, 64), (0, 31, 20, 64), (32, 32, 64, 64)])
+    windows = tf.constant([[0.0, 0.0, 0.5, 0.5]] * 4)
+    shares = [32 / 40, 0.5, 1 / 33, 0.0]
+    for least in (0.0, 0.02, 0.04, 0.5, 0.51, 0.9):
+        left = placed.follow(target, windows, (SIDE, SIDE), least)["labels"].numpy()[:, 0] >= 0
+        assert left.tolist() == [share >= least and share > 0 for share in shares]
+    boxes = placed.follow(target, windows, (SIDE, SIDE), 0.1)["boxes"].numpy()[:, 0]
+    assert boxes[0].tolist() == boxes[1].tolist() == [0, 0, 1, 1]
+
+
+def test_a_recipe_is_compiled_to_the_same_boxes() -> None:
+    images, target = drawn([(4, 8, 30, 60), (0, 0, 64, 64), (20, 20, 26, 27), (50, 40, 60, 64)])
+    ops = (*OPS[:3], augment.Color(0.2), OPS[4], OPS[7])
+    target["label"] = np.arange(4)
+    with pytest.raises(DatasetError, match="labels of whole images cannot be joined"):
+        augment.Compose(ops)(images, target, seed=SEED)
+    del target["label"]
+    compiled = arrays(augment.Compose(ops)(images, target, seed=SEED))
+    plain = arrays(augment.Compose(ops, jit_compile=False)(images, target, seed=SEED))
+    assert np.array_equal(compiled[1]["labels"], plain[1]["labels"])
+    assert np.allclose(compiled[1]["boxes"], plain[1]["boxes"], atol=1e-5)
+    assert (compiled[1]["masks"] != plain[1]["masks"]).mean() < 1e-3
+    assert np.abs(compiled[0].astype(int) - plain[0]).max() <= 2
+
+
+def test_texts_and_labels_of_whole_images_pass_through() -> None:
+    images, target = drawn([(4, 8, 30, 60), (20, 20, 26, 27)])
+    recipe = augment.classic((32, 32))
+    for more in (np.array([b"one", b"two"], object), np.array([1, 0])):
+        _, found = recipe(images, {**target, "label": more}, seed=SEED)
+        assert np.array_equal(found["label"], more)
+        _, alone = recipe(images, more, seed=SEED)
+        assert np.array_equal(alone, more)
+
+
+@pytest.mark.parametrize("op", [augment.MixUp(num_classes=3), augment.CutMix(num_classes=3)])
+def test_mixing_refuses_boxes_and_masks_in_one_line(op: Any) -> None:
+    images, target = drawn([(4, 8, 30, 60), (20, 20, 26, 27)])
+    for labels in (target, target["segmentation_mask"]):
+        for called in (op, augment.Compose([op])):
+            with pytest.raises(DatasetError, match="boxes and masks cannot be mixed") as error:
+                called(images, labels, seed=SEED)
+            assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda: augment.QuarterTurn()(np.zeros((2, 8, 9, 3), np.uint8), seed=SEED), "not square"),
+        (lambda: augment.Mosaic()(np.zeros((8, 8, 3), np.uint8), seed=SEED), "no neighbour"),
+        (lambda: augment.Mosaic()(drawn([(0, 0, 9, 9)])[0], [1], seed=SEED), "cannot be joined"),
+        (lambda: augment.Zoom((0.01, 1)), "scale"),
+        (lambda: augment.Zoom((2, 1)), "scale"),
+        (lambda: augment.Letterbox(40), "size"),  # type: ignore[arg-type]
+        (lambda: augment.Mosaic(middle=(0.05, 0.5)), "middle"),
+        (lambda: augment.RandomResizedCrop((8, 8), min_visible=1.5), "min_visible"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(call: Any, line: str) -> None:
+    with pytest.raises(DatasetError, match=line) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_a_layer_follows_in_training_and_frames_in_inference(tmp_path: Path) -> None:
+    images, target = drawn([(4, 8, 30, 60), (20, 20, 26, 27)])
+    recipe = augment.Compose([augment.Flip(1.0), augment.Letterbox((32, 64), fill=0.5)])
+    layer = augment.Layer(recipe, seed=1)
+    framed, moved = arrays(layer(images, target, training=False))
+    assert framed.shape == (2, 32, 64, 3)
+    assert np.allclose(moved["boxes"][0, 0], [4 / 64, 0.25 + 8 / 128, 30 / 64, 0.25 + 60 / 128])
+    assert (framed[:, :, :16] == 128).all()
+    _, moved = arrays(layer(images, target, training=True))
+    assert np.allclose(moved["boxes"][0, 0], [4 / 64, 0.25 + 4 / 128, 30 / 64, 0.25 + 56 / 128])
+    model = keras.Sequential([keras.Input((SIDE, SIDE, 3)), layer])
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.layers[0].recipe == recipe
+
+
+MANY = {
+    f"train/{i}.png": Marked(
+        ((4, 4 + i % 9, 30, 40), (20, 10, 40, 30 + i))[: i % 3], (0, 1)[: i % 3]
+    )
+    for i in range(22)
+}
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    features = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, MASK)
+    return annotated(tmp_path_factory.mktemp("set"), *features, marked=MANY)
+
+
+RECIPE = augment.Compose(
+    [
+        augment.Mosaic(probability=0.5),
+        augment.RandomResizedCrop((32, 40), scale=(0.3, 1.0)),
+        augment.Flip(),
+        augment.Color(0.2),
+    ],
+    jit_compile=False,
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("cache", [False, "memory"])
+def test_load_augments_boxes_and_masks_the_same_way_in_each_run(folder: Path, cache: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "seed": 5, "augment": RECIPE, "cache": cache}
+    found, again, pixels, cut, features = (
+        list(reader.load(folder, **options, **more).as_numpy_iterator())
+        for more in (
+            {},
+            {},
+            {"box_format": "yxyx"},
+            {"max_boxes": 3},
+            {"as_supervised": False},
+        )
+    )
+    assert any((target["labels"] >= 0).any() for _, target in found)
+    for (images, target), *others, as_features in zip(
+        found, again, pixels, cut, features, strict=True
+    ):
+        assert images.shape[1:] == (32, 40, 3)
+        most = int((target["labels"] >= 0).sum(1).max())
+        assert target["boxes"].shape == (len(images), most, 4)
+        assert target["masks"].shape == (len(images), most, 32, 40)
+        same, absolute, short = (other for _, other in others)
+        for key, values in target.items():
+            assert np.array_equal(same[key], values)
+        there = target["labels"] >= 0
+        sides = target["boxes"][there] * [32, 40, 32, 40]
+        assert np.allclose(absolute["boxes"][there], sides, atol=1e-4)
+        assert (absolute["boxes"][~there] == -1).all()
+        assert short["boxes"].shape == (len(images), 3, 4)
+        assert np.array_equal(as_features[BOX], target["boxes"])
+        assert np.array_equal(as_features[OBJECT_MASK], target["masks"])
+
+
+def test_one_image_is_augmented_with_its_boxes(folder: Path) -> None:
+    recipe = augment.Compose(RECIPE.ops[1:])
+    for image, target in reader.load(folder, augment=recipe, seed=1).take(3):
+        assert image.shape == (32, 40, 3)
+        assert target["boxes"].shape[0] == target["masks"].shape[0]
+        assert (target["labels"].numpy() >= 0).all()
+
+
+def test_an_augmentation_of_one_s_own_sees_relative_boxes(folder: Path) -> None:
+    """Keras's layers are told the format once, whatever is yielded."""
+    flip = keras.layers.RandomFlip("horizontal", bounding_box_format="rel_yxyx", seed=1)
+    seen = []
+
+    def augmented(images: Any, labels: Any) -> Any:
+        seen.append(sorted(labels))
+        boxes = {"boxes": labels["boxes"], "labels": labels["labels"]}
+        found = flip({"images": images, "bounding_boxes": boxes}, training=True)
+        return found["images"], {**labels, **found["bounding_boxes"]}
+
+    train = reader.load(
+        folder, batch_size=8, shuffle=False, augment=augmented, box_format="xyxy", max_boxes=4
+    )
+    for _, target in train.as_numpy_iterator():
+        assert target["boxes"].shape == (len(target["labels"]), 4, 4)
+        assert target["boxes"].max() <= 64.01
+    assert seen[0] == ["boxes", "crowds", "labels", "masks", "segmentation_mask"]
+
+
+def test_mixing_in_load_is_refused_in_one_line(folder: Path) -> None:
+    with pytest.raises(DatasetError, match="boxes and masks cannot be mixed") as error:
+        reader.load(folder, batch_size=8, augment=augment.classic((32, 32), num_classes=2))
+    assert "\n" not in str(error.value)
