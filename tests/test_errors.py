@@ -13,7 +13,7 @@ import pytest
 from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, DatasetError, RecordError, ShardprepError, StorageError
 from shardprep.storage.store_error import NoAnswerError
-from shardprep.writer.finalize import TooManyRejectedError
+from shardprep.writer.limits import TooManyRejectedError
 
 
 def every(kind: type[ShardprepError] = ShardprepError) -> list[type[ShardprepError]]:

@@ -103,7 +103,7 @@ def _build(
     from shardprep.cli.display.progress import BuildProgress
     from shardprep.cli.display.summary import show_refused, show_result
     from shardprep.writer.build import build_dataset
-    from shardprep.writer.finalize import TooManyRejectedError
+    from shardprep.writer.limits import TooManyRejectedError
 
     pa.set_memory_pool(pa.system_memory_pool())  # gives back what a shard's rows took
     try:

@@ -30,7 +30,8 @@ def finalize(
     from shardprep.cli.display.summary import show_refused, show_result
     from shardprep.cli.resolve import unfinished
     from shardprep.machine import usable_cores
-    from shardprep.writer.finalize import TooManyRejectedError, finalize_dataset
+    from shardprep.writer.finalize import finalize_dataset
+    from shardprep.writer.limits import TooManyRejectedError
 
     try:
         with console(stderr=True).status("checking the shards"):

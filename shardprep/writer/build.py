@@ -21,7 +21,8 @@ from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, complete, publish
 from shardprep.writer.fingerprint import make_fingerprint
-from shardprep.writer.plan import frozen_plan, make_outline, write_outline
+from shardprep.writer.outline import make_outline, write_outline
+from shardprep.writer.plan import frozen_plan
 from shardprep.writer.shard import done_receipt, write_skipped
 from shardprep.writer.shard_plan import WHOLE, Part
 from shardprep.writer.workspace import states
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Fingerprint, Manifest
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.engine.job import Engine
-    from shardprep.writer.plan import BuildPlan, Outline
+    from shardprep.writer.outline import Outline
+    from shardprep.writer.plan import BuildPlan
     from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.damaged import DamagedDataset
     from shardprep.writer.workspace.states import Folders, Workspace

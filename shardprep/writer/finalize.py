@@ -8,16 +8,15 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shardprep.catalog.annotations.naming import NOT_ASKED_FOR
 from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.errors import BuildError, DatasetError, some_of
-from shardprep.image.boxes import SHORTFALLS
 from shardprep.profiling import stage
-from shardprep.writer.plan import read_outline
+from shardprep.writer.limits import check_dropped, check_rejections
+from shardprep.writer.outline import read_outline
 from shardprep.writer.shard import read_receipt, read_skipped, written_receipt
 from shardprep.writer.shard_plan import numbers_of
 from shardprep.writer.workspace import states
@@ -29,33 +28,15 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from shardprep.writer.plan import Outline
+    from shardprep.writer.outline import Outline
     from shardprep.writer.workspace.states import Folders, Workspace
 
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
 _MANY = 0.9
 """Share of the images of a split, above which that they are dark is worth a warning."""
-_NO_FAULTS = (*SHORTFALLS, NOT_ASKED_FOR)
-"""Reasons to drop an object that are no fault of the source."""
 _log = logging.getLogger("shardprep")
 _NUM_THREADS = 16
 """Number of threads that wait for object storage."""
-
-
-class TooManyRejectedError(BuildError):
-    """The images are all encoded, but more of them are bad than the recipe accepts."""
-
-    def __init__(
-        self, where: str, what: str, hint: str, *, manifest: Manifest, draft: Path
-    ) -> None:
-        """`manifest` is the one that was not published, `draft` a folder with its item table."""
-        super().__init__(where, what, hint)
-        self.manifest = manifest
-        self.draft = draft
-
-    def as_json(self, exit_code: int) -> dict[str, Any]:
-        """Return the error, and the totals of all inputs beside it."""
-        return {**super().as_json(exit_code), "totals": self.manifest.totals}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +139,8 @@ def complete(
         folders.check_build()
         manifest = _write_documents(folders, outline).signed()
         if expected is None:
-            _check_rejections(workspace, folders, manifest, outline.max_rejected)
-            _check_dropped(folders, manifest, outline.max_dropped)
+            check_rejections(workspace, folders, manifest, outline.max_rejected)
+            check_dropped(folders, manifest, outline.max_dropped)
         else:  # it was published with as many rejections before
             _check_same(workspace, manifest, expected)
         if not workspace.is_exclusive:
@@ -269,40 +250,6 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
             f"{len(lost):,} of {len(names):,} shards are not there, or not whole: "
             f"{some_of([names[i] for i in lost])}",
             f"run {again} again: what is done is not done again",
-        )
-
-
-def _check_rejections(
-    workspace: Workspace, folders: Folders, manifest: Manifest, limit: float
-) -> None:
-    totals = manifest.totals
-    num_items = totals.num_written + totals.num_rejected
-    if totals.num_rejected > limit * num_items:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in totals.rejected.items())
-        raise TooManyRejectedError(
-            str(folders.state),
-            f"{totals.num_rejected:,} of {num_items:,} images are rejected "
-            f"({totals.num_rejected / num_items:.1%}), the limit is {limit:.1%}: {kinds}",
-            "the work is kept: run again with a higher --max-rejected to accept it",
-            manifest=manifest,
-            draft=workspace.documents(folders.output),
-        )
-
-
-def _check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
-    """Check that few enough objects are bad; those that a crop cut away are not."""
-    kept, bad = 0, Counter[str]()
-    for counts in manifest.annotations.values():
-        kept += counts.objects.num_objects if counts.objects else 0
-        bad.update({why: n for why, n in counts.dropped.items() if why not in _NO_FAULTS})
-    total = kept + bad.total()
-    if bad.total() > limit * total:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
-        raise BuildError(
-            str(folders.state),
-            f"{bad.total():,} of {total:,} objects are bad ({bad.total() / total:.1%}), the limit "
-            f"is {limit:.1%}: {reasons}",
-            "the work is kept: run again with a higher --max-dropped to accept it",
         )
 
 

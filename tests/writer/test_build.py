@@ -21,8 +21,8 @@ from shardprep.storage.lock import locked
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import by_chunks
 from shardprep.writer.engine.local import run_chunks
-from shardprep.writer.finalize import TooManyRejectedError
 from shardprep.writer.fingerprint import make_fingerprint
+from shardprep.writer.limits import TooManyRejectedError
 from tests.support.builders import (
     Quiet,
     animals,

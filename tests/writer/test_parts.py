@@ -25,7 +25,7 @@ from shardprep.storage.lock import locked
 from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.process import WorkerLimits
-from shardprep.writer.finalize import TooManyRejectedError
+from shardprep.writer.limits import TooManyRejectedError
 from shardprep.writer.plan import make_plan
 from shardprep.writer.shard_plan import Part, numbers_of
 from shardprep.writer.workspace.states import Folders

@@ -6,19 +6,18 @@ stuff, which are areas. Their pixels are in a mask file.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.catalog.annotations.coco_document import image_of, outline_of, segment_of
 from shardprep.catalog.annotations.json_stream import elements
 from shardprep.catalog.annotations.object_table import MALFORMED, NO_BOX, NO_OBJECT, ObjectTable
-from shardprep.catalog.annotations.pairing import Pairing, stem
+from shardprep.catalog.annotations.pairing import Pairing
 from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.splits import document_split, natural_order
 from shardprep.errors import SourceError, shown, some_of
-from shardprep.image.annotation import Counts, Polygons, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,42 +25,13 @@ if TYPE_CHECKING:
     from shardprep.catalog.lookup import KeyIndex
     from shardprep.image.annotation import Outline
 
-_NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
-_BOX = re.compile(rb'"bbox"\s*:')
-_LISTS = tuple(re.compile(rb'"%s"\s*:\s*\[' % name) for name in (b"images", b"annotations"))
-_SEGMENTS = re.compile(rb'"segments_info"\s*:')
 _NO_CLASSES = ("__ignore__", "_background_")
 """Categories that labelme2coco writes, and that nothing is of."""
 _MOST_SHOWN = 80
 """Characters of a name in an error."""
-_LONG = 1 << 31
-"""Pixels that no side of an image has."""
-_MOST_SEGMENTS = 1 << 24
-"""Ids that a colour can stand for; 0 is none."""
 _STRAY = -2
 """Position of an image that a document does not describe."""
 _BAD = (TypeError, ValueError, OverflowError, KeyError)
-
-
-def is_coco(data: bytes) -> bool:
-    """Tell whether bytes look like a COCO document with boxes, without parsing them."""
-    return _is_document(data) and _BOX.search(data) is not None and _SEGMENTS.search(data) is None
-
-
-def is_panoptic(data: bytes) -> bool:
-    """Tell whether bytes look like a panoptic COCO document, without parsing them."""
-    return _is_document(data) and _SEGMENTS.search(data) is not None
-
-
-def _is_document(data: bytes) -> bool:
-    return all(pattern.search(data) for pattern in _LISTS)
-
-
-def stated_names(data: bytes) -> list[str]:
-    """Return the names of images in a COCO document, without parsing the rest of it."""
-    return [
-        name.decode("utf-8", errors="replace").replace("\\/", "/") for name in _NAME.findall(data)
-    ]
 
 
 def read_coco(
@@ -198,7 +168,7 @@ class _Reader:
     def _take(self, document: _Document, kind: str, entry: dict[str, Any]) -> None:
         """Add an entry of one of the three lists, in whatever order the lists come."""
         if kind == "images":
-            document.add(document.images, entry["id"], _image(entry))
+            document.add(document.images, entry["id"], image_of(entry))
         elif kind == "categories":
             name = str(entry["name"]).strip()
             document.add(document.categories, entry["id"], name)
@@ -224,9 +194,9 @@ class _Reader:
         given, shape = entry.get("bbox"), entry.get("segmentation")
         outline: Outline = None
         if image in document.masks:
-            outline = _segment(entry)
+            outline = segment_of(entry)
         elif shape and (self._outlines or not given):
-            outline = _outline(shape)
+            outline = outline_of(shape)
         if given:
             left, top, width, height = given
             box: Sequence[float] = (left, top, left + width, top + height)
@@ -311,46 +281,5 @@ class _Reader:
         )
 
 
-def _image(entry: dict[str, Any]) -> tuple[str, tuple[int, int] | None]:
-    name = entry["file_name"]
-    if not isinstance(name, str):
-        raise TypeError("no text")
-    height: Any = entry.get("height")
-    width: Any = entry.get("width")
-    is_stated = all(isinstance(side, int | float) and 1 <= side < _LONG for side in (height, width))
-    return name, (int(height), int(width)) if is_stated else None
-
-
-def _segment(entry: dict[str, Any]) -> Segment:
-    if type(entry["id"]) is not int or not 0 < entry["id"] < _MOST_SEGMENTS:
-        raise ValueError("no colour")
-    return Segment(entry["id"])
-
-
-def _outline(shape: Any) -> Outline:
-    """Return the polygons or run lengths of an object; what they hold is checked where drawn."""
-    if isinstance(shape, dict):
-        height, width = shape["size"]
-        if type(height) is not int or type(width) is not int:
-            raise TypeError("a size is two whole numbers")
-        counts = shape["counts"]
-        if not isinstance(counts, str):
-            counts = tuple(counts)
-            if not all(type(count) is int for count in counts):
-                raise TypeError("counts are whole numbers")
-        return Counts(counts, (height, width))
-    rings = [shape] if isinstance(shape[0], int | float) else shape
-    return Polygons(tuple(np.array(ring, np.float64).reshape(-1, 2) for ring in rings if ring))
-
-
 def _short(value: object) -> str:
     return shown(str(value), _MOST_SHOWN)
-
-
-def chosen(keys: Sequence[str]) -> list[str]:
-    """Return the documents to read of several: COCO's instances_*.json alone if there are any.
-
-    Its captions, key points and stuff are of the same images.
-    """
-    instances = [key for key in keys if stem(key).startswith("instances")]
-    return instances or list(keys)

@@ -10,6 +10,7 @@ from shardprep.catalog.annotations.box_table import (
     read_box_table,
     recognised_rule,
 )
+from shardprep.catalog.annotations.coco_document import chosen, is_coco, stated_names
 from shardprep.catalog.annotations.members import MOST_BYTES, read_each
 from shardprep.catalog.annotations.pairing import num_named
 from shardprep.catalog.annotations.search import (
@@ -105,8 +106,8 @@ def recognise(index: KeyIndex, documents: Documents) -> list[Sign]:
 
 
 def _read_coco(argument: str, source: AnnotatedSource) -> Found:
-    files = shared_documents(source, argument, coco.is_coco, "coco")
-    several = files if argument else coco.chosen(files)
+    files = shared_documents(source, argument, is_coco, "coco")
+    several = files if argument else chosen(files)
     documents = (source.documents.find(file) for file in several)
     return coco.read_coco(
         documents,
@@ -119,8 +120,8 @@ def _read_coco(argument: str, source: AnnotatedSource) -> Found:
 
 def _recognise_coco(source: AnnotatedSource) -> list[Sign]:
     several = shared_json(source)
-    names = {key: coco.stated_names(data) for key, data, _ in several if coco.is_coco(data)}
-    kept = coco.chosen(list(names))
+    names = {key: stated_names(data) for key, data, _ in several if is_coco(data)}
+    kept = chosen(list(names))
     named, total = num_named(source.index, [name for key in kept for name in names[key]])
     if not kept or named < ENOUGH * total:
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.catalog.annotations.coco import is_panoptic, stated_names
+from shardprep.catalog.annotations.coco_document import is_panoptic, stated_names
 from shardprep.catalog.annotations.formats import box_files
 from shardprep.catalog.annotations.pairing import num_named, stem
 from shardprep.catalog.annotations.search import ENOUGH, Sign

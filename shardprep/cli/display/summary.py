@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
     from shardprep.writer.build import PartResult
-    from shardprep.writer.finalize import BuildResult, TooManyRejectedError
+    from shardprep.writer.finalize import BuildResult
+    from shardprep.writer.limits import TooManyRejectedError
     from shardprep.writer.plan import BuildPlan
 
 _BAR_CELLS = 24

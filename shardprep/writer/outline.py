@@ -1,0 +1,117 @@
+"""The outline of a build: all of its plan but the items.
+
+It is kept beside the receipts, so that `finalize` can end a build without its source.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, model_validator
+
+from shardprep.dataset import grammar
+from shardprep.dataset.grammar import Count, Document, Name, Version
+from shardprep.dataset.manifest import Fingerprint
+from shardprep.dataset.schema import MAX_SIDE, Schema
+from shardprep.errors import BuildError
+from shardprep.image.spec import ImageSpec
+from shardprep.writer.workspace.states import OUTLINE_FILE
+
+if TYPE_CHECKING:
+    from shardprep.recipe.recipe import Recipe
+    from shardprep.storage.folder import Folder
+    from shardprep.writer.plan import BuildPlan
+
+_SHOWN_ROWS = 10
+"""Number of rows without an image that are named."""
+
+
+class PlannedShard(Document):
+    """One shard, without its items."""
+
+    name: str
+    """`grammar.shard_name` of the dataset, the split, its place and their number."""
+    split: Name
+
+
+class Outline(Document):
+    """The dataset that a build will make, as far as it is known before the first image is read."""
+
+    name: Name
+    version: Version
+    fingerprint: Fingerprint
+    spec: ImageSpec
+    dataset_schema: Schema
+    labels_from: str
+    num_rows_without_image: Count
+    rows_without_image: tuple[str, ...]
+    """Ids of some of these rows."""
+    shards: tuple[PlannedShard, ...]
+    """In the order of the dataset."""
+    skipped: dict[str, Count]
+    """Inputs that never became items, by reason."""
+    max_rejected: float = Field(ge=0, le=1)
+    """The share of rejected images up to which the dataset may be published."""
+    max_dropped: float = Field(default=1, ge=0, le=1)
+    """The share of bad objects up to which it may be."""
+    num_parts: int = Field(ge=1)
+    """Number of parts that the build was cut into, by the run that wrote this; 1: not cut."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        counts = Counter(shard.split for shard in self.shards)
+        names = [
+            grammar.shard_name(self.name, split, i, count)
+            for split, count in counts.items()
+            for i in range(count)
+        ]
+        for shard, wanted in zip(self.shards, names, strict=True):
+            if shard.name != wanted:
+                message = f"a shard is called {shard.name!r}, not {wanted}"
+                raise ValueError(message)
+        if self.spec.size is not None and not all(1 <= side <= MAX_SIDE for side in self.spec.size):
+            message = f"spec.size is {self.spec.size}"
+            raise ValueError(message)
+        if type(self.fingerprint.options.get("seed")) is not int:
+            message = "fingerprint.options has no seed"
+            raise ValueError(message)
+        return self
+
+
+def make_outline(
+    plan: BuildPlan, recipe: Recipe, fingerprint: Fingerprint, num_parts: int
+) -> Outline:
+    """Return the outline of a plan."""
+    return Outline(
+        name=plan.name,
+        version=recipe.version,
+        fingerprint=fingerprint,
+        spec=plan.spec,
+        dataset_schema=plan.schema,
+        labels_from=plan.labels_from,
+        num_rows_without_image=len(plan.rows_without_image),
+        rows_without_image=plan.rows_without_image[:_SHOWN_ROWS],
+        shards=tuple(PlannedShard(name=one.name, split=one.split) for one in plan.shards),
+        skipped=dict(sorted(Counter(one.reason for one in plan.skipped).items())),
+        max_rejected=recipe.max_rejected,
+        max_dropped=recipe.max_dropped,
+        num_parts=num_parts,
+    )
+
+
+def write_outline(state: Folder, outline: Outline) -> None:
+    """Write the outline of a build beside its receipts."""
+    state.write(OUTLINE_FILE, outline.model_dump_json(indent=2).encode())
+
+
+def read_outline(state: Folder) -> Outline | None:
+    """Return the outline of the build that was begun here, None where there is none."""
+    data = state.read(OUTLINE_FILE)
+    try:
+        return None if data is None else grammar.parse_document(Outline, data)
+    except grammar.DocumentError as error:
+        where = state.located(OUTLINE_FILE)
+        raise BuildError(
+            where, f"is damaged ({error})", "run the build, or its parts, again"
+        ) from error
