@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "writer": "catalog recipe source dataset image storage profiling errors",
     "verifier": "writer catalog dataset image storage errors",
     "benchmark": "reader dataset machine errors",
-    "reporter": "reader recipe dataset storage machine errors",
+    "reporter": "reader recipe dataset image storage machine errors",
     "cli": "reporter benchmark verifier writer catalog recipe source dataset storage"
     " machine profiling errors",
     "__main__": "cli",

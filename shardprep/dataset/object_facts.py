@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float64]]
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-_TINY, _SMALL = 8, 32
+TINY, _SMALL = 8, 32
 """Sides in pixels of squares; a box of less area than the second is "small" in COCO's measure."""
 _EDGE = 1e-6
 """Distance from the edge, as a share of the side, up to which a box touches it."""
@@ -84,10 +84,10 @@ def measure_objects(folder: Path, manifest: Manifest, schema: Schema) -> ObjectF
         sides.append(lengths.min(axis=1))
         is_at_edge = (boxes[:, :2] <= _EDGE) | (boxes[:, 2:] >= 1 - _EDGE)
         sums += [
-            (areas < _TINY**2).sum(),
+            (areas < TINY**2).sum(),
             (areas < _SMALL**2).sum(),
             is_at_edge.any(axis=1).sum(),
-            _near_duplicates(image, label, boxes),
+            len(near_duplicates(image, label, boxes)),
         ]
     per_image = range_of(np.array(counts))
     if per_image is None:
@@ -185,18 +185,20 @@ def _damaged(path: Path, number: int, offset: int, what: str) -> RecordError:
     return RecordError(f"{path}, record {number}", what, way_out(path.parent), offset=offset)
 
 
-def _near_duplicates(image: Ints, label: Ints, boxes: Floats) -> int:
-    """Return the number of pairs of boxes of one image and class that are nearly the same.
+def near_duplicates(image: Ints, label: Ints, boxes: Floats) -> Ints:
+    """Return the image of each pair of boxes of one image and class that are nearly the same.
 
-    Sorted by ymin, a box is compared with those behind it as long as they begin within a tenth of
-    its height: further down, no pair has so much in common.
+    `boxes`, float[n, 4], are ymin, xmin, ymax, xmax; `image` and `label`, int[n], tell of which
+    image and class each is. Sorted by ymin, a box is compared with those behind it as long as they
+    begin within a tenth of its height: further down, no pair has so much in common.
     """
     order = np.lexsort((boxes[:, 0], label, image))
     image, label, boxes = image[order], label[order], boxes[order]
     height = boxes[:, 2] - boxes[:, 0]
     area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
     one = np.arange(len(boxes))
-    num_same, num_compared = 0, 0
+    num_compared = 0
+    found = [image[:0]]
     for step in range(1, len(boxes)):
         one = one[one + step < len(boxes)]
         other = one + step
@@ -212,5 +214,5 @@ def _near_duplicates(image: Ints, label: Ints, boxes: Floats) -> int:
         low = np.maximum(boxes[one, :2], boxes[other, :2])
         high = np.minimum(boxes[one, 2:], boxes[other, 2:])
         common = (high - low).clip(0).prod(axis=1)
-        num_same += int((common > _SAME * (area[one] + area[other] - common)).sum())
-    return num_same
+        found.append(image[one[common > _SAME * (area[one] + area[other] - common)]])
+    return np.concatenate(found)

@@ -60,7 +60,7 @@ def annotated_pictures(
     for row in _spread(with_status(table, WRITTEN), number):
         try:
             payload = unframe(_framed(found, row), row["shard"], row["offset"])
-            yield _picture(payload, schema)
+            yield annotated_picture(payload, schema)
         except RecordError as error:
             where = f"{found}/{row['shard']}, record {row['record']}"
             hint = way_out(str(found))
@@ -124,7 +124,8 @@ def _read(path: Path, offset: int, length: int) -> bytes:
         os.close(descriptor)
 
 
-def _picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
+def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
+    """Return the image of a record with its boxes and masks; RecordError where it has none."""
     dtypes = schema.dtypes
     values: dict[str, Any] = dict(Layout(dtypes, dtypes).decode(payload))
     try:

@@ -12,12 +12,14 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     Colour = tuple[int, int, int]
     Array = np.ndarray[Any, Any]
 
-_PAPER, _INK, _FAINT = (255, 255, 255), (20, 20, 20), (120, 120, 120)
+_PAPER, _FAINT = (255, 255, 255), (120, 120, 120)
+INK = (20, 20, 20)
+"""Colour, RGB, of text and of the pixels of a mask that are of no class."""
 _MARGIN, _LINE = 8, 18
 """Pixels between tiles, and of a line of text."""
 _FONT_SIZE = 12
@@ -123,7 +125,7 @@ def _tile(picture: AnnotatedPicture, legend: Legend, side: int) -> Image.Image:
     room = side - draw.textlength(f"  {count}", font)
     while draw.textlength(title, font) > room and len(title) > 1:
         title = f"…{title[2:]}" if title[0] == "…" else f"…{title[1:]}"
-    draw.text((0, image.height + 2), title, _INK, font)
+    draw.text((0, image.height + 2), title, INK, font)
     if len(picture.boxes) or legend.objects:
         draw.text((side, image.height + 2), count, _FAINT, font, anchor="ra")
     return tile
@@ -134,16 +136,29 @@ def _masked(image: Image.Image, picture: AnnotatedPicture, legend: Legend) -> Im
     if not picture.mask and not picture.masks:
         return image
     pixels = np.asarray(image, np.float32).copy()
+    for where, colour in mask_layers(picture, legend, image.size):
+        pixels[where] = pixels[where] * (1 - _OPACITY) + np.array(colour) * _OPACITY
+    return Image.fromarray(pixels.round().astype(np.uint8))
+
+
+def mask_layers(
+    picture: AnnotatedPicture, legend: Legend, size: tuple[int, int]
+) -> Iterator[tuple[Array, Colour]]:
+    """Yield which pixels the masks of a picture paint, bool[height, width], and their colour.
+
+    Masks of objects where there is none of classes. `size` is the width and height to paint in.
+    ValueError for a mask that is not as large as its picture; what a decoder says is raised.
+    """
     if picture.mask:
-        values = _scaled(picture.mask, picture, image.size)
+        values = _scaled(picture.mask, picture, size)
         for value in np.unique(values).tolist():
             known = value < len(legend.mask)
             if not known or legend.mask[value].lower() not in _UNPAINTED:
-                _blend(pixels, values == value, class_colour(value) if known else _INK)
-    for number, data in enumerate(() if picture.mask else picture.masks):
+                yield values == value, class_colour(value) if known else INK
+        return
+    for number, data in enumerate(picture.masks):
         label = picture.labels[number] if number < len(picture.labels) else number
-        _blend(pixels, _scaled(data, picture, image.size) > 0, class_colour(label))
-    return Image.fromarray(pixels.round().astype(np.uint8))
+        yield _scaled(data, picture, size) > 0, class_colour(label)
 
 
 def _scaled(data: bytes, picture: AnnotatedPicture, size: tuple[int, int]) -> Array:
@@ -152,10 +167,6 @@ def _scaled(data: bytes, picture: AnnotatedPicture, size: tuple[int, int]) -> Ar
         if (mask.height, mask.width) != picture.pixels.shape[:2]:
             raise ValueError("a mask of another size than its image")
         return np.asarray(mask.resize(size, Image.Resampling.NEAREST))
-
-
-def _blend(pixels: Array, where: Array, colour: Colour) -> None:
-    pixels[where] = pixels[where] * (1 - _OPACITY) + np.array(colour) * _OPACITY
 
 
 def _draw_boxes(image: Image.Image, picture: AnnotatedPicture, legend: Legend) -> None:
@@ -169,7 +180,7 @@ def _draw_boxes(image: Image.Image, picture: AnnotatedPicture, legend: Legend) -
         bottom, right = max(top, bottom - 1), max(left, right - 1)
         label = picture.labels[number] if number < len(picture.labels) else None
         colour = class_colour(label or 0)
-        draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_INK)
+        draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=INK)
         draw.rectangle((left, top, right, bottom), outline=colour, width=2)
         if label is not None and len(legend.objects) > 1:
             name = _name(label, legend.objects)
@@ -184,7 +195,7 @@ def _draw_name(draw: Any, name: str, at: tuple[int, int], colour: Colour, font: 
     box = draw.textbbox((left + 2, top), name, font)
     draw.rectangle((left, top, box[2] + 2, top + _LINE - 4), fill=colour)
     is_light = sum(colour) > 3 * 140
-    draw.text((left + 2, top), name, _INK if is_light else _PAPER, font)
+    draw.text((left + 2, top), name, INK if is_light else _PAPER, font)
 
 
 def _legend(legend: Legend, width: int) -> Image.Image:
@@ -207,8 +218,8 @@ def _legend(legend: Legend, width: int) -> Image.Image:
     draw = ImageDraw.Draw(image)
     for (text, colour), (left, top) in zip(entries, places, strict=True):
         if colour:
-            draw.rectangle((left, top + 2, left + 12, top + 14), colour, _INK)
-        draw.text((left + (_LINE if colour else 0), top + 1), text, _INK, font)
+            draw.rectangle((left, top + 2, left + 12, top + 14), colour, INK)
+        draw.text((left + (_LINE if colour else 0), top + 1), text, INK, font)
     return image
 
 

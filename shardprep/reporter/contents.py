@@ -32,6 +32,8 @@ _COLUMNS = (
     "key", "status", "kind", "reason", "shard", "label", "labels", "target", "text",
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
+_ANNOTATED = ("num_objects", "num_dropped", "mask_pixels")
+"""Columns that tables of datasets with boxes or masks have besides."""
 _KEPT_FIRST = ("test", "validation", "train")
 """Splits in the order in which a copy is kept there: sets for evaluation stay whole, as with
 `--dedup`."""
@@ -199,7 +201,8 @@ def read_contents(dataset: Path | RemoteDataset) -> Contents:
     """
     manifest, schema = described(dataset)
     path = documents_of(dataset, (SCHEMA_FILE, ITEMS_FILE)) / ITEMS_FILE
-    table = item_table.read_items(path, _COLUMNS)
+    columns = (*_COLUMNS, *(_ANNOTATED if schema.annotations else ()))
+    table = item_table.read_items(path, columns)
     is_written = pc.equal(table["status"].cast("string"), item_table.WRITTEN)
     written = table.filter(is_written)
     runs = pc.run_end_encode(written["shard"].cast("string").combine_chunks())

@@ -26,6 +26,11 @@ MEANINGS = {
     "imbalance": "classes of very different size",
     "class-property": "classes that brightness, size or the like tells apart",
     "drift": "splits that differ in classes, brightness, size or the like",
+    "dropped-objects": "images with objects that the build left out",
+    "duplicate-boxes": "images with two boxes of a class that are nearly the same",
+    "tiny-boxes": "images with boxes of less than 8 × 8 stored pixels",
+    "uniform-masks": "images whose mask is of one value",
+    "ignored-pixels": "images most of whose pixels belong to no class",
     "dark": "images with nothing bright in them",
     "light": "images with nothing dark in them",
     "flat": "images of few grey levels: blank, or nearly so",
@@ -38,9 +43,14 @@ MEANINGS = {
 WITHOUT_KEYS = ("missing-classes", "imbalance", "class-property", "drift")
 """Kinds that are about classes and splits, and so have no list of images."""
 OF_PIXELS = (
-    "near-leaks", "damaged-records", "near-duplicates", "dark", "light", "flat", "blurry", "grey",
+    "near-leaks", "damaged-records", "near-duplicates", "duplicate-boxes", "tiny-boxes", "dark",
+    "light", "flat", "blurry", "grey",
 )  # fmt: skip
 """Kinds that only a pass over the pixels tells."""
+OF_BOXES = ("duplicate-boxes", "tiny-boxes")
+OF_MASKS = ("uniform-masks", "ignored-pixels")
+OF_ANNOTATIONS = ("dropped-objects", *OF_BOXES, *OF_MASKS)
+"""Kinds that only datasets with boxes or masks can have."""
 
 
 @dataclass(frozen=True, slots=True)

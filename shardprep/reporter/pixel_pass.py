@@ -20,6 +20,7 @@ import numpy as np
 from shardprep.errors import RecordError, StorageError
 from shardprep.machine import usable_cores
 from shardprep.reporter import pixels
+from shardprep.reporter.stored_images import BOXES
 from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root, make_cache
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Triple = tuple[float, float, float]
 
-_VERSION = 1
+_VERSION = 2
 """Version of the measures: another one for other numbers of the same pixels."""
 _AT_ONCE = 64
 """Records that a thread measures at a time."""
@@ -99,6 +100,8 @@ class Measured:
     """Class → images in that sum."""
     channels: Channels
     """Sums over a seeded sample of at most `NUM_EXACT` images, at their stored size."""
+    boxes: np.ndarray[Any, Any]
+    """`BOXES` of the records, in their order; none where the dataset has no such thing."""
     damaged: tuple[RecordError, ...] = ()
     damaged_numbers: tuple[int, ...] = ()
     """Records that gave no image, in the order of the errors."""
@@ -161,6 +164,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> Measured:
     num_tiles: dict[int, int] = {}
     channels = Channels()
     bad: dict[int, RecordError] = {}
+    boxes: dict[int, np.ndarray[Any, Any]] = {}
     watcher.begin(len(plan.numbers))
     starts = iter(range(0, len(plan.numbers), _AT_ONCE))
     num_threads = usable_cores()
@@ -180,6 +184,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> Measured:
                     part = one.result()
                     measures[part.start : part.start + len(part.measures)] = part.measures
                     channels += part.channels
+                    boxes[part.start] = part.boxes
                     bad.update(part.damaged)
                     for label, (number, total) in part.tiles.items():
                         tiles[label] = tiles.get(label, 0) + total
@@ -194,6 +199,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> Measured:
         dict(sorted(tiles.items())),
         dict(sorted(num_tiles.items())),
         channels,
+        np.concatenate([np.empty(0, BOXES), *(boxes[start] for start in sorted(boxes))]),
         tuple(bad[number] for number in order),
         tuple(order),
     )
@@ -208,18 +214,22 @@ class _Part:
     channels: Channels
     tiles: dict[int, tuple[int, Ints]]
     damaged: dict[int, RecordError]
+    boxes: np.ndarray[Any, Any]
 
 
 def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
     numbers = plan.numbers[start : start + _AT_ONCE].tolist()
     tiles = np.zeros((len(numbers), pixels.TILE, pixels.TILE, 3), np.uint8)
     sharpness = np.zeros(len(numbers), np.float32)
-    part = _Part(start, np.zeros(0, pixels.MEASURES), Channels(), {}, {})
-    for i, data in enumerate(images.data(numbers)):
-        if isinstance(data, RecordError):
-            part.damaged[numbers[i]] = data
+    part = _Part(start, np.zeros(0, pixels.MEASURES), Channels(), {}, {}, np.empty(0, BOXES))
+    boxes = []
+    for i, payload in enumerate(images.payloads(numbers)):
+        if isinstance(payload, RecordError):
+            part.damaged[numbers[i]] = payload
             continue
         try:
+            data = images.image(payload)
+            boxes.append(images.boxes(numbers[i], payload))
             small = images.pixels(data, pixels.SHARP_SIDE)
             tiles[i] = pixels.tile(small)
             sharpness[i] = pixels.sharpness(small)
@@ -227,6 +237,7 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
                 part.channels += Channels.of(images.pixels(data))
         except Exception as error:  # decoders raise anything
             part.damaged[numbers[i]] = images.damaged(numbers[i], error)
+    part.boxes = np.concatenate([part.boxes, *boxes])
     part.measures = pixels.measured(tiles)
     part.measures["sharpness"] = sharpness
     for i, number in enumerate(numbers):
@@ -246,9 +257,12 @@ def _kept(plan: PassPlan) -> Measured | None:
         with np.load(path, allow_pickle=False) as kept:
             measures, channels = kept["measures"], kept["channels"]
             labels, counts, sums = kept["labels"], kept["counts"], kept["tiles"]
+            boxes = kept["boxes"]
     except Exception:  # numpy raises anything for a damaged file
         return None
     if measures.dtype != pixels.MEASURES or measures.shape != plan.numbers.shape:
+        return None
+    if boxes.dtype != BOXES or boxes.ndim != 1:
         return None
     with contextlib.suppress(OSError):
         os.utime(path)
@@ -258,6 +272,7 @@ def _kept(plan: PassPlan) -> Measured | None:
         dict(zip(labels.tolist(), sums, strict=True)),
         dict(zip(labels.tolist(), counts.tolist(), strict=True)),
         Channels(int(channels[0]), int(channels[1]), channels[2:5], channels[5:]),
+        boxes,
     )
 
 
@@ -280,5 +295,6 @@ def _keep(plan: PassPlan, found: Measured) -> None:
                 tiles=np.array(list(found.tiles.values()), np.int64).reshape(
                     -1, pixels.TILE, pixels.TILE, 3
                 ),
+                boxes=found.boxes,
             )
             file.commit()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardprep.errors import RecipeError
-from shardprep.reporter import balance, copies, quality
+from shardprep.reporter import annotation, balance, copies, quality
 from shardprep.reporter.contents import Contents, read_contents
 from shardprep.reporter.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS, Finding, images, ranked
 from shardprep.reporter.pixel_pass import Measured, Watcher, measure, plan_pass
@@ -111,6 +111,7 @@ def make_report(dataset: Path | RemoteDataset, options: Options, watcher: Watche
         *balance.input_findings(contents),
         *balance.class_findings(contents),
         *balance.property_findings(contents, balance.properties(contents, measured)),
+        *annotation.annotation_findings(contents, measured),
         *quality.quality_findings(contents, qualities, num_measured),
     ]
     return Report(

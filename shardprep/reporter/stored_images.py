@@ -11,7 +11,7 @@ from PIL import Image
 
 from shardprep.dataset import example
 from shardprep.dataset.example_layout import Layout
-from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH
 from shardprep.errors import RecordError
 from shardprep.reader.subset import open_subset
 
@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+    Payload = bytes | memoryview
 
+BOXES = np.dtype(
+    [("record", "<i8"), ("label", "<i8"), ("corners", "<f4", (4,)), ("size", "<i8", (2,))]
+)
+"""A box: number of its record; class, −1 for none; ymin, xmin, ymax, xmax of the stored image, 0 to
+1; height and width of that image in pixels, 0 where they are not known."""
 _JPEG_START = b"\xff\xd8\xff"
 
 
@@ -37,22 +43,49 @@ class StoredImages:
         self._records = open_subset(str(dataset), splits).records
         dtypes = {name: one.dtype for name, one in schema.features.items()}
         self._layout = Layout(dtypes, (IMAGE,))
+        of_boxes = {BOX, BOX_LABEL, HEIGHT, WIDTH} & dtypes.keys() if BOX in dtypes else set()
+        self._box_layout = Layout(dtypes, of_boxes) if of_boxes else None
         self._size = schema.image_size if schema.image.encoding == "raw" else None
+        self.schema = schema
 
     def data(self, numbers: Sequence[int]) -> Iterator[bytes | RecordError]:
         """Yield the stored bytes of the images of some records, or what is wrong with a record."""
-        for number, payload in zip(numbers, self._records.read(np.asarray(numbers)), strict=True):
+        for number, payload in zip(numbers, self.payloads(numbers), strict=True):
             if isinstance(payload, RecordError):
                 yield payload
                 continue
             try:
-                found = self._layout.find(payload) or example.decode(bytes(payload))
-                values = found.get(IMAGE, [])
-                if len(values) != 1 or isinstance(values[0], (int, float)):
-                    raise ValueError("holds no image")
-                yield bytes(values[0])
+                yield self.image(payload)
             except (RecordError, ValueError) as error:
                 yield self.damaged(number, error)
+
+    def payloads(self, numbers: Sequence[int]) -> Sequence[Payload | RecordError]:
+        """Return the bytes of some records, or what is wrong with one."""
+        return self._records.read(np.asarray(numbers))
+
+    def image(self, payload: Payload) -> bytes:
+        """Return the stored bytes of an image; RecordError or ValueError where there is none."""
+        found = self._layout.find(payload) or example.decode(bytes(payload))
+        values = found.get(IMAGE, [])
+        if len(values) != 1 or isinstance(values[0], (int, float)):
+            raise ValueError("holds no image")
+        return bytes(values[0])
+
+    def boxes(self, number: int, payload: Payload) -> np.ndarray[Any, Any]:
+        """Return the `BOXES` of a record; RecordError or ValueError where they are damaged."""
+        if self._box_layout is None:
+            return np.empty(0, BOXES)
+        found: dict[str, Any] = dict(
+            self._box_layout.find(payload) or example.decode(bytes(payload))
+        )
+        corners = np.array(found.get(BOX, ()), np.float32).reshape(-1, 4)
+        boxes = np.empty(len(corners), BOXES)
+        boxes["record"] = number
+        boxes["corners"] = np.nan_to_num(corners).clip(-1, 2)
+        boxes["label"] = found.get(BOX_LABEL, -1)
+        height, width = found.get(HEIGHT) or (0,), found.get(WIDTH) or (0,)
+        boxes["size"] = np.clip(self.schema.image_size or (height[0], width[0]), 0, MAX_SIDE)
+        return boxes
 
     def pixels(self, data: bytes, least_side: int = 0) -> Pixels:
         """Return an image, uint8[height, width, 3], RGB, at stored size or smaller.

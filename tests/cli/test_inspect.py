@@ -18,7 +18,7 @@ from PIL import Image
 from shardprep.dataset.describe import Facts, read_facts
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.object_facts import _near_duplicates, measure_objects
+from shardprep.dataset.object_facts import measure_objects, near_duplicates
 from shardprep.dataset.pictures import annotated_pictures
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, MASK
 from tests.support.annotated import HEIGHT, MARKED, WIDTH, Marked, annotated
@@ -120,7 +120,7 @@ def test_near_duplicates_are_those_of_a_comparison_of_all_pairs(data: st.DataObj
         inner = np.clip(np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2]), 0, None).prod()
         union = (a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod() - inner
         expected += bool(image[i] == image[j] and inner > 0.9 * union)
-    assert _near_duplicates(image, label, boxes) == expected
+    assert len(near_duplicates(image, label, boxes)) == expected
 
 
 def test_the_terminal_shows_objects_and_masks(run: Callable[..., Done], whole: Path) -> None:

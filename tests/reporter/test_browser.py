@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.reporter.page.page import render
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
+from tests.support.annotated import annotated
 from tests.support.browser import need_browser
 from tests.support.builders import SHARED_DATA, build
 
@@ -144,17 +146,22 @@ def test_it_prints(browser: Browser, page_file: Path) -> None:
         assert printed.count(b"/Type /Page\n") + printed.count(b"/Type /Page ") >= 2
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(browser: Browser, page_file: Path, theme: Any) -> None:
+def serious(page: Page) -> list[tuple[str, str]]:
+    """Return what axe finds serious in a page."""
     from axe_playwright_python.sync_playwright import Axe
 
+    found = Axe().run(page).response["violations"]
+    return [
+        (one["id"], one["nodes"][0]["html"])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser: Browser, page_file: Path, theme: Any) -> None:
     with opened(browser, page_file, color_scheme=theme) as page:
-        found = Axe().run(page).response["violations"]
-        assert [
-            (one["id"], one["nodes"][0]["html"])
-            for one in found
-            if one["impact"] in ("serious", "critical")
-        ] == []
+        assert serious(page) == []
 
 
 @pytest.mark.thorough
@@ -168,3 +175,34 @@ def test_pages_of_real_sets_open(browser: Browser, tmp_path: Path, name: str) ->
         with opened(browser, file, width) as page:
             assert page.evaluate(_UNSEEN) == 0
             assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_boxes_and_masks_lie_on_their_pictures_and_can_be_hidden(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """In both widths, without scripts; an opened picture takes them along."""
+    path = annotated(tmp_path, BOX, BOX_LABEL, MASK)
+    file = tmp_path / "report.html"
+    file.write_bytes(render(make_report(path, Options(), Silent())))
+    for width in WIDTHS:
+        with opened(browser, file, width, java_script_enabled=False) as page:
+            shot = page.locator(".shot:has(svg)").first
+            for _ in range(2):
+                place = shot.locator("img").first.bounding_box()
+                assert place == shot.locator("img.over").bounding_box()
+                assert place == shot.locator("svg.over").bounding_box()
+                shot.click()
+            page.get_by_label("Show boxes and masks").uncheck()
+            assert page.locator(".over:visible").count() == 0
+            assert shot.locator("img").first.is_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_a_page_with_boxes(
+    browser: Browser, tmp_path: Path, theme: Any
+) -> None:
+    path = annotated(tmp_path, BOX, BOX_LABEL, MASK)
+    file = tmp_path / "report.html"
+    file.write_bytes(render(make_report(path, Options(), Silent())))
+    with opened(browser, file, color_scheme=theme) as page:
+        assert serious(page) == []

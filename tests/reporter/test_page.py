@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from shardprep.reporter.report import Report
 
-VOID = {"meta", "img"}
+VOID = {"meta", "img", "input"}
 MOST_BYTES = 5_000_000
 HOSTILE = (
     "<script>alert(1)</script>", '"onload="x', "]]>", "--><b>", "\u202egnp.exe", "\0\x1b[31m", "🐈",
@@ -89,7 +89,7 @@ def checked(data: bytes) -> Page:
         "nav", "section", "h1", "h2", "h3", "p", "small", "span", "ul", "li", "a", "bdi",
         "code", "pre", "div", "table", "thead", "tbody", "tr", "th", "td", "details", "summary",
         "dl", "dt", "dd", "figure", "figcaption", "img", "svg", "path", "rect", "line", "g",
-        "text",
+        "text", "label", "input",
     }  # fmt: skip
     for tag, attrs in page.tags:
         assert not {name for name in attrs if name.startswith("on") or name == "style"}, tag

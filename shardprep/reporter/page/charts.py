@@ -9,6 +9,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING
 
+from shardprep.image.contact_sheet import INK, class_colour
 from shardprep.reporter.page.html import Html, joined, more, table, tag, text
 
 if TYPE_CHECKING:
@@ -38,6 +39,18 @@ def legend(splits: Sequence[str]) -> Html:
         tag("li", tag("span", class_=f"dot {split_class(splits, one)}"), one) for one in splits
     ]
     return tag("ul", *items, class_="legend")
+
+
+def hex_colour(label: int) -> str:
+    """Return the colour of a class of objects or masks, as on a contact sheet; −1 for none."""
+    red, green, blue = class_colour(label) if label >= 0 else INK
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def chip(label: int) -> Html:
+    """Return a square of the colour of a class."""
+    square = tag("rect", width=1, height=1, fill=hex_colour(label))
+    return tag("svg", square, viewBox="0 0 1 1", class_="chip", aria_hidden="true")
 
 
 def stacked_bar(

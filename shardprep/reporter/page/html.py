@@ -9,7 +9,7 @@ from shardprep.errors import printable, shown
 
 _MOST_SHOWN = 240
 """Characters of a name of others on the page; of a longer one its two ends."""
-_VOID = frozenset(("img", "meta"))
+_VOID = frozenset(("img", "input", "meta"))
 _SHAPES = frozenset(("line", "path", "rect"))
 """Elements of SVG that have no children; they close themselves, for others would be inside."""
 
@@ -70,11 +70,11 @@ def block(value: str) -> Html:
     return tag("pre", tag("code", lines), tabindex=0)
 
 
-def picture(data: bytes, alt: str, width: int, height: int, class_: str | None = None) -> Html:
-    """Return a WebP image that is in the page itself; width and height are in CSS pixels."""
+def picture(data: bytes, alt: str, side: int, class_: str | None = None) -> Html:
+    """Return a WebP image that is in the page itself; `side` is in CSS pixels."""
     return Html(
         f'<img src="data:image/webp;base64,{base64.b64encode(data).decode()}" alt="{text(alt)}"'
-        f' width="{width}" height="{height}"{f" class={class_!r}" if class_ else ""}>'
+        f' width="{side}" height="{side}"{f" class={class_!r}" if class_ else ""}>'
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.reporter.page import charts
+from shardprep.reporter.page import annotation, charts
 from shardprep.reporter.page.html import Html, code, joined, key, picture, section, table, tag
 from shardprep.reporter.pictures import MOST_GROUPS, MOST_OF_GROUP, NO_CLASS
 from shardprep.storage.space import megabytes
@@ -38,7 +38,7 @@ def gallery(report: Report, pictures: Pictures) -> Html | None:
             title = names[label]
             mean = pictures.means.get(label)
             if mean is not None:
-                image = picture(mean.data, f"mean of the images of {title}", _SIDE, _SIDE)
+                image = picture(mean.data, f"mean of the images of {title}", _SIDE)
                 caption = tag("figcaption", "mean of all")
                 items.append(tag("figure", image, caption, class_="mean"))
         items += [_picture(report, pictures, number) for number in numbers]
@@ -49,7 +49,8 @@ def gallery(report: Report, pictures: Pictures) -> Html | None:
         said = f"{number:,} of each class, drawn by seed {seed}; open one for its facts."
     if 0 < len(report.pictured) < len(names):
         said += f" The {len(report.pictured):,} largest of {len(names):,} classes."
-    return section("gallery", "Gallery", tag("p", said, class_="dim"), *parts)
+    shown = [annotation.switch(report.contents.schema)] if pictures.overlays else []
+    return section("gallery", "Gallery", tag("p", said, class_="dim"), *shown, *parts)
 
 
 def _picture(report: Report, pictures: Pictures, number: int, caption: str = "") -> Html:
@@ -57,17 +58,22 @@ def _picture(report: Report, pictures: Pictures, number: int, caption: str = "")
     contents = report.contents
     place = contents.place(number)
     thumbnail = pictures.thumbnails.get(number)
-    image = tag("p", "no picture")
+    image, marked = tag("p", "no picture"), None
     if thumbnail is not None:
         tiny = "tiny" if max(thumbnail.width, thumbnail.height) < _SIDE // 2 else None
         said = f"{place.label}: {place.key}" if place.label else place.key
-        image = picture(thumbnail.data, said, _SIDE, _SIDE, tiny)
+        image = picture(thumbnail.data, said, _SIDE, tiny)
+        marked = None if caption else pictures.overlays.get(number)
+        if marked is not None:
+            drawn = annotation.overlay(marked, contents.schema, thumbnail)
+            image = tag("span", image, *drawn, class_="shot")
     height, width = int(contents.height[number]), int(contents.width[number])
     form, size = contents.written["original_format"][number], contents.original_bytes[number]
     facts = (
         ("key", key(place.key)),
         ("split", place.split),
-        ("target", place.label or "none"),
+        *((("target", place.label or "none"),) if contents.schema.target else ()),
+        *(annotation.facts(contents, number, marked) if marked is not None else ()),
         ("original", f"{width:,} × {height:,} {form.as_py() or ''}, {int(size):,} bytes"),
         ("shard", f"{place.shard}, record {place.shard_record:,}"),
         ("read it", code(f'reader.Dataset(path, "{place.split}")[{place.record}]')),

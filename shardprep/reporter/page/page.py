@@ -1,7 +1,7 @@
 """The whole page: a report and its pictures as the bytes of one HTML file.
 
 A section is a function of the report, and of the pictures where it shows some, to markup, or to
-None where it has nothing to say. What a dataset may hold besides (boxes, masks) is one more.
+None where it has nothing to say.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from shardprep.reporter.page import images, provenance, summary, targets
+from shardprep.reporter.page import annotation, images, provenance, summary, targets
 from shardprep.reporter.page.html import Html, joined, tag
 from shardprep.reporter.pictures import draw_pictures
 
@@ -26,6 +26,8 @@ def render(report: Report) -> bytes:
         "Findings": summary.findings(report),
         "Splits": summary.splits(report),
         "Classes": targets.targets(report),
+        "Boxes": annotation.boxes(report),
+        "Masks": annotation.masks(report),
         "Gallery": images.gallery(report, pictures),
         "Copies": images.copies(report, pictures),
         "Quality": images.quality(report, pictures),

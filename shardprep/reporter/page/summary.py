@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardprep.reporter.finding import MEANINGS, SEVERITIES, excluding, images
+from shardprep.dataset.schema import BOX, MASK
+from shardprep.reporter.finding import (
+    MEANINGS,
+    OF_ANNOTATIONS,
+    OF_BOXES,
+    OF_MASKS,
+    SEVERITIES,
+    excluding,
+    images,
+)
 from shardprep.reporter.page import charts
 from shardprep.reporter.page.html import Html, code, joined, key, more, section, table, tag
 from shardprep.storage.space import megabytes
@@ -23,6 +32,7 @@ SECTION_OF = {
     "unlabelled": "classes", "imbalance": "classes", "rejected": "left-out",
     "not-used": "left-out", "dark": "quality", "light": "quality", "flat": "quality",
     "blurry": "quality", "grey": "quality", "odd-aspect": "originals", "enlarged": "originals",
+    **dict.fromkeys(OF_BOXES, "boxes"), **dict.fromkeys(OF_MASKS, "masks"),
 }  # fmt: skip
 """Kind of finding → the section that shows it."""
 
@@ -54,7 +64,13 @@ def findings(report: Report) -> Html:
     """Return the findings, ranked, and what was looked for."""
     items = [_finding(one) for one in report.findings]
     found = {one.name for one in report.findings}
-    others = [meaning for name, meaning in MEANINGS.items() if name not in found]
+    schema = report.contents.schema
+    cannot = {
+        *(OF_ANNOTATIONS if not schema.annotations else ()),
+        *(OF_BOXES if BOX not in schema.features else ()),
+        *(OF_MASKS if MASK not in schema.features else ()),
+    }
+    others = [meaning for name, meaning in MEANINGS.items() if name not in found | cannot]
     counts = [sum(one.severity == name for one in report.findings) for name in SEVERITIES]
     words = [name if name == "serious" or count == 1 else f"{name}s"
              for count, name in zip(counts, SEVERITIES, strict=True)]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from shardprep.reporter.page.html import Html, block, joined, more, section, tab
 from shardprep.reporter.quality import histogram
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from shardprep.reporter.contents import Contents
     from shardprep.reporter.report import Report
 
@@ -53,44 +56,71 @@ def _classes(contents: Contents) -> Html:
     splits = list(manifest.splits)
     counts = [[manifest.splits[split].label_counts[name] for split in splits] for name in names]
     totals = [sum(row) for row in counts]
-    order = sorted(range(len(names)), key=lambda i: (-totals[i], i))
-    even = sum(totals) / max(sum(map(bool, totals)), 1)
-    most = max(totals, default=0)
     entropy = -sum(n / sum(totals) * math.log(n / sum(totals)) for n in totals if n)
     number = f"{len(names):,} class{'es' * (len(names) != 1)}"
     facts = (
         f"{number}, as even as {math.exp(entropy):,.1f} of equal size." if any(totals) else number
     )
+    unlabelled = {name: one.num_unlabelled for name, one in manifest.splits.items()}
+    parts = [tag("p", facts, class_="dim"), *class_table(names, splits, counts, "images")]
+    if any(unlabelled.values()):
+        said = ", ".join(f"{count:,} in {name}" for name, count in unlabelled.items() if count)
+        parts.append(tag("p", f"Without a target: {said}."))
+    return joined(*parts)
+
+
+def class_table(
+    names: Sequence[str],
+    splits: Sequence[str],
+    counts: Sequence[Sequence[int]],
+    unit: str,
+    further: Mapping[str, Sequence[str | int]] = MappingProxyType({}),
+    *,
+    has_colours: bool = False,
+) -> list[Html]:
+    """Return how many of something each class has, the largest first, with a bar of its splits.
+
+    Args:
+        names: of the classes, in label order.
+        splits: their names.
+        counts: of each class, for each split.
+        unit: what is counted, plural.
+        further: columns of numbers of each class, by their titles.
+        has_colours: whether each has its colour of the gallery before its name.
+
+    """
+    totals = [sum(row) for row in counts]
+    order = sorted(range(len(names)), key=lambda i: (-totals[i], i))
+    even = sum(totals) / max(sum(map(bool, totals)), 1)
+    most = max(totals, default=0)
 
     def row(i: int, *, has_bar: bool) -> tuple[str | int, ...]:
         few = "few" if 0 < totals[i] < even / 2 else "none" if not totals[i] else ""
         bar: tuple[str, ...] = ()
         if has_bar:
-            said = f"{names[i]}: {totals[i]:,} images"
+            said = f"{names[i]}: {totals[i]:,} {unit}"
             parts = dict(zip(splits, counts[i], strict=True))
             bar = (charts.stacked_bar(parts, most, splits, said),)
-        return (tag("bdi", names[i]), i, *bar, *counts[i], totals[i], few)
+        own = (one[i] for one in further.values())
+        name = joined(charts.chip(i), tag("bdi", names[i])) if has_colours else tag("bdi", names[i])
+        return (name, i, *bar, *counts[i], totals[i], *own, few)
 
     is_long = len(names) > _MOST_CLASSES
     shown = [*order[:_FIRST], *order[-_LAST:]] if is_long else order
-    titles = ("class", "label", "", *splits, "all", "note")
+    titles = ("class", "label", "", *splits, "all", *further, "note")
     rows = [row(i, has_bar=True) for i in shown]
     main = table(titles, rows, class_="full sortable")
-    unlabelled = {name: one.num_unlabelled for name, one in manifest.splits.items()}
-    parts = [tag("p", facts, class_="dim"), charts.legend(splits), main]
-    if any(unlabelled.values()):
-        said = ", ".join(f"{count:,} in {name}" for name, count in unlabelled.items() if count)
-        parts.append(tag("p", f"Without a target: {said}."))
+    parts = [charts.legend(splits), main]
     if is_long:
         listed = [row(i, has_bar=False) for i in order[:_MOST_LISTED]]
         between = len(names) - _FIRST - _LAST
         said = f"the {_FIRST} largest and the {_LAST} smallest are shown; {between:,} more"
-        titles = ("class", "label", *splits, "all", "note")
+        titles = ("class", "label", *splits, "all", *further, "note")
         parts.append(more(said, table(titles, listed, class_="sortable")))
     if any(0 < total < even / 2 for total in totals):
-        note = "few: less than half of an even share of the images."
+        note = f"few: less than half of an even share of the {unit}."
         parts.append(tag("p", note, class_="dim"))
-    return joined(*parts)
+    return parts
 
 
 def _weights(contents: Contents) -> Html:

@@ -1,0 +1,225 @@
+"""Boxes and masks on the page: how many, how large, where, and drawn over the pictures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardprep.dataset.object_facts import TINY
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK, OBJECTS
+from shardprep.reporter.annotation import lengths
+from shardprep.reporter.page import charts
+from shardprep.reporter.page.html import Html, joined, picture, section, table, tag
+from shardprep.reporter.page.targets import class_table
+from shardprep.reporter.pictures import MOST_BOXES
+from shardprep.reporter.quality import NUM_BINS, histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardprep.dataset.schema import Schema
+    from shardprep.reporter.contents import Contents
+    from shardprep.reporter.pictures import Overlay, Thumbnail
+    from shardprep.reporter.report import Report
+
+_CELLS = 32
+"""Cells a side of the chart of centres."""
+_MOST_NAMES, _MOST_LETTERS = 5, 40
+"""Classes that are named of a picture, and characters of their names."""
+_MOST_LEGEND = 30
+"""Classes in the legend of the gallery."""
+_LEAST_LIMIT = 16
+"""Pixels that the chart of sizes reaches to at least."""
+
+
+def boxes(report: Report) -> Html | None:
+    """Return how many objects there are, how large and where; None for a set without."""
+    contents = report.contents
+    schema = contents.schema
+    if not any(name.startswith(f"{OBJECTS}/") for name in schema.annotations):
+        return None
+    per_image = contents.written["num_objects"].fill_null(0).to_numpy()
+    total, empty = int(per_image.sum()), int((per_image == 0).sum())
+    clipped = sum(one.num_clipped for one in contents.manifest.annotations.values())
+    reasons: Counter[str] = Counter()
+    for one in contents.manifest.annotations.values():
+        reasons.update(one.dropped)
+    said = (
+        f"{total:,} object{'s' * (total != 1)} in {len(contents) - empty:,} of {len(contents):,} "
+        f"images; {empty:,} without one. {clipped:,} clipped at the edge of the image, "
+        f"{reasons.total():,} left out."
+    )
+    parts = [tag("p", said, class_="dim")]
+    counts = {name: one.objects for name, one in contents.manifest.annotations.items()}
+    names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
+    known = {name: one for name, one in counts.items() if one is not None and one.objects}
+    if names and known:
+        table_ = [[one.objects[name] for one in known.values()] for name in names]
+        images = {"images": [sum(one.images[name] for one in known.values()) for name in names]}
+        parts += class_table(names, [*known], table_, "objects", images, has_colours=True)
+    everywhere = np.arange(len(contents))
+    a_bin = int(per_image.max(initial=0)) // NUM_BINS + 1
+    found = histogram(contents, everywhere, per_image.astype(float), (0, NUM_BINS * a_bin))
+    chart = charts.histogram_chart("objects in an image", found, contents.splits)
+    figures = [_titled("Objects in an image", chart, "The height is a share of a split.")]
+    if report.measured is not None and len(report.measured.boxes):
+        figures += _measured(report)
+    if reasons:
+        rows: list[tuple[str | int, ...]] = [*sorted(reasons.items())]
+        figures.append(tag("div", tag("h3", "Left out"), table(("reason", "objects"), rows)))
+    return section("boxes", "Boxes", *parts, tag("div", *figures, class_="cols"))
+
+
+def _measured(report: Report) -> Iterator[Html]:
+    """Yield the sizes of boxes and where they lie."""
+    contents = report.contents
+    if report.measured is None:
+        return
+    known = report.measured.boxes
+    sized = known[(known["size"] > 0).all(axis=1)]
+    if len(sized):
+        sides = np.sqrt(lengths(sized).prod(axis=1).clip(0))
+        limit = float(np.ceil(np.quantile(sides, 0.99, method="higher")))
+        bounds = (0.0, max(limit, _LEAST_LIMIT))
+        found = histogram(contents, sized["record"], sides, bounds)
+        low, middle, high = (f"{one:,.0f}" for one in np.quantile(sides, (0.05, 0.5, 0.95)))
+        yield _titled(
+            "Sizes of boxes",
+            charts.histogram_chart("sizes of boxes", found, contents.splits, (TINY, True)),
+            "The root of their area in pixels of the stored image. Nine of ten are "
+            f"{low} to {high}, the median is {middle}; the largest count in the last bar.",
+        )
+    corners = known["corners"].astype(np.float64)
+    centres = ((corners[:, :2] + corners[:, 2:]) / 2 * _CELLS).astype(np.int64)
+    row, column = centres.clip(0, _CELLS - 1).T
+    flat = np.bincount(row * _CELLS + column, minlength=_CELLS**2).reshape(_CELLS, _CELLS)
+    yield _titled(
+        "Centres of boxes",
+        charts.grid("Centres of boxes in their images", flat[::-1].tolist(), ("0", "1", "1", "0")),
+        "As a share of the sides of the stored image, from its upper left corner. Stronger: more "
+        "boxes.",
+    )
+
+
+def _titled(title: str, chart: Html, said: str) -> Html:
+    return tag("div", tag("h3", title), charts.captioned(chart, said))
+
+
+def masks(report: Report) -> Html | None:
+    """Return how many pixels of the masks each class has; None for a set without."""
+    contents = report.contents
+    feature = contents.schema.features.get(MASK)
+    counts = {name: one.masks for name, one in contents.manifest.annotations.items()}
+    known = {name: one for name, one in counts.items() if one is not None}
+    if feature is None or not known:
+        return None
+    names = feature.labels
+    pixels = [[one.pixels[name] for one in known.values()] for name in names]
+    ignored = sum(one.num_ignored for one in known.values())
+    uniform = sum(one.num_uniform for one in known.values())
+    alike = f"{uniform:,} mask{'s' * (uniform != 1)} of one value"
+    classed = sum(map(sum, pixels))
+    total = max(classed + ignored, 1)
+    said = (
+        f"{total:,} pixels in {len(contents):,} masks, {ignored / total:.1%} of them ignored: "
+        f"padding, and what the source gives no class. {alike}."
+    )
+    further: dict[str, Sequence[str | int]] = {
+        "share, %": [f"{100 * sum(row) / total:.2f}" for row in pixels],
+        "images": [sum(one.images[name] for one in known.values()) for name in names],
+    }
+    listed = class_table(names, [*known], pixels, "pixels", further, has_colours=True)
+    return section("masks", "Masks", tag("p", said, class_="dim"), *listed)
+
+
+def switch(schema: Schema) -> Html:
+    """Return what shows and hides all that is drawn over pictures; it needs no script."""
+    words = {
+        "boxes": BOX in schema.features and OBJECT_MASK not in schema.features,
+        "masks": any(one.kind == "mask" for one in schema.annotations.values()),
+    }
+    what = " and ".join(word for word, is_there in words.items() if is_there)
+    box = tag("input", type="checkbox", id="marks", checked="")
+    lists = [one.labels for one in schema.annotations.values() if len(one.labels) > 1]
+    names = max(lists, key=len, default=())
+    shown = [tag("li", charts.chip(i), tag("bdi", _short(one)))
+             for i, one in enumerate(names[:_MOST_LEGEND])]  # fmt: skip
+    if len(names) > _MOST_LEGEND:
+        shown.append(tag("li", f"and {len(names) - _MOST_LEGEND:,} more"))
+    if MASK in schema.features:
+        shown.append(tag("li", charts.chip(-1), "ignored"))
+    return joined(
+        tag("p", tag("label", box, f" Show {what}"), class_="switch"),
+        tag("ul", *shown, class_="legend"),
+    )
+
+
+def overlay(marked: Overlay, schema: Schema, thumbnail: Thumbnail) -> Iterator[Html]:
+    """Yield what is drawn over a picture: its masks, then its boxes."""
+    if marked.mask:
+        said = _objects_text(marked, schema) or "of the classes of its pixels"
+        yield picture(marked.mask, f"masks: {said}", max(thumbnail.width, thumbnail.height), "over")
+    if not marked.boxes:
+        return
+    paths: dict[int, list[str]] = {}
+    for label, (top, left, bottom, right) in marked.boxes:
+        corner, side = f"M{left:g} {top:g}", f"{right - left:.4g}"
+        paths.setdefault(label, []).append(f"{corner}h{side}v{bottom - top:.4g}h-{side}z")
+    drawn = [
+        tag("path", d="".join(parts), stroke=charts.hex_colour(max(label, 0)))
+        for label, parts in sorted(paths.items())
+    ]
+    yield tag(
+        "svg",
+        tag("title", f"boxes: {_objects_text(marked, schema)}"),
+        *drawn,
+        viewBox=f"0 0 {thumbnail.width} {thumbnail.height}",
+        role="img",
+        class_="over",
+    )
+
+
+def facts(contents: Contents, number: int, marked: Overlay) -> Iterator[tuple[str, str | Html]]:
+    """Yield what to say of the objects and the mask of a record."""
+    schema = contents.schema
+    if any(name.startswith(f"{OBJECTS}/") for name in schema.annotations):
+        more = len(marked.labels) - MOST_BOXES
+        said = f"; the {MOST_BOXES} largest are drawn" if more > 0 else ""
+        yield "objects", f"{_objects_text(marked, schema) or 'none'}{said}"
+    if MASK in schema.features:
+        yield "mask", _mask_text(contents, number)
+
+
+def _objects_text(marked: Overlay, schema: Schema) -> str:
+    """Return how many objects of which class there are, the most frequent first."""
+    names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
+    counts = Counter(marked.labels)
+    order = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    parts = [f"{_named(label, names)} × {count:,}" for label, count in order[:_MOST_NAMES]]
+    rest = len(order) - len(parts)
+    return ", ".join(parts) + (f" and {rest:,} more classes" if rest else "")
+
+
+def _mask_text(contents: Contents, number: int) -> str:
+    """Return the share of each class in the mask of a record, the largest first."""
+    feature = contents.schema.features[MASK]
+    counts = dict(contents.written["mask_pixels"][number].as_py() or ())
+    total = max(sum(counts.values()), 1)
+    order = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    parts = [
+        f"{'ignored' if value == feature.ignored else _named(value, feature.labels)} "
+        f"{count / total:.0%}"
+        for value, count in order[:_MOST_NAMES]
+    ]
+    rest = len(order) - len(parts)
+    return ", ".join(parts) + (f" and {rest:,} more" if rest else "")
+
+
+def _named(label: int, names: Sequence[str]) -> str:
+    return _short(names[label]) if 0 <= label < len(names) else "object"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MOST_LETTERS else f"{name[:_MOST_LETTERS]}…"

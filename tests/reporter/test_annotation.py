@@ -1,0 +1,183 @@
+"""Boxes and masks in the report: what is odd about them, what is counted, what is drawn where."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shardprep.dataset.folder import read_schema
+from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.object_facts import measure_objects
+from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.image.contact_sheet import class_colour
+from shardprep.reporter.annotation import is_tiny, twice
+from shardprep.reporter.finding import OF_ANNOTATIONS
+from shardprep.reporter.page.page import render
+from shardprep.reporter.pictures import MOST_BOXES
+from shardprep.reporter.report import Options, make_report
+from tests.reporter.conftest import Silent
+from tests.reporter.test_page import checked
+from tests.support.annotated import HEIGHT, MARKED, WIDTH, Marked, annotated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.reporter.report import Report
+
+
+class Uniform(Marked):
+    """An image whose mask is of one value."""
+
+    def classes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return np.zeros((HEIGHT, WIDTH), np.uint8)
+
+
+class Idle(Marked):
+    """An image most of whose pixels are of no class."""
+
+    def classes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        found = np.full((HEIGHT, WIDTH), 255, np.uint8)
+        found[:5] = 0
+        return found
+
+
+class Short(Marked):
+    """An image with three quarters of a box."""
+
+    @property
+    def boxes(self) -> tuple[float, ...]:
+        return (0.0, 0.0, 1.0)
+
+
+ODD = {**MARKED, "train/b.png": Uniform(), "test/g.png": Idle()}
+RECTANGLE = "M8 4h32v16h-32z"
+"""The first box of train/a.png: top 4, left 8, bottom 20, right 40, at the stored size."""
+
+
+@pytest.fixture(name="odd", scope="module")
+def _odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return annotated(tmp_path_factory.mktemp("odd"), BOX, BOX_LABEL, CROWD, MASK, marked=ODD)
+
+
+def reported(path: Path, **options: Any) -> Report:
+    return make_report(path, Options(**options), Silent())
+
+
+def keys(report: Report) -> dict[str, set[str]]:
+    return {one.name: set(one.keys) for one in report.findings if one.name in OF_ANNOTATIONS}
+
+
+def test_what_is_odd_about_boxes_and_masks_is_found(odd: Path) -> None:
+    report = reported(odd)
+    assert keys(report) == {
+        "dropped-objects": {"train/a.png", "train/e.png"},
+        "duplicate-boxes": {"train/d.png"},
+        "tiny-boxes": {"train/d.png"},
+        "uniform-masks": {"train/b.png"},
+        "ignored-pixels": {"test/g.png"},
+    }
+    dropped = next(one for one in report.findings if one.name == "dropped-objects")
+    assert "4 objects" in dropped.what
+    assert "1 for outside, 3 for zero size" in dropped.what
+
+
+def test_documents_alone_tell_of_masks_and_of_objects_left_out(odd: Path) -> None:
+    report = reported(odd, has_pixels=False)
+    assert set(keys(report)) == {"dropped-objects", "uniform-masks", "ignored-pixels"}
+    page = checked(render(report))
+    assert "8 objects in 5 of 7 images; 2 without one. 1 clipped" in page.text
+    assert "Sizes of boxes" not in page.text
+    assert "Masks" in page.text
+
+
+def test_boxes_are_those_of_the_records_and_are_kept_with_the_pass(
+    odd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = reported(odd)
+    assert report.measured is not None
+    boxes = report.measured.boxes
+    contents = report.contents
+    for number, key in enumerate(contents.keys):
+        own = boxes[boxes["record"] == number]
+        assert tuple(own["label"]) == ODD[key].labels
+        assert np.allclose(own["corners"].ravel(), ODD[key].boxes)
+        assert (own["size"] == (HEIGHT, WIDTH)).all()
+    facts = measure_objects(odd, load_manifest(odd), read_schema(odd))
+    assert facts is not None
+    assert (is_tiny(boxes).sum(), len(twice(boxes))) == (
+        facts.num_below_8,
+        facts.num_near_duplicates,
+    )
+
+    monkeypatch.setattr("shardprep.reporter.pixel_pass._pass", None)
+    again = reported(odd).measured
+    assert again is not None
+    assert (again.boxes == boxes).all()
+
+
+def test_a_record_whose_boxes_are_damaged_is_named(tmp_path: Path) -> None:
+    marked = {**MARKED, "train/a.png": Short(((0, 0, 4, 4),), (0,))}
+    report = reported(annotated(tmp_path, BOX, BOX_LABEL, marked=marked))
+    found = {one.name: one.keys for one in report.findings}
+    assert found["damaged-records"] == ("train/a.png",)
+
+
+def test_boxes_and_masks_are_drawn_where_they_are(
+    odd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the stored size, so that pixels of the picture are pixels of the record."""
+    data = render(reported(odd))
+    page = checked(data)
+    drawn = [attrs for tag, attrs in page.tags if tag == "path" and attrs.get("stroke")]
+    colours = [f"#{bytes(class_colour(label)).hex()}" for label in (0, 1)]
+    assert {"d": RECTANGLE, "stroke": colours[0]} in drawn
+    assert {one["stroke"] for one in drawn} == set(colours)
+    assert sum((one["d"] or "").count("M") for one in drawn) == 8
+    assert "boxes: red × 1, blue × 1" in page.text
+
+    masks = [attrs for tag, attrs in page.tags if tag == "img" and attrs.get("class") == "over"]
+    assert len(masks) == len(ODD)
+    place = reported(odd).contents.keys.index("train/a.png")
+    gallery = [attrs["alt"] for tag, attrs in page.tags if tag == "img"]
+    assert gallery.count("train/a.png") >= 1
+    found = []
+    for attrs in masks:
+        encoded = (attrs["src"] or "").partition("base64,")[2]
+        with Image.open(io.BytesIO(base64.b64decode(encoded))) as image:
+            found.append(np.asarray(image.convert("RGBA")))
+    mask = found[place]
+    assert mask.shape == (HEIGHT, WIDTH, 4)
+    assert tuple(mask[10, 20]) == (*class_colour(1), 255)
+    assert tuple(mask[40, 5]) == (*class_colour(2), 255)
+
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path))
+    assert render(reported(odd)) == data
+
+
+def test_objects_with_masks_show_those(tmp_path: Path) -> None:
+    path = annotated(tmp_path, BOX, BOX_LABEL, OBJECT_MASK)
+    page = checked(render(reported(path)))
+    assert not [attrs for tag, attrs in page.tags if tag == "path" and attrs.get("stroke")]
+    alts = {attrs["alt"] for tag, attrs in page.tags if attrs.get("class") == "over"}
+    assert "masks: red × 1, blue × 1" in alts
+    assert "Show masks" in page.text
+
+
+def test_of_very_many_boxes_the_largest_are_drawn(tmp_path: Path) -> None:
+    many = tuple((i % 40, i % 50, i % 40 + 2, i % 50 + 2) for i in range(3000))
+    marked = {**MARKED, "train/a.png": Marked(((0, 0, 48, 64), *many), (0,) * 3001)}
+    page = checked(render(reported(annotated(tmp_path, BOX, BOX_LABEL, marked=marked))))
+    counts = [(attrs["d"] or "").count("M") for tag, attrs in page.tags if attrs.get("stroke")]
+    assert max(counts) == MOST_BOXES
+    assert f"red × 3,001; the {MOST_BOXES} largest are drawn" in page.text
+
+
+def test_a_set_without_boxes_and_masks_says_nothing_of_them(report: Report) -> None:
+    page = checked(render(report))
+    assert not re.search(r"\b(boxes|masks?|objects)\b", page.text)
