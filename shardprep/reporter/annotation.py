@@ -9,6 +9,8 @@ import numpy as np
 
 from shardprep.dataset.object_facts import TINY, near_duplicates
 from shardprep.dataset.schema import MASK
+from shardprep.errors import some_of
+from shardprep.reporter.balance import TRAIN
 from shardprep.reporter.finding import Finding, images
 
 if TYPE_CHECKING:
@@ -31,11 +33,35 @@ def annotation_findings(contents: Contents, measured: Measured | None) -> Iterat
     schema = contents.schema
     if not schema.annotations:
         return
+    yield from _missing(contents)
     yield from _dropped(contents)
     if MASK in schema.features:
         yield from _masks(contents)
     if measured is not None and len(measured.boxes):
         yield from _boxes(contents, measured)
+
+
+def _missing(contents: Contents) -> Iterator[Finding]:
+    known = contents.manifest.annotations
+    if TRAIN not in known:
+        return
+    missing, number = [], 0
+    for in_splits, in_train in (
+        ([one.objects for one in known.values()], known[TRAIN].objects),
+        ([one.masks for one in known.values()], known[TRAIN].masks),
+    ):
+        if in_train is not None:
+            number += len(in_train.images)
+            missing += [
+                name
+                for name, count in in_train.images.items()
+                if not count and any(one.images[name] for one in in_splits if one is not None)
+            ]
+    if missing:
+        verb = "has" if len(missing) == 1 else "have"
+        classes = f"{len(missing):,} class{'es' * (len(missing) != 1)}"
+        what = f"{classes} of objects or masks {verb} none in train: {some_of(missing)}"
+        yield Finding("missing-object-classes", "serious", len(missing), number, what)
 
 
 def _dropped(contents: Contents) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ MEANINGS = {
     "damaged-records": "records whose image cannot be decoded",
     "label-conflicts": "copies and near copies whose targets differ",
     "missing-classes": "classes without an image in train",
+    "missing-object-classes": "classes of objects or masks that train has none of",
     "rejected": "images that the build left out for what their bytes are",
     "unlabelled": "images of train without a target",
     "not-used": "images that the source gives no target or no split",
@@ -40,7 +41,7 @@ MEANINGS = {
     "enlarged": "originals smaller than the stored image",
 }
 """Name of each kind of finding → its meaning; in the order in which findings are shown."""
-WITHOUT_KEYS = ("missing-classes", "imbalance", "class-property", "drift")
+WITHOUT_KEYS = ("missing-classes", "missing-object-classes", "imbalance", "class-property", "drift")
 """Kinds that are about classes and splits, and so have no list of images."""
 OF_PIXELS = (
     "near-leaks", "damaged-records", "near-duplicates", "duplicate-boxes", "tiny-boxes", "dark",
@@ -49,7 +50,7 @@ OF_PIXELS = (
 """Kinds that only a pass over the pixels tells."""
 OF_BOXES = ("duplicate-boxes", "tiny-boxes")
 OF_MASKS = ("uniform-masks", "ignored-pixels")
-OF_ANNOTATIONS = ("dropped-objects", *OF_BOXES, *OF_MASKS)
+OF_ANNOTATIONS = ("missing-object-classes", "dropped-objects", *OF_BOXES, *OF_MASKS)
 """Kinds that only datasets with boxes or masks can have."""
 
 

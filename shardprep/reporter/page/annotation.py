@@ -152,14 +152,18 @@ def switch(schema: Schema) -> Html:
         shown.append(tag("li", charts.chip(-1), "ignored"))
     return joined(
         tag("p", tag("label", box, f" Show {what}"), class_="switch"),
-        tag("ul", *shown, class_="legend"),
+        *([tag("ul", *shown, class_="legend")] if shown else []),
     )
 
 
-def overlay(marked: Overlay, schema: Schema, thumbnail: Thumbnail) -> Iterator[Html]:
-    """Yield what is drawn over a picture: its masks, then its boxes."""
+def overlay(
+    contents: Contents, number: int, marked: Overlay, thumbnail: Thumbnail
+) -> Iterator[Html]:
+    """Yield what is drawn over the picture of a record: its masks, then its boxes."""
+    schema = contents.schema
     if marked.mask:
-        said = _objects_text(marked, schema) or "of the classes of its pixels"
+        is_of_classes = MASK in schema.features
+        said = _mask_text(contents, number) if is_of_classes else _objects_text(marked, schema)
         yield picture(marked.mask, f"masks: {said}", max(thumbnail.width, thumbnail.height), "over")
     if not marked.boxes:
         return
@@ -209,7 +213,7 @@ def _mask_text(contents: Contents, number: int) -> str:
     total = max(sum(counts.values()), 1)
     order = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     parts = [
-        f"{'ignored' if value == feature.ignored else _named(value, feature.labels)} "
+        f"{'ignored' if value == feature.ignored else _named(value, feature.labels)}: "
         f"{count / total:.0%}"
         for value, count in order[:_MOST_NAMES]
     ]

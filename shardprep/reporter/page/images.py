@@ -65,7 +65,7 @@ def _picture(report: Report, pictures: Pictures, number: int, caption: str = "")
         image = picture(thumbnail.data, said, _SIDE, tiny)
         marked = None if caption else pictures.overlays.get(number)
         if marked is not None:
-            drawn = annotation.overlay(marked, contents.schema, thumbnail)
+            drawn = annotation.overlay(contents, number, marked, thumbnail)
             image = tag("span", image, *drawn, class_="shot")
     height, width = int(contents.height[number]), int(contents.width[number])
     form, size = contents.written["original_format"][number], contents.original_bytes[number]
