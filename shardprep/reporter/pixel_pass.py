@@ -238,6 +238,7 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
         except Exception as error:  # decoders raise anything
             part.damaged[numbers[i]] = images.damaged(numbers[i], error)
     part.boxes = np.concatenate([part.boxes, *boxes])
+    part.boxes["corners"] = np.nan_to_num(part.boxes["corners"]).clip(-1, 2)
     part.measures = pixels.measured(tiles)
     part.measures["sharpness"] = sharpness
     for i, number in enumerate(numbers):

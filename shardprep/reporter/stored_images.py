@@ -78,13 +78,16 @@ class StoredImages:
         found: dict[str, Any] = dict(
             self._box_layout.find(payload) or example.decode(bytes(payload))
         )
-        corners = np.array(found.get(BOX, ()), np.float32).reshape(-1, 4)
-        boxes = np.empty(len(corners), BOXES)
+        sides = found.get(BOX, ())
+        if len(sides) % 4:
+            raise ValueError(f"{BOX} has {len(sides):,} values, which are no boxes")
+        boxes = np.empty(len(sides) // 4, BOXES)
         boxes["record"] = number
-        boxes["corners"] = np.nan_to_num(corners).clip(-1, 2)
+        boxes["corners"] = np.array(sides, np.float32).reshape(-1, 4)
         boxes["label"] = found.get(BOX_LABEL, -1)
         height, width = found.get(HEIGHT) or (0,), found.get(WIDTH) or (0,)
-        boxes["size"] = np.clip(self.schema.image_size or (height[0], width[0]), 0, MAX_SIDE)
+        size = self.schema.image_size or (height[0], width[0])
+        boxes["size"] = tuple(min(max(side, 0), MAX_SIDE) for side in size)
         return boxes
 
     def pixels(self, data: bytes, least_side: int = 0) -> Pixels:

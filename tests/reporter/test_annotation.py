@@ -135,6 +135,8 @@ def test_a_record_whose_boxes_are_damaged_is_named(tmp_path: Path) -> None:
     report = reported(annotated(tmp_path, BOX, BOX_LABEL, marked=marked))
     found = {one.name: one.keys for one in report.findings}
     assert found["damaged-records"] == ("train/a.png",)
+    what = next(one.what for one in report.findings if one.name == "damaged-records")
+    assert "objects/bbox has 3 values, which are no boxes" in what
 
 
 def test_boxes_and_masks_are_drawn_where_they_are(
