@@ -172,6 +172,17 @@ def test_boxes_and_masks_are_drawn_where_they_are(
     assert render(reported(odd)) == data
 
 
+def test_names_of_objects_and_of_mask_values_stay_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = ("<script>alert(1)</script>", '"onload="x', "\u202egnp.exe" * 30)
+    monkeypatch.setattr("tests.support.annotated.CLASSES", odd[:2])
+    monkeypatch.setattr("tests.support.annotated.MASK_CLASSES", odd)
+    page = checked(render(reported(annotated(tmp_path, BOX, BOX_LABEL, MASK))))
+    assert "<script>alert(1)</script>" in page.text
+    assert "\u202e" not in page.text
+
+
 def test_objects_with_masks_show_those(tmp_path: Path) -> None:
     path = annotated(tmp_path, BOX, BOX_LABEL, OBJECT_MASK)
     page = checked(render(reported(path)))
