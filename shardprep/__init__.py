@@ -6,6 +6,7 @@ parallel → shards of records → a manifest; the reader needs nothing but the 
     cli/        the commands, and what they print
     verifier/   is a dataset what its manifest says; repair
     reporter/   findings and pictures of a dataset, as one page
+    exporter/   dataset → the layouts of other libraries
     benchmark/  the pipelines that `shardprep bench` compares
     writer/     recipe → dataset: plan, chunk, shard, workspace, engine
     catalog/    members and tables → labelled items

@@ -32,9 +32,10 @@ MAY_IMPORT = {
     "reader": "dataset storage machine errors",
     "writer": "catalog recipe source dataset image storage profiling errors",
     "verifier": "writer catalog dataset image storage errors",
+    "exporter": "dataset storage errors",
     "benchmark": "reader dataset machine errors",
     "reporter": "reader recipe dataset image storage machine errors",
-    "cli": "reporter benchmark verifier writer catalog recipe source dataset storage"
+    "cli": "reporter benchmark exporter verifier writer catalog recipe source dataset storage"
     " machine profiling errors",
     "__main__": "cli",
 }

@@ -20,6 +20,7 @@ from shardprep.cli import (
     build,
     diff,
     download,
+    export,
     fetch,
     finalize,
     init,
@@ -50,7 +51,7 @@ app = typer.Typer(
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Typer's error of arguments that it cannot take; it has no public name."""
-_GOING_ON = ("build", "finalize", "download", "fetch")
+_GOING_ON = ("build", "finalize", "export", "download", "fetch")
 """Commands that keep what they have done."""
 _COMPLETION = "_SHARDPREP_COMPLETE"
 """Environment variable by which a shell asks for completions."""
@@ -189,6 +190,7 @@ _COMMANDS = {
     "bench": bench,
     "verify": verify,
     "diff": diff,
+    "export": export,
     "sample": sample,
     "download": download,
     "fetch": fetch,

@@ -233,6 +233,27 @@ class ReportJson(TypedDict):
     """Mean and deviation; null where no pixels were looked at."""
 
 
+class ExportJson(TypedDict):
+    """A dataset in another layout."""
+
+    path: str
+    """Folder of the export."""
+    layout: Literal["webdataset", "parquet", "folder", "tfod"]
+    """The layout."""
+    was_there: bool
+    """The export was there before: nothing was done."""
+    splits: dict[str, int]
+    """Records by split."""
+    num_new_shards: int
+    """Shards of the dataset that this run has written; others were by an earlier one."""
+    num_files: int
+    """Files of the export."""
+    num_bytes: int
+    """Size of them all."""
+    elapsed_s: float
+    """Wall time of this run."""
+
+
 class DownloadJson(TypedDict):
     """An archive from Kaggle."""
 
@@ -314,6 +335,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "bench": (Benchmark,),
     "verify": (VerifyJson,),
     "diff": (DiffJson,),
+    "export": (ExportJson,),
     "sample": (SampleJson,),
     "download": (DownloadJson,),
     "fetch": (FetchJson,),

@@ -1,0 +1,73 @@
+"""`shardprep export`: a dataset in the layout of another library."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from shardprep.cli import options as o
+from shardprep.cli.streams import console, picked, print_json
+from shardprep.storage.url import local_path
+
+if TYPE_CHECKING:
+    from shardprep.exporter.export import Exported
+
+EPILOG = (
+    "Examples:\n\nshardprep export --to webdataset\n\n"
+    "shardprep export tfrecords/pets --to parquet --out pets_hub\n\n"
+    "shardprep export s3://bucket/sets/pets --to folder"
+)
+
+
+def export(
+    dataset: o.Dataset = None,
+    *,
+    to: Annotated[str, o.value("Layout: webdataset, parquet, folder or tfod.", "LAYOUT")],
+    out: Annotated[
+        Path | None,
+        o.value(
+            "Folder that the export becomes.",
+            "DIR",
+            "exports/NAME-VERSION-LAYOUT",
+            parser=local_path,
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool,
+        o.switch("--overwrite", "Replace another export, once the new one is complete."),
+    ] = False,
+    store_timeout: o.StoreTimeout = None,
+    as_json: o.Json = False,
+) -> None:
+    """Write a dataset in the layout of another library; stored images are copied as they are.
+
+    webdataset: tars of image, class and JSON. parquet: files with a card for Hugging Face. folder:
+    split/class/name.jpg, a table and COCO's JSON. tfod: TFRecords for TensorFlow's object
+    detection. Raw pixels become PNG. An interrupted export goes on where it stopped.
+    """
+    from shardprep.cli.display.progress import ByteProgress
+    from shardprep.cli.resolve import dataset_at
+    from shardprep.exporter.export import export_dataset
+
+    start_s = time.monotonic()
+    found = dataset_at(dataset)
+    with ByteProgress(console(stderr=True)) as progress:
+        done = export_dataset(found, to, out, watcher=progress, overwrite=overwrite)
+    elapsed_s = time.monotonic() - start_s
+    if as_json:
+        from shardprep.cli.results import ExportJson
+
+        print_json(picked(ExportJson, done, elapsed_s=elapsed_s))
+    else:
+        _show(done, elapsed_s)
+
+
+def _show(done: Exported, elapsed_s: float) -> None:
+    from shardprep.cli.display.console import counted, counts_line
+    from shardprep.storage.space import megabytes
+
+    console().notice(str(done.path))
+    files = f"{counted(done.num_files, 'file')}, {megabytes(done.num_bytes)}"
+    how = "is there already" if done.was_there else f"{elapsed_s:,.1f} s"
+    console().notice(f"{counts_line(done.splits)}: {files}, {how}")

@@ -1,0 +1,111 @@
+"""COCO's annotations: objects of images in pixels, classes from 1.
+
+https://cocodataset.org/#format-data. A document is written line by line: memory holds one image.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+from pycocotools import mask as coco
+
+from shardprep.errors import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import BinaryIO
+
+    from shardprep.exporter.samples import Sample
+
+_DIGITS = 4
+"""Decimals of a pixel: less than what the float32 of a dataset leaves open in a large image."""
+
+
+def pixel_boxes(sample: Sample) -> list[list[float]]:
+    """Return the boxes of a sample as COCO has them: left, top, width and height in pixels."""
+    height, width = sample.size
+    boxes = sample.objects.boxes if sample.objects is not None else ()
+    return [
+        [
+            round(one, _DIGITS)
+            for one in (left * width, top * height, (right - left) * width, (bottom - top) * height)
+        ]
+        for top, left, bottom, right in boxes
+    ]
+
+
+def run_lengths(sample: Sample) -> list[dict[str, Any]]:
+    """Return the masks of a sample's objects as COCO's compressed run lengths, [] without masks.
+
+    RecordError where one is no PNG.
+    """
+    found = []
+    for i, mask in enumerate(sample.objects.masks if sample.objects is not None else ()):
+        try:
+            with Image.open(io.BytesIO(mask), formats=("PNG",)) as image:
+                pixels = np.asfortranarray(np.asarray(image) != 0, np.uint8)
+        except Exception as error:  # decoders raise anything
+            what = f"the mask of object {i} cannot be decoded"
+            hint = "run `shardprep verify --decode`"
+            raise RecordError(sample.key, what, hint) from error
+        runs = coco.encode(pixels)
+        found.append({"size": list(runs["size"]), "counts": runs["counts"].decode()})
+    return found
+
+
+def entry(sample: Sample, file_name: str, image_id: int) -> dict[str, Any]:
+    """Return the image of a sample and its annotations, which have no `id` yet."""
+    height, width = sample.size
+    image = {"id": image_id, "file_name": file_name, "width": width, "height": height}
+    if sample.objects is None:
+        return {"image": image, "annotations": []}
+    found = sample.objects
+    annotations: list[dict[str, Any]] = []
+    masks = run_lengths(sample)
+    for i, (box, label) in enumerate(zip(pixel_boxes(sample), found.labels, strict=True)):
+        area = int(coco.area(masks[i])) if masks else box[2] * box[3]
+        annotations.append(
+            {
+                "image_id": image_id,
+                "category_id": label + 1,
+                "bbox": box,
+                "area": area,
+                "iscrowd": found.crowds[i] if found.crowds else 0,
+                "segmentation": masks[i] if masks else [],
+            }
+        )
+    return {"image": image, "annotations": annotations}
+
+
+def write_document(
+    file: BinaryIO, lines: Iterable[bytes], again: Iterable[bytes], classes: Sequence[str]
+) -> None:
+    """Write the document of one split.
+
+    Args:
+        file: receives it.
+        lines: the JSON of each image's `entry`.
+        again: the same lines once more.
+        classes: class names of the objects.
+
+    """
+    categories = [{"id": i + 1, "name": name} for i, name in enumerate(classes)]
+    file.write(b'{"categories": ' + _json(categories) + b',\n"images": [')
+    for i, line in enumerate(lines):
+        image = _json(json.loads(line)["image"])
+        file.write((b",\n" if i else b"\n") + image)
+    file.write(b'],\n"annotations": [')
+    number = 0
+    for line in again:
+        for one in json.loads(line)["annotations"]:
+            number += 1
+            file.write((b",\n" if number > 1 else b"\n") + _json({"id": number, **one}))
+    file.write(b"]}\n")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()

@@ -1,0 +1,82 @@
+"""File names of keys: safe on any file system, readable where they can be, never equal for two.
+
+A name is the last part of a key without its suffix. Where two of one split would be equal, all are
+the whole key; of those that still are, each ends in `~` and a hash of its key. No other name has a
+`~`, so none can be made to look like another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections import Counter
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_UNSAFE = re.compile(r"[^\w+=@,.-]|^[.-]")
+"""Characters that become `_`: a slash, blanks, what a shell or Windows reads, a leading dot."""
+_MOST_BYTES = 120
+"""Length of a readable name; file systems take 255 bytes, of which endings need some."""
+_HASH_DIGITS = 32
+
+
+def file_names(keys: Sequence[str], scopes: Sequence[str], *, dots: bool = True) -> list[str]:
+    """Return a name without suffix for each key; those of one scope differ, in upper case as well.
+
+    Args:
+        keys: paths of images in their source.
+        scopes: the folder or archive that each name is for.
+        dots: keep dots inside of names; WebDataset would take what follows one for a suffix.
+
+    """
+    stems = [_without_suffix(key) for key in keys]
+    found = [_readable(PurePosixPath(stem).name, dots=dots) for stem in stems]
+    if not _repeated(found, scopes) and not any(_is_long(name) for name in found):
+        return found
+    found = [_readable("__".join(PurePosixPath(stem).parts), dots=dots) for stem in stems]
+    return _distinct(found, keys, scopes)
+
+
+def folder_names(texts: Sequence[str]) -> list[str]:
+    """Return a name for each of different texts, such as class names; they differ."""
+    return _distinct([_readable(text, dots=True) for text in texts], texts, [""] * len(texts))
+
+
+def _without_suffix(key: str) -> str:
+    suffix = PurePosixPath(key).suffix
+    return key.removesuffix(suffix) if suffix else key
+
+
+def _readable(text: str, *, dots: bool) -> str:
+    name = _UNSAFE.sub("_", unicodedata.normalize("NFC", text)) or "_"
+    return name if dots else name.replace(".", "_")
+
+
+def _is_long(name: str) -> bool:
+    return len(name.encode()) > _MOST_BYTES
+
+
+def _repeated(names: Iterable[str], scopes: Sequence[str]) -> set[int]:
+    """Return hashes of the names that stand twice in a scope, be it in upper and lower case."""
+    counts = Counter(
+        hash((scope, name.casefold())) for name, scope in zip(names, scopes, strict=True)
+    )
+    return {one for one, count in counts.items() if count > 1}
+
+
+def _distinct(names: Sequence[str], texts: Sequence[str], scopes: Sequence[str]) -> list[str]:
+    """Return names with a hash of their text where they stand twice, or are too long."""
+    repeated = _repeated(names, scopes)
+    found = []
+    for name, text, scope in zip(names, texts, scopes, strict=True):
+        if hash((scope, name.casefold())) in repeated or _is_long(name):
+            digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+            short = name.encode()[:_MOST_BYTES].decode(errors="ignore")
+            found.append(f"{short}~{digest[:_HASH_DIGITS]}")
+        else:
+            found.append(name)
+    return found

@@ -1,0 +1,277 @@
+"""The records of a shard as samples, in their order; every checksum is compared on the way.
+
+A damaged record ends an export, and the error names all of its shard: what others train on would
+silently lack it.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from shardprep.dataset.example_layout import Layout
+from shardprep.dataset.index import check_shard, way_out
+from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.schema import (
+    BOX,
+    BOX_LABEL,
+    CROWD,
+    HEIGHT,
+    IMAGE,
+    LABEL,
+    LABELS,
+    MASK,
+    OBJECT_MASK,
+    PROVIDED,
+    TARGET,
+    WIDTH,
+)
+from shardprep.dataset.tfrecord import unframe
+from shardprep.errors import DatasetError, RecordError, some_of
+from shardprep.storage import objects
+from shardprep.storage.regular_file import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from shardprep.dataset.manifest import Shard
+    from shardprep.dataset.schema import Schema
+
+Target = int | tuple[int, ...] | float | str | None
+_BLOCK_BYTES = 1 << 20
+_PRESENT = "/present"
+_PNG = b"\x89PNG"
+_JPEG = b"\xff\xd8\xff"
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The objects of an image: lists of equal length, in their order."""
+
+    boxes: Sequence[tuple[float, float, float, float]] = ()
+    """ymin, xmin, ymax, xmax; 0 to 1, of the stored image."""
+    labels: Sequence[int] = ()
+    crowds: Sequence[int] = ()
+    """0 or 1; () where the dataset does not say it."""
+    masks: Sequence[bytes] = ()
+    """PNG of 0 and 1, as large as the image; () where the dataset has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One record, ready to be written somewhere else."""
+
+    key: str
+    name: str
+    """File name without suffix, which no other of the split has."""
+    image: bytes
+    """File of JPEG or PNG: as it is stored, or PNG of raw pixels."""
+    encoding: Literal["jpeg", "png"]
+    size: tuple[int, int]
+    """Height and width in pixels."""
+    target: Target
+    """Class index (−1: none), class indices, number (None: none) or text; None without a target."""
+    objects: Objects | None
+    mask: bytes | None
+    """Grey PNG of classes."""
+    columns: Mapping[str, int | float | str | None] = field(default_factory=dict)
+    """Columns of the label table by name; None where the cell was empty, but "" of a text."""
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of the image's file."""
+        return "jpg" if self.encoding == "jpeg" else "png"
+
+
+def table_columns(schema: Schema) -> dict[str, str]:
+    """Return the dtypes of the columns of the label table that a dataset carries, by name."""
+    named = {name: dtype for name, dtype in schema.dtypes.items() if name not in PROVIDED}
+    return {
+        name: dtype
+        for name, dtype in named.items()
+        if not (name.endswith(_PRESENT) and name.removesuffix(_PRESENT) in named)
+    }
+
+
+def read_samples(
+    found: Path | RemoteDataset,
+    shard: Shard,
+    rows: pa.Table,
+    schema: Schema,
+    moved: Callable[[int], None],
+) -> Iterator[Sample]:
+    """Yield the records of a shard; memory holds one, and a block of the file.
+
+    Args:
+        found: the dataset.
+        shard: the shard.
+        rows: `key`, `name`, `offset` and `length` of its records, in their order.
+        schema: the dataset's.
+        moved: called with each number of bytes read.
+
+    Raises:
+        DatasetError: the shard is missing, of another size, or not what the rows say.
+        RecordError: records are damaged; raised behind the last of the shard.
+
+    """
+    where, hint = f"{found}/{shard.name}", f"run `shardprep verify {found}`"
+    lengths = [length or 0 for length in rows["length"].to_pylist()]
+    offsets = [0, *itertools.accumulate(lengths)]
+    is_chain = offsets == [*rows["offset"].to_pylist(), shard.num_bytes]
+    if len(rows) != shard.num_records or not is_chain or min(lengths, default=1) <= 0:
+        raise DatasetError(where, "has other records than items.parquet says", hint)
+    parse = _parser(schema)
+    damaged: list[str] = []
+    first: RecordError | None = None
+    places = zip(rows["key"].to_pylist(), rows["name"].to_pylist(), offsets, strict=False)
+    frames = _cut(_blocks(found, shard), lengths)
+    for number, (framed, (key, name, offset)) in enumerate(zip(frames, places, strict=True)):
+        moved(len(framed))
+        try:
+            sample = parse(unframe(framed, "", offset), key, name)
+        except RecordError as error:
+            damaged.append(f"{number} ({key})")
+            first = first or error
+            continue
+        if first is None:
+            yield sample
+    if first is not None:
+        noun = "record" if len(damaged) == 1 else "records"
+        raise RecordError(where, f"{noun} {some_of(damaged)} damaged: {first.what}", hint)
+
+
+def _blocks(found: Path | RemoteDataset, shard: Shard) -> Iterator[bytes]:
+    """Yield the bytes of a shard, which is of the manifest's size."""
+    if isinstance(found, RemoteDataset):
+        there = found.shard(shard)
+        yield from objects.read_whole(there.url, there.etag)
+        return
+    check_shard(found, shard)
+    try:
+        with open_regular(found / shard.name) as file:
+            while block := file.read(_BLOCK_BYTES):
+                yield block
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        raise DatasetError(f"{found}/{shard.name}", what, way_out(found)) from error
+
+
+def _cut(blocks: Iterator[bytes], lengths: Sequence[int]) -> Iterator[bytes]:
+    """Yield the bytes of each frame, fewer where the file has ended."""
+    buffer = bytearray()
+    for length in lengths:
+        while len(buffer) < length and (block := next(blocks, b"")):
+            buffer += block
+        yield bytes(buffer[:length])
+        del buffer[:length]
+
+
+def _parser(schema: Schema) -> Callable[[bytes, str, str], Sample]:
+    layout = Layout(schema.dtypes, schema.dtypes)
+
+    def parse(payload: bytes, key: str, name: str) -> Sample:
+        """Return the sample of a payload; RecordError where it is not of the schema."""
+        values: dict[str, Any] = dict(layout.decode(payload))
+        try:
+            image, encoding, size = _image(values, schema)
+            return Sample(
+                key,
+                name,
+                image,
+                encoding,
+                size,
+                _target(values, schema),
+                _objects(values, schema),
+                values[MASK][0] if MASK in schema.features else None,
+                _columns(values, schema),
+            )
+        except (LookupError, ValueError, TypeError, OSError) as error:
+            what = " ".join(str(error).split())[:200] or type(error).__name__
+            raise RecordError("", f"is not what the schema says ({what})") from error
+
+    return parse
+
+
+def _image(
+    values: dict[str, Any], schema: Schema
+) -> tuple[bytes, Literal["jpeg", "png"], tuple[int, int]]:
+    data: bytes = values[IMAGE][0]
+    size = schema.image_size
+    if size is None and HEIGHT in values and WIDTH in values:
+        size = values[HEIGHT][0], values[WIDTH][0]
+    if schema.image.encoding == "raw":
+        if size is None:
+            raise ValueError("raw pixels without a height and width")
+        return _png_of(np.frombuffer(data, np.uint8).reshape(*size, 3)), "png", size
+    if not data.startswith((_PNG, _JPEG)):
+        raise ValueError("its image is neither JPEG nor PNG")
+    if size is None:
+        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
+            size = image.height, image.width
+    return data, "png" if data.startswith(_PNG) else "jpeg", size
+
+
+def _png_of(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+def _target(values: dict[str, Any], schema: Schema) -> Target:
+    if schema.target is None:
+        return None
+    found = values[schema.target]
+    if schema.target == LABELS:
+        return tuple(_known(one, len(schema.labels)) for one in found)
+    if schema.target == LABEL:
+        return -1 if found[0] == -1 else _known(found[0], len(schema.labels))
+    if schema.target == TARGET:
+        return None if math.isnan(found[0]) else float(found[0])
+    return str(found[0].decode())
+
+
+def _known(label: int, num_classes: int) -> int:
+    if not 0 <= label < num_classes:
+        raise ValueError(f"label {label} is no class, there are {num_classes:,}")
+    return label
+
+
+def _objects(values: dict[str, Any], schema: Schema) -> Objects | None:
+    if BOX not in schema.features:
+        return None
+    flat, labels = values[BOX], values[BOX_LABEL]
+    boxes = [(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]) for i in range(0, len(flat), 4)]
+    if not all(map(math.isfinite, flat)):
+        raise ValueError("a box of it has no place")
+    num_classes = len(schema.features[BOX_LABEL].labels)
+    lists = [boxes, *(values[n] for n in (BOX_LABEL, CROWD, OBJECT_MASK) if n in schema.features)]
+    if any(len(one) != len(labels) for one in lists):
+        raise ValueError("its objects have lists of different lengths")
+    return Objects(
+        boxes,
+        [_known(one, num_classes) for one in labels],
+        values[CROWD] if CROWD in schema.features else (),
+        values[OBJECT_MASK] if OBJECT_MASK in schema.features else (),
+    )
+
+
+def _columns(values: dict[str, Any], schema: Schema) -> dict[str, int | float | str | None]:
+    found: dict[str, int | float | str | None] = {}
+    for name, dtype in table_columns(schema).items():
+        value = values[name][0]
+        if dtype == "bytes":
+            found[name] = value.decode()
+        elif dtype == "int64":
+            found[name] = value if values.get(name + _PRESENT, (1,))[0] else None
+        else:
+            found[name] = None if math.isnan(value) else value
+    return found

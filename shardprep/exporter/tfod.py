@@ -1,0 +1,130 @@
+"""TFRecords with the keys of TensorFlow's Object Detection API and model garden.
+
+https://github.com/tensorflow/models/blob/master/research/object_detection/core/standard_fields.py
+and official/vision/data/tfrecord_lib.py: corners in four lists, classes from 1, names in
+`label_map.pbtxt`. Keys without a word of theirs keep their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from shardprep.dataset import example, grammar, tfrecord
+from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK
+from shardprep.exporter.layout import Layout
+from shardprep.storage.atomic_file import DurableFile, write_durably
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from shardprep.dataset.schema import Schema
+    from shardprep.exporter.layout import Export, Place
+    from shardprep.exporter.samples import Sample
+
+LABEL_MAP = "label_map.pbtxt"
+_IMAGE_LABEL_MAP = "image_label_map.pbtxt"
+_MASK_LABEL_MAP = "mask_label_map.pbtxt"
+_CORNERS = ("ymin", "xmin", "ymax", "xmax")
+_BOX, _OF_IMAGE, _OF_OBJECT = "image/object/bbox", "image/class", "image/object/class"
+_DTYPES = {
+    **{f"{_BOX}/{corner}": "float32" for corner in _CORNERS},
+    f"{_OF_IMAGE}/label": "int64",
+    f"{_OF_IMAGE}/text": "bytes",
+    f"{_OF_OBJECT}/label": "int64",
+    f"{_OF_OBJECT}/text": "bytes",
+    "image/object/is_crowd": "int64",
+    "image/object/mask": "bytes",
+    "target": "float32",
+}
+"""dtype of the lists that may be empty."""
+
+
+def shard_name(export: Export, place: Place) -> str:
+    """Return the name of a shard, as in the dataset."""
+    return grammar.shard_name(export.manifest.name, place.split, place.index, place.count)
+
+
+def write_records(export: Export, place: Place, samples: Iterable[Sample]) -> None:
+    """Write the records of a shard."""
+    dtypes = {**_DTYPES, **export.schema.dtypes}
+    with DurableFile(export.work / shard_name(export, place)) as file:
+        for sample in samples:
+            values = _values(sample, export.schema)
+            file.write(tfrecord.frame(example.encode(values, dtypes)))
+        file.commit()
+
+
+def _values(sample: Sample, schema: Schema) -> dict[str, Any]:
+    key = sample.key.encode()
+    height, width = sample.size
+    values: dict[str, Any] = {
+        "image/encoded": [sample.image],
+        "image/format": [sample.encoding.encode()],
+        "image/filename": [key],
+        "image/source_id": [key],
+        "image/key/sha256": [hashlib.sha256(sample.image).hexdigest().encode()],
+        "image/height": [height],
+        "image/width": [width],
+    }
+    target = sample.target
+    if schema.target in (LABEL, LABELS):
+        found = target if isinstance(target, tuple) else (target,)
+        labels = [one for one in found if isinstance(one, int) and one >= 0]
+        values |= _named(_OF_IMAGE, labels, schema.labels)
+    elif schema.target is not None:
+        value = target.encode() if isinstance(target, str) else target
+        values[schema.target] = [] if value is None else [value]
+    if sample.objects is not None:
+        found_objects = sample.objects
+        for i, corner in enumerate(_CORNERS):
+            values[f"{_BOX}/{corner}"] = [box[i] for box in found_objects.boxes]
+        values |= _named(_OF_OBJECT, found_objects.labels, schema.features[BOX_LABEL].labels)
+        values["image/object/is_crowd"] = found_objects.crowds or [0] * len(found_objects.labels)
+        if "objects/mask" in schema.features:
+            values["image/object/mask"] = found_objects.masks
+    if sample.mask is not None:
+        values["image/segmentation/class/encoded"] = [sample.mask]
+        values["image/segmentation/class/format"] = [b"png"]
+    for name, cell in sample.columns.items():
+        plain = cell.encode() if isinstance(cell, str) else cell
+        values.setdefault(name, [] if plain is None else [plain])
+    return values
+
+
+def _named(prefix: str, labels: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
+    return {
+        f"{prefix}/label": [one + 1 for one in labels],
+        f"{prefix}/text": [names[one].encode() for one in labels],
+    }
+
+
+def write_label_maps(export: Export, _: Mapping[str, list[Place]]) -> None:
+    """Write the class names: of objects as `label_map.pbtxt`, else those of images.
+
+    Where there are objects, those of images have a file of their own; so have those of masks, which
+    count from 0 as their pixels do.
+    """
+    schema = export.schema
+    objects = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
+    maps = {LABEL_MAP: (objects or schema.labels, 1)}
+    if objects and schema.labels:
+        maps[_IMAGE_LABEL_MAP] = (schema.labels, 1)
+    if MASK in schema.features:
+        maps[_MASK_LABEL_MAP] = (schema.features[MASK].labels, 0)
+    for file, (names, first) in maps.items():
+        if names:
+            items = (_item(number, name) for number, name in enumerate(names, first))
+            write_durably(export.work / file, "".join(items).encode())
+
+
+def _item(number: int, name: str) -> str:
+    """Return an item of a label map; what is no plain character is an octal escape."""
+    plain = "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b"'\"\\" else f"\\{byte:03o}"
+        for byte in name.encode()
+    )
+    return f"item {{\n  id: {number}\n  name: '{plain}'\n}}\n"
+
+
+TFOD = Layout(write_records, shard_name, write_label_maps, record_bytes=512)
