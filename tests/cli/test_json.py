@@ -17,6 +17,7 @@ from shardprep.cli.results import (
     RESULTS,
     BuildJson,
     ErrorJson,
+    ExportJson,
     PartJson,
     PlanJson,
     ReportJson,
@@ -83,6 +84,9 @@ def test_results_have_every_key_of_their_types_and_no_other(
     before = said(VerifyJson, "verify", code=3)["problems"]
     assert before
     assert said(VerifyJson, "verify", "--repair")["repaired"] == before
+    exported = said(ExportJson, "export", "--to", "webdataset")
+    assert (exported["splits"], exported["num_new_shards"]) == ({"train": 20}, 2)
+    assert said(ExportJson, "export", "--to", "webdataset")["was_there"]
     said(SampleJson, "sample", "demo")
 
 
@@ -109,6 +113,7 @@ FAILURES: dict[str, tuple[tuple[str, ...], int]] = {
     "bench": (("bench", "nowhere"), 1),
     "verify": (("verify", "nowhere"), 1),
     "diff": (("diff", "nowhere", "nowhere"), 1),
+    "export": (("export", "nowhere", "--to", "folder"), 1),
     "sample": (("sample", "pets.zip"), 1),
     "download": (("download", "a/b/c/d/e"), 2),
     "fetch": (("fetch", "nowhere"), 2),

@@ -6,12 +6,12 @@ import os
 
 
 def skip_fsync() -> None:
-    """Let `os.fsync` do nothing: only a power cut could show what it does, and none is tried.
+    """Let `os.fsync` and `os.sync` do nothing: only a power cut could show what they do.
 
-    A build calls it 27 times, and waits each time.
+    None is tried. A build calls the first 27 times, and waits each time.
     """
 
-    def nothing(fd: object) -> None:
+    def nothing(fd: object = None) -> None:
         del fd
 
-    os.fsync = nothing
+    os.fsync = os.sync = nothing

@@ -1,0 +1,196 @@
+"""An export is complete or absent: it goes on where it stopped, and nothing is lost for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.dataset.index import read_index
+from shardprep.dataset.locate import locate
+from shardprep.dataset.manifest import load_manifest
+from shardprep.dataset.schema import ANNOTATIONS
+from shardprep.errors import BuildError, DatasetError, RecordError
+from shardprep.exporter.export import LAYOUTS, export_dataset
+from tests.support.annotated import annotated
+from tests.support.builders import Told, animals, build, tree, write, write_folder, zip_bytes
+from tests.support.command import error_of, run
+from tests.support.damage import flipped
+from tests.support.ending import StoppedError
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.object_store import Bucket
+
+
+@pytest.fixture(name="marked", scope="module")
+def _marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of two splits with boxes and masks; nobody may change it."""
+    return annotated(tmp_path_factory.mktemp("marked"), *ANNOTATIONS)
+
+
+@pytest.fixture(name="pets")
+def _pets(tmp_path: Path) -> Path:
+    source = write_folder(tmp_path / "source", animals(24))
+    return build(source, tmp_path / "sets", name="pets", shards=2, size="24x24").path
+
+
+class StopBehind(Told):
+    """A watcher that ends an export behind so many records."""
+
+    def __init__(self, num_records: int) -> None:
+        super().__init__()
+        self.left = num_records
+
+    def progress(self, num_bytes: int) -> None:
+        super().progress(num_bytes)
+        self.left -= 1
+        if self.left == 0:
+            raise StoppedError
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_export_that_was_interrupted_goes_on_behind_its_last_whole_shard(
+    tmp_path: Path, pets: Path, layout: str
+) -> None:
+    whole = export_dataset(pets, layout, tmp_path / "whole", watcher=Told())
+    assert whole.num_new_shards == len(load_manifest(pets).shards)
+    out = tmp_path / "out"
+    with pytest.raises(StoppedError):
+        export_dataset(pets, layout, out, watcher=StopBehind(20))
+    assert not out.exists()
+    again = Told()
+    done = export_dataset(pets, layout, out, watcher=again)
+    assert done.num_new_shards == whole.num_new_shards - 1
+    assert again.done[-1] == again.total
+    assert again.total is not None
+    assert again.total < load_manifest(pets).totals.num_bytes
+    assert tree(out) == tree(tmp_path / "whole")
+    assert [path.name for path in tmp_path.iterdir() if ".incomplete" in path.name] == []
+    assert done.num_bytes == sum(map(len, tree(out).values()))
+
+
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.thorough)])
+def test_killed_before_any_change_of_the_disk_it_is_complete_or_absent(
+    tmp_path: Path, marked: Path, step: int
+) -> None:
+    """And ends with the same bytes, run again; so does one that takes the place of another."""
+    command = [sys.executable, "-m", "tests.support.faulty_export"]
+    command += [str(marked), str(tmp_path), str(step)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    tried = json.loads(done.stdout)
+    assert tried.keys() == LAYOUTS.keys()
+    assert min(tried.values()) >= 40 / step
+
+
+def test_a_second_run_does_nothing(tmp_path: Path, pets: Path) -> None:
+    out = tmp_path / "out"
+    export_dataset(pets, "folder", out, watcher=Told())
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    done = export_dataset(pets, "folder", out, watcher=Told())
+    assert done.was_there
+    assert done.splits == {name: s.num_records for name, s in load_manifest(pets).splits.items()}
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_another_export_is_replaced_only_where_that_is_asked_for(
+    tmp_path: Path, pets: Path
+) -> None:
+    out = tmp_path / "out"
+    export_dataset(pets, "folder", out, watcher=Told())
+    before = tree(out)
+    with pytest.raises(BuildError, match=r"another export; .* or add --overwrite"):
+        export_dataset(pets, "tfod", out, watcher=Told())
+    with pytest.raises(StoppedError):
+        export_dataset(pets, "tfod", out, watcher=StopBehind(20), overwrite=True)
+    assert tree(out) == before, "it stays until the new one is complete"
+    export_dataset(pets, "tfod", out, watcher=Told(), overwrite=True)
+    export_dataset(pets, "tfod", tmp_path / "fresh", watcher=Told())
+    assert tree(out) == tree(tmp_path / "fresh")
+
+
+def test_what_is_no_export_is_never_replaced(tmp_path: Path, pets: Path) -> None:
+    for place in (pets, pets.parent, write(tmp_path / "file", b"x")):
+        before = tree(tmp_path)
+        with pytest.raises(BuildError, match="is no export"):
+            export_dataset(pets, "folder", place, watcher=Told(), overwrite=True)
+        assert tree(tmp_path) == before
+    write(tmp_path / "out.incomplete" / "mine.txt", b"x")
+    with pytest.raises(BuildError, match=r"out\.incomplete: .* is no export"):
+        export_dataset(pets, "folder", tmp_path / "out", watcher=Told(), overwrite=True)
+    assert (tmp_path / "out.incomplete" / "mine.txt").exists()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_damaged_records_end_it_and_are_named(tmp_path: Path, pets: Path, layout: str) -> None:
+    manifest = load_manifest(pets)
+    shard = next(iter(manifest.shards.values()))
+    frames = read_index(pets, shard)
+    path = pets / shard.name
+    data = path.read_bytes()
+    for number in (2, 5):
+        data = flipped(data, 8 * (frames[number, 0].item() + 100))
+    path.write_bytes(data)
+    with pytest.raises(RecordError) as found:
+        export_dataset(pets, layout, tmp_path / "out", watcher=Told())
+    said = str(found.value)
+    assert said.startswith(f"{path}: records 2 (train/")
+    assert "), 5 (train/" in said
+    assert said.endswith(f"run `shardprep verify {pets}`")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shard_that_is_cut_or_gone_is_named(tmp_path: Path, pets: Path) -> None:
+    path = next(pets.glob("*.tfrecord*"))
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(DatasetError, match=f"^{path}: has .* the manifest says"):
+        export_dataset(pets, "webdataset", tmp_path / "out", watcher=Told())
+    path.unlink()
+    with pytest.raises(DatasetError, match=f"^{path}: is missing"):
+        export_dataset(pets, "webdataset", tmp_path / "out", watcher=Told())
+
+
+def test_space_is_looked_for_before_anything_is_written(
+    tmp_path: Path, pets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(BuildError, match=r"kB are needed .*; free some space"):
+        export_dataset(pets, "folder", tmp_path / "out", watcher=Told())
+    assert not [name for name in tree(tmp_path / "out.incomplete") if name.endswith(".jpg")]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_dataset_in_object_storage_gives_the_same_export(
+    bucket: Bucket, tmp_path: Path, pets: Path, layout: str
+) -> None:
+    for name, data in tree(pets).items():
+        bucket.put(f"sets/pets/1.0.0/{name}", data)
+    export_dataset(pets, layout, tmp_path / "here", watcher=Told())
+    export_dataset(locate(f"{bucket.url}/sets"), layout, tmp_path / "there", watcher=Told())
+    assert tree(tmp_path / "there") == tree(tmp_path / "here")
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    write(tmp_path / "pets.zip", zip_bytes(animals(8)))
+    assert run("build", "pets.zip", "--size", "16x16", cwd=tmp_path).returncode == 0
+    assert "'mds' is not one of webdataset" in error_of(
+        run("export", "--to", "mds", cwd=tmp_path), 2
+    )
+    assert "missing option '--to'" in error_of(run("export", cwd=tmp_path), 2)
+    there = ("export", "--to", "folder", "--out", "s3://bucket/x")
+    assert "s3://bucket/x: is an address" in error_of(run(*there, cwd=tmp_path), 2)
+    done = run("export", "--to", "folder", cwd=tmp_path)
+    assert done.stdout.splitlines()[0] == "exports/pets-1.0.0-folder"
+    assert "is there already" in run("export", "--to", "folder", cwd=tmp_path).stdout
+    (tmp_path / "exports/pets-1.0.0-tfod").mkdir()
+    assert run("export", "--to", "tfod", cwd=tmp_path).returncode == 0, "an empty folder is free"
+    dots = run("export", "--to", "folder", "--out", ".", cwd=tmp_path)
+    assert "is no export" in error_of(dots, 1)

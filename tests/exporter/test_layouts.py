@@ -1,0 +1,397 @@
+"""Each layout, opened by the library that it is for: the same pixels, labels and objects."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import yaml  # type: ignore[import-untyped]
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from shardprep.dataset.locate import locate
+from shardprep.dataset.schema import ANNOTATIONS
+from shardprep.exporter import webdataset
+from shardprep.exporter.export import LAYOUTS, export_dataset
+from tests.support.annotated import CLASSES, MARKED, MASK_CLASSES, annotated
+from tests.support.builders import Told, build, jpeg, png, write_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+PETS = {
+    "in/cat/a.b.jpg": jpeg(seed=1),
+    "in/cat/A.b.jpg": jpeg(seed=2),
+    "in/cat/c.png": png(seed=3),
+    "in/dog/ü x.jpg": jpeg(seed=4, height=40),
+    "in/dog/-rf.jpg": jpeg(seed=5),
+    "in/dog/.d.e.jpg": jpeg(seed=6),
+}
+"""Key → stored bytes; one like an option, a hidden one, two equal but for their case."""
+CELLS = {key: (i or None, "" if i % 2 else f"w{i},\n.") for i, key in enumerate(PETS)}
+"""Key → age (None: empty) and note."""
+CLASS_NAMES = ["cat", "dog"]
+
+
+def exported(dataset: Path, out: Path) -> dict[str, Path]:
+    """Return the folder of each layout."""
+    return {
+        layout: export_dataset(dataset, layout, out / layout, watcher=Told()).path
+        for layout in LAYOUTS
+    }
+
+
+@pytest.fixture(name="pets", scope="module")
+def _pets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The exports of a set with classes and columns, whose images are those of the source."""
+    folder = tmp_path_factory.mktemp("pets")
+    table = io.StringIO()
+    rows = csv.writer(table)
+    rows.writerow(("id", "label", "key", "note"))
+    for key, (age, note) in CELLS.items():
+        rows.writerow((key, key.split("/")[1], age, note))
+    source = write_folder(folder / "source", {**PETS, "t.csv": table.getvalue().encode()})
+    keys: dict[str, Any] = {
+        "labels": "csv:t.csv:id:label",
+        "columns": "key,note",
+        "format": "keep",
+        "size": "none",
+    }
+    split = "train=0.7,test=0.3"
+    made = build(source, folder / "sets", name="pets", shards=2, split=split, **keys)
+    return exported(made.path, folder)
+
+
+@pytest.fixture(name="marked", scope="module")
+def _marked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The exports of a set with every kind of annotation."""
+    folder = tmp_path_factory.mktemp("marked")
+    return exported(annotated(folder, *ANNOTATIONS), folder)
+
+
+def class_of(key: str) -> str:
+    return key.split("/")[1]
+
+
+def pixels_of(data: bytes) -> Any:
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+def coco_boxes(key: str) -> list[list[int]]:
+    return [[x0, y0, x1 - x0, y1 - y0] for y0, x0, y1, x1 in MARKED[key].rectangles]
+
+
+def near(found: Any, expected: Any) -> bool:
+    return np.allclose(np.reshape(found, -1), np.reshape(expected, -1), atol=1e-3)
+
+
+# --- WebDataset ---------------------------------------------------------------------------------
+
+
+def samples(folder: Path, split: str) -> Iterable[dict[str, Any]]:
+    import webdataset as wds
+
+    tars = [str(path) for path in sorted(folder.glob(f"*-{split}-*.tar"))]
+    assert tars
+    return wds.WebDataset(tars, shardshuffle=False, empty_check=False).decode("rgb8")  # type: ignore[no-any-return]
+
+
+def test_webdataset_has_images_classes_and_columns(pets: dict[str, Path]) -> None:
+    found = [one for split in ("train", "test") for one in samples(pets["webdataset"], split)]
+    assert sorted(one["json"]["key"] for one in found) == sorted(PETS)
+    for one in found:
+        facts = one["json"]
+        key = facts["key"]
+        image = one["png" if key.endswith(".png") else "jpg"]
+        assert np.array_equal(image, pixels_of(PETS[key]))
+        assert one["cls"] == facts["label"] == CLASS_NAMES.index(class_of(key))
+        assert facts["class"] == class_of(key)
+        assert (facts["height"], facts["width"]) == image.shape[:2]
+        age, note = CELLS[key]
+        assert facts["columns"] == {"key": age, "note": note}
+
+
+def test_webdataset_has_objects_and_masks(marked: dict[str, Path]) -> None:
+    from pycocotools import mask as coco
+
+    found = [one for split in ("train", "test") for one in samples(marked["webdataset"], split)]
+    assert {one["json"]["key"] for one in found} == MARKED.keys()
+    for one in found:
+        truth, objects = MARKED[one["json"]["key"]], one["json"]["objects"]
+        assert np.array_equal(one["png"], pixels_of(truth.image()))
+        assert np.array_equal(one["segmentation_mask.png"][..., 0], truth.classes())
+        assert objects["label"] == list(truth.labels)
+        assert near(objects["bbox"], truth.boxes)
+        masks = [coco.decode(mask) for mask in objects.get("segmentation", ())]
+        assert np.array_equal(masks, truth.masks())
+
+
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=120),
+    st.one_of(st.integers(0, 1 << 20), st.integers(8**11 - 2, 8**11 + 2)),
+)
+def test_headers_of_tars_are_those_of_tarfile(name: str, num_bytes: int) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = num_bytes
+    expected = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+    assert webdataset._header(name, num_bytes) == expected
+
+
+# --- Parquet ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="load", scope="module")
+def _load(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return `datasets.load_dataset`, which asks no server and keeps its cache here."""
+    os.environ.update(
+        HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1"
+    )
+    os.environ["HF_HOME"] = str(tmp_path_factory.mktemp("home"))
+    datasets = pytest.importorskip("datasets")
+    cache = str(tmp_path_factory.mktemp("cache"))
+    return lambda *arguments, **more: datasets.load_dataset(*arguments, cache_dir=cache, **more)
+
+
+def test_datasets_opens_the_folder_by_its_card(pets: dict[str, Path], load: Any) -> None:
+    found = load(str(pets["parquet"]))
+    assert {name: len(split) for name, split in found.items()} == splits_of(pets["parquet"])
+    assert found["train"].features["label"].names == CLASS_NAMES
+    rows = [row for split in found.values() for row in split]
+    assert sorted(row["key"] for row in rows) == sorted(PETS)
+    for row in rows:
+        assert np.array_equal(np.asarray(row["image"]), pixels_of(PETS[row["key"]]))
+        assert row["label"] == CLASS_NAMES.index(class_of(row["key"]))
+        assert (row["height"], row["width"]) == np.asarray(row["image"]).shape[:2]
+        assert (row["column/key"], row["note"]) == CELLS[row["key"]]
+
+
+def test_datasets_has_objects_and_masks(marked: dict[str, Path], load: Any) -> None:
+    """By the files alone as well: what they hold stands in their own metadata."""
+    data = {name: str(marked["parquet"] / f"data/{name}-*") for name in ("train", "test")}
+    found = load("parquet", data_files=data)
+    features = found["train"].features
+    assert features["objects"]["category"].feature.names == list(CLASSES)
+    rows = [row for split in found.values() for row in split]
+    assert {row["key"] for row in rows} == MARKED.keys()
+    for row in rows:
+        truth, objects = MARKED[row["key"]], row["objects"]
+        assert np.array_equal(np.asarray(row["image"]), pixels_of(truth.image()))
+        assert np.array_equal(np.asarray(row["segmentation_mask"]), truth.classes())
+        assert objects["category"] == objects["is_crowd"] == list(truth.labels)
+        assert near(objects["bbox"], coco_boxes(row["key"]))
+        assert np.array_equal([np.asarray(mask) for mask in objects["mask"]], truth.masks())
+
+
+@pytest.mark.parametrize("name", ["pets", "marked"])
+def test_the_card_says_what_the_files_hold(name: str, request: pytest.FixtureRequest) -> None:
+    """Features as `datasets` itself reads them there and in the files; no licence is made up."""
+    datasets = pytest.importorskip("datasets")
+    folder = request.getfixturevalue(name)["parquet"]
+    text = (folder / "README.md").read_text()
+    facts = yaml.safe_load(text.split("---\n")[1])
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(next((folder / "data").glob("*.parquet")))
+    said = datasets.Features._from_yaml_list(facts["dataset_info"]["features"])
+    assert said == datasets.Features.from_arrow_schema(schema)
+    splits = {one["name"]: one["num_examples"] for one in facts["dataset_info"]["splits"]}
+    assert splits == splits_of(folder)
+    assert "license" not in facts
+    assert "# license:" in text
+
+
+def splits_of(folder: Path) -> dict[str, int]:
+    found: dict[str, int] = json.loads((folder / "export.json").read_text())["splits"]
+    return found
+
+
+# --- folder -------------------------------------------------------------------------------------
+
+
+def test_folder_has_the_files_of_the_source_and_a_table(pets: dict[str, Path]) -> None:
+    folder = pets["folder"]
+    with (folder / "labels.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(row["key"] for row in rows) == sorted(PETS)
+    for row in rows:
+        key = row["key"]
+        assert (folder / row["file_name"]).read_bytes() == PETS[key]
+        split, name, _ = row["file_name"].split("/")
+        assert (split, name) == (row["split"], class_of(key))
+        assert (row["class"], int(row["label"])) == (name, CLASS_NAMES.index(name))
+        age, note = CELLS[key]
+        assert (row["column/key"], row["note"]) == ("" if age is None else str(age), note)
+    images = {p.relative_to(folder).as_posix() for p in folder.glob("*/*/*")}
+    assert images == {row["file_name"] for row in rows}
+    assert {p.name for p in folder.iterdir()} == {"train", "test", "labels.csv", "export.json"}
+
+
+def test_coco_s_own_tools_open_the_objects(marked: dict[str, Path]) -> None:
+    from pycocotools.coco import COCO
+
+    folder, seen = marked["folder"], set()
+    for split in ("train", "test"):
+        coco = COCO(str(folder / f"{split}.coco.json"))
+        assert [one["name"] for one in coco.loadCats(coco.getCatIds())] == list(CLASSES)
+        for image in coco.loadImgs(coco.getImgIds()):
+            key = image["file_name"]  # the names of these keys are safe as they are
+            seen.add(key)
+            truth, stem = MARKED[key], key.split("/")[1].removesuffix(".png")
+            assert np.array_equal(pixels_of((folder / key).read_bytes()), pixels_of(truth.image()))
+            found = coco.loadAnns(coco.getAnnIds(image["id"]))
+            assert [one["category_id"] - 1 for one in found] == list(truth.labels)
+            assert near([one["bbox"] for one in found], coco_boxes(key))
+            assert [one["area"] for one in found] == [mask.sum() for mask in truth.masks()]
+            assert np.array_equal([coco.annToMask(one) for one in found], truth.masks())
+            classes = (folder / f"{split}-masks/{stem}.png").read_bytes()
+            assert np.array_equal(pixels_of(classes), truth.classes())
+            for i, mask in enumerate(truth.masks()):
+                file = folder / f"{split}-object-masks/{stem}.{i}.png"
+                assert np.array_equal(pixels_of(file.read_bytes()), mask)
+    assert seen == MARKED.keys()
+
+
+# --- TensorFlow ---------------------------------------------------------------------------------
+
+
+def examples(folder: Path) -> Iterable[dict[str, list[Any]]]:
+    import tensorflow as tf
+
+    for record in tf.data.TFRecordDataset([str(p) for p in sorted(folder.glob("*.tfrecord-*"))]):
+        features = tf.train.Example.FromString(record.numpy()).features.feature
+        yield {name: list(getattr(f, f.WhichOneof("kind")).value) for name, f in features.items()}
+
+
+def test_tensorflow_reads_classes_and_columns(pets: dict[str, Path]) -> None:
+    found = {one["image/source_id"][0].decode(): one for one in examples(pets["tfod"])}
+    assert found.keys() == PETS.keys()
+    for key, one in found.items():
+        assert one["image/encoded"] == [PETS[key]]
+        assert one["image/format"] == [b"png" if key.endswith(".png") else b"jpeg"]
+        assert one["image/class/label"] == [CLASS_NAMES.index(class_of(key)) + 1]
+        assert one["image/class/text"] == [class_of(key).encode()]
+        age, note = CELLS[key]
+        assert (one["key"], one["note"]) == ([] if age is None else [age], [note.encode()])
+
+
+def test_tensorflow_reads_objects_and_masks(marked: dict[str, Path]) -> None:
+    found = {one["image/source_id"][0].decode(): one for one in examples(marked["tfod"])}
+    assert found.keys() == MARKED.keys()
+    for key, one in found.items():
+        truth = MARKED[key]
+        corners = [one[f"image/object/bbox/{name}"] for name in ("ymin", "xmin", "ymax", "xmax")]
+        assert near(np.transpose(corners), truth.boxes)
+        assert one["image/object/class/label"] == [label + 1 for label in truth.labels]
+        assert one["image/object/class/text"] == [CLASSES[i].encode() for i in truth.labels]
+        assert one["image/object/is_crowd"] == list(truth.labels)
+        masks = [pixels_of(mask) for mask in one["image/object/mask"]]
+        assert np.array_equal(masks, truth.masks())
+        classes = pixels_of(one["image/segmentation/class/encoded"][0])
+        assert np.array_equal(classes, truth.classes())
+
+
+def test_label_maps_are_protobuf_s_own_text(marked: dict[str, Path]) -> None:
+    assert label_map(marked["tfod"] / "label_map.pbtxt") == dict(enumerate(CLASSES, 1))
+    assert label_map(marked["tfod"] / "mask_label_map.pbtxt") == dict(enumerate(MASK_CLASSES))
+
+
+def test_class_names_of_any_kind_come_through_a_label_map(tmp_path: Path) -> None:
+    names = ["it's", 'a "b"', "back\\slash", "ü\u2028ü"]
+    table = io.StringIO()
+    csv.writer(table).writerows([("id", "t"), *((f"{i}.jpg", n) for i, n in enumerate(names))])
+    images = {f"{i}.jpg": jpeg(seed=i) for i in range(len(names))}
+    source = write_folder(tmp_path / "in", {**images, "t.csv": table.getvalue().encode()})
+    made = build(source, tmp_path / "out", name="odd", labels="csv:t.csv:id:t", size="8x8")
+    done = export_dataset(made.path, "tfod", tmp_path / "tfod", watcher=Told())
+    assert sorted(label_map(done.path / "label_map.pbtxt").values()) == sorted(names)
+
+
+def label_map(path: Path) -> dict[int, str]:
+    """Return a StringIntLabelMap, read by protobuf as object_detection/protos declare it."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+
+    file = descriptor_pb2.FileDescriptorProto(name="label_map.proto", package="t", syntax="proto2")
+    item = file.message_type.add(name="Item")
+    item.field.add(name="id", number=2, type=5, label=1)
+    item.field.add(name="name", number=1, type=9, label=1)
+    file.message_type.add(name="Map").field.add(
+        name="item", number=1, type=11, label=3, type_name=".t.Item"
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Map"))
+    found: Any = text_format.Parse(path.read_text(), kind())
+    return {one.id: one.name for one in found.item}
+
+
+# --- what all of them do ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_raw_pixels_become_png(tmp_path: Path, layout: str) -> None:
+    source = write_folder(tmp_path / "in", {"a/1.png": png(30, 40, seed=7)})
+    made = build(source, tmp_path / "out", format="raw", size="40x30", name="raw", labels="folder")
+    done = export_dataset(locate(made.path), layout, tmp_path / "to", watcher=Told())
+    wanted = pixels_of(png(30, 40, seed=7))
+    stored = b"".join(p.read_bytes() for p in sorted(done.path.rglob("*")) if p.is_file())
+    start = stored.index(b"\x89PNG")
+    end = stored.index(b"IEND", start) + 8
+    assert np.array_equal(pixels_of(stored[start:end]), wanted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cells"),
+    [
+        ("multilabel", {"a": "x y", "b": "", "c": "y"}),
+        ("regression", {"a": "1.5", "b": "", "c": "-2"}),
+        ("text", {"a": "one", "b": "", "c": "t,w\no"}),
+    ],
+)
+def test_other_targets_are_carried(
+    tmp_path: Path, load: Any, kind: str, cells: dict[str, str]
+) -> None:
+    table = io.StringIO()
+    csv.writer(table).writerows([("id", "t"), *((f"{k}.jpg", v) for k, v in cells.items() if v)])
+    images = {
+        f"{'train' if cell else 'test'}/{key}.jpg": jpeg(seed=i)
+        for i, (key, cell) in enumerate(cells.items())
+    }
+    source = write_folder(tmp_path / "in", {**images, "t.csv": table.getvalue().encode()})
+    made = build(
+        source, tmp_path / "out", name="t", target=kind, labels="csv:t.csv:id:t", size="8x8"
+    )
+    exports = exported(made.path, tmp_path)
+    kinds: dict[str, dict[str, Any]] = {
+        "multilabel": {"a": [0, 1], "b": [], "c": [1]},
+        "regression": {"a": 1.5, "b": None, "c": -2.0},
+        "text": cells,
+    }
+    wanted = kinds[kind]
+    name = {"multilabel": "labels", "regression": "target", "text": "text"}[kind]
+    tars = [one for split in ("train", "test") for one in samples(exports["webdataset"], split)]
+    assert {one["json"]["key"][-5]: one["json"][name] for one in tars} == wanted
+    rows = load("parquet", data_files=str(exports["parquet"] / "data/*"))["train"]
+    assert {row["key"][-5]: row[name] for row in rows} == wanted
+    with (exports["folder"] / "labels.csv").open(newline="") as file:
+        texts = {row["key"][-5]: row[name] for row in csv.DictReader(file)}
+    plain = {
+        k: "" if v is None else v if isinstance(v, str) else json.dumps(v)
+        for k, v in wanted.items()
+    }
+    assert texts == plain
+    found = {one["image/source_id"][0].decode()[-5]: one for one in examples(exports["tfod"])}
+    if kind == "multilabel":
+        assert {k: [i - 1 for i in one["image/class/label"]] for k, one in found.items()} == wanted
+    else:
+        lists = {
+            k: [] if v is None else [v.encode() if kind == "text" else v] for k, v in wanted.items()
+        }
+        assert {k: one[name] for k, one in found.items()} == lists
