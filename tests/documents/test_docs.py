@@ -33,6 +33,7 @@ OF_OTHERS = {
     "--bucket", "--lifecycle-configuration", "--format",  # of aws
     "--job-name", "--array", "--cpus-per-task", "--mem", "--time", "--requeue", "--parsable",
     "--dependency", "--kill-on-invalid-dep", "--wrap", "--for",  # of sbatch and kubectl
+    "--repo-type",  # of hf
 }  # fmt: skip
 
 
