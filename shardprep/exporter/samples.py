@@ -177,6 +177,7 @@ def _cut(blocks: Iterator[bytes], lengths: Sequence[int]) -> Iterator[bytes]:
 
 def _parser(schema: Schema) -> Callable[[bytes, str, str], Sample]:
     layout = Layout(schema.dtypes, schema.dtypes)
+    target, columns = schema.target, table_columns(schema)
 
     def parse(payload: bytes, key: str, name: str) -> Sample:
         """Return the sample of a payload; RecordError where it is not of the schema."""
@@ -189,10 +190,10 @@ def _parser(schema: Schema) -> Callable[[bytes, str, str], Sample]:
                 image,
                 encoding,
                 size,
-                _target(values, schema),
+                _target(values, target, len(schema.labels)),
                 _objects(values, schema),
                 values[MASK][0] if MASK in schema.features else None,
-                _columns(values, schema),
+                _columns(values, columns),
             )
         except (LookupError, ValueError, TypeError, OSError) as error:
             what = " ".join(str(error).split())[:200] or type(error).__name__
@@ -226,15 +227,15 @@ def _png_of(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
     return out.getvalue()
 
 
-def _target(values: dict[str, Any], schema: Schema) -> Target:
-    if schema.target is None:
+def _target(values: dict[str, Any], name: str | None, num_classes: int) -> Target:
+    if name is None:
         return None
-    found = values[schema.target]
-    if schema.target == LABELS:
-        return tuple(_known(one, len(schema.labels)) for one in found)
-    if schema.target == LABEL:
-        return -1 if found[0] == -1 else _known(found[0], len(schema.labels))
-    if schema.target == TARGET:
+    found = values[name]
+    if name == LABELS:
+        return tuple(_known(one, num_classes) for one in found)
+    if name == LABEL:
+        return -1 if found[0] == -1 else _known(found[0], num_classes)
+    if name == TARGET:
         return None if math.isnan(found[0]) else float(found[0])
     return str(found[0].decode())
 
@@ -264,9 +265,11 @@ def _objects(values: dict[str, Any], schema: Schema) -> Objects | None:
     )
 
 
-def _columns(values: dict[str, Any], schema: Schema) -> dict[str, int | float | str | None]:
+def _columns(
+    values: dict[str, Any], dtypes: Mapping[str, str]
+) -> dict[str, int | float | str | None]:
     found: dict[str, int | float | str | None] = {}
-    for name, dtype in table_columns(schema).items():
+    for name, dtype in dtypes.items():
         value = values[name][0]
         if dtype == "bytes":
             found[name] = value.decode()

@@ -17,9 +17,8 @@ from shardprep.exporter.layout import Layout
 from shardprep.storage.atomic_file import DurableFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from shardprep.dataset.schema import Schema
     from shardprep.exporter.layout import Export, Place
     from shardprep.exporter.samples import Sample
 
@@ -44,8 +43,9 @@ def tar_name(export: Export, place: Place) -> str:
 def write_tar(export: Export, place: Place, samples: Iterable[Sample]) -> None:
     """Write the tar of a shard; equal records are equal bytes, for no time is in it."""
     with DurableFile(export.work / tar_name(export, place)) as file:
+        target = export.schema.target
         for sample in samples:
-            for suffix, data in _files(sample, export.schema):
+            for suffix, data in _files(sample, target, export.schema.labels):
                 file.write(_header(f"{sample.name}.{suffix}", len(data)))
                 file.write(data)
                 file.write(bytes(-len(data) % _BLOCK))
@@ -66,29 +66,31 @@ def _header(name: str, num_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _files(sample: Sample, schema: Schema) -> Iterator[tuple[str, bytes]]:
+def _files(
+    sample: Sample, target: str | None, labels: Sequence[str]
+) -> Iterator[tuple[str, bytes]]:
     """Yield suffix and bytes of the files of a record."""
     yield sample.suffix, sample.image
-    if schema.target == LABEL:
+    if target == LABEL:
         yield "cls", str(sample.target).encode()
-    elif schema.target == TEXT:
+    elif target == TEXT:
         yield "txt", str(sample.target).encode()
     if sample.mask is not None:
         yield "segmentation_mask.png", sample.mask
-    facts = json.dumps(_facts(sample, schema), ensure_ascii=False, allow_nan=False)
+    facts = json.dumps(_facts(sample, target, labels), ensure_ascii=False, allow_nan=False)
     yield "json", facts.encode()
 
 
-def _facts(sample: Sample, schema: Schema) -> dict[str, Any]:
+def _facts(sample: Sample, target: str | None, labels: Sequence[str]) -> dict[str, Any]:
     """Return what the JSON of a record says."""
     height, width = sample.size
     facts: dict[str, Any] = {"key": sample.key, "height": height, "width": width}
-    if schema.target is not None:
-        facts[schema.target] = _number(sample.target)
+    if target is not None:
+        facts[target] = _number(sample.target)
     if isinstance(sample.target, tuple):
-        facts["classes"] = [schema.labels[one] for one in sample.target]
-    elif schema.target == LABEL and isinstance(sample.target, int):
-        facts["class"] = schema.labels[sample.target] if sample.target >= 0 else None
+        facts["classes"] = [labels[one] for one in sample.target]
+    elif target == LABEL and isinstance(sample.target, int):
+        facts["class"] = labels[sample.target] if sample.target >= 0 else None
     if sample.objects is not None:
         found = sample.objects
         facts["objects"] = {"bbox": found.boxes, "label": found.labels}
