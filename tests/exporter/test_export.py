@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -165,6 +166,24 @@ def test_space_is_looked_for_before_anything_is_written(
     with pytest.raises(BuildError, match=r"kB are needed .*; free some space"):
         export_dataset(pets, "folder", tmp_path / "out", watcher=Told())
     assert not [name for name in tree(tmp_path / "out.incomplete") if name.endswith(".jpg")]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_disk_that_takes_no_more_is_one_line_and_the_export_goes_on(
+    tmp_path: Path, pets: Path, layout: str
+) -> None:
+    """The system refuses what is written past a limit on files, as it does where a disk is full."""
+    out, limits = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        with pytest.raises(BuildError, match=r"cannot be written \(File too large\); what is here"):
+            export_dataset(pets, layout, out, watcher=Told())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not out.exists()
+    export_dataset(pets, layout, out, watcher=Told())
+    export_dataset(pets, layout, tmp_path / "whole", watcher=Told())
+    assert tree(out) == tree(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
