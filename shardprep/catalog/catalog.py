@@ -31,7 +31,7 @@ from shardprep.catalog.labels import ENOUGH
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.rules import parse_label_rule
 from shardprep.catalog.select import MOST_SHOWN
-from shardprep.catalog.selection import Selection, select_images
+from shardprep.catalog.source_images import SourceImages, source_images
 from shardprep.catalog.splits import given_splits, parse_split_rule
 from shardprep.catalog.targets import (
     Target,
@@ -139,7 +139,7 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     )
     if not listing.images:
         raise no_image(recipe.source, listing)
-    return _catalog(select_images(recipe, listing), listing)
+    return _catalog(source_images(recipe, listing), listing)
 
 
 class _Known(NamedTuple):
@@ -152,10 +152,10 @@ class _Known(NamedTuple):
     annotated: Annotated | None
 
 
-def _catalog(selection: Selection, listing: Listing) -> Catalog:
+def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
     """Return the catalog of the images that are wanted."""
-    recipe, documents, beside = selection.recipe, selection.documents, selection.beside
-    members, index, labelling = selection.members, selection.index, selection.labelling
+    recipe, documents, beside = wanted.recipe, wanted.documents, wanted.beside
+    members, index, labelling = wanted.members, wanted.index, wanted.labelling
     match = _table_match(index, labelling, documents)
     naming = naming_of(recipe, labelling, documents)
     annotated = None
@@ -163,7 +163,7 @@ def _catalog(selection: Selection, listing: Listing) -> Catalog:
         images = Images(index, [member.extent for member in members], documents, beside)
         annotated = annotate(recipe, images, naming)
     targets = _targets(index.keys, labelling, recipe, naming)
-    splits = _splits(selection, match, annotated)
+    splits = _splits(wanted, match, annotated)
     groups = group_keys(index.keys, recipe.group, match) if recipe.group else [""] * len(members)
     lacks = _lacks(splits, targets.values)
     if annotated is not None:
@@ -183,37 +183,37 @@ def _catalog(selection: Selection, listing: Listing) -> Catalog:
     masks = beside.skipped + beside.unused(set(index.keys), used)
     return Catalog(
         items,
-        listing.skipped + others + masks + selection.skipped + unlabelled,
+        listing.skipped + others + masks + wanted.skipped + unlabelled,
         targets.names,
         labelling.how,
         labelling.rows_without_image,
         targets.kind,
         columns,
-        _findings(selection, listing, known, items, unlabelled),
+        _findings(wanted, listing, known, items, unlabelled),
         facts,
     )
 
 
 def _splits(
-    selection: Selection, match: TableMatch | None, annotated: Annotated | None
+    wanted: SourceImages, match: TableMatch | None, annotated: Annotated | None
 ) -> list[str | None]:
     """Return the split of each image: by the rule, else by annotations, else by folders."""
-    recipe, index = selection.recipe, selection.index
+    recipe, index = wanted.recipe, wanted.index
     rule = parse_split_rule(recipe.split) if recipe.split else None
-    splits = given_splits(index, rule, match, selection.documents)
+    splits = given_splits(index, rule, match, wanted.documents)
     own = None if annotated is None or rule is not None else annotated.splits
     return splits if own is None else [one or two for one, two in zip(own, splits, strict=True)]
 
 
 def _findings(
-    selection: Selection,
+    wanted: SourceImages,
     listing: Listing,
     known: _Known,
     items: Sequence[Item],
     unlabelled: Sequence[Skipped],
 ) -> list[str]:
     """Return remarks for the user, a line each."""
-    recipe, annotated, labelling = selection.recipe, known.annotated, selection.labelling
+    recipe, annotated, labelling = wanted.recipe, known.annotated, wanted.labelling
     findings = []
     if num_links := _num_links_outside(listing):
         links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
@@ -234,12 +234,12 @@ def _findings(
             hint = "; --unlisted background takes them" if annotated.has_background else ""
             findings.append(f"{lost:,} images that no annotation lists are skipped{hint}")
     elif recipe.labels == "auto":
-        _ask_about(unlabelled, labelling, len(selection.members))
+        _ask_about(unlabelled, labelling, len(wanted.members))
         findings += labelling.findings
         others = [member.key for member in listing.others]
-        findings += annotation_findings(selection.index.keys, others)
+        findings += annotation_findings(wanted.index.keys, others)
         if labelling.rule == "none":
-            findings += label_findings(selection.index, selection.tables)
+            findings += label_findings(wanted.index, wanted.tables)
     return findings
 
 

@@ -1,4 +1,4 @@
-"""Selection of images: below a root, matched by globs, not on an exclude list, and each once."""
+"""Images by name: below a root, matched by globs, not on an exclude list, and each once."""
 
 from __future__ import annotations
 

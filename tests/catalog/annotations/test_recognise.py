@@ -72,6 +72,13 @@ def test_masks_are_taken_unasked(tmp_path: Path, folder: str, name: str) -> None
     assert [len(item.masks) for item in made.items] == [1] * 6
 
 
+def test_masks_that_are_excluded_are_not_taken(tmp_path: Path) -> None:
+    made = catalog(tmp_path, segmentation(), exclude="masks/*")
+    assert made.annotations is None
+    assert len(made.items) == len(made.skipped) == 6
+    assert Counter(one.reason for one in made.skipped) == {"matched by --exclude": 6}
+
+
 def test_several_masks_of_an_image_are_taken_unasked(tmp_path: Path) -> None:
     members = {f"s/{i}{i}/images/{i}{i}.png": png(8, 8, seed=i) for i in range(5)}
     members |= {f"s/{i}{i}/masks/{j}abc.png": grey(0, 255) for i in range(5) for j in range(3)}

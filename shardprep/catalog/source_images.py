@@ -1,4 +1,4 @@
-"""Selection: the images that a recipe wants, without masks, and what labels them."""
+"""The images of a source that a recipe wants, without masks, and what labels them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardprep.catalog.documents import Documents
 from shardprep.catalog.labels import label_keys
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.rules import parse_label_rule
-from shardprep.catalog.select import select
+from shardprep.catalog.select import matched, select
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SourceImages:
     """The images of a source that are wanted, and what names and tables say of them."""
 
     recipe: Recipe
     """With the boxes or masks that are recognised."""
+    candidates: Sequence[Member]
+    """Images and masks of the source that the recipe does not exclude."""
     documents: Documents
     beside: MasksBeside
     members: list[Member]
@@ -39,21 +41,25 @@ class Selection:
     """Those that may have labels."""
 
 
-def select_images(recipe: Recipe, listing: Listing) -> Selection:
+def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
     """Return the images that a recipe wants, and their labels."""
     documents = Documents(listing.others, recipe)
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
     beside = masks_beside(recipe, listing.images, documents)
     members, skipped = select(beside.images, recipe, excluded)
     index = KeyIndex([member.key for member in members])
+    is_out = matched(listing.images, recipe.exclude, "--exclude")
+    candidates = [one for one, out in zip(listing.images, is_out, strict=True) if not out]
     if "auto" in (recipe.boxes, recipe.masks):
-        return select_images(recognised(recipe, index, documents, listing.images), listing)
+        return source_images(recognised(recipe, index, documents, candidates), listing)
     is_alone = recipe.is_annotated and recipe.labels == "auto"
     tables = [] if is_alone else documents.label_tables()
     rule = parse_label_rule("none" if is_alone else recipe.labels)
     labelling = label_keys(index, rule, tables)
     if recipe.may_be_annotated and labelling.rule == "none":
-        found = recognised(recipe, index, documents, listing.images)
+        found = recognised(recipe, index, documents, candidates)
         if found is not recipe:
-            return select_images(found, listing)
-    return Selection(recipe, documents, beside, members, skipped, index, labelling, tables)
+            return source_images(found, listing)
+    return SourceImages(
+        recipe, candidates, documents, beside, members, skipped, index, labelling, tables
+    )
