@@ -3,7 +3,8 @@
 archives of raw images → a catalog of items → a plan of shards → chunks of encoded examples, in
 parallel → shards of records → a manifest; the reader needs nothing but the folder.
 
-    cli/        the commands, and what they print
+    cli/        the command line: what is asked for, and what is printed
+    commands/   each command as a function: `shardprep.build` and the others
     verifier/   is a dataset what its manifest says; repair
     reporter/   findings and pictures of a dataset, as one page
     exporter/   dataset → the layouts of other libraries
@@ -16,13 +17,95 @@ parallel → shards of records → a manifest; the reader needs nothing but the 
     dataset/    the format on disk
     image/      bytes → pixels → bytes
     storage/    files and objects: complete or absent
-    errors, machine, profiling
+    errors, machine, notebook, profiling
 
 A room imports only rooms below it in this list. Three rules hold them together: a bad image is a
 value and a broken run is an exception; a shard under its final name is complete; equal recipes give
 equal bytes. docs/architecture.md shows the ways and states.
 """
 
-from importlib.metadata import version
+from __future__ import annotations
 
-__version__ = version("shardprep")
+from typing import TYPE_CHECKING, Any
+
+from shardprep.errors import (
+    BuildError,
+    BusyError,
+    DatasetError,
+    InternalError,
+    RecipeError,
+    RecordError,
+    SchemaError,
+    ShardprepError,
+    SourceError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from shardprep import reader
+    from shardprep.commands.bench import bench
+    from shardprep.commands.build import build
+    from shardprep.commands.diff import diff
+    from shardprep.commands.download import download
+    from shardprep.commands.fetch import fetch
+    from shardprep.commands.finalize import finalize
+    from shardprep.commands.init import init
+    from shardprep.commands.inspect import inspect
+    from shardprep.commands.progress import Progress
+    from shardprep.commands.sample import sample
+    from shardprep.commands.verify import repair, verify
+
+    __version__: str
+
+__all__ = [
+    "BuildError",
+    "BusyError",
+    "DatasetError",
+    "InternalError",
+    "Progress",
+    "RecipeError",
+    "RecordError",
+    "SchemaError",
+    "ShardprepError",
+    "SourceError",
+    "StorageError",
+    "__version__",
+    "bench",
+    "build",
+    "diff",
+    "download",
+    "fetch",
+    "finalize",
+    "init",
+    "inspect",
+    "reader",
+    "repair",
+    "sample",
+    "verify",
+]
+_ROOMS = {"Progress": "progress", "repair": "verify"}
+"""Name → module of `commands`, where that is called otherwise."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: a program that only reads pays for nothing else."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=None)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        found: Any = version("shardprep")
+    else:
+        from importlib import import_module
+
+        if name == "reader":
+            return import_module("shardprep.reader")
+        found = getattr(import_module(f"shardprep.commands.{_ROOMS.get(name, name)}"), name)
+        if name != "Progress":
+            found = import_module("shardprep.commands.call").in_python(found)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -47,6 +47,12 @@ def start() -> None:
     _state["is_on"] = True
 
 
+def stop() -> dict[str, float]:
+    """Count no more; return the seconds of each stage since the start."""
+    _state["is_on"] = False
+    return taken()
+
+
 def is_on() -> bool:
     """Tell whether this process counts."""
     return _state["is_on"]

@@ -21,22 +21,24 @@ MODULES = {
 }
 MAY_IMPORT = {
     "errors": "",
+    "notebook": "errors",
     "machine": "",
     "profiling": "",
     "storage": "errors",
     "image": "profiling",
-    "dataset": "image storage errors",
+    "dataset": "image storage notebook errors",
     "source": "image storage profiling errors",
     "recipe": "source dataset image storage errors",
-    "catalog": "recipe source dataset image storage errors",
+    "catalog": "recipe source dataset image storage notebook errors",
     "reader": "dataset storage machine errors",
-    "writer": "catalog recipe source dataset image storage profiling errors",
-    "verifier": "writer catalog dataset image storage errors",
+    "writer": "catalog recipe source dataset image storage notebook profiling errors",
+    "verifier": "writer catalog dataset image storage notebook errors",
     "exporter": "dataset storage errors",
-    "benchmark": "reader dataset machine errors",
+    "benchmark": "reader dataset notebook machine errors",
     "reporter": "reader recipe dataset image storage machine errors",
-    "cli": "reporter benchmark exporter verifier writer catalog recipe source dataset storage"
-    " machine profiling errors",
+    "commands": "benchmark verifier writer catalog recipe source dataset storage"
+    " notebook machine profiling errors",
+    "cli": "commands benchmark verifier writer catalog recipe dataset storage errors",
     "__main__": "cli",
 }
 """Room → the rooms it imports, for types as well; a reader needs neither writer nor recipe."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
+
+from shardprep.notebook import Card
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -106,8 +108,8 @@ class Settings:
     """Whether timelines are traced as well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Benchmark:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Benchmark(Card):
     """The speed of several ways to read a split."""
 
     path: str
@@ -128,3 +130,15 @@ class Benchmark:
     """Timelines, with `--plot`."""
     step_s: float = 0.0
     """Duration of a training step in the timelines."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the dataset, and images a second of each way to read."""
+        return {
+            "at": self.path,
+            "read": f"{self.split}: {self.num_records:,} images",
+            "images/s": {
+                way.name: f"{way.images_s:,.0f}" if way.rounds else f"not run: {way.problem}"
+                for way in self.ways
+            },
+            "cores": self.num_cores,
+        }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardprep.catalog.annotations.mask_files import masks_beside
 from shardprep.catalog.annotations.recognition import Sign, find_signs, usual
@@ -24,11 +24,13 @@ from shardprep.catalog.splits import folder_splits
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
 from shardprep.errors import SourceError, printable
+from shardprep.notebook import Card
 from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.extent import ZipExtent
 from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import Member, list_source
+from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,8 +56,8 @@ class TableSurvey:
     """The reason why its rows cannot be matched to images, "" if they can."""
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+@dataclass(frozen=True, slots=True, repr=False)
+class Survey(Card):
     """The content of a source."""
 
     source: str
@@ -90,6 +92,25 @@ class Survey:
     def taken(self) -> Sign | None:
         """The boxes or masks that the recipe takes; None where it takes labels."""
         return self.annotations[0] if self.annotations and self.chosen == "none" else None
+
+    def facts(self) -> dict[str, Any]:
+        """Return images, splits, and the labels or annotations that were found."""
+        found: dict[str, Any] = {
+            "source": self.source,
+            "images": self.num_images,
+            "size": megabytes(self.num_bytes),
+            "formats": self.suffixes,
+            "splits": self.splits,
+            "labels by": self.chosen if self.taken is None else "",
+            "classes": self.classes,
+            "annotations": [sign.flag for sign in self.annotations],
+            "tables": {table.name: f"{table.num_rows:,} rows" for table in self.tables},
+            "others": self.others,
+            "skipped": self.skipped,
+            "twice": self.num_doubles,
+            "notes": self.findings,
+        }
+        return {title: value for title, value in found.items() if value}
 
 
 def survey_source(

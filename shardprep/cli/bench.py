@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, print_json
+from shardprep.cli.streams import bar, console, print_json
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -36,22 +36,18 @@ def bench(
     as_json: o.Json = False,
 ) -> None:
     """Measure how fast the shards are read: plain tf.data, tfds and this package's readers."""
-    from shardprep.benchmark.plot import check_plot, write_plot
-    from shardprep.benchmark.result import Settings
-    from shardprep.benchmark.run import run_benchmark
-    from shardprep.cli.resolve import dataset_at
-    from shardprep.dataset.remote import local_only
+    from shardprep.commands.bench import bench as measure
 
-    if plot is not None:
-        check_plot(plot)
-    folder = local_only(dataset_at(dataset), "shardprep bench")
-    with console(stderr=True).status("starting") as status:
-        settings = Settings(
-            batch_size=batch_size, seconds=seconds, rounds=rounds, timelines=plot is not None
+    with bar() as progress:
+        found = measure(
+            dataset,
+            split=split,
+            batch_size=batch_size,
+            seconds=seconds,
+            rounds=rounds,
+            plot=plot,
+            progress=progress,
         )
-        found = run_benchmark(folder, split, settings, status.update)
-    if plot is not None:
-        write_plot(found, plot)
     if as_json:
         print_json(found)
         return

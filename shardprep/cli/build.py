@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, picked, print_json
-from shardprep.errors import RecipeError
+from shardprep.cli.streams import bar, console, picked, print_json
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from shardprep.cli.resolve import Crew
-    from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.shard_plan import Part
+    from shardprep.commands.build import Plan
+    from shardprep.writer.build import PartResult
 
 EPILOG = (
     "Examples:\n\n"
@@ -52,146 +46,68 @@ def build(
     from shardprep.writer.engine.process import start_server
 
     if engine == "local" and not dry_run:
-        start_server()
+        start_server()  # while the rest is imported
 
-    from shardprep.cli.resolve import (
-        blaming,
-        engine_of,
-        local_source,
-        part_of,
-        recipe_applies,
-        recipe_of,
-    )
-    from shardprep.recipe.document import RECIPE_FILE
-
-    piece = None if part is None else part_of(part)
-    if piece is not None and (overwrite or save_rejected is not None):
-        flag = "--overwrite" if overwrite else "--save-rejected"
-        raise RecipeError(flag, "is for a whole build, not for a part", "leave it out")
-    if source is not None:
-        flags = {"source": source, **flags}
-    recipe = recipe_of(flags)
-    crew = engine_of(engine, ray_address, workers)
-    terminal = console(stderr=True)
-    if source is not None and recipe_applies(source):
-        terminal.notice(f"the options of {RECIPE_FILE} apply: it is for this source")
-    local = local_source(recipe.source, terminal, refresh=refresh)
-    recipe = replace(recipe, source=local)
-    if profile:
-        from shardprep import profiling
-
-        profiling.start()
-    with blaming(flags):
-        if dry_run:
-            _show_plan(recipe, piece, as_json=as_json)
-        elif piece is not None:
-            _build_part(recipe, piece, crew, as_json=as_json)
-        else:
-            _build(recipe, crew, save_rejected, overwrite=overwrite, as_json=as_json)
-
-
-def _build(
-    recipe: Recipe,
-    crew: AbstractContextManager[Crew],
-    save_rejected: Path | None,
-    *,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
     import pyarrow as pa
 
-    from shardprep.cli.display.progress import BuildProgress
     from shardprep.cli.display.summary import show_refused, show_result
-    from shardprep.writer.build import build_dataset
+    from shardprep.commands.build import Plan
+    from shardprep.commands.build import build as returned
+    from shardprep.writer.build import PartResult
     from shardprep.writer.limits import TooManyRejectedError
 
     pa.set_memory_pool(pa.system_memory_pool())  # gives back what a shard's rows took
+    build_dataset: Any = returned  # its overloads know texts of a shell by no name
+    run = {"refresh": refresh, "overwrite": overwrite, "profile": profile, "dry_run": dry_run}
     try:
-        with crew as workers, BuildProgress(console(stderr=True)) as progress:
+        with bar() as progress:
             result = build_dataset(
-                recipe,
-                num_workers=workers.num_workers,
-                watcher=progress,
-                overwrite=overwrite,
-                engine=workers.engine,
+                source,
+                save_rejected=save_rejected,
+                workers=workers,
+                engine=engine,
+                ray_address=ray_address,
+                part=part,
+                progress=progress,
+                **run,
+                **flags,
             )
     except TooManyRejectedError as error:
         show_refused(error)
-        if save_rejected is not None:
-            _save_rejected(error.draft, recipe, save_rejected)
         raise
-    if save_rejected is not None:
-        _save_rejected(result.path, recipe, save_rejected)
-    show_result(result, as_json=as_json)
+    if isinstance(result, Plan):
+        _show_plan(result, as_json=as_json)
+    elif isinstance(result, PartResult):
+        _show_part(result, as_json=as_json)
+    else:
+        show_result(result, as_json=as_json)
 
 
-def _build_part(
-    recipe: Recipe, part: Part, crew: AbstractContextManager[Crew], *, as_json: bool
-) -> None:
-    from shardprep.cli.display.progress import BuildProgress
+def _show_part(result: PartResult, *, as_json: bool) -> None:
     from shardprep.cli.display.summary import print_part
-    from shardprep.writer.build import build_part
 
-    with crew as workers, BuildProgress(console(stderr=True)) as progress:
-        result = build_part(
-            recipe, part, num_workers=workers.num_workers, watcher=progress, engine=workers.engine
-        )
     if as_json:
         from shardprep.cli.results import PartJson
 
-        more = {"path": result.workspace.location, "part": str(part)}
-        print_json(picked(PartJson, result, **more))
+        print_json(picked(PartJson, result, path=result.location, part=str(result.part)))
         return
     print_part(console(), result)
 
 
-def _show_plan(recipe: Recipe, part: Part | None, *, as_json: bool) -> None:
-    import tempfile
-
-    from shardprep.writer.plan import make_plan
-
-    with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
-        plan = make_plan(recipe, Path(work), console(stderr=True).notice)
-    num_all_shards = len(plan.shards)
-    if part is not None:
-        plan = plan.of_part(part)
-    if as_json:
-        from collections import Counter
-
-        from shardprep.cli.results import PlanJson
-
-        summary = PlanJson(
-            name=plan.name,
-            splits=dict(Counter(shard.split for shard in plan.shards)),
-            images=dict(Counter(item.split for shard in plan.shards for item in shard.items)),
-            labels=list(plan.schema.labels),
-            labels_from=plan.labels_from,
-            num_rows_without_image=len(plan.rows_without_image),
-            skipped=dict(Counter(one.reason for one in plan.skipped)),
-            estimated_bytes=plan.estimated_bytes,
-        )
-        if plan.annotations is not None:
-            summary["annotations_from"] = plan.annotations.how
-            summary["object_classes"] = list(plan.annotations.names)
-            summary["num_objects"] = plan.annotations.num_objects
-            summary["num_masks"] = sum(len(i.masks) for shard in plan.shards for i in shard.items)
-        if part is not None:
-            summary["part"], summary["num_all_shards"] = str(part), num_all_shards
-        print_json(summary)
-        return
+def _show_plan(found: Plan, *, as_json: bool) -> None:
     from shardprep.cli.display.summary import print_plan
+    from shardprep.cli.results import PlanJson
 
-    if part is not None:
-        typer.echo(f"part {part}: {len(plan.shards):,} of {num_all_shards:,} shards")
+    if as_json:
+        only_of_parts = {"part", "num_all_shards"}
+        only_annotated = {"annotations_from", "object_classes", "num_objects", "num_masks"}
+        summary = picked(PlanJson, found, part=str(found.part))
+        lacking = only_of_parts if found.part is None else set()
+        lacking |= only_annotated if found.plan.annotations is None else set()
+        print_json({key: value for key, value in summary.items() if key not in lacking})
+        return
+    plan = found.plan
+    if found.part is not None:
+        shards = f"{len(plan.shards):,} of {found.num_all_shards:,} shards"
+        typer.echo(f"part {found.part}: {shards}")
     print_plan(console(), plan)
-
-
-def _save_rejected(folder: Path, recipe: Recipe, into: Path) -> None:
-    from shardprep.writer.save_rejected import LIST_FILE, save_rejected
-
-    terminal = console(stderr=True)
-    num_files, num_rejected = save_rejected(folder, recipe, into, terminal.notice)
-    terminal.notice(
-        f"{num_files:,} of {num_rejected:,} rejected images copied to {into}, "
-        f"with their reasons in {into / LIST_FILE}",
-    )

@@ -35,10 +35,9 @@ def diff(
     Reads their manifests and item tables, never the shards. Exits with 3 where their records
     differ.
     """
-    from shardprep.cli.resolve import dataset_at
-    from shardprep.dataset.difference import compare
+    from shardprep.commands.diff import diff as compare
 
-    found = compare(dataset_at(before), dataset_at(after))
+    found = compare(before, after)
     if as_json:
         from shardprep.cli.results import DiffJson
 

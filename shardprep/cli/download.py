@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, print_json
+from shardprep.cli.streams import bar, console, picked, print_json
 from shardprep.storage.url import local_path
 
 EPILOG = (
@@ -30,12 +30,13 @@ def download(
     as_json: o.Json = False,
 ) -> None:
     """Download an archive from Kaggle, check every byte of it, and keep it."""
-    from shardprep.cli.resolve import downloaded
+    from shardprep.commands.download import download as download_archive
 
-    path = downloaded(slug, to, console(stderr=True), refresh=refresh)
+    with bar() as progress:
+        found = download_archive(slug, to=to, refresh=refresh, progress=progress)
     if as_json:
         from shardprep.cli.results import DownloadJson
 
-        print_json(DownloadJson(path=str(path), num_bytes=path.stat().st_size))
+        print_json(picked(DownloadJson, found))
     else:
-        console().notice(str(path))
+        console().notice(str(found.path))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
-from shardprep.storage.url import ObjectUrl, local_path
+from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, picked, print_json
+from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
     from shardprep.dataset.fetch import Fetched
@@ -38,24 +38,17 @@ def fetch(
 
     Files that a copy has lost are fetched again. Exits with 3 where files are left out.
     """
-    from shardprep.cli.display.progress import ByteProgress
-    from shardprep.dataset.fetch import fetch_dataset
-    from shardprep.dataset.locate import locate
+    from shardprep.commands.fetch import fetch as fetch_dataset
 
-    remote = locate(ObjectUrl.parse(url))
-    with ByteProgress(console(stderr=True)) as progress:
+    with bar() as progress:
         found = fetch_dataset(
-            remote, to, num_threads=threads, watcher=progress, check=check, damaged=damaged
+            url, to=to, check=check, damaged=damaged, threads=threads, progress=progress
         )
     if as_json:
         from shardprep.cli.results import FetchJson, LeftOutJson
 
-        more = {
-            "from": str(remote),
-            "path": str(found.path),
-            "num_bytes": found.manifest.totals.num_bytes,
-            "left_out": [picked(LeftOutJson, one) for one in found.left_out],
-        }
+        left_out = [picked(LeftOutJson, one) for one in found.left_out]
+        more = {"from": found.address, "left_out": left_out}
         print_json(picked(FetchJson, found, **more))
     else:
         _show(found)
@@ -70,7 +63,7 @@ def _show(found: Fetched) -> None:
     how = f"{megabytes(found.num_new_bytes)} fetched"
     if found.was_there:
         how = "is there already" + (", mended" if found.renewed else "")
-    size = megabytes(found.manifest.totals.num_bytes)
+    size = megabytes(found.num_bytes)
     console().notice(f"{len(found.manifest.shards):,} shards, {size}: {how}")
     for name in found.renewed:
         console().notice(f"fetched anew: {name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console
+from shardprep.cli.streams import bar
 
 EPILOG = "Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_vs_cats"
 
@@ -28,17 +28,13 @@ def finalize(
     It needs neither source nor options, and names the parts to run again if shards are missing.
     """
     from shardprep.cli.display.summary import show_refused, show_result
-    from shardprep.cli.resolve import unfinished
-    from shardprep.machine import usable_cores
-    from shardprep.writer.finalize import finalize_dataset
+    from shardprep.commands.finalize import finalize as finalize_dataset
     from shardprep.writer.limits import TooManyRejectedError
 
     try:
-        with console(stderr=True).status("checking the shards"):
+        with bar() as progress:
             result = finalize_dataset(
-                unfinished(dataset),
-                num_threads=workers or usable_cores(),
-                max_rejected=max_rejected,
+                dataset, max_rejected=max_rejected, workers=workers, progress=progress
             )
     except TooManyRejectedError as error:
         show_refused(error)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, print_json
-from shardprep.errors import RecipeError
+from shardprep.cli.streams import bar, console, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,24 +32,17 @@ def init(
     as_json: o.Json = False,
 ) -> None:
     """Look into a source, say what it holds, and write a shardprep.toml for it."""
-    import tempfile
-    from dataclasses import replace
-
-    from shardprep.catalog.survey import recipe_text, survey_source
-    from shardprep.cli.resolve import local_source, only_archive
+    from shardprep.commands.init import init as write_recipe
     from shardprep.recipe.document import RECIPE_FILE
-    from shardprep.storage.atomic_file import write_durably
 
-    place = Path(RECIPE_FILE)
-    if place.exists() and not overwrite:
-        raise RecipeError(RECIPE_FILE, "is there already", "add --overwrite to replace it")
-    archive = source or only_archive()
-    notices = console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
-        local = local_source(archive, notices, refresh=refresh)
-        survey = survey_source(local, Path(work), notices.notice, follow_links=follow_links)
-    survey = replace(survey, source=archive)
-    write_durably(place, recipe_text(survey).encode())
+    with bar() as progress:
+        survey = write_recipe(
+            source,
+            follow_links=follow_links,
+            overwrite=overwrite,
+            refresh=refresh,
+            progress=progress,
+        )
     if as_json:
         print_json(survey)
         return

@@ -15,6 +15,7 @@ from shardprep.errors import RecipeError, printable, printable_json
 
 if TYPE_CHECKING:
     from shardprep.cli.display.console import Terminal
+    from shardprep.commands.bars import Bar
 
 _LEVELS = ("debug", "info", "warning", "error")
 _log = logging.getLogger("shardprep")
@@ -48,6 +49,13 @@ def console(*, stderr: bool = False) -> Terminal:
     from shardprep.cli.display.console import Terminal
 
     return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(logging.INFO))
+
+
+def bar() -> Bar:
+    """Return what shows the progress of a command on stderr."""
+    from shardprep.commands.bars import Bar
+
+    return Bar(console(stderr=True))
 
 
 def picked(kind: Any, found: object, **more: Any) -> dict[str, Any]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
+from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, picked, print_json
 from shardprep.errors import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from shardprep.cli.display.console import Terminal
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.verifier.problem import Problem, Verification
 
 EPILOG = (
@@ -51,52 +49,27 @@ def verify(
 
     Exits with 3 where problems are found, or remain after --repair.
     """
-    from shardprep.cli.display.progress import BuildProgress, ByteProgress
-    from shardprep.cli.resolve import dataset_at, local_source, repair_source
-    from shardprep.machine import usable_cores
-    from shardprep.verifier.dataset import verify_dataset
-    from shardprep.verifier.repair import repair_dataset
+    from shardprep.commands import resolve
+    from shardprep.commands.progress import watched
+    from shardprep.commands.verify import checks
 
-    terminal, num_workers = console(stderr=True), workers or usable_cores()
-
-    def checked(place: Path | RemoteDataset) -> Verification:
-        with ByteProgress(terminal) as progress:
-            found = verify_dataset(place, decode=decode, num_workers=num_workers, watcher=progress)
-        if not as_json:
-            _print(console(), found, decode=decode, repair=repair)
-        return found
-
-    place = dataset_at(dataset, damaged=True)
-    origin = ""
+    place, origin = resolve.dataset_at(dataset, damaged=True), None
     if repair:
-        origin = repair_source(str(place), source)
-        place = _settled(place)
-    found = checked(place)
-    more: dict[str, Any] = {}
-    if repair and found.problems:
-        more["repaired"] = found.problems
-        local = local_source(origin, terminal, refresh=False)
-        with BuildProgress(terminal) as progress:
-            repair_dataset(found, local, num_workers=num_workers, watcher=progress)
-        found = checked(dataset_at(found.location))
+        origin = resolve.repair_source(str(place), source)
+    num_workers = resolve.num_workers(workers)
+    with bar() as progress, watched(progress) as watch:
+        for found in checks(place, origin, watch, decode=decode, num_workers=num_workers):
+            if not as_json:
+                _print(console(), found, decode=decode, repair=repair)
     if as_json:
         from shardprep.cli.results import VerifyJson
 
-        print_json(picked(VerifyJson, found, path=found.location, **more))
+        more = {} if found.repaired is None else {"repaired": found.repaired}
+        summary = picked(VerifyJson, found, path=found.location)
+        del summary["repaired"]
+        print_json({**summary, **more})
     if found.problems:
         raise typer.Exit(EXIT_PROBLEMS)
-
-
-def _settled(place: Path | RemoteDataset) -> Path | RemoteDataset:
-    """Return a dataset after what was begun of publishing it has been ended."""
-    from shardprep.dataset.locate import locate
-    from shardprep.dataset.remote import RemoteDataset
-    from shardprep.verifier.repair import settle
-
-    if not isinstance(place, RemoteDataset):
-        return place
-    settle(place)
-    return locate(str(place), damaged=True)
 
 
 def _print(terminal: Terminal, found: Verification, *, decode: bool, repair: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,7 @@ from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.object_facts import ObjectFacts, measure_objects
 from shardprep.dataset.range import Range
 from shardprep.dataset.schema import Schema  # noqa: TC001 - facts are JSON, and its types are read
+from shardprep.notebook import Card
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,8 +39,8 @@ class Examples(TypedDict):
     skipped: tuple[Example, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+@dataclass(frozen=True, slots=True, repr=False)
+class Facts(Card):
     """The contents of a dataset."""
 
     path: str
@@ -62,6 +63,18 @@ class Facts:
     """A few examples for each kind of rejection."""
     skipped: tuple[Example, ...]
     """A few images that were skipped because the source gives them no label, or no split."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return where the dataset is, its records by split and class, and the originals."""
+        found: dict[str, Any] = {"at": self.path, **self.manifest.facts(), "formats": self.formats}
+        if self.original_width and self.original_height:
+            low, high = self.original_width, self.original_height
+            found["originals"] = (
+                f"{low.smallest}x{high.smallest} to {low.largest}x{high.largest} pixels, "
+                f"median {low.median}x{high.median}"
+            )
+        rejections = {kind: [one.key for one in some] for kind, some in self.rejections.items()}
+        return found | ({"such as": rejections} if rejections else {})
 
 
 def read_facts(folder: Path, path: str, *, has_shards: bool = True) -> Facts:

@@ -18,6 +18,7 @@ from shardprep.dataset import item_table
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.dataset.remote import RemoteDataset, described, documents_of
+from shardprep.notebook import Card
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,8 +62,8 @@ class Change(NamedTuple):
     """The same of the second."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+@dataclass(frozen=True, slots=True, repr=False)
+class Difference(Card):
     """The differences between two datasets."""
 
     before: str
@@ -89,6 +90,21 @@ class Difference:
     """Changes by kind; a kind without one is there with 0."""
     changes: pa.Table
     """A row for each `Change`, by kind, then in the order of the dataset's items."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return both datasets, and changes by kind."""
+        found: dict[str, Any] = {
+            "before": self.before,
+            "after": self.after,
+            "records": f"{self.num_before:,} before, {self.num_after:,} after",
+            "same": "every record" if self.is_equal else f"{self.num_same:,} items",
+            "changes": {kind: number for kind, number in self.num_changes.items() if number},
+            "features": self.features,
+            "classes added": self.classes_added,
+            "classes removed": self.classes_removed,
+            "recipe": self.recipe,
+        }
+        return {title: value for title, value in found.items() if value}
 
     def some(self, kind: str, number: int) -> list[Change]:
         """Return the first changes of a kind."""

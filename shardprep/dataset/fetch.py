@@ -12,18 +12,19 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, DatasetFolder, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.dataset.remote import is_document
 from shardprep.dataset.tfds_metadata import DOCUMENTS
 from shardprep.errors import BuildError, DatasetError
+from shardprep.notebook import Card
 from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.shard_cache import copy_shard
-from shardprep.storage.space import shortage
+from shardprep.storage.space import megabytes, shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +45,8 @@ class Watcher(Protocol):
         """Take the number of bytes done so far."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+@dataclass(frozen=True, slots=True, repr=False)
+class Fetched(Card):
     """A copy of a dataset, and what this run did for it."""
 
     path: Path
@@ -58,6 +59,25 @@ class Fetched:
     """Files of the earlier copy that were fetched again, sorted."""
     left_out: tuple[DatasetError, ...] = ()
     """Errors of the files that the copy lacks."""
+    address: str = ""
+    """Address of the dataset that was copied."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all shards."""
+        return self.manifest.totals.num_bytes
+
+    def facts(self) -> dict[str, Any]:
+        """Return where the copy is, and what came over the network."""
+        found: dict[str, Any] = {
+            "at": str(self.path),
+            "from": self.address,
+            **self.manifest.facts(),
+            "fetched": megabytes(self.num_new_bytes),
+            "fetched anew": self.renewed,
+            "left out": [str(error) for error in self.left_out],
+        }
+        return {title: value for title, value in found.items() if value}
 
 
 def fetch_dataset(
@@ -90,7 +110,7 @@ def fetch_dataset(
     was_there = folder.final.exists()
     wanted = copy.lacking(hashed=check)
     if not wanted:
-        return Fetched(folder.final, manifest, was_there=True, num_new_bytes=0)
+        return Fetched(folder.final, manifest, was_there=True, num_new_bytes=0, address=str(remote))
     work = folder.fetching
     with _writing(work), locked(work, who="fetch", flag="--to") as is_held:
         if not was_there and folder.final.exists():  # another fetch has been at it
@@ -101,7 +121,8 @@ def fetch_dataset(
         copy.get_documents(wanted)
         copy.publish(was_there=was_there)
     renewed, left_out = tuple(sorted(copy.got)) if was_there else (), tuple(copy.left_out)
-    return Fetched(folder.final, manifest, was_there, copy.num_new_bytes, renewed, left_out)
+    num_new, where = copy.num_new_bytes, str(remote)
+    return Fetched(folder.final, manifest, was_there, num_new, renewed, left_out, where)
 
 
 @dataclass

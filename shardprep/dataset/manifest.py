@@ -142,6 +142,23 @@ class Manifest(SparseDocument):
         """All shards by name, in order."""
         return {shard.name: shard for split in self.splits.values() for shard in split.shards}
 
+    def facts(self) -> dict[str, Any]:
+        """Return for people, by title: records by split and class, what was left out, the size."""
+        splits = self.splits.values()
+        classes = {
+            name: sum(split.label_counts.get(name, 0) for split in splits)
+            for name in self.labels.names
+        }
+        totals = self.totals
+        found: dict[str, Any] = {
+            "images": {name: split.num_records for name, split in self.splits.items()},
+            "classes": classes,
+            "rejected": totals.rejected,
+            "skipped": totals.skipped,
+            "size": f"{len(self.shards):,} shards, {totals.num_bytes / 1e6:,.1f} MB",
+        }
+        return {title: value for title, value in found.items() if value}
+
     def signed(self) -> Manifest:
         """Return the manifest with its own hash, made anew."""
         unsigned = self.model_copy(update={"sha256": ""}).model_dump_json(indent=2)

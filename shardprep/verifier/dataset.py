@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 import time
 from concurrent.futures import ProcessPoolExecutor, wait
@@ -33,6 +32,7 @@ from shardprep.verifier.shard import (
     check_in_worker,
     check_shard,
 )
+from shardprep.writer.engine.process import SpawnedContext
 from shardprep.writer.workspace.damaged import IntactShard
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def _check_shards(tasks: list[ShardTask], num_workers: int, watcher: Watcher) ->
 
 def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> list[ShardReport]:
     """Return the report of each task, from processes of their own; DatasetError where one dies."""
-    context = multiprocessing.get_context("spawn")
+    context = SpawnedContext()
     done = context.Value("Q", 0)
     with ProcessPoolExecutor(num_workers, context, begin_worker, (done,)) as pool:
         try:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from shardprep.notebook import Card
+from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,8 +74,8 @@ def hash_problem(file: str, digest: str, expected: str) -> Problem:
     return Problem("hash", file, what)
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+@dataclass(frozen=True, slots=True, repr=False)
+class Verification(Card):
     """The problems of a dataset, and what was read to find them."""
 
     path: Path
@@ -89,8 +93,27 @@ class Verification:
     elapsed_s: float = 0.0
     address: ObjectUrl | None = None
     """The address of a dataset in object storage."""
+    repaired: tuple[Problem, ...] | None = None
+    """Problems before a repair; None where nothing was repaired."""
 
     @property
     def location(self) -> str:
         """Path or address of the dataset."""
         return str(self.address or self.path)
+
+    def facts(self) -> dict[str, Any]:
+        """Return where the dataset is, its problems by kind, the first ones, what was read."""
+        kinds = Counter(problem.kind for problem in self.problems)
+        found: dict[str, Any] = {
+            "at": self.location,
+            "problems": {f"{kind}: {MEANINGS[kind]}": count for kind, count in kinds.items()}
+            or "none",
+        }
+        if self.problems:
+            found["such as"] = [f"{one.file}: {one.what}" for one in self.problems]
+        if self.repaired is not None:
+            found["repaired"] = f"{len(self.repaired):,} problems before"
+        if self.unknown:
+            found["not ours"] = self.unknown
+        records = f"{self.num_shards:,} shards, {self.num_records:,} records"
+        return {**found, "checked": f"{records}, {megabytes(self.num_bytes)}"}

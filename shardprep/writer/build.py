@@ -10,11 +10,12 @@ import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardprep import profiling
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.errors import BuildError, ShardprepError, SourceError
+from shardprep.notebook import Card
 from shardprep.writer.chunk import ChunkEncoder
 from shardprep.writer.engine.job import ShardJob, by_chunks
 from shardprep.writer.engine.local import run_chunks
@@ -65,8 +66,8 @@ class Watcher(Protocol):
         """Take the number of items done since the last call, and of the rejected among them."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class PartResult(Card):
     """A part of a build whose shards are all written."""
 
     workspace: Workspace
@@ -79,9 +80,23 @@ class PartResult:
     """Whether the dataset was finished before, with the same inputs and options."""
 
     @property
+    def location(self) -> str:
+        """Path or address of the dataset to be."""
+        return self.workspace.location
+
+    @property
     def num_shards(self) -> int:
         """Number of shards in this part."""
         return len(self.part.of(range(self.num_all_shards)))
+
+    def facts(self) -> dict[str, Any]:
+        """Return where the dataset is to be, and what is done of it."""
+        return {
+            "at": self.location,
+            "part": str(self.part),
+            "shards": f"{self.num_shards:,} of {self.num_all_shards:,}",
+            "this run": f"{self.num_new_items:,} images in {self.elapsed_s:.1f} s",
+        }
 
 
 ON_THIS_MACHINE = by_chunks(run_chunks)

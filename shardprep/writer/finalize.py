@@ -14,6 +14,7 @@ from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.errors import BuildError, DatasetError, some_of
+from shardprep.notebook import Card
 from shardprep.profiling import stage
 from shardprep.writer.limits import check_dropped, check_rejections
 from shardprep.writer.outline import read_outline
@@ -39,8 +40,8 @@ _NUM_THREADS = 16
 """Number of threads that wait for object storage."""
 
 
-@dataclass(frozen=True, slots=True)
-class BuildResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class BuildResult(Card):
     """A finished dataset, and what this run did for it."""
 
     location: str
@@ -53,6 +54,17 @@ class BuildResult:
     num_new_items: int = 0
     """Items that this run has encoded; others were done by an earlier one."""
     elapsed_s: float = 0.0
+    profile: dict[str, float] | None = None
+    """Seconds by stage, where they were counted; those of workers are added up over all of them."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return where the dataset is, its images by split, and what became of the inputs."""
+        took = f"{self.num_new_items:,} images in {self.elapsed_s:.1f} s"
+        return {
+            "at": self.location,
+            **self.manifest.facts(),
+            "this run": "nothing to do" if self.was_there else took,
+        }
 
 
 def finalize_dataset(

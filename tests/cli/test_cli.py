@@ -11,7 +11,8 @@ from unittest import mock
 import pytest
 
 from shardprep import __version__
-from shardprep.cli import app, sample_archive
+from shardprep.cli import app
+from shardprep.commands import sample_archive
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import error_of, run
 

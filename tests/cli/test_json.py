@@ -11,8 +11,7 @@ from unittest import mock
 import pytest
 
 from shardprep.catalog.survey import Survey
-from shardprep.cli import app, resolve
-from shardprep.cli import sample_archive as drawn
+from shardprep.cli import app
 from shardprep.cli.results import (
     RESULTS,
     BuildJson,
@@ -24,6 +23,8 @@ from shardprep.cli.results import (
     SampleJson,
     VerifyJson,
 )
+from shardprep.commands import inspect as inspecting
+from shardprep.commands import sample_archive as drawn
 from shardprep.dataset.describe import Facts
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import NARROW, Done
@@ -163,8 +164,9 @@ def test_ctrl_c_is_one_object_too(here: Path) -> None:
     """In a process of its own, for the signal is to be a real one."""
     program = (
         "import os, signal\n"
-        "from shardprep.cli import app, resolve\n"
-        "resolve.dataset_at = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from shardprep.cli import app\n"
+        "from shardprep.commands import inspect as inspecting\n"
+        "inspecting.dataset_at = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
         "app.main()\n"
     )
     done = subprocess.run(
@@ -178,14 +180,14 @@ def test_an_error_of_the_system_is_one_object_too(
     run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = OSError(5, "Input/output error", "a/b")
-    monkeypatch.setattr(resolve, "dataset_at", mock.Mock(side_effect=error))
+    monkeypatch.setattr(inspecting, "dataset_at", mock.Mock(side_effect=error))
     assert failed(run("inspect", "--json"), 1)["error"]["where"] == "a/b"
 
 
 def test_a_fault_of_the_program_shows_where_and_is_one_object_too(
     run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolve, "dataset_at", mock.Mock(side_effect=ValueError("x \x1b")))
+    monkeypatch.setattr(inspecting, "dataset_at", mock.Mock(side_effect=ValueError("x \x1b")))
     done = run("inspect", "--json")
     assert "ValueError: x \\x1b\n" in done.stderr
     assert "Traceback" in done.stderr

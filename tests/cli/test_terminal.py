@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.cli import resolve, streams
+from shardprep.cli import streams
 from shardprep.cli.display.console import Terminal
-from shardprep.cli.display.progress import BuildProgress
+from shardprep.commands import inspect as inspecting
+from shardprep.commands.bars import Bar
+from shardprep.commands.progress import Progress, Watch
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.command import NARROW, error_of, run
 
@@ -158,7 +160,7 @@ def test_what_is_logged_is_heard_by_its_level(here: Path, monkeypatch: pytest.Mo
             getattr(logging.getLogger("shardprep.reader"), say)("%s [red] \x1b", say)
         sys.exit(0)
 
-    monkeypatch.setattr(resolve, "dataset_at", at)
+    monkeypatch.setattr(inspecting, "dataset_at", at)
     levels = ("debug", "info", "warning", "error")
     for i, level in enumerate(levels):
         done = run("inspect", "--log-level", level, cwd=here)
@@ -255,12 +257,11 @@ def test_a_benchmark_of_strange_names_is_shown_as_it_is(
 
 
 def test_a_profile_of_the_bar_reads_no_markup_either(capsys: pytest.CaptureFixture[str]) -> None:
-    from shardprep.cli.display.progress import ByteProgress
-
-    with ByteProgress(Terminal(stderr=True)) as bar:
-        bar.begin(HOSTILE, 100)
-        bar.progress(1)
-        bar.notice(HOSTILE)
+    with Bar(Terminal(stderr=True)) as bar:
+        watch = Watch(bar)
+        watch.begin(HOSTILE, 100)
+        watch.progress(1)
+        watch.notice(HOSTILE)
     assert "[bold]x[/] [/nope] :smile: \\u202e" in capsys.readouterr().err
 
 
@@ -287,8 +288,8 @@ def test_a_warning_stands_above_the_bar_that_a_terminal_has(
     with os.fdopen(child, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         streams.start_logging("info")
-        with BuildProgress(Terminal(stderr=True)) as progress:
-            progress.show("encoding", 10, 5, rate=1.0, rejected="")
+        with Bar(Terminal(stderr=True)) as bar:
+            bar(Progress("encoding", 5, 10, "images"))
             logging.getLogger("shardprep").warning("train: dark\x1b[31m images")
         terminal.flush()
         said = os.read(parent, 1 << 16).decode()

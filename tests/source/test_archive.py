@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.catalog.splits import given_split
-from shardprep.cli.resolve import only_archive
+from shardprep.commands.resolve import only_archive
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.extent import MemberError, PlainExtent, ZipExtent

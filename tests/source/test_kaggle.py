@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from rich.console import Console
 
-from shardprep.cli.display import progress as report
+from shardprep.commands import bars
+from shardprep.commands.progress import Watch
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
 from shardprep.source.kaggle.credentials import credentials
@@ -797,9 +798,10 @@ def test_members_that_cannot_be_read_are_said_to_be_unchecked(tmp_path: Path) ->
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, size: int | None, *, terminal: bool = False) -> str:
-    monkeypatch.setattr(report, "_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(bars, "_LINE_EVERY_S", 0.0)
     out = io.StringIO()
-    with report.ByteProgress(Console(file=out, force_terminal=terminal, width=90)) as progress:
+    with bars.Bar(Console(file=out, force_terminal=terminal, width=90)) as bar:
+        progress = Watch(bar)
         progress.notice("downloading [kaggle:pets]")
         progress.begin("downloading", size)
         for num_bytes in (5_000_000, 10_000_000, 0, 15_000_000):
@@ -826,7 +828,8 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lines_come_now_and_then() -> None:
     out = io.StringIO()
-    with report.ByteProgress(Console(file=out)) as progress:
+    with bars.Bar(Console(file=out)) as bar:
+        progress = Watch(bar)
         progress.begin("downloading", 10)
         progress.progress(5)
         progress.progress(10)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from shardprep.cli.resolve import part_of
-from shardprep.cli.sample_archive import write_sample
+from shardprep.commands.resolve import part_of
+from shardprep.commands.sample_archive import write_sample
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import build_dataset

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shardprep.catalog.catalog import Item
-from shardprep.cli.resolve import engine_of
+from shardprep.commands.resolve import engine_of
 from shardprep.errors import BuildError, RecipeError
 from shardprep.source.extent import PlainExtent
 from shardprep.storage.folder import LocalFolder

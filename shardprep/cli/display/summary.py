@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from shardprep import profiling
 from shardprep.cli.display.annotations import print_annotation_tables, print_annotations
 from shardprep.cli.display.console import counts_line, plain_table
 from shardprep.cli.streams import console, picked, print_json
@@ -75,14 +74,16 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
 
 def show_result(result: BuildResult, *, as_json: bool) -> None:
     """Print the result of a build."""
-    seconds = profiling.taken()
     if as_json:
         from shardprep.cli.results import BuildJson
 
         more: dict[str, Any] = {"path": result.location}
-        if profiling.is_on():
-            more["profile"] = {name: round(value, 4) for name, value in seconds.items()}
-        print_json(picked(BuildJson, result, **more))
+        seconds = result.profile
+        more["profile"] = seconds and {name: round(value, 4) for name, value in seconds.items()}
+        summary = picked(BuildJson, result, **more)
+        if result.profile is None:
+            del summary["profile"]
+        print_json(summary)
         return
     terminal, manifest, schema = console(), result.manifest, read_schema(result.path)
     terminal.heading(result.location, _IS_THERE if result.was_there else "")
@@ -102,8 +103,8 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
         took = f"{number:,} images in {result.elapsed_s:.1f} s, {rate:,.0f} images/s"
         terminal.entry("time", took)
     terminal.entry("next", f"shardprep inspect {result.location.rpartition('/')[0]}")
-    if number and profiling.is_on():
-        _print_profile(terminal, seconds, number, result.elapsed_s)
+    if number and result.profile is not None:
+        _print_profile(terminal, result.profile, number, result.elapsed_s)
 
 
 def show_refused(error: TooManyRejectedError) -> None:

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import multiprocessing
 import os
 import resource
 import signal
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, popen_forkserver, popen_spawn_posix, spawn
+from multiprocessing.context import (
+    ForkServerContext,
+    ForkServerProcess,
+    SpawnContext,
+    SpawnProcess,
+)
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from multiprocessing.context import ForkServerContext
 
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
@@ -28,8 +33,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """malloc.h"""
 _KEPT_BYTES = 512 << 20
 """Bytes of freed memory that malloc keeps, rather than map it anew for every image."""
-_PRELOADED = ["shardprep.cli.app", "shardprep.writer.engine.local", "shardprep.catalog.catalog"]
-"""Modules to import once: those of a task, and the program itself, which a worker imports too."""
+_PRELOADED = ["shardprep.writer.engine.local", "shardprep.catalog.catalog"]
+"""Modules of a task, to import once."""
 _ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(_KEPT_BYTES),
     "MALLOC_MMAP_THRESHOLD_": str(_KEPT_BYTES),
@@ -48,9 +53,47 @@ class WorkerLimits:
     """Memory that a worker may allocate."""
 
 
+def _preparation(name: str) -> dict[str, object]:
+    """Return what a new process is to be like, but for the program that it is started by."""
+    found = spawn.get_preparation_data(name)
+    return {key: value for key, value in found.items() if not key.startswith("init_main")}
+
+
+def _without_program(popen: Any) -> Any:
+    """Return the launcher of processes that do not import the program they are started by.
+
+    That is what `multiprocessing` does for functions of the program. Ours are in modules, and a
+    script without `if __name__ == "__main__"` would run again in each of them.
+    """
+    launch = popen._launch  # noqa: SLF001 - there is no public way
+    ours = SimpleNamespace(**{**vars(spawn), "get_preparation_data": _preparation})
+    changed = FunctionType(launch.__code__, {**launch.__globals__, "spawn": ours}, "_launch")
+    return type("Popen", (popen,), {"_launch": changed})
+
+
+class _ForkedProcess(ForkServerProcess):
+    _Popen = staticmethod(_without_program(popen_forkserver.Popen))
+
+
+class _SpawnedProcess(SpawnProcess):
+    _Popen = staticmethod(_without_program(popen_spawn_posix.Popen))
+
+
+class ForkedContext(ForkServerContext):
+    """Starts processes by the server; they do not import the program."""
+
+    Process = _ForkedProcess
+
+
+class SpawnedContext(SpawnContext):
+    """Starts fresh processes; they do not import the program."""
+
+    Process = _SpawnedProcess
+
+
 def start_server() -> ForkServerContext:
     """Start the server unless it runs; return what starts workers. It does not wait."""
-    context = multiprocessing.get_context("forkserver")
+    context = ForkedContext()
     context.set_forkserver_preload(_PRELOADED)
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)

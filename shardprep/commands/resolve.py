@@ -1,21 +1,27 @@
-"""Resolve the arguments of a command: a recipe, a source on this machine, a dataset."""
+"""Resolve the arguments of a command: a recipe, a source on this machine, a dataset.
+
+Those that only the command line checks as it reads them are checked here for Python as well.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from shardprep.cli.display.progress import ByteProgress
 from shardprep.dataset.locate import locate
 from shardprep.errors import DatasetError, RecipeError, ShardprepError, some_of
 from shardprep.machine import usable_cores
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
+from shardprep.recipe.options import Option
 from shardprep.recipe.recipe import Recipe, make_recipe
+from shardprep.recipe.values import read_number
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
 from shardprep.source.names import is_archive_name
+from shardprep.storage.timeout import TIMEOUT_VARIABLE
 from shardprep.storage.url import is_url
 from shardprep.writer.build import ON_THIS_MACHINE
 from shardprep.writer.engine.ray import cluster
@@ -26,12 +32,13 @@ from shardprep.writer.workspace.find import find_workspace, refuse_other_parts, 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from rich.console import Console
-
+    from shardprep.commands.progress import Watch
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.writer.engine.job import Engine
     from shardprep.writer.workspace.states import Workspace
 
+_Number = TypeVar("_Number", int, float)
+_MAX_COUNT = 10**12
 _DATASETS = Path("tfrecords")
 _BEGUN_A_CPU = 2
 """Shards given to a cluster, so that no processor waits for the next."""
@@ -77,15 +84,11 @@ def _keys_here() -> dict[str, Any]:
     return read_recipe(Path(RECIPE_FILE)) if Path(RECIPE_FILE).is_file() else {}
 
 
-def local_source(source: str, console: Console, *, refresh: bool) -> str:
+def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
     """Return a source that lies on this machine: itself, or the archive of a Kaggle slug."""
-    return str(downloaded(source, None, console, refresh=refresh)) if is_ref(source) else source
-
-
-def downloaded(slug: str, to: Path | None, console: Console, *, refresh: bool) -> Path:
-    """Return the archive of a slug, downloaded to a folder or the cache unless it is there."""
-    with ByteProgress(console) as progress:
-        return download(parse_ref(slug), to=to, refresh=refresh, watcher=progress)
+    if is_ref(source):
+        return str(download(parse_ref(source), refresh=refresh, watcher=watch))
+    return source
 
 
 class Crew(NamedTuple):
@@ -106,7 +109,7 @@ def engine_of(
         raise RecipeError("--engine", f"{name!r} is not one of local, ray")
     if ray_address is not None:
         raise RecipeError("--ray-address", "is for --engine ray", "add that, or leave this out")
-    return nullcontext(Crew(ON_THIS_MACHINE, workers or usable_cores()))
+    return nullcontext(Crew(ON_THIS_MACHINE, num_workers(workers)))
 
 
 @contextmanager
@@ -115,7 +118,48 @@ def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
         from shardprep.writer.engine.ray.engine import by_shards
 
         num_cpus = sum(node.num_cpus for node in cluster.nodes())
-        yield Crew(by_shards, workers or _BEGUN_A_CPU * num_cpus)
+        yield Crew(by_shards, _BEGUN_A_CPU * num_cpus if workers is None else num_workers(workers))
+
+
+def checked(
+    name: str, value: object, kind: type[_Number], least: float = 1, most: float = _MAX_COUNT
+) -> _Number:
+    """Return the number that is given for an option, within bounds that are included.
+
+    Raises:
+        RecipeError: it is none, or outside of them.
+
+    """
+    try:
+        found: Any = read_number("" if isinstance(value, bool) else value, kind, least, most)
+    except ValueError:
+        wanted = Option("", least=least, most=most).numbers(kind)
+        raise RecipeError(f"--{name}", f"{value!r} is not {wanted}") from None
+    return found  # type: ignore[no-any-return]
+
+
+def num_workers(workers: int | None) -> int:
+    """Return the number of workers asked for, else that of the cores this process may use."""
+    return usable_cores() if workers is None else checked("workers", workers, int)
+
+
+@contextmanager
+def answering(store_timeout: float | None) -> Iterator[None]:
+    """Let object storage be silent for so many seconds at most, here and in processes from here."""
+    if store_timeout is None:
+        yield
+        return
+    before = os.environ.get(TIMEOUT_VARIABLE)
+    os.environ[TIMEOUT_VARIABLE] = (
+        f"{checked('store-timeout', store_timeout, float, most=86_400):g}"
+    )
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TIMEOUT_VARIABLE]
+        else:
+            os.environ[TIMEOUT_VARIABLE] = before
 
 
 def part_of(text: str) -> Part:
@@ -127,11 +171,11 @@ def part_of(text: str) -> Part:
     return part
 
 
-def unfinished(dataset: str | None) -> Workspace:
+def unfinished(dataset: str | Path | None) -> Workspace:
     """Return the workspace of a dataset, finished or not; None is the one of the recipe."""
     recipe = _recipe_here() if dataset is None else None
     if recipe is None:
-        return find_workspace(dataset or _datasets())
+        return find_workspace(_datasets() if dataset is None else str(dataset))
     workspace = workspace_of(recipe)
     if not states.is_begun(workspace):
         refuse_other_parts(recipe, workspace)
@@ -166,7 +210,7 @@ def only_archive() -> str:
     raise RecipeError("shardprep init", what, "name one: shardprep init photos.zip")
 
 
-def dataset_at(dataset: str | None, *, damaged: bool = False) -> Path | RemoteDataset:
+def dataset_at(dataset: str | Path | None, *, damaged: bool = False) -> Path | RemoteDataset:
     """Return what `locate` finds; None is the dataset of the recipe, else the one in `tfrecords`.
 
     `damaged`: also take a dataset that has lost its manifest.

@@ -1,0 +1,94 @@
+"""A command as people call it in Python: errors in Python's words, and all options in `help()`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_type_hints
+
+from shardprep.errors import ShardprepError
+from shardprep.recipe.keywords import BuildKeywords
+from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])(?![\w-])")
+"""An option as the command line has it."""
+
+
+def in_python(command: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Return the command with errors that name options as Python does, `max_rejected` for one.
+
+    What the system refuses is a ShardprepError too.
+    """
+
+    @functools.wraps(command)
+    def called(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        try:
+            return command(*args, **kwargs)
+        except ShardprepError as error:
+            error.where, error.what, error.hint = map(
+                _worded, (error.where, error.what, error.hint)
+            )
+            error.args = (error.where, error.what, error.hint)
+            raise
+        except OSError as error:
+            what = (error.strerror or str(error)).lower()
+            raise ShardprepError(str(error.filename or "shardprep"), what) from error
+
+    signature = inspect.signature(command)
+    if any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values()):
+        called.__signature__ = _with_options(signature)  # type: ignore[attr-defined]
+        called.__doc__ = f"{inspect.getdoc(command)}\n\n{_options_text()}"
+    called.__module__ = "shardprep"
+    return called
+
+
+def _worded(text: str) -> str:
+    """Return a text with options as keywords; a whole command for a terminal stays one."""
+    if text == "SOURCE":
+        return "source"
+    if re.search(r"shardprep \w+ .*--", text):
+        return text
+    return _FLAG.sub(lambda flag: flag[1].replace("-", "_"), text)
+
+
+def _with_options(signature: inspect.Signature) -> inspect.Signature:
+    """Return the signature of a build with each of its options."""
+    defaults = {one.name: one.default for one in fields(BuildOptions)}
+    named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    kinds = get_type_hints(BuildKeywords)
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name, _RUN_DEFAULTS.get(name)),
+            annotation=kind,
+        )
+        for name, kind in kinds.items()
+    ]
+    return signature.replace(parameters=[*named, *options])
+
+
+_RUN_DEFAULTS: dict[str, Any] = {
+    "engine": "local",
+    **dict.fromkeys(("refresh", "overwrite", "profile"), False),
+}
+
+
+def _options_text() -> str:
+    """Return a line of help for each option of a build."""
+    lines = ["Options:"]
+    told = BUILD_OPTIONS | RUN_OPTIONS
+    names = ["source", "out", "part", "dry_run", *get_type_hints(BuildKeywords)]
+    for name in names:
+        option = told[name]
+        shown = f" Default: {option.shown}." if option.shown else ""
+        lines.append(f"    {name}: {_worded(option.help)}{shown}")
+    lines.append("    progress: Takes each `Progress`; True shows them.")
+    return "\n".join(lines)

@@ -1,0 +1,50 @@
+"""`shardprep.download`: an archive from Kaggle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep.commands.progress import watched
+from shardprep.notebook import Card
+from shardprep.source.kaggle import download as kaggle
+from shardprep.source.kaggle.ref import parse_ref
+from shardprep.storage.url import local_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.commands.progress import Show
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Download(Card):
+    """An archive from Kaggle."""
+
+    path: Path
+    num_bytes: int
+
+
+def download(
+    slug: str,
+    *,
+    to: str | Path | None = None,
+    refresh: bool = False,
+    progress: Show | bool = False,
+) -> Download:
+    """Download an archive from Kaggle, check every byte of it, and keep it.
+
+    Args:
+        slug: COMPETITION, OWNER/DATASET, OWNER/DATASET/VERSION, or the address of its page.
+        to: a folder for the archive; None: the cache.
+        refresh: download again what is there.
+        progress: takes each `Progress`; True shows them.
+
+    Raises:
+        SourceError: it cannot be had; says why and what to do.
+
+    """
+    folder = None if to is None else local_path(to)
+    with watched(progress) as watch:
+        path = kaggle.download(parse_ref(slug), to=folder, refresh=refresh, watcher=watch)
+    return Download(path, path.stat().st_size)

@@ -1,0 +1,64 @@
+"""`shardprep.inspect`: what a dataset holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardprep.commands.resolve import answering, dataset_at
+from shardprep.dataset.describe import read_facts
+from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
+from shardprep.dataset.pictures import contact_sheet
+from shardprep.dataset.remote import documents_of
+from shardprep.errors import RecipeError
+from shardprep.storage.atomic_file import write_durably
+from shardprep.storage.url import local_path
+
+if TYPE_CHECKING:
+    from shardprep.dataset.describe import Facts
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.dataset.schema import Schema
+
+_NUM_PICTURES = 24
+
+
+def inspect(
+    dataset: str | Path | None = None,
+    *,
+    boxes: str | Path | None = None,
+    store_timeout: float | None = None,
+) -> Facts:
+    """Return what a dataset holds, from its manifest and item table; of shards only the boxes.
+
+    Args:
+        dataset: its folder or address, or one above it; None: what ./shardprep.toml builds, else
+            the one dataset under ./tfrecords.
+        boxes: a PNG to draw boxes and masks of some images into.
+        store_timeout: seconds that object storage may be silent.
+
+    Raises:
+        DatasetError: there is no such dataset, or a document of it is missing or damaged.
+        RecipeError: `boxes` is no name of a PNG, or there is nothing to draw.
+
+    """
+    with answering(store_timeout):
+        found = dataset_at(dataset)
+        documents = documents_of(found, (SCHEMA_FILE, ITEMS_FILE))
+        facts = read_facts(documents, str(found), has_shards=isinstance(found, Path))
+        if boxes is not None:
+            _draw(found, facts.schema, local_path(boxes))
+    return facts
+
+
+def _draw(found: Path | RemoteDataset, schema: Schema, path: Path) -> None:
+    """Write the contact sheet of a dataset."""
+    if not schema.annotations:
+        raise RecipeError("--boxes", f"{found} has neither boxes nor masks", "leave it out")
+    if path.suffix.lower() != ".png":
+        raise RecipeError("--boxes", f"{path} is no name of a PNG", f"{path.stem}.png is one")
+    sheet = contact_sheet(found, schema, _NUM_PICTURES)
+    try:
+        write_durably(path, sheet)
+    except OSError as error:
+        what = f"cannot be written ({error.strerror or error})"
+        raise RecipeError(str(path), what, "name another file") from error

@@ -1,0 +1,104 @@
+"""Results as a person at a prompt or in a notebook sees them: one line, and a card of HTML.
+
+Names and reasons come from the files of others: control characters are escaped, and HTML is text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from html import escape
+from typing import Any
+
+from shardprep.errors import printable, shown
+
+_MOST_ROWS = 30
+"""Lines of one mapping or sequence."""
+_MOST_CHARACTERS = 240
+"""Characters of one text."""
+_MOST_HTML = 60_000
+"""Characters of a card, after which its rows are counted."""
+_CELL = "text-align:left;vertical-align:top;padding:1px 12px 1px 0"
+
+
+class Card:
+    """A result that shows itself: `facts` are its lines, for people."""
+
+    __slots__ = ()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is worth showing, by title: first where it is, then the most telling."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        try:
+            lines = (f"{title}: {_line(value)}" for title, value in self.facts().items())
+            return f"<{type(self).__name__} {'; '.join(lines)}>"
+        except Exception:
+            return object.__repr__(self)
+
+    def _repr_html_(self) -> str:
+        """Return a table of HTML without scripts, at most 100 KB: what a notebook shows."""
+        try:
+            return _card(type(self).__name__, self.facts())
+        except Exception:
+            return f"<code>{escape(object.__repr__(self))}</code>"
+
+
+def _text(value: object) -> str:
+    """Return a value as a short text."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return shown(printable(str(value)), _MOST_CHARACTERS)
+
+
+def _line(value: object) -> str:
+    """Return a value in one line."""
+    if isinstance(value, Mapping):
+        pairs = [f"{_text(key)} {_text(number)}" for key, number in _first(value.items(), 6)]
+        return ", ".join(pairs) + _more(value, 6)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(_text(one) for one in value[:3]) + _more(value, 3)
+    return _text(value)
+
+
+def _first(items: Any, most: int) -> list[Any]:
+    return [one for one, _ in zip(items, range(most), strict=False)]
+
+
+def _more(found: Any, most: int) -> str:
+    return f", … {len(found):,} in all" if len(found) > most else ""
+
+
+def _card(name: str, facts: Mapping[str, Any]) -> str:
+    rows: list[str] = []
+    num_characters = 0
+    for title, value in facts.items():
+        row = f'<tr><th style="{_CELL}">{escape(_text(title))}</th>'
+        row += f'<td style="{_CELL}">{_html(value)}</td></tr>'
+        num_characters += len(row)
+        if num_characters > _MOST_HTML:
+            rows.append(f"<tr><td>… {len(facts) - len(rows):,} more</td></tr>")
+            break
+        rows.append(row)
+    return f"<table><caption>{escape(name)}</caption><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _html(value: object) -> str:
+    """Return a value as HTML: mappings as rows, sequences as lines."""
+    if isinstance(value, Mapping):
+        rows = [
+            f'<tr><td style="{_CELL}">{escape(_text(key))}</td>'
+            f'<td style="{_CELL}">{escape(_line(one))}</td></tr>'
+            for key, one in _first(value.items(), _MOST_ROWS)
+        ]
+        return f"<table>{''.join(rows)}</table>{_more(value, _MOST_ROWS).removeprefix(', ')}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        lines = [escape(_line(one)) for one in value[:_MOST_ROWS]]
+        rest = _more(value, _MOST_ROWS).removeprefix(", ")
+        return "<br>".join([*lines, rest] if rest else lines)
+    return escape(_text(value))

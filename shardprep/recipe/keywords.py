@@ -1,0 +1,83 @@
+"""The keywords of `shardprep.build`: the options of a build, with what each takes in Python.
+
+`recipe.options` declares them; a type here is the declared one and what may be written for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypedDict
+
+from shardprep.dataset.schema import TargetKind
+from shardprep.image.annotation import Frame, RunOrder
+from shardprep.image.spec import DepthRange, Fit, Format, Truncated
+
+Texts = str | list[str] | tuple[str, ...]
+"""Names: a text with commas between them, or a list."""
+
+
+class RecipeKeywords(TypedDict, total=False):
+    """The options of a build but its source and `out`: the keys of `shardprep.toml`."""
+
+    name: str
+    version: str
+    shards: int | None
+    size: str | int | tuple[int, int] | None
+    fit: Literal["auto", Fit]
+    format: Format
+    quality: int
+    background: str | tuple[int, int, int]
+    depth_range: str | DepthRange
+    labels: str
+    target: Literal["auto", TargetKind]
+    separator: str
+    classes: Texts
+    class_map: str
+    join: Texts
+    columns: Texts
+    header: bool
+    null: Texts
+    boxes: str
+    masks: str
+    instances: bool
+    mask_values: str
+    unlisted: Literal["auto", "skip", "background"]
+    min_visible: str | float
+    max_dropped: str | float
+    annotated: Literal["auto", Frame]
+    rle: Literal["auto", RunOrder]
+    split: str | dict[str, float]
+    group: str
+    dedup: bool
+    root: str
+    include: Texts
+    exclude: Texts
+    exclude_list: str
+    follow_links: bool
+    zip_encoding: str
+    schema: str
+    seed: int
+    max_pixels: int
+    timeout: float
+    max_members: int
+    max_member_size: str | int
+    max_unpacked: int | str | None
+    max_ratio: int
+    max_depth: int
+    min_side: int
+    max_aspect: float
+    truncated: Truncated
+    max_rejected: str | float
+
+
+class BuildKeywords(RecipeKeywords, total=False):
+    """Those of one run as well: where and how it works."""
+
+    save_rejected: str | Path | None
+    workers: int | None
+    engine: Literal["local", "ray"]
+    ray_address: str | None
+    refresh: bool
+    overwrite: bool
+    profile: bool
+    store_timeout: float | None
