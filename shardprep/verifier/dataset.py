@@ -285,11 +285,12 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
                     job.result()
                 watcher.progress(done.value)
             return [job.result() for job in jobs]
-        except BrokenProcessPool as error:
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            if not isinstance(error, BrokenProcessPool):
+                raise
             raise DatasetError(
                 tasks[0].folder,
                 "a process that read the shards was killed",
                 "free some memory, or give fewer --workers",
             ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from shardprep.catalog.documents import named_files, read_table
 from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import shipped_schemas
-from shardprep.errors import DatasetError, RecipeError, SourceError
+from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.recipe.recipe import outputs, stored_recipe
 from shardprep.source import range_reads
@@ -27,14 +28,19 @@ from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.zip_directory import read_end
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.url import is_url
+from shardprep.writer.engine.process import start_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from multiprocessing.connection import Connection
 
     from shardprep.dataset.manifest import Manifest
     from shardprep.recipe.recipe import Recipe
 
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
+_CODECS = ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2")
+_WITH_CODECS = frozenset({"tensorflow", "torch", "jax", "cv2"})
+"""Packages that bring libraries of these names for the whole process."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -120,9 +126,35 @@ def _file_signature(whole: PlainExtent, mark: str) -> str:
 def versions() -> dict[str, str]:
     """Return the versions of everything that shapes the bytes of a dataset."""
     found = {name: _version(name) for name in _PACKAGES}
-    for library in ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2"):
-        found[library] = str(features.version(library))
+    # A process that has loaded these asks Pillow for the version of their zlib, not of its own.
+    is_shared = not _WITH_CODECS.isdisjoint(sys.modules)
+    return found | (_codecs_of_workers() if is_shared else _codecs())
+
+
+def _codecs() -> dict[str, str]:
+    return {library: str(features.version(library)) for library in _CODECS}
+
+
+@functools.cache
+def _codecs_of_workers() -> dict[str, str]:
+    """Return what a process of those that encode says: nothing of the caller's is loaded there."""
+    context = start_server()
+    here, there = context.Pipe(duplex=False)
+    worker = context.Process(target=_tell_codecs, args=(there,), daemon=True)
+    worker.start()
+    there.close()
+    with here:
+        try:
+            found: dict[str, str] = here.recv()
+        except EOFError as error:
+            how = f"a worker could not be started (exit code {worker.exitcode})"
+            raise BuildError("shardprep build", how, "is there memory left for it?") from error
+    worker.join()
     return found
+
+
+def _tell_codecs(pipe: Connection) -> None:
+    pipe.send(_codecs())
 
 
 @functools.cache

@@ -1,0 +1,119 @@
+"""Every command of the command line is a function of Python: the same options, the same result."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from typing import Any, Literal
+
+import pytest
+import typer
+
+import shardprep
+from shardprep.benchmark.result import Benchmark
+from shardprep.catalog.survey import Survey
+from shardprep.cli.app import app
+from shardprep.cli.results import RESULTS
+from shardprep.commands.build import Plan
+from shardprep.commands.download import Download
+from shardprep.commands.sample import Sample
+from shardprep.dataset.describe import Facts
+from shardprep.dataset.difference import Difference
+from shardprep.dataset.fetch import Fetched
+from shardprep.recipe.keywords import RecipeKeywords
+from shardprep.recipe.options import BUILD_OPTIONS
+from shardprep.recipe.recipe import _TYPES
+from shardprep.verifier.problem import Verification
+from shardprep.writer.build import PartResult
+from shardprep.writer.finalize import BuildResult
+
+COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+OF_A_TERMINAL = {"as_json", "quiet", "log_level"}
+"""Options of what is printed: a function prints nothing."""
+NOT_WATCHED = {"inspect", "diff", "sample"}
+"""Commands that are done at once."""
+VALUES: dict[str, tuple[type, ...]] = {
+    "build": (BuildResult, PartResult, Plan),
+    "finalize": (BuildResult,),
+    "init": (Survey,),
+    "inspect": (Facts,),
+    "bench": (Benchmark,),
+    "verify": (Verification,),
+    "diff": (Difference,),
+    "sample": (Sample,),
+    "download": (Download,),
+    "fetch": (Fetched,),
+}
+OTHERWISE = {
+    (BuildResult, "path"): "location",
+    (PartResult, "path"): "location",
+    (Verification, "path"): "location",
+    (Fetched, "from"): "address",
+}
+"""Keys of JSON that are called otherwise in Python, where `path` is the folder of the documents."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_a_function_with_its_options(name: str) -> None:
+    command = inspect.signature(getattr(shardprep, name))
+    here = set(command.parameters) - {"progress"}
+    assert here == {one.name for one in COMMANDS[name].params} - OF_A_TERMINAL
+    assert ("progress" in command.parameters) is (name not in NOT_WATCHED)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_is_left_out_is_the_same_for_both(name: str) -> None:
+    """Options of a recipe are not given at all: their defaults are those of the declaration."""
+    command = inspect.signature(getattr(shardprep, name)).parameters
+    for one in COMMANDS[name].params:
+        if one.name in OF_A_TERMINAL or (name == "build" and one.name in BUILD_OPTIONS):
+            continue
+        default = command[one.name].default
+        if default is inspect.Parameter.empty:
+            assert one.required, one.name
+        else:
+            assert str(default or "") == str(one.default or ""), one.name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_result_has_what_json_prints(name: str) -> None:
+    assert len(VALUES[name]) == len(RESULTS[name])
+    for value, printed in zip(VALUES[name], RESULTS[name], strict=True):
+        for key in printed.__annotations__:
+            attribute = OTHERWISE.get((value, key), key)
+            fields = {one.name for one in dataclasses.fields(value)}
+            assert attribute in fields or hasattr(value, attribute), (name, key)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "repair"])
+def test_help_says_what_a_function_takes_returns_and_raises(name: str) -> None:
+    text = inspect.getdoc(getattr(shardprep, name)) or ""
+    assert text.splitlines()[0].endswith((".", ",", ":"))
+    command = inspect.signature(getattr(shardprep, name))
+    assert command.return_annotation is not inspect.Parameter.empty
+    if name != "repair":  # which is verify with an option
+        assert "Raises:" in text
+        assert all(f"    {one}: " in text for one in command.parameters)
+
+
+def test_the_types_of_an_option_have_the_one_that_is_declared() -> None:
+    """And a text, where that is read as people write it."""
+    hints = typing.get_type_hints(RecipeKeywords)
+    assert [*hints] == [name for name in BUILD_OPTIONS if name not in ("source", "out")]
+    for name, hint in hints.items():
+        declared = alternatives(_TYPES[name])
+        assert declared <= alternatives(hint), name
+        reads = BUILD_OPTIONS[name].read is not None
+        assert alternatives(hint) - declared <= ({str, int, list[str], dict[str, float]})
+        assert (str in alternatives(hint)) >= reads, name
+
+
+def alternatives(hint: Any) -> set[Any]:
+    """Return the types and values that a hint allows."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return set().union(*(alternatives(one) for one in typing.get_args(hint)))
+    if typing.get_origin(hint) is Literal:
+        return set(typing.get_args(hint))
+    return {hint}
