@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from shardprep.commands.init import init
     from shardprep.commands.inspect import inspect
     from shardprep.commands.progress import Progress
+    from shardprep.commands.report import report
     from shardprep.commands.sample import sample
     from shardprep.commands.verify import repair, verify
 
@@ -80,6 +81,7 @@ __all__ = [
     "inspect",
     "reader",
     "repair",
+    "report",
     "sample",
     "verify",
 ]

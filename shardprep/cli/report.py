@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, print_json
+from shardprep.cli.streams import bar, console, print_json
 from shardprep.errors import RecipeError, printable
 
 if TYPE_CHECKING:
@@ -62,21 +62,23 @@ def report(
         raise RecipeError("--list", "prints keys alone", "leave out --output, --json and --open")
     if output == _STDOUT and (as_json or open_):
         raise RecipeError("--output -", "is for a page alone", "leave out --json and --open")
-    page = None if output in (None, _STDOUT) else Path(output or "")
-    if page is not None and not page.parent.is_dir():
-        raise RecipeError("--output", f"there is no folder {page.parent}", "make it first")
+    from shardprep.commands.report import page_path
+    from shardprep.commands.report import report as make_report
+    from shardprep.reporter.report import Options, check_listed
 
-    from shardprep.cli.display.progress import ImageProgress
-    from shardprep.cli.resolve import dataset_at
-    from shardprep.reporter.report import Options, check_listed, make_report
-
-    options = Options(
-        sample=sample, has_pixels=not no_pixels, thumbs=0 if list_ else thumbs, seed=seed
-    )
+    page = None if output in (None, _STDOUT) else page_path(output or "")
+    thumbs = 0 if list_ else thumbs
     if list_ is not None:
-        check_listed(list_, options)
-    with ImageProgress(console(stderr=True)) as progress:
-        found = make_report(dataset_at(dataset), options, progress)
+        check_listed(list_, Options(has_pixels=not no_pixels))
+    with bar() as progress:
+        found = make_report(
+            dataset,
+            sample=sample,
+            no_pixels=no_pixels,
+            thumbs=thumbs,
+            seed=seed,
+            progress=progress,
+        )
     if list_ is not None:
         _print_keys(found.keys(list_))
         return
@@ -90,7 +92,7 @@ def report(
 
     from shardprep.storage.atomic_file import write_durably
 
-    page = page or Path(f"{found.contents.manifest.name}-report.html")
+    page = page or Path(f"{found.name}-report.html")
     write_durably(page, data)
     if as_json:
         print_json(_json(found, page))
@@ -126,18 +128,17 @@ def _print(found: Report, page: Path, num_bytes: int) -> None:
 def _json(found: Report, page: Path) -> Any:
     from shardprep.cli.results import ChannelsJson, QualityJson, ReportJson
 
-    manifest, measured = found.contents.manifest, found.measured
     channels = None
-    if measured is not None and measured.channels.num_pixels:
-        mean, std = measured.channels.mean_std()
-        channels = ChannelsJson(num_images=measured.channels.num_images, mean=mean, std=std)
+    if found.channels is not None:
+        mean, std = found.channels.mean_std()
+        channels = ChannelsJson(num_images=found.channels.num_images, mean=mean, std=std)
     return ReportJson(
         path=str(page),
-        name=manifest.name,
-        version=manifest.version,
-        manifest_sha256=manifest.sha256,
-        num_records=len(found.contents),
-        num_measured=0 if measured is None else len(measured.numbers),
+        name=found.name,
+        version=found.version,
+        manifest_sha256=found.manifest_sha256,
+        num_records=found.num_records,
+        num_measured=found.num_measured,
         findings=found.findings,
         copies=[_copies_json(found, one) for one in found.copies],
         qualities=[

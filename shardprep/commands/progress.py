@@ -96,14 +96,18 @@ class Watch:
             self.notice(line)
         if num_done:
             self.notice(f"going on with an unfinished build: {num_done:,} images are done")
-        self._now = Progress("encoding", num_done, num_items, "images", num_done)
+        self.count("encoding", num_items, num_done)
+
+    def count(self, what: str, num_images: int, num_done: int = 0) -> None:
+        """Report work on so many images, of which some are done."""
+        self._now = Progress(what, num_done, num_images, "images", num_done)
         self._show(self._now)
 
-    def encoded(self, num_items: int, num_rejected: int) -> None:
+    def encoded(self, num_items: int, num_rejected: int = 0) -> None:
         """Report images that are done."""
         old = self._now
         done, rejected = old.num_done + num_items, old.num_rejected + num_rejected
-        self._now = Progress("encoding", done, old.total, "images", old.num_before, rejected)
+        self._now = Progress(old.what, done, old.total, "images", old.num_before, rejected)
         self._show(self._now)
 
     def begin(self, what: str, num_bytes: int | None) -> None:
@@ -117,6 +121,22 @@ class Watch:
         before, self._is_first = num_bytes if starts else old.num_before, False
         self._now = Progress(old.what, num_bytes, old.total, "bytes", before)
         self._show(self._now)
+
+
+class PixelWatch:
+    """Makes reports of what a pass over pixels tells."""
+
+    def __init__(self, watch: Watch) -> None:
+        """Let `watch` make them."""
+        self._watch = watch
+
+    def begin(self, num_images: int) -> None:
+        """Report the number of images."""
+        self._watch.count("looking at pixels", num_images)
+
+    def measured(self, num_images: int) -> None:
+        """Report images that are done."""
+        self._watch.encoded(num_images)
 
 
 @contextlib.contextmanager

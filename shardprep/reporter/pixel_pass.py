@@ -44,7 +44,7 @@ _FORGOTTEN_S = 30 * 24 * 3600.0
 
 
 class Watcher(Protocol):
-    """What is told how far a pass is; see `shardprep.cli.display.progress`."""
+    """What is told how far a pass is; see `shardprep.commands.progress`."""
 
     def begin(self, num_images: int) -> None:
         """A pass over so many images begins."""

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardprep.errors import RecipeError
+from shardprep.notebook import Card
 from shardprep.reporter import annotation, balance, copies, quality
 from shardprep.reporter.contents import Contents, read_contents
 from shardprep.reporter.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS, Finding, images, ranked
-from shardprep.reporter.pixel_pass import Measured, Watcher, measure, plan_pass
+from shardprep.reporter.pixel_pass import Channels, Measured, Watcher, measure, plan_pass
 from shardprep.reporter.stored_images import StoredImages
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class Options:
     """Of the samples."""
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Card):
     """The whole of it."""
 
     contents: Contents
@@ -57,6 +58,46 @@ class Report:
     """Classes that have pictures on the page, in label order; −1 for the images without a class."""
     images: StoredImages | None
     """The shards, for pictures; None where none are wanted."""
+
+    @property
+    def name(self) -> str:
+        """Name of the dataset."""
+        return self.contents.manifest.name
+
+    @property
+    def version(self) -> str:
+        """Version of the dataset."""
+        return self.contents.manifest.version
+
+    @property
+    def manifest_sha256(self) -> str:
+        """SHA-256 of the manifest, as that says it."""
+        return self.contents.manifest.sha256
+
+    @property
+    def num_records(self) -> int:
+        """Records of the dataset."""
+        return len(self.contents)
+
+    @property
+    def num_measured(self) -> int:
+        """Records whose pixels were looked at."""
+        return 0 if self.measured is None else len(self.measured.numbers)
+
+    @property
+    def channels(self) -> Channels | None:
+        """Sums over the pixels of images decoded whole; None where none were."""
+        found = None if self.measured is None else self.measured.channels
+        return found if found is not None and found.num_pixels else None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the dataset, and its findings, those that harm most first."""
+        findings: dict[str, Any] = {one.severity: {} for one in self.findings}
+        for one in self.findings:
+            findings[one.severity][one.name] = one.what
+        looked = f"{self.num_measured:,} of {self.num_records:,} images"
+        title = f"{self.name} {self.version}"
+        return {"dataset": title, "looked at": looked, **(findings or {"found": "nothing"})}
 
     def keys(self, name: str) -> tuple[str, ...]:
         """Return the keys on the list of a finding, none where it was not found."""

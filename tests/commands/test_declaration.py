@@ -25,13 +25,14 @@ from shardprep.dataset.fetch import Fetched
 from shardprep.recipe.keywords import RecipeKeywords
 from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.recipe.recipe import _TYPES
+from shardprep.reporter.report import Report
 from shardprep.verifier.problem import Verification
 from shardprep.writer.build import PartResult
 from shardprep.writer.finalize import BuildResult
 
 COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
-OF_A_TERMINAL = {"as_json", "quiet", "log_level"}
-"""Options of what is printed: a function prints nothing."""
+OF_A_TERMINAL = {"as_json", "quiet", "log_level", "list_", "open_"}
+"""Options of what is printed or shown: a function prints nothing; `Report.keys` is `--list`."""
 NOT_WATCHED = {"inspect", "diff", "sample"}
 """Commands that are done at once."""
 VALUES: dict[str, tuple[type, ...]] = {
@@ -39,6 +40,7 @@ VALUES: dict[str, tuple[type, ...]] = {
     "finalize": (BuildResult,),
     "init": (Survey,),
     "inspect": (Facts,),
+    "report": (Report,),
     "bench": (Benchmark,),
     "verify": (Verification,),
     "diff": (Difference,),
@@ -51,6 +53,7 @@ OTHERWISE = {
     (PartResult, "path"): "location",
     (Verification, "path"): "location",
     (Fetched, "from"): "address",
+    (Report, "path"): "name",  # the page has the one that the caller gave
 }
 """Keys of JSON that are called otherwise in Python, where `path` is the folder of the documents."""
 

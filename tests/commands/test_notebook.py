@@ -108,6 +108,7 @@ def test_every_result_is_one_line_and_a_table(
         "Verification": (shardprep.verify("tfrecords"), "problems: none"),
         "Difference": (shardprep.diff("tfrecords", "tfrecords"), "same: every record"),
         "Survey": (shardprep.init("pets.zip"), "labels by: prefix"),
+        "Report": (shardprep.report("tfrecords"), "looked at: 8 of 8 images"),
         "Sample": (shardprep.sample("sample"), "shapes.zip"),
     }
     (built.path / next(iter(built.manifest.shards))).unlink()

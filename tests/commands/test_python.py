@@ -63,6 +63,9 @@ def test_each_function_returns_what_its_command_prints(
     found = shardprep.verify(decode=True)
     assert not found.problems
     assert shardprep.diff("tfrecords", "parts").is_equal
+    report = shardprep.report("tfrecords", output="pets.html", thumbs=1)
+    assert (report.num_records, report.num_measured, report.keys("leaks")) == (24, 24, ())
+    assert (here / "pets.html").read_bytes().startswith(b"<!doctype html>")
     survey = shardprep.init("pets.zip")
     assert survey.classes == {"cat": 12, "dog": 12}
     out, errors = capfd.readouterr()

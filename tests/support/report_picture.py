@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from shardprep.cli.sample_archive import write_sample
+from shardprep.commands.sample_archive import write_sample
 from tests.support.browser import MISSING, browser_program
 from tests.support.builders import build
 from tests.support.command import run

@@ -1,0 +1,68 @@
+"""`shardprep.report`: a dataset for the eye."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardprep.commands.progress import PixelWatch, watched
+from shardprep.commands.resolve import answering, checked, dataset_at
+from shardprep.errors import RecipeError
+from shardprep.reporter.page.page import render
+from shardprep.reporter.report import Options, make_report
+from shardprep.storage.atomic_file import write_durably
+
+if TYPE_CHECKING:
+    from shardprep.commands.progress import Show
+    from shardprep.reporter.report import Report
+
+
+def report(
+    dataset: str | Path | None = None,
+    *,
+    output: str | Path | None = None,
+    sample: int = 100_000,
+    no_pixels: bool = False,
+    thumbs: int = 12,
+    seed: int = 0,
+    store_timeout: float | None = None,
+    progress: Show | bool = False,
+) -> Report:
+    """Return the findings on a dataset: classes, copies, leaks, quality; write a page if asked.
+
+    Args:
+        dataset: its folder or address, or one above it; None: what ./shardprep.toml builds, else
+            the one dataset under ./tfrecords.
+        output: an HTML page to write; None: none, while the command names one itself.
+        sample: images that are looked at, a seeded sample of more.
+        no_pixels: look at documents alone: no pictures, no near copies.
+        thumbs: pictures of each class on the page; 0 for a page without any.
+        seed: seed of samples and pictures.
+        store_timeout: seconds that object storage may be silent.
+        progress: takes each `Progress`; True shows them.
+
+    Raises:
+        DatasetError: there is no such dataset, or a file of it is missing or damaged.
+        RecipeError: a number is out of bounds, or the page has no folder to be written to.
+
+    """
+    page = None if output is None else page_path(output)
+    options = Options(
+        sample=checked("sample", sample, int),
+        has_pixels=not no_pixels,
+        thumbs=checked("thumbs", thumbs, int, 0),
+        seed=checked("seed", seed, int, 0),
+    )
+    with answering(store_timeout), watched(progress) as watch:
+        found = make_report(dataset_at(dataset), options, PixelWatch(watch))
+        if page is not None:
+            write_durably(page, render(found))
+    return found
+
+
+def page_path(output: str | Path) -> Path:
+    """Return where a page is to be written, before anything is measured for it."""
+    page = Path(output)
+    if not page.parent.is_dir():
+        raise RecipeError("--output", f"there is no folder {page.parent}", "make it first")
+    return page
