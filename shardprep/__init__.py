@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from shardprep.commands.report import report
     from shardprep.commands.sample import sample
     from shardprep.commands.verify import repair, verify
+    from shardprep.writer.finalize import TooManyRejectedError
 
     __version__: str
 
@@ -70,6 +71,7 @@ __all__ = [
     "ShardprepError",
     "SourceError",
     "StorageError",
+    "TooManyRejectedError",
     "__version__",
     "bench",
     "build",
@@ -85,8 +87,11 @@ __all__ = [
     "sample",
     "verify",
 ]
-_ROOMS = {"Progress": "progress", "repair": "verify"}
-"""Name → module of `commands`, where that is called otherwise."""
+_VALUES = {
+    "Progress": "shardprep.commands.progress",
+    "TooManyRejectedError": "shardprep.writer.finalize",
+}
+"""Name of what is no function → its module."""
 
 
 def __getattr__(name: str) -> Any:
@@ -102,9 +107,11 @@ def __getattr__(name: str) -> Any:
 
         if name == "reader":
             return import_module("shardprep.reader")
-        found = getattr(import_module(f"shardprep.commands.{_ROOMS.get(name, name)}"), name)
-        if name != "Progress":
-            found = import_module("shardprep.commands.call").in_python(found)
+        if name in _VALUES:
+            found = getattr(import_module(_VALUES[name]), name)
+        else:
+            module = import_module(f"shardprep.commands.{'verify' if name == 'repair' else name}")
+            found = import_module("shardprep.commands.call").in_python(getattr(module, name))
     globals()[name] = found
     return found
 

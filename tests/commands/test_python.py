@@ -126,6 +126,17 @@ def test_an_error_says_where_what_and_the_way_out_in_words_of_python(here: Path)
     assert isinstance(other.value, shardprep.ShardprepError)
 
 
+def test_too_many_rejected_images_are_an_error_that_knows_the_totals(here: Path) -> None:
+    write(here / "bad.zip", zip_bytes(animals(6) | {"train/cat.9.jpg": b"no image"}))
+    with pytest.raises(shardprep.TooManyRejectedError) as many:
+        shardprep.build("bad.zip", size=32, workers=1, save_rejected="rejected")
+    assert many.value.manifest.totals.rejected == {"not_an_image": 1}
+    assert "max_rejected" in many.value.hint
+    assert len([*(here / "rejected").rglob("*.jpg")]) == 1
+    given = {"size": 32, "workers": 1, "max_rejected": "20%"}
+    assert shardprep.build("bad.zip", **given).manifest.totals.num_written == 6  # type: ignore[call-overload]
+
+
 def test_what_the_system_refuses_is_one_of_our_errors(here: Path) -> None:
     shardprep.build("pets.zip", size=32, workers=1)
     with pytest.raises(shardprep.ShardprepError):
