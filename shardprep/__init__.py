@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from shardprep.commands.report import report
     from shardprep.commands.sample import sample
     from shardprep.commands.verify import repair, verify
-    from shardprep.writer.finalize import TooManyRejectedError
+    from shardprep.writer.limits import TooManyRejectedError
 
     __version__: str
 
@@ -89,7 +89,7 @@ __all__ = [
 ]
 _VALUES = {
     "Progress": "shardprep.commands.progress",
-    "TooManyRejectedError": "shardprep.writer.finalize",
+    "TooManyRejectedError": "shardprep.writer.limits",
 }
 """Name of what is no function → its module."""
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
