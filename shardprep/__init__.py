@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from shardprep.commands.build import build
     from shardprep.commands.diff import diff
     from shardprep.commands.download import download
+    from shardprep.commands.export import export
     from shardprep.commands.fetch import fetch
     from shardprep.commands.finalize import finalize
     from shardprep.commands.init import init
@@ -77,6 +78,7 @@ __all__ = [
     "build",
     "diff",
     "download",
+    "export",
     "fetch",
     "finalize",
     "init",

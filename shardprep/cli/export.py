@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, picked, print_json
+from shardprep.cli.streams import bar, console, picked, print_json
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -46,28 +45,24 @@ def export(
     split/class/name.jpg, a table and COCO's JSON. tfod: TFRecords for TensorFlow's object
     detection. Raw pixels become PNG. An interrupted export goes on where it stopped.
     """
-    from shardprep.cli.display.progress import ByteProgress
-    from shardprep.cli.resolve import dataset_at
-    from shardprep.exporter.export import export_dataset
+    from shardprep.commands.export import export as export_dataset
 
-    start_s = time.monotonic()
-    found = dataset_at(dataset)
-    with ByteProgress(console(stderr=True)) as progress:
-        done = export_dataset(found, to, out, watcher=progress, overwrite=overwrite)
-    elapsed_s = time.monotonic() - start_s
+    layout: Any = to  # any text of a shell
+    with bar() as progress:
+        done = export_dataset(dataset, to=layout, out=out, overwrite=overwrite, progress=progress)
     if as_json:
         from shardprep.cli.results import ExportJson
 
-        print_json(picked(ExportJson, done, elapsed_s=elapsed_s))
+        print_json(picked(ExportJson, done))
     else:
-        _show(done, elapsed_s)
+        _show(done)
 
 
-def _show(done: Exported, elapsed_s: float) -> None:
+def _show(done: Exported) -> None:
     from shardprep.cli.display.console import counted, counts_line
     from shardprep.storage.space import megabytes
 
     console().notice(str(done.path))
     files = f"{counted(done.num_files, 'file')}, {megabytes(done.num_bytes)}"
-    how = "is there already" if done.was_there else f"{elapsed_s:,.1f} s"
+    how = "is there already" if done.was_there else f"{done.elapsed_s:,.1f} s"
     console().notice(f"{counts_line(done.splits)}: {files}, {how}")

@@ -25,6 +25,7 @@ from shardprep.exporter import folder, parquet, tfod, webdataset
 from shardprep.exporter.layout import Export, Layout, Place
 from shardprep.exporter.names import file_names
 from shardprep.exporter.samples import read_samples
+from shardprep.notebook import Card
 from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import read_regular
@@ -53,8 +54,8 @@ _FORMAT_VERSION = 1
 _MOST_FACTS = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+@dataclass(frozen=True, slots=True, repr=False)
+class Exported(Card):
     """An export that is complete."""
 
     path: Path
@@ -68,6 +69,7 @@ class Exported:
     num_files: int
     num_bytes: int
     """Size of all files."""
+    elapsed_s: float = 0.0
 
 
 def export_dataset(

@@ -22,6 +22,7 @@ from shardprep.commands.sample import Sample
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.difference import Difference
 from shardprep.dataset.fetch import Fetched
+from shardprep.exporter.export import Exported
 from shardprep.recipe.keywords import RecipeKeywords
 from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.recipe.recipe import _TYPES
@@ -44,6 +45,7 @@ VALUES: dict[str, tuple[type, ...]] = {
     "bench": (Benchmark,),
     "verify": (Verification,),
     "diff": (Difference,),
+    "export": (Exported,),
     "sample": (Sample,),
     "download": (Download,),
     "fetch": (Fetched,),
