@@ -24,7 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+from PIL import Image
+
 from shardprep.errors import BuildError
+from shardprep.writer.fingerprint import versions
 from tests.support.builders import build, build_part, finalize, in_process, tree
 from tests.support.disk import skip_fsync
 
@@ -49,6 +53,9 @@ LEAST = {
     "parts together": 3,
 }
 """Plan → how many faults it must have made."""
+pa.array([""])  # its first array imports pandas, where that is installed: once, not in each child
+versions()
+Image.init()
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_REC, _MS_PRIVATE = 1, 32, 16384, 1 << 18
