@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan(Card):
-    """What a build would do, or with `part` that part of it."""
+    """Plan of a build, or with `part` of that part of it."""
 
     plan: BuildPlan
     """All items with their shards."""

@@ -30,7 +30,7 @@ class Progress:
     unit: Literal["images", "bytes", ""] = ""
     """"" for work that is not counted."""
     num_before: int = 0
-    """Of `num_done`, what was done when this run began."""
+    """Images or bytes, among `num_done`, that were done when this run began."""
     num_rejected: int = 0
     """Images that this run has rejected, of `num_done`."""
     notice: str = ""

@@ -8,7 +8,6 @@ copy has lost are fetched there too, and replace the damaged ones only when they
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from shardprep.storage.atomic_file import DurableFile, sync_folder, write_durabl
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import sha256_of
 from shardprep.storage.shard_cache import copy_shard
-from shardprep.storage.space import megabytes, shortage
+from shardprep.storage.space import megabytes, resumable_writes, shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +111,7 @@ def fetch_dataset(
     if not wanted:
         return Fetched(folder.final, manifest, was_there=True, num_new_bytes=0, address=str(remote))
     work = folder.fetching
-    with _writing(work), locked(work, who="fetch", flag="--to") as is_held:
+    with resumable_writes(work), locked(work, who="fetch", flag="--to") as is_held:
         if not was_there and folder.final.exists():  # another fetch has been at it
             was_there, wanted = True, copy.lacking(hashed=check)
         if is_held:
@@ -294,15 +293,3 @@ def _is_whole(path: Path, shard: Shard | RemoteShard, *, hashed: bool) -> bool:
     if not path.is_file() or path.stat().st_size != shard.num_bytes:
         return False
     return not hashed or sha256_of(path) == shard.sha256
-
-
-@contextlib.contextmanager
-def _writing(work: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise BuildError(
-            str(error.filename or work),
-            f"cannot be written ({error.strerror or os.strerror(error.errno or 0)})",
-            "what is here is kept: free some space and run the same command again",
-        ) from error

@@ -29,11 +29,9 @@ from shardprep.notebook import Card
 from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import read_regular
-from shardprep.storage.space import shortage
+from shardprep.storage.space import resumable_writes, shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shardprep.dataset.fetch import Watcher
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.remote import RemoteDataset
@@ -108,7 +106,7 @@ def export_dataset(
         return _exported(out, facts, num_new_shards=None)
     _check_free(out, overwrite=overwrite)
     work = out.with_name(out.name + INCOMPLETE_SUFFIX)
-    with _writing(work), locked(work, who="export"):
+    with resumable_writes(work), locked(work, who="export"):
         _prepare(work, out, facts)
         num_new = 0
         if _read(work / EXPORT_FILE) != facts:
@@ -278,15 +276,3 @@ def _exported(out: Path, facts: dict[str, Any], num_new_shards: int | None) -> E
         num_files=len(sizes),
         num_bytes=sum(sizes),
     )
-
-
-@contextlib.contextmanager
-def _writing(work: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise BuildError(
-            str(error.filename or work),
-            f"cannot be written ({error.strerror or os.strerror(error.errno or 0)})",
-            "what is here is kept: free some space and run the same command again",
-        ) from error

@@ -30,7 +30,7 @@ _NAME_BYTES = 100
 _LARGEST = 8**11 - 1
 """Bytes of the largest file whose size has room in a plain header."""
 _MODE_TO_GROUP, _TIME, _REST = _EMPTY[100:124], _EMPTY[135:148], _EMPTY[154:]
-"""What lies around the size (from 124) and the checksum (from 148)."""
+"""Bytes around the size (from 124) and the checksum (from 148)."""
 _SUM = sum(_EMPTY[:124] + _EMPTY[135:148] + 8 * b" " + _EMPTY[156:])
 """The checksum without the name and the size; its own field counts as blanks."""
 

@@ -29,7 +29,7 @@ _MAX_BOUNDARY = 1_000_000
 """Pixels along the edges of an object's polygons; pycocotools takes 80 bytes for each."""
 _MIN_CORNERS = 3
 _NO_RUNS = re.compile(r"[^0-9\s]|[0-9]{13}", re.ASCII)
-"""What is in no text of run lengths: other characters, and numbers beyond every image."""
+"""Characters that no text of run lengths has, and numbers beyond every image."""
 _FIRST, _LAST = ord("0"), ord("0") + 63
 """Characters of compressed counts: 6 bits each, of which the highest says that more follow."""
 _MAX_CHARACTERS = 7

@@ -1,4 +1,4 @@
-"""What is to be learnt of an example, for both readers: one value, or boxes and more.
+"""Targets of an example, for both readers: one value, or boxes and more.
 
 Boxes are ymin, xmin, ymax, xmax, 0 to 1, from the shard to the end of augmentation. A row without
 an object has the label −1, boxes of −1 and empty masks, and stands behind those that have one.

@@ -1,4 +1,4 @@
-"""What is odd about boxes and masks: objects left out, boxes too small or twice, idle masks."""
+"""Oddities of boxes and masks: objects left out, boxes too small or twice, idle masks."""
 
 from __future__ import annotations
 

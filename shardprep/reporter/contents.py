@@ -1,4 +1,4 @@
-"""What the documents of a dataset say of its records and of what was left out; no shard is read."""
+"""Records and left-out inputs of a dataset, by its documents; no shard is read."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Thumbnail:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """What is drawn over a thumbnail: the boxes and masks of its record."""
+    """Drawing over a thumbnail: the boxes and masks of its record."""
 
     labels: tuple[int, ...]
     """Class of each object, −1 for none."""
@@ -75,7 +75,7 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """What a page shows."""
+    """Contents of a page."""
 
     gallery: dict[int, tuple[int, ...]]
     """Class → its records, a seeded sample; `NO_CLASS` for images without a class."""

@@ -44,7 +44,7 @@ _FORGOTTEN_S = 30 * 24 * 3600.0
 
 
 class Watcher(Protocol):
-    """What is told how far a pass is; see `shardprep.commands.progress`."""
+    """Receiver of the progress of a pass; see `shardprep.commands.progress`."""
 
     def begin(self, num_images: int) -> None:
         """A pass over so many images begins."""
@@ -88,7 +88,7 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a pass has found."""
+    """Findings of a pass."""
 
     numbers: Ints
     """Numbers of the records that were looked at, ascending."""
@@ -114,7 +114,7 @@ class PassPlan:
     manifest_sha256: str
     numbers: Ints
     exact: np.ndarray[Any, np.dtype[np.bool_]]
-    """Which of them are decoded whole."""
+    """Whether each is decoded whole."""
     classes: Ints
     """Class of each for which tiles are summed up, −1 for none."""
 
@@ -207,7 +207,7 @@ def _pass(plan: PassPlan, images: StoredImages, watcher: Watcher) -> Measured:
 
 @dataclass(slots=True)
 class _Part:
-    """What one thread has found of some records in a row."""
+    """Findings of one thread, of some records in a row."""
 
     start: int
     measures: np.ndarray[Any, Any]

@@ -30,7 +30,7 @@ MOST_PICTURED = 40
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a report is to look at."""
+    """Scope of a report."""
 
     sample: int = MOST_MEASURED
     """Images that are measured at most, a seeded sample of more."""
@@ -39,7 +39,7 @@ class Options:
     thumbs: int = 12
     """Pictures of each class; 0 for a page without pictures."""
     seed: int = 0
-    """Of the samples."""
+    """Seed of the samples."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from typing import TYPE_CHECKING
 
+from shardprep.errors import BuildError
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _KEPT_SHARE = 8
@@ -39,3 +44,16 @@ def megabytes(num_bytes: float) -> str:
         size, unit = size / 1000, larger
     digits = 0 if unit == "B" or size >= 100 else 1
     return f"{size:.{digits}f} {unit}"
+
+
+@contextlib.contextmanager
+def resumable_writes(work: Path) -> Iterator[None]:
+    """Make a disk that takes no more a BuildError, which says that the work is kept."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            str(error.filename or work),
+            f"cannot be written ({error.strerror or os.strerror(error.errno or 0)})",
+            "what is here is kept: free some space and run the same command again",
+        ) from error

@@ -83,7 +83,7 @@ class _Document:
 
 
 class _Reader:
-    """What is collected from one document after the other."""
+    """Entries collected from one document after the other."""
 
     def __init__(self, index: KeyIndex, *, outlines: bool, areas: bool, may_repeat: bool) -> None:
         self._index = index

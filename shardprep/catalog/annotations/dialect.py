@@ -61,7 +61,7 @@ _ORIENTATION = 0x0112
 
 
 class Columns(NamedTuple):
-    """What the names of columns, or of keys, say of four numbers."""
+    """Meaning of four numbers by the names of their columns or keys."""
 
     names: tuple[str, ...]
     """The four in the order x, y, x or width, y or height; one for all of them in a cell."""

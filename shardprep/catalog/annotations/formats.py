@@ -37,7 +37,7 @@ class Format(NamedTuple):
     """One way in which boxes are written."""
 
     form: str
-    """What `--boxes` calls it, with its arguments."""
+    """Value of `--boxes`, with its arguments."""
     read: Callable[[str, AnnotatedSource], Found]
     recognise: Callable[[AnnotatedSource], list[Sign]]
 

@@ -29,7 +29,7 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _MOST_DEPTH = 100
 """Depth of elements in a file; an annotation has 4 or 5."""
 _PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
-"""What tags, attributes and pieces of text have in every encoding, and what each weighs."""
+"""Marks of tags, attributes and pieces of text in every encoding, and the weight of each."""
 _MOST_PARTS = 1_000_000
 """Weight of the parts of a file, of which each takes 100 bytes; one of 100 objects has 4,000."""
 _FEW_BYTES = 100_000

@@ -48,7 +48,7 @@ class Change(NamedTuple):
 
     name: str
     advice: str
-    """What to do, in full."""
+    """Advice, in full."""
     options: dict[str, Any]
     """Arguments of `load` that are others then; empty where it is not `load` that changes."""
     images_s: float

@@ -72,7 +72,7 @@ def diagnose(dataset: Any, step: Any, seconds: float) -> Diagnosis:
 
 
 class _Run(NamedTuple):
-    """What some time of a run has shown."""
+    """Measurements of some time of a run."""
 
     steps: list[Step]
     num_images: int

@@ -1,4 +1,4 @@
-"""What a call of the reader is warned of: it works, but slower or worse than it need be."""
+"""Advice on a call of the reader: it works, but slower or worse than it need be."""
 
 from __future__ import annotations
 

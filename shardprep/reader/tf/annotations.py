@@ -31,7 +31,7 @@ class Annotations:
 
     @property
     def specs(self) -> dict[str, Any]:
-        """What TensorFlow is to parse."""
+        """Features that TensorFlow is to parse."""
         dtypes = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}
         return {
             name: tf.io.FixedLenSequenceFeature(

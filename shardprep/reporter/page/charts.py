@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardprep.reporter.quality import Histogram
 
 _WIDTH, _HEIGHT = 420, 130
-"""Of a chart, in units of its own."""
+"""Size of a chart, in units of its own."""
 _AXIS = 20
 """Height of the line of numbers below a chart."""
 _MERGED = 4
