@@ -12,11 +12,16 @@ import os
 import struct
 import sys
 import zlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.source import range_reads
 from shardprep.storage.regular_file import regular_descriptor
 from shardprep.storage.url import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Read = Callable[[int, int], bytes]
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature … name length, extra length (APPNOTE 4.3.7)
 _MOST_HEADER_BYTES = 512
@@ -108,7 +113,7 @@ class ZipExtent(NamedTuple):
 
     def read(self) -> bytes:
         """Return the uncompressed bytes, checked against size and CRC-32."""
-        data = _inflate(self.stored().read(), self.method, self.num_bytes)
+        data = _inflate(self._stored_bytes(self.stored_bytes), self.method, self.num_bytes)
         if len(data) != self.num_bytes:
             raise MemberError(f"holds {len(data):,} bytes, the archive says {self.num_bytes:,}")
         crc32 = zlib.crc32(data)
@@ -119,7 +124,7 @@ class ZipExtent(NamedTuple):
     def read_head(self, num_bytes: int) -> bytes:
         """Return the first `num_bytes` uncompressed bytes, fewer where there are not so many."""
         enough = num_bytes + 512 if self.method in (0, zlib.DEFLATED) else _BLOCK_BYTES
-        stored = self.stored().read_head(enough)
+        stored = self._stored_bytes(min(enough, self.stored_bytes))
         return _inflate(stored, self.method, num_bytes)[:num_bytes]
 
     @property
@@ -129,14 +134,23 @@ class ZipExtent(NamedTuple):
 
     def stored(self) -> PlainExtent:
         """Return the stored bytes, packed or not."""
+        with _Opened(self.file) as read:
+            return PlainExtent(self.file, self._start(read), self.stored_bytes)
+
+    def _stored_bytes(self, num_bytes: int) -> bytes:
+        """Return the first stored bytes; the file is opened once for them and the header."""
+        with _Opened(self.file) as read:
+            return read(self._start(read), num_bytes)
+
+    def _start(self, read: _Read) -> int:
+        """Return the offset of the stored bytes: behind the local header, which is read."""
         if self.flags & _ENCRYPTED:
             raise MemberError("is encrypted")
-        header = _read_at(self.file, self.header_offset, _LOCAL_HEADER.size)
+        header = read(self.header_offset, _LOCAL_HEADER.size)
         signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
         if signature != b"PK\3\4":
             raise MemberError(f"no local header at offset {self.header_offset:,}")
-        start = self.header_offset + _LOCAL_HEADER.size + int(name_bytes) + int(extra_bytes)
-        return PlainExtent(self.file, start, self.stored_bytes)
+        return self.header_offset + _LOCAL_HEADER.size + int(name_bytes) + int(extra_bytes)
 
 
 class RefusedExtent(NamedTuple):
@@ -218,36 +232,70 @@ def _lzma_unpacker(head: bytes) -> tuple[Any, int]:
 
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
     """Return bytes of a file or an object; it is a `MemberError` if it ends before."""
-    try:
-        read = range_reads.read_at if is_url(file) else _read_file
-        data = read(file, offset, num_bytes)
-    except (OSError, OverflowError) as error:
-        if is_url(file) and not isinstance(error, FileNotFoundError):
-            raise
-        reason = "no such object" if is_url(file) else getattr(error, "strerror", None) or error
-        raise MemberError(f"cannot be read ({reason})") from error
-    if len(data) < num_bytes:
-        raise MemberError(f"is cut: {len(data):,} of {num_bytes:,} bytes are there")
-    return data
+    with _Opened(file) as read:
+        return read(offset, num_bytes)
 
 
-def _read_file(file: str, offset: int, num_bytes: int) -> bytes:
-    """Return bytes of a file, fewer where it ends before.
+class _Opened:
+    """An open file or an object, for reads of (offset, number of bytes); raises `MemberError`.
 
     The descriptor is opened anew: a cached one would show a file that was replaced.
     """
-    descriptor = regular_descriptor(file)
-    try:
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._descriptor = -1
+        self._size = 0
+
+    def __enter__(self) -> _Read:
+        if is_url(self._file):
+            return self._read_object
+        try:
+            self._descriptor = regular_descriptor(self._file)
+        except OSError as error:
+            raise _unreadable(error) from error
+        self._size = os.fstat(self._descriptor).st_size
+        return self._read_file
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def _read_object(self, offset: int, num_bytes: int) -> bytes:
+        try:
+            data = range_reads.read_at(self._file, offset, num_bytes)
+        except FileNotFoundError as error:
+            raise MemberError("cannot be read (no such object)") from error
+        except OverflowError as error:
+            raise _unreadable(error) from error
+        return _whole(data, num_bytes)
+
+    def _read_file(self, offset: int, num_bytes: int) -> bytes:
         # Before any memory is asked for: what an archive states may be far more than there is.
-        left = max(0, os.fstat(descriptor).st_size - offset)
+        left = max(0, self._size - offset)
         if left < num_bytes:
-            raise MemberError(f"is cut: {left:,} of {num_bytes:,} bytes are there")
-        data = os.pread(descriptor, num_bytes, offset)
-        while len(data) < num_bytes:  # Linux reads 2.1 GB at a time, some file systems less
-            more = os.pread(descriptor, num_bytes - len(data), offset + len(data))
-            if not more:
-                break
-            data += more
-    finally:
-        os.close(descriptor)
+            raise _cut(left, num_bytes)
+        try:
+            data = os.pread(self._descriptor, num_bytes, offset)
+            while len(data) < num_bytes:  # Linux reads 2.1 GB at a time, some file systems less
+                more = os.pread(self._descriptor, num_bytes - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+        except (OSError, OverflowError) as error:
+            raise _unreadable(error) from error
+        return _whole(data, num_bytes)
+
+
+def _whole(data: bytes, num_bytes: int) -> bytes:
+    if len(data) < num_bytes:
+        raise _cut(len(data), num_bytes)
     return data
+
+
+def _cut(num_there: int, num_bytes: int) -> MemberError:
+    return MemberError(f"is cut: {num_there:,} of {num_bytes:,} bytes are there")
+
+
+def _unreadable(error: Exception) -> MemberError:
+    return MemberError(f"cannot be read ({getattr(error, 'strerror', None) or error})")
