@@ -11,7 +11,6 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,10 +33,10 @@ def file_names(keys: Sequence[str], scopes: Sequence[str], *, dots: bool = True)
 
     """
     stems = [_without_suffix(key) for key in keys]
-    found = [_readable(PurePosixPath(stem).name, dots=dots) for stem in stems]
+    found = [_readable(stem.rpartition("/")[2], dots=dots) for stem in stems]
     if not _repeated(found, scopes) and not any(_is_long(name) for name in found):
         return found
-    found = [_readable("__".join(PurePosixPath(stem).parts), dots=dots) for stem in stems]
+    found = [_readable(stem.replace("/", "__"), dots=dots) for stem in stems]
     return _distinct(found, keys, scopes)
 
 
@@ -47,8 +46,9 @@ def folder_names(texts: Sequence[str]) -> list[str]:
 
 
 def _without_suffix(key: str) -> str:
-    suffix = PurePosixPath(key).suffix
-    return key.removesuffix(suffix) if suffix else key
+    start = key.rfind("/") + 1
+    dot = key.rfind(".", start)
+    return key[:dot] if start < dot < len(key) - 1 else key
 
 
 def _readable(text: str, *, dots: bool) -> str:

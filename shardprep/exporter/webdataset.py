@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shardprep.exporter.samples import Sample
 
 _BLOCK = 512
-_END = bytes(2 * _BLOCK)
+_PADDING, _END = bytes(_BLOCK), bytes(2 * _BLOCK)
 _EMPTY = tarfile.TarInfo().tobuf(tarfile.USTAR_FORMAT)
 """The header of an empty file without a name."""
 _NAME_BYTES = 100
@@ -45,10 +45,11 @@ def write_tar(export: Export, place: Place, samples: Iterable[Sample]) -> None:
     with DurableFile(export.work / tar_name(export, place)) as file:
         target = export.schema.target
         for sample in samples:
+            parts: list[bytes] = []
             for suffix, data in _files(sample, target, export.schema.labels):
-                file.write(_header(f"{sample.name}.{suffix}", len(data)))
-                file.write(data)
-                file.write(bytes(-len(data) % _BLOCK))
+                parts += _header(f"{sample.name}.{suffix}", len(data)), data
+                parts.append(_PADDING[: -len(data) % _BLOCK])
+            file.write(b"".join(parts))
         file.write(_END)
         file.commit()
 
