@@ -17,7 +17,7 @@ parallel → shards of records → a manifest; the reader needs nothing but the 
     dataset/    the format on disk
     image/      bytes → pixels → bytes
     storage/    files and objects: complete or absent
-    errors, machine, notebook, profiling
+    errors, machine, profiling
 
 A room imports only rooms below it in this list. Three rules hold them together: a bad image is a
 value and a broken run is an exception; a shard under its final name is complete; equal recipes give

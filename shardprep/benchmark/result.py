@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from shardprep.notebook import Card
+from shardprep.dataset.card import Card
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -22,9 +22,9 @@ from shardprep.catalog.labels import auto_labels
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.splits import folder_splits
 from shardprep.catalog.targets import TargetSpec, make_targets
+from shardprep.dataset.card import Card
 from shardprep.dataset.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
 from shardprep.errors import SourceError, printable
-from shardprep.notebook import Card
 from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.extent import ZipExtent

@@ -19,8 +19,8 @@ from shardprep.commands.resolve import (
     recipe_applies,
     recipe_of,
 )
+from shardprep.dataset.card import Card
 from shardprep.errors import RecipeError
-from shardprep.notebook import Card
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.storage.space import megabytes
 from shardprep.storage.url import local_path

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.commands.progress import watched
-from shardprep.notebook import Card
+from shardprep.dataset.card import Card
 from shardprep.source.kaggle import download as kaggle
 from shardprep.source.kaggle.ref import parse_ref
 from shardprep.storage.url import local_path

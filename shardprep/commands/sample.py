@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.commands.sample_archive import write_sample
-from shardprep.notebook import Card
+from shardprep.dataset.card import Card
 from shardprep.recipe.document import RECIPE_FILE
 from shardprep.storage.url import local_path
 

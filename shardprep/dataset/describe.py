@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
+from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, read_schema
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.object_facts import ObjectFacts, measure_objects
 from shardprep.dataset.range import Range
 from shardprep.dataset.schema import Schema  # noqa: TC001 - facts are JSON, and its types are read
-from shardprep.notebook import Card
 
 if TYPE_CHECKING:
     from pathlib import Path

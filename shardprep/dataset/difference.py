@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
+from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.dataset.remote import RemoteDataset, described, documents_of
-from shardprep.notebook import Card
 
 if TYPE_CHECKING:
     from pathlib import Path

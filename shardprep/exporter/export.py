@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from shardprep.dataset.card import Card
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE
 from shardprep.dataset.item_table import WRITTEN, read_items, rows_by_shard, with_status
 from shardprep.dataset.remote import described, documents_of
@@ -25,7 +26,6 @@ from shardprep.exporter import folder, parquet, tfod, webdataset
 from shardprep.exporter.layout import Export, Layout, Place
 from shardprep.exporter.names import file_names
 from shardprep.exporter.samples import read_samples
-from shardprep.notebook import Card
 from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.regular_file import read_regular

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.dataset.card import Card
 from shardprep.errors import RecipeError
-from shardprep.notebook import Card
 from shardprep.reporter import annotation, balance, copies, quality
 from shardprep.reporter.contents import Contents, read_contents
 from shardprep.reporter.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS, Finding, images, ranked

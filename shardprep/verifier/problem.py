@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from shardprep.notebook import Card
+from shardprep.dataset.card import Card
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:

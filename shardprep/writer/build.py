@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shardprep import profiling
+from shardprep.dataset.card import Card
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.errors import BuildError, ShardprepError, SourceError
-from shardprep.notebook import Card
 from shardprep.writer.chunk import ChunkEncoder
 from shardprep.writer.engine.job import ShardJob, by_chunks
 from shardprep.writer.engine.local import run_chunks

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset import item_table, tfds_metadata
+from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.errors import BuildError, DatasetError, some_of
-from shardprep.notebook import Card
 from shardprep.profiling import stage
 from shardprep.writer.limits import check_dropped, check_rejections
 from shardprep.writer.outline import read_outline

@@ -14,7 +14,7 @@ import shardprep
 from shardprep.commands import cell
 from shardprep.commands.cell import Cell
 from shardprep.commands.progress import Progress
-from shardprep.notebook import Card
+from shardprep.dataset.card import Card
 from tests.support.builders import animals, tree, write, zip_bytes
 
 if TYPE_CHECKING:
