@@ -11,12 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from shardprep.profiling import stage
 from shardprep.storage import objects
 from shardprep.storage.url import ObjectUrl, is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from shardprep.source.extent import PlainExtent
 
@@ -71,7 +70,7 @@ def forget() -> None:
     _blocks.clear()
 
 
-def read_ahead(spans: Sequence[PlainExtent]) -> Iterator[PlainExtent]:
+def read_ahead(spans: Sequence[PlainExtent]) -> Generator[PlainExtent]:
     """Yield the spans; those of objects are at hand when they come, until the next window."""
     if not any(is_url(span.file) for span in spans):
         yield from spans
@@ -81,7 +80,7 @@ def read_ahead(spans: Sequence[PlainExtent]) -> Iterator[PlainExtent]:
         coming = deque(pool.submit(_get, window) for window in windows[:_WINDOWS_AHEAD])
         try:
             for i, window in enumerate(windows, _WINDOWS_AHEAD):
-                found = stage("read")(coming.popleft().result)()
+                found = coming.popleft().result()
                 coming.extend(pool.submit(_get, later) for later in windows[i : i + 1])
                 _at_hand.update(found)
                 yield from window

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -159,12 +160,18 @@ def encode_chunk(
     """Read, process, encode and frame the items, in order."""
     records: list[bytes] = []
     outcomes: list[Outcome] = []
-    for item, _ in zip(items, read_ahead([item.extent.span for item in items]), strict=True):
-        before_item()
-        record, outcome = _encode_item(item, encoder)
-        records.append(record)
-        outcomes.append(outcome)
+    with closing(read_ahead([item.extent.span for item in items])) as ahead:
+        for item in items:
+            _wait_for(ahead)
+            before_item()
+            record, outcome = _encode_item(item, encoder)
+            records.append(record)
+            outcomes.append(outcome)
     return EncodedChunk(b"".join(records), tuple(outcomes))
+
+
+_wait_for = stage("read")(next)
+"""Waits for what is read ahead."""
 
 
 def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
