@@ -39,6 +39,7 @@ from shardprep.catalog.targets import (
     TargetSpec,
     make_targets,
 )
+from shardprep.dataset.schema import UNLABELLED
 from shardprep.errors import SourceError, shown, some_of
 from shardprep.recipe.recipe import outputs
 from shardprep.source.directory import LEADS_OUTSIDE
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from shardprep.source.extent import Extent
     from shardprep.source.listing import Listing
 
-UNLABELLED = -1
 NO_LABEL = "no label"
 """Reason for leaving out an image without a label in a split that has labels."""
 

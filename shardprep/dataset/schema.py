@@ -16,7 +16,6 @@ from pydantic import Field, model_validator
 from shardprep.dataset import example, grammar
 from shardprep.dataset.grammar import Document, SparseDocument
 from shardprep.errors import SchemaError
-from shardprep.image.spec import Encoding
 from shardprep.storage.regular_file import read_named
 
 if TYPE_CHECKING:
@@ -24,10 +23,14 @@ if TYPE_CHECKING:
 
     Value = bytes | float | tuple[int, ...] | tuple[float, ...] | tuple[bytes, ...]
 
+Encoding = Literal["jpeg", "png", "raw", "any"]
+"""How an image feature holds its pixels: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
 MAX_SIDE = 65_500
 """Height or width of an image in pixels: JPEG's own limit."""
 IMAGE, FILENAME, HEIGHT, WIDTH = "image", "image/filename", "image/height", "image/width"
 LABEL, LABELS, TARGET, TEXT = "label", "labels", "target", "text"
+UNLABELLED = -1
+"""Label of an image without a class."""
 OBJECTS = "objects"
 """Name that TFDS has for the objects of an example; their features are called `objects/…`."""
 BOX, BOX_LABEL, CROWD, OBJECT_MASK = (

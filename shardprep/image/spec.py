@@ -14,8 +14,6 @@ Truncated = Literal["reject", "recover"]
 DepthRange = Literal["full", "auto"] | tuple[float, float]
 """Values of black and white in an image of more than 8 bits: those of its type ("full"), its own
 least and largest value ("auto"), or the same two for every image."""
-Encoding = Literal["jpeg", "png", "raw", "any"]
-"""How an image feature holds its pixels: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
 
 _JPEG_BYTES_PER_PIXEL = (
     (1, 10, 30, 50, 75, 85, 90, 95, 98, 100),
@@ -52,11 +50,6 @@ class ImageSpec:
     def fixed_size(self) -> tuple[int, int] | None:
         """Height and width that all stored images share, None where they differ."""
         return self.size if self.fit in ("crop", "pad", "stretch") else None
-
-    @property
-    def encoding(self) -> Encoding:
-        """Name of the stored bytes in the dataset's schema."""
-        return "any" if self.format == "keep" else self.format
 
 
 def fitted_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:

@@ -12,10 +12,19 @@ import pyarrow.compute as pc
 import simplejpeg
 from PIL import Image
 
-from shardprep.catalog.catalog import UNLABELLED
 from shardprep.dataset.example_layout import Layout
 from shardprep.dataset.item_table import WRITTEN, with_status
-from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, LABEL, LABELS, TARGET, TEXT, WIDTH
+from shardprep.dataset.schema import (
+    FILENAME,
+    HEIGHT,
+    IMAGE,
+    LABEL,
+    LABELS,
+    TARGET,
+    TEXT,
+    UNLABELLED,
+    WIDTH,
+)
 from shardprep.errors import RecordError
 from shardprep.verifier.annotations import AnnotationCheck, AnnotationRow
 from shardprep.verifier.problem import Fault
@@ -26,8 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from shardprep.dataset.example_layout import Features
-    from shardprep.dataset.schema import Feature, Schema
-    from shardprep.image.spec import Encoding
+    from shardprep.dataset.schema import Encoding, Feature, Schema
 
 _JPEG = b"\xff\xd8\xff"
 _PNG, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"

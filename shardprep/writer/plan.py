@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.annotations.annotated_images import AnnotationFacts
     from shardprep.catalog.catalog import Item
+    from shardprep.dataset.schema import Encoding
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.shard_plan import Part, ShardPlan
 
@@ -190,7 +191,8 @@ def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
         )
     labels = catalog.label_names if schema.target else ()
     columns = {column.name: column.dtype for column in catalog.columns}
-    return schema.filled(spec.fixed_size, spec.encoding, labels, columns, annotations)
+    encoding: Encoding = "any" if spec.format == "keep" else spec.format
+    return schema.filled(spec.fixed_size, encoding, labels, columns, annotations)
 
 
 def _annotation_features(found: AnnotationFacts) -> dict[str, tuple[str, ...]]:

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.catalog.catalog import UNLABELLED, Catalog, make_catalog
+from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.labels import label_keys
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.rules import Labelling, parse_label_rule
 from shardprep.catalog.splits import given_split, natural_order
 from shardprep.catalog.table import Table, parse_table
+from shardprep.dataset.schema import UNLABELLED
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.names import without_archive_suffix
