@@ -68,7 +68,7 @@ def write_plot(found: Benchmark, path: Path) -> None:
 
 def _bars(ax: Any, found: Benchmark) -> None:
     ways = [way for way in found.ways if way.rounds][::-1]
-    names = [PIPELINES[way.name].title for way in ways]
+    names = [way.title for way in ways]
     colours = [_OURS if name.startswith("reader.") else _OTHERS for name in names]
     bars = ax.barh(names, [way.images_s for way in ways], color=colours, height=0.62)
     labels = [f"{way.images_s:,.0f}   first batch {way.first_batch_s:.2f} s" for way in ways]

@@ -29,7 +29,7 @@ class Way:
     """One way to read."""
 
     name: str
-    """Name of the way, as the table has it."""
+    """Name of the way: naive, tuned, tfds, load or dataset."""
     problem: str = ""
     """Reason for which it cannot run here; then there are no rounds."""
     yields: str = ""
@@ -65,6 +65,13 @@ class Way:
             bytes_s=images_s * image_bytes,
             first_batch_s=statistics.median(one.first_batch_s for one in rounds),
         )
+
+    @property
+    def title(self) -> str:
+        """Name for people: "naive tf.data"."""
+        from shardprep.benchmark.pipelines import PIPELINES
+
+        return PIPELINES[self.name].title
 
 
 Span = tuple[float, float]

@@ -10,8 +10,8 @@ from shardprep.cli.streams import bar, console, print_json
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
-    from shardprep.benchmark.result import Benchmark
     from shardprep.cli.display.console import Terminal
+    from shardprep.commands.results import Benchmark
 
 EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats --plot bench.png"
 
@@ -58,7 +58,6 @@ def bench(
 
 def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
     """Print a row for each pipeline, and why one did not run."""
-    from shardprep.benchmark.pipelines import PIPELINES
     from shardprep.cli.display.console import counted, plain_table
     from shardprep.storage.space import megabytes
 
@@ -75,12 +74,11 @@ def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
             megabytes(way.peak_bytes),
             way.yields,
         )
-        table.add_row(PIPELINES[way.name].title, *(cells if way.rounds else "-" * len(cells)))
+        table.add_row(way.title, *(cells if way.rounds else "-" * len(cells)))
     terminal.print(table)
     for way in found.ways:
         if way.problem:
-            title = PIPELINES[way.name].title
-            terminal.entry("not run", f"{title}: {way.problem}", style="yellow")
+            terminal.entry("not run", f"{way.title}: {way.problem}", style="yellow")
     settings = found.settings
     terminal.entry(
         "measured",

@@ -11,7 +11,7 @@ from shardprep.cli.streams import bar, console, picked, print_json
 
 if TYPE_CHECKING:
     from shardprep.commands.build import Plan
-    from shardprep.writer.build import PartResult
+    from shardprep.commands.results import PartResult
 
 EPILOG = (
     "Examples:\n\n"
@@ -50,11 +50,9 @@ def build(
 
     import pyarrow as pa
 
+    from shardprep import TooManyRejectedError
     from shardprep.cli.display.summary import show_refused, show_result
-    from shardprep.commands.build import Plan
     from shardprep.commands.build import build as returned
-    from shardprep.writer.build import PartResult
-    from shardprep.writer.limits import TooManyRejectedError
 
     pa.set_memory_pool(pa.system_memory_pool())  # gives back what a shard's rows took
     build_dataset: Any = returned  # its overloads know texts of a shell by no name
@@ -75,9 +73,9 @@ def build(
     except TooManyRejectedError as error:
         show_refused(error)
         raise
-    if isinstance(result, Plan):
+    if dry_run:
         _show_plan(result, as_json=as_json)
-    elif isinstance(result, PartResult):
+    elif part is not None:
         _show_part(result, as_json=as_json)
     else:
         show_result(result, as_json=as_json)
@@ -87,7 +85,7 @@ def _show_part(result: PartResult, *, as_json: bool) -> None:
     from shardprep.cli.display.summary import print_part
 
     if as_json:
-        from shardprep.cli.results import PartJson
+        from shardprep.commands.results import PartJson
 
         print_json(picked(PartJson, result, path=result.location, part=str(result.part)))
         return
@@ -96,7 +94,7 @@ def _show_part(result: PartResult, *, as_json: bool) -> None:
 
 def _show_plan(found: Plan, *, as_json: bool) -> None:
     from shardprep.cli.display.summary import print_plan
-    from shardprep.cli.results import PlanJson
+    from shardprep.commands.results import PlanJson
 
     if as_json:
         only_of_parts = {"part", "num_all_shards"}

@@ -39,7 +39,7 @@ def diff(
 
     found = compare(before, after)
     if as_json:
-        from shardprep.cli.results import DiffJson
+        from shardprep.commands.results import DiffJson
 
         print_json(picked(DiffJson, found, changes=found.changes.to_pylist()))
     else:

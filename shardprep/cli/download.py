@@ -35,7 +35,7 @@ def download(
     with bar() as progress:
         found = download_archive(slug, to=to, refresh=refresh, progress=progress)
     if as_json:
-        from shardprep.cli.results import DownloadJson
+        from shardprep.commands.results import DownloadJson
 
         print_json(picked(DownloadJson, found))
     else:

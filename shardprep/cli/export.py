@@ -10,7 +10,7 @@ from shardprep.cli.streams import bar, console, picked, print_json
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
-    from shardprep.exporter.export import Exported
+    from shardprep.commands.results import Exported
 
 EPILOG = (
     "Examples:\n\nshardprep export --to webdataset\n\n"
@@ -51,7 +51,7 @@ def export(
     with bar() as progress:
         done = export_dataset(dataset, to=layout, out=out, overwrite=overwrite, progress=progress)
     if as_json:
-        from shardprep.cli.results import ExportJson
+        from shardprep.commands.results import ExportJson
 
         print_json(picked(ExportJson, done))
     else:

@@ -45,7 +45,7 @@ def fetch(
             url, to=to, check=check, damaged=damaged, threads=threads, progress=progress
         )
     if as_json:
-        from shardprep.cli.results import FetchJson, LeftOutJson
+        from shardprep.commands.results import FetchJson, LeftOutJson
 
         left_out = [picked(LeftOutJson, one) for one in found.left_out]
         more = {"from": found.address, "left_out": left_out}

@@ -27,9 +27,9 @@ def finalize(
 
     It needs neither source nor options, and names the parts to run again if shards are missing.
     """
+    from shardprep import TooManyRejectedError
     from shardprep.cli.display.summary import show_refused, show_result
     from shardprep.commands.finalize import finalize as finalize_dataset
-    from shardprep.writer.limits import TooManyRejectedError
 
     try:
         with bar() as progress:

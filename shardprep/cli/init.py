@@ -12,8 +12,8 @@ from shardprep.cli.streams import bar, console, print_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shardprep.catalog.survey import Survey
     from shardprep.cli.display.console import Terminal
+    from shardprep.commands.results import Survey
 
 _MOST_RULES = 8
 _MOST_LETTERS = 16

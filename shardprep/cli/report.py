@@ -13,8 +13,7 @@ from shardprep.cli.streams import bar, console, print_json
 from shardprep.errors import RecipeError, printable
 
 if TYPE_CHECKING:
-    from shardprep.reporter.copies import Copies
-    from shardprep.reporter.report import Report
+    from shardprep.commands.results import Copies, Report
 
 EPILOG = (
     "Examples:\n\nshardprep report --open\n\n"
@@ -62,14 +61,13 @@ def report(
         raise RecipeError("--list", "prints keys alone", "leave out --output, --json and --open")
     if output == _STDOUT and (as_json or open_):
         raise RecipeError("--output -", "is for a page alone", "leave out --json and --open")
-    from shardprep.commands.report import page_path
+    from shardprep.commands.report import check_listed, page_path
     from shardprep.commands.report import report as make_report
-    from shardprep.reporter.report import Options, check_listed
 
     page = None if output in (None, _STDOUT) else page_path(output or "")
     thumbs = 0 if list_ else thumbs
     if list_ is not None:
-        check_listed(list_, Options(has_pixels=not no_pixels))
+        check_listed(list_, no_pixels=no_pixels)
     with bar() as progress:
         found = make_report(
             dataset,
@@ -82,22 +80,19 @@ def report(
     if list_ is not None:
         _print_keys(found.keys(list_))
         return
-
-    from shardprep.reporter.page.page import render
-
-    data = render(found)
+    html = found.html()
     if output == _STDOUT:
-        sys.stdout.write(data.decode("ascii"))
+        sys.stdout.write(html)
         return
 
     from shardprep.storage.atomic_file import write_durably
 
     page = page or Path(f"{found.name}-report.html")
-    write_durably(page, data)
+    write_durably(page, html.encode())
     if as_json:
         print_json(_json(found, page))
     else:
-        _print(found, page, len(data))
+        _print(found, page, len(html))
     if open_:
         import webbrowser
 
@@ -126,7 +121,7 @@ def _print(found: Report, page: Path, num_bytes: int) -> None:
 
 
 def _json(found: Report, page: Path) -> Any:
-    from shardprep.cli.results import ChannelsJson, QualityJson, ReportJson
+    from shardprep.commands.results import ChannelsJson, QualityJson, ReportJson
 
     channels = None
     if found.channels is not None:
@@ -157,7 +152,7 @@ def _json(found: Report, page: Path) -> Any:
 
 
 def _copies_json(found: Report, one: Copies) -> Any:
-    from shardprep.cli.results import CopiesJson, RecordJson
+    from shardprep.commands.results import CopiesJson, RecordJson
 
     places = [found.contents.place(number) for number in one.numbers]
     return CopiesJson(

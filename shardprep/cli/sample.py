@@ -30,7 +30,7 @@ def sample(
 
     found = write_sample(directory)
     if as_json:
-        from shardprep.cli.results import SampleJson
+        from shardprep.commands.results import SampleJson
 
         print_json(picked(SampleJson, found))
         return

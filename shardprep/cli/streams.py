@@ -59,7 +59,7 @@ def bar() -> Bar:
 
 
 def picked(kind: Any, found: object, **more: Any) -> dict[str, Any]:
-    """Return the keys of a type of `cli.results`, from `more` or else the attributes of `found`."""
+    """Return the keys of a type of `commands.results`, from `more` or else from `found`."""
     keys = [key for key in kind.__annotations__ if key in more or hasattr(found, key)]
     values = {key: more[key] if key in more else getattr(found, key) for key in keys}
     return {key: round(value, 3) if key == "elapsed_s" else value for key, value in values.items()}

@@ -11,10 +11,8 @@ from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, picked, print_jso
 from shardprep.errors import some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from shardprep.cli.display.console import Terminal
-    from shardprep.verifier.problem import Problem, Verification
+    from shardprep.commands.results import Problem, Verification
 
 EPILOG = (
     "Examples:\n\nshardprep verify\n\n"
@@ -62,7 +60,7 @@ def verify(
             if not as_json:
                 _print(console(), found, decode=decode, repair=repair)
     if as_json:
-        from shardprep.cli.results import VerifyJson
+        from shardprep.commands.results import VerifyJson
 
         more = {} if found.repaired is None else {"repaired": found.repaired}
         summary = picked(VerifyJson, found, path=found.location)
@@ -79,7 +77,7 @@ def _print(terminal: Terminal, found: Verification, *, decode: bool, repair: boo
 
     terminal.heading(found.location)
     if found.problems:
-        _print_problems(terminal, found.problems)
+        _print_problems(terminal, found)
     if found.unknown:
         shown = f"{some_of(found.unknown)}: no part of the dataset, and no harm to it"
         terminal.entry("not ours", shown)
@@ -103,16 +101,14 @@ def _print(terminal: Terminal, found: Verification, *, decode: bool, repair: boo
         terminal.entry("next", "--decode checks the pixels of every image as well")
 
 
-def _print_problems(terminal: Terminal, problems: Sequence[Problem]) -> None:
+def _print_problems(terminal: Terminal, verification: Verification) -> None:
     """Print how many there are of each kind, and the first ones."""
     from shardprep.cli.display.console import plain_table
-    from shardprep.verifier.problem import MEANINGS
 
-    by_kind = {kind: [one for one in problems if one.kind == kind] for kind in MEANINGS}
+    by_kind = verification.by_kind
     table = plain_table("problem", "found", "what it means", left=("what it means",))
     for kind, found in by_kind.items():
-        if found:
-            table.add_row(kind, f"{len(found):,}", MEANINGS[kind])
+        table.add_row(kind, f"{len(found):,}", found[0].meaning)
     terminal.print(table)
     # Where there is no terminal each line is to be found by its kind.
     for kind, found in by_kind.items():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.commands.progress import PixelWatch, watched
 from shardprep.commands.resolve import answering, checked, dataset_at
 from shardprep.errors import RecipeError
-from shardprep.reporter.page.page import render
+from shardprep.recipe.options import BuildOptions
+from shardprep.reporter.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS
 from shardprep.reporter.report import Options, make_report
 from shardprep.storage.atomic_file import write_durably
 
@@ -52,11 +54,12 @@ def report(
         has_pixels=not no_pixels,
         thumbs=checked("thumbs", thumbs, int, 0),
         seed=checked("seed", seed, int, 0),
+        defaults={one.name: one.default for one in fields(BuildOptions)},
     )
     with answering(store_timeout), watched(progress) as watch:
         found = make_report(dataset_at(dataset), options, PixelWatch(watch))
         if page is not None:
-            write_durably(page, render(found))
+            write_durably(page, found.html().encode())
     return found
 
 
@@ -66,3 +69,15 @@ def page_path(output: str | Path) -> Path:
     if not page.parent.is_dir():
         raise RecipeError("--output", f"there is no folder {page.parent}", "make it first")
     return page
+
+
+def check_listed(name: str, *, no_pixels: bool) -> None:
+    """Raise RecipeError for a kind of finding that has no list of images."""
+    listed = [one for one in MEANINGS if one not in WITHOUT_KEYS]
+    if name not in listed:
+        what = f"{name!r} is no kind of finding"
+        if name in WITHOUT_KEYS:
+            what = f"{name!r} is about classes or splits, not about images"
+        raise RecipeError("--list", what, f"there are {', '.join(listed)}")
+    if name in OF_PIXELS and no_pixels:
+        raise RecipeError("--list", f"{name!r} is told by pixels alone", "leave out --no-pixels")

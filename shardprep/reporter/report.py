@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardprep.dataset.card import Card
-from shardprep.errors import RecipeError
 from shardprep.reporter import annotation, balance, copies, quality
 from shardprep.reporter.contents import Contents, read_contents
-from shardprep.reporter.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS, Finding, images, ranked
+from shardprep.reporter.finding import Finding, images, ranked
+from shardprep.reporter.page.page import render
 from shardprep.reporter.pixel_pass import Channels, Measured, Watcher, measure, plan_pass
 from shardprep.reporter.stored_images import StoredImages
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from shardprep.dataset.remote import RemoteDataset
@@ -40,6 +41,8 @@ class Options:
     """Pictures of each class; 0 for a page without pictures."""
     seed: int = 0
     """Seed of the samples."""
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    """Default of each option of a build; the page tells the options that differ from theirs."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,21 +102,13 @@ class Report(Card):
         title = f"{self.name} {self.version}"
         return {"dataset": title, "looked at": looked, **(findings or {"found": "nothing"})}
 
+    def html(self) -> str:
+        """Return the page, in ASCII: the same text for the same dataset and options."""
+        return render(self).decode("ascii")
+
     def keys(self, name: str) -> tuple[str, ...]:
         """Return the keys on the list of a finding, none where it was not found."""
         return next((one.keys for one in self.findings if one.name == name), ())
-
-
-def check_listed(name: str, options: Options) -> None:
-    """Raise RecipeError for a kind of finding that has no list of images with these options."""
-    listed = [one for one in MEANINGS if one not in WITHOUT_KEYS]
-    if name not in listed:
-        what = f"{name!r} is no kind of finding"
-        if name in WITHOUT_KEYS:
-            what = f"{name!r} is about classes or splits, not about images"
-        raise RecipeError("--list", what, f"there are {', '.join(listed)}")
-    if name in OF_PIXELS and not options.has_pixels:
-        raise RecipeError("--list", f"{name!r} is told by pixels alone", "leave out --no-pixels")
 
 
 def make_report(dataset: Path | RemoteDataset, options: Options, watcher: Watcher) -> Report:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -67,6 +66,11 @@ class Problem:
     key: str = ""
     """Key of the record's image in the source, "" if unknown."""
 
+    @property
+    def meaning(self) -> str:
+        """The kind in words, as of several: "records that are cut or cut off"."""
+        return MEANINGS[self.kind]
+
 
 def hash_problem(file: str, digest: str, expected: str) -> Problem:
     """Return the problem of a file with another SHA-256, hex, than the manifest has."""
@@ -101,12 +105,20 @@ class Verification(Card):
         """Path or address of the dataset."""
         return str(self.address or self.path)
 
+    @property
+    def by_kind(self) -> dict[Kind, list[Problem]]:
+        """Problems of each kind that there is, in the order of `MEANINGS`."""
+        found = {kind: [one for one in self.problems if one.kind == kind] for kind in MEANINGS}
+        return {kind: problems for kind, problems in found.items() if problems}
+
     def facts(self) -> dict[str, Any]:
         """Return where the dataset is, its problems by kind, the first ones, what was read."""
-        kinds = Counter(problem.kind for problem in self.problems)
         found: dict[str, Any] = {
             "at": self.location,
-            "problems": {f"{kind}: {MEANINGS[kind]}": count for kind, count in kinds.items()}
+            "problems": {
+                f"{kind}: {problems[0].meaning}": len(problems)
+                for kind, problems in self.by_kind.items()
+            }
             or "none",
         }
         if self.problems:

@@ -12,7 +12,9 @@ import pytest
 
 from shardprep.catalog.survey import Survey
 from shardprep.cli import app
-from shardprep.cli.results import (
+from shardprep.commands import inspect as inspecting
+from shardprep.commands import sample_archive as drawn
+from shardprep.commands.results import (
     RESULTS,
     BuildJson,
     ErrorJson,
@@ -23,8 +25,6 @@ from shardprep.cli.results import (
     SampleJson,
     VerifyJson,
 )
-from shardprep.commands import inspect as inspecting
-from shardprep.commands import sample_archive as drawn
 from shardprep.dataset.describe import Facts
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import NARROW, Done

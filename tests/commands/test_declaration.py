@@ -15,9 +15,9 @@ import shardprep
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.survey import Survey
 from shardprep.cli.app import app
-from shardprep.cli.results import RESULTS
 from shardprep.commands.build import Plan
 from shardprep.commands.download import Download
+from shardprep.commands.results import RESULTS
 from shardprep.commands.sample import Sample
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.difference import Difference

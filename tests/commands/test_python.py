@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -65,7 +66,11 @@ def test_each_function_returns_what_its_command_prints(
     assert shardprep.diff("tfrecords", "parts").is_equal
     report = shardprep.report("tfrecords", output="pets.html", thumbs=1)
     assert (report.num_records, report.num_measured, report.keys("leaks")) == (24, 24, ())
-    assert (here / "pets.html").read_bytes().startswith(b"<!doctype html>")
+    page = report.html()
+    assert (here / "pets.html").read_text("ascii") == page
+    assert page.startswith("<!doctype html>")
+    options = page.split("Options of the build that are not the default")[1].split("</table>")[0]
+    assert re.findall('<th scope="row">(.*?)</th>', options) == ["shards", "size"]
     survey = shardprep.init("pets.zip")
     assert survey.classes == {"cat": 12, "dog": 12}
     out, errors = capfd.readouterr()

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.cli.results import DiffJson
+from shardprep.commands.results import DiffJson
 from shardprep.dataset import item_table
 from shardprep.dataset.difference import MEANINGS, Change, compare
 from shardprep.dataset.folder import ITEMS_FILE

@@ -22,7 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shardprep.cli.app import app
-from shardprep.cli.results import FetchJson
+from shardprep.commands.results import FetchJson
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.locate import locate

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shardprep.cli.results import DownloadJson
+from shardprep.commands.results import DownloadJson
 from tests.support.builders import animals, zip_bytes
 from tests.support.json_page import printed
 from tests.support.kaggle_server import Archive, KaggleServer

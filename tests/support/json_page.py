@@ -15,7 +15,7 @@ import typing
 from pathlib import Path
 from typing import Any, Literal
 
-from shardprep.cli.results import RESULTS, ErrorJson
+from shardprep.commands.results import RESULTS, ErrorJson
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 _WAYS = {

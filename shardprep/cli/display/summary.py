@@ -24,15 +24,12 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from shardprep.catalog.annotations.annotated_images import AnnotationFacts
+    from shardprep import TooManyRejectedError
     from shardprep.cli.display.console import Terminal
+    from shardprep.commands.results import AnnotationFacts, BuildPlan, BuildResult, PartResult
     from shardprep.dataset.describe import Facts
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
-    from shardprep.writer.build import PartResult
-    from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.limits import TooManyRejectedError
-    from shardprep.writer.plan import BuildPlan
 
 _BAR_CELLS = 24
 _MOST_CLASSES = 20
@@ -75,7 +72,7 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
 def show_result(result: BuildResult, *, as_json: bool) -> None:
     """Print the result of a build."""
     if as_json:
-        from shardprep.cli.results import BuildJson
+        from shardprep.commands.results import BuildJson
 
         more: dict[str, Any] = {"path": result.location}
         seconds = result.profile

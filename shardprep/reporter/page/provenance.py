@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.item_table import REJECTED, SKIPPED, with_status
-from shardprep.recipe.options import BuildOptions
 from shardprep.reporter.page.html import Html, block, code, key, more, section, table, tag
 
 if TYPE_CHECKING:
@@ -94,7 +92,7 @@ def _row(values: Iterable[float], white: int, digits: int) -> str:
 def provenance(report: Report) -> Html:
     """Return the origin of the dataset: its rules, options, versions and hashes."""
     manifest = report.contents.manifest
-    defaults = {one.name: one.default for one in fields(BuildOptions)}
+    defaults = report.options.defaults
     options = [
         (name, code(plain(value)))
         for name, value in sorted(manifest.fingerprint.options.items())

@@ -1,13 +1,13 @@
-"""The object that each command prints with `--json`, and every key of it.
+"""The values that commands return, and the object that each prints of its own with `--json`.
 
-docs/json.md is made of these types and of those that they name, with what is written below each
-key. Values may be models: `print_json` writes those out. A key that is `NotRequired` says when it
-is there; all others always are.
+docs/json.md is made of the types of `RESULTS` and of those that they name, with what is written
+below each key. Values may be models: `print_json` writes those out. A key that is `NotRequired`
+says when it is there; all others always are.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.survey import Survey
@@ -16,6 +16,47 @@ from shardprep.dataset.manifest import Manifest, Totals
 from shardprep.reporter.finding import Finding
 from shardprep.reporter.quality import Histogram
 from shardprep.verifier.problem import Problem
+
+if TYPE_CHECKING:
+    from shardprep.catalog.annotations.annotated_images import AnnotationFacts
+    from shardprep.exporter.export import Exported
+    from shardprep.reporter.copies import Copies
+    from shardprep.reporter.report import Report
+    from shardprep.verifier.problem import Verification
+    from shardprep.writer.build import PartResult
+    from shardprep.writer.finalize import BuildResult
+    from shardprep.writer.plan import BuildPlan
+
+__all__ = [
+    "RESULTS",
+    "AnnotationFacts",
+    "Benchmark",
+    "BuildJson",
+    "BuildPlan",
+    "BuildResult",
+    "ChannelsJson",
+    "Copies",
+    "CopiesJson",
+    "DiffJson",
+    "DownloadJson",
+    "ErrorJson",
+    "ExportJson",
+    "Exported",
+    "FetchJson",
+    "LeftOutJson",
+    "PartJson",
+    "PartResult",
+    "PlanJson",
+    "Problem",
+    "QualityJson",
+    "RecordJson",
+    "Report",
+    "ReportJson",
+    "SampleJson",
+    "Survey",
+    "Verification",
+    "VerifyJson",
+]
 
 
 class BuildJson(TypedDict):
