@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import EXIT_PROBLEMS, console, picked, print_json
+from shardprep.cli.streams import EXIT_PROBLEMS, console, print_json
 
 if TYPE_CHECKING:
     from shardprep.cli.display.console import Terminal
@@ -39,9 +39,7 @@ def diff(
 
     found = compare(before, after)
     if as_json:
-        from shardprep.commands.results import DiffJson
-
-        print_json(picked(DiffJson, found, changes=found.changes.to_pylist()))
+        print_json(found)
     else:
         _print(console(), found)
     if not found.is_equal:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, picked, print_json
+from shardprep.cli.streams import bar, console, print_json
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def export(
     with bar() as progress:
         done = export_dataset(dataset, to=layout, out=out, overwrite=overwrite, progress=progress)
     if as_json:
-        from shardprep.commands.results import ExportJson
-
-        print_json(picked(ExportJson, done))
+        print_json(done)
     else:
         _show(done)
 

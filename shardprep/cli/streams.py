@@ -61,15 +61,19 @@ def bar() -> Bar:
 def picked(kind: Any, found: object, **more: Any) -> dict[str, Any]:
     """Return the keys of a type of `commands.results`, from `more` or else from `found`."""
     keys = [key for key in kind.__annotations__ if key in more or hasattr(found, key)]
-    values = {key: more[key] if key in more else getattr(found, key) for key in keys}
-    return {key: round(value, 3) if key == "elapsed_s" else value for key, value in values.items()}
+    return {key: more[key] if key in more else getattr(found, key) for key in keys}
 
 
 def print_json(result: Any) -> None:
-    """Print the result of a command: one object, in which nothing steers a terminal."""
+    """Print the result of a command: one object, in which nothing steers a terminal.
+
+    Of a table of Arrow it has the rows.
+    """
     from pydantic_core import to_jsonable_python
 
-    plain = to_jsonable_python(result, inf_nan_mode="null")
+    plain = to_jsonable_python(result, inf_nan_mode="null", fallback=lambda one: one.to_pylist())
+    if "elapsed_s" in plain:
+        plain["elapsed_s"] = round(plain["elapsed_s"], 3)
     typer.echo(printable_json(json.dumps(plain, indent=2, ensure_ascii=False)))
 
 

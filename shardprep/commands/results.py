@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.survey import Survey
 from shardprep.dataset.describe import Facts
+from shardprep.dataset.difference import Difference
 from shardprep.dataset.manifest import Manifest, Totals
+from shardprep.exporter.export import Exported
 from shardprep.reporter.finding import Finding
 from shardprep.reporter.quality import Histogram
 from shardprep.verifier.problem import Problem
 
 if TYPE_CHECKING:
     from shardprep.catalog.annotations.annotated_images import AnnotationFacts
-    from shardprep.exporter.export import Exported
     from shardprep.reporter.copies import Copies
     from shardprep.reporter.report import Report
     from shardprep.verifier.problem import Verification
@@ -28,35 +29,11 @@ if TYPE_CHECKING:
     from shardprep.writer.plan import BuildPlan
 
 __all__ = [
-    "RESULTS",
-    "AnnotationFacts",
-    "Benchmark",
-    "BuildJson",
-    "BuildPlan",
-    "BuildResult",
-    "ChannelsJson",
-    "Copies",
-    "CopiesJson",
-    "DiffJson",
-    "DownloadJson",
-    "ErrorJson",
-    "ExportJson",
-    "Exported",
-    "FetchJson",
-    "LeftOutJson",
-    "PartJson",
-    "PartResult",
-    "PlanJson",
-    "Problem",
-    "QualityJson",
-    "RecordJson",
-    "Report",
-    "ReportJson",
-    "SampleJson",
-    "Survey",
-    "Verification",
-    "VerifyJson",
-]
+    "RESULTS", "AnnotationFacts", "Benchmark", "BuildJson", "BuildPlan", "BuildResult",
+    "ChannelsJson", "Copies", "CopiesJson", "DownloadJson", "ErrorJson", "Exported",
+    "FetchJson", "LeftOutJson", "PartJson", "PartResult", "PlanJson", "Problem", "QualityJson",
+    "RecordJson", "Report", "ReportJson", "SampleJson", "Survey", "Verification", "VerifyJson",
+]  # fmt: skip
 
 
 class BuildJson(TypedDict):
@@ -149,50 +126,6 @@ class VerifyJson(TypedDict):
     """With `--repair`, where there was need: the problems before; `problems` are those left."""
 
 
-class ChangeJson(TypedDict):
-    """A change of one item."""
-
-    key: str
-    """The item."""
-    kind: Literal["added", "removed", "split", "target", "source", "record"]
-    """Only in the second dataset, only in the first, in another split, with another target, made
-    of other bytes of the source, or stored as a record of another length."""
-    before: str
-    """Split, target, SHA-256 of the original or bytes of the record in the first dataset; why it
-    is not written, or "" where it is no input."""
-    after: str
-    """The same of the second."""
-
-
-class DiffJson(TypedDict):
-    """The differences of two datasets. Where their records differ, the command exits with 3."""
-
-    before: str
-    """The first dataset: a folder, or an address in object storage."""
-    after: str
-    """The second."""
-    is_equal: bool
-    """Both have the same features, classes, splits and shards, byte for byte."""
-    num_before: int
-    """Records of the first."""
-    num_after: int
-    """Records of the second."""
-    num_same: int
-    """Items that are written in both and have no change of their own."""
-    recipe: tuple[str, ...]
-    """Options, versions and inputs that differ, in words."""
-    features: tuple[str, ...]
-    """Features of the examples that differ, in words."""
-    classes_added: tuple[str, ...]
-    """Class names of the second alone."""
-    classes_removed: tuple[str, ...]
-    """Class names of the first alone."""
-    num_changes: dict[str, int]
-    """Changes by kind."""
-    changes: list[ChangeJson]
-    """Each change, by kind, then in the order of the dataset."""
-
-
 class RecordJson(TypedDict):
     """A record of a dataset."""
 
@@ -272,27 +205,6 @@ class ReportJson(TypedDict):
     """Properties of the images and of their originals."""
     channels: ChannelsJson | None
     """Mean and deviation; null where no pixels were looked at."""
-
-
-class ExportJson(TypedDict):
-    """A dataset in another layout."""
-
-    path: str
-    """Folder of the export."""
-    layout: Literal["webdataset", "parquet", "folder", "tfod"]
-    """The layout."""
-    was_there: bool
-    """The export was there before: nothing was done."""
-    splits: dict[str, int]
-    """Records by split."""
-    num_new_shards: int
-    """Shards of the dataset that this run has written; others were by an earlier one."""
-    num_files: int
-    """Files of the export."""
-    num_bytes: int
-    """Size of them all."""
-    elapsed_s: float
-    """Wall time of this run."""
 
 
 class DownloadJson(TypedDict):
@@ -375,8 +287,8 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "report": (ReportJson,),
     "bench": (Benchmark,),
     "verify": (VerifyJson,),
-    "diff": (DiffJson,),
-    "export": (ExportJson,),
+    "diff": (Difference,),
+    "export": (Exported,),
     "sample": (SampleJson,),
     "download": (DownloadJson,),
     "fetch": (FetchJson,),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -51,27 +51,30 @@ _BETWEEN = "\x1f"
 
 
 class Change(NamedTuple):
-    """One change of one item."""
+    """A change of one item."""
 
     key: str
-    kind: str
-    """One of `MEANINGS`."""
+    """The item."""
+    kind: Literal["added", "removed", "split", "target", "source", "record"]
+    """Only in the second dataset, only in the first, in another split, with another target, made
+    of other bytes of the source, or stored as a record of another length."""
     before: str
-    """Split, target, hash or length in the first dataset; the reason where it is not written."""
+    """Split, target, SHA-256 of the original or bytes of the record in the first dataset; why it
+    is not written, or "" where it is no input."""
     after: str
     """The same of the second."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Difference(Card):
-    """The differences between two datasets."""
+    """The differences of two datasets. Where their records differ, the command exits with 3."""
 
     before: str
-    """Path or address of the first dataset."""
+    """The first dataset: a folder, or an address in object storage."""
     after: str
-    """Path or address of the second dataset."""
+    """The second."""
     is_equal: bool
-    """Whether both have the same features, classes, splits and shards, byte for byte."""
+    """Both have the same features, classes, splits and shards, byte for byte."""
     num_before: int
     """Records of the first."""
     num_after: int
@@ -88,8 +91,8 @@ class Difference(Card):
     """Class names of the first alone."""
     num_changes: dict[str, int]
     """Changes by kind; a kind without one is there with 0."""
-    changes: pa.Table
-    """A row for each `Change`, by kind, then in the order of the dataset's items."""
+    changes: Annotated[pa.Table, list[Change]]
+    """Each change, by kind, then in the order of the dataset; in Python a table of them."""
 
     def facts(self) -> dict[str, Any]:
         """Return both datasets, and changes by kind."""

@@ -54,20 +54,24 @@ _MOST_FACTS = 64 << 20
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Exported(Card):
-    """An export that is complete."""
+    """A dataset in another layout."""
 
     path: Path
+    """Folder of the export."""
     layout: str
+    """The layout: webdataset, parquet, folder or tfod."""
     was_there: bool
-    """Whether it was there before: nothing was done."""
+    """The export was there before: nothing was done."""
     splits: dict[str, int]
     """Records by split."""
     num_new_shards: int
-    """Shards of the dataset that were written now; others were by an earlier run."""
+    """Shards of the dataset that this run has written; others were by an earlier one."""
     num_files: int
+    """Files of the export."""
     num_bytes: int
-    """Size of all files."""
+    """Size of them all."""
     elapsed_s: float = 0.0
+    """Wall time of this run."""
 
 
 def export_dataset(

@@ -18,7 +18,6 @@ from shardprep.commands.results import (
     RESULTS,
     BuildJson,
     ErrorJson,
-    ExportJson,
     PartJson,
     PlanJson,
     ReportJson,
@@ -26,6 +25,7 @@ from shardprep.commands.results import (
     VerifyJson,
 )
 from shardprep.dataset.describe import Facts
+from shardprep.exporter.export import Exported
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import NARROW, Done
 from tests.support.command import run as command
@@ -85,9 +85,10 @@ def test_results_have_every_key_of_their_types_and_no_other(
     before = said(VerifyJson, "verify", code=3)["problems"]
     assert before
     assert said(VerifyJson, "verify", "--repair")["repaired"] == before
-    exported = said(ExportJson, "export", "--to", "webdataset")
+    exported = said(Exported, "export", "--to", "webdataset")
     assert (exported["splits"], exported["num_new_shards"]) == ({"train": 20}, 2)
-    assert said(ExportJson, "export", "--to", "webdataset")["was_there"]
+    assert exported["layout"] == "webdataset"
+    assert said(Exported, "export", "--to", "webdataset")["was_there"]
     said(SampleJson, "sample", "demo")
 
 

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.commands.results import DiffJson
 from shardprep.dataset import item_table
-from shardprep.dataset.difference import MEANINGS, Change, compare
+from shardprep.dataset.difference import MEANINGS, Change, Difference, compare
 from shardprep.dataset.folder import ITEMS_FILE
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.command import run
@@ -162,6 +161,6 @@ def test_the_command_exits_with_3_where_records_differ(tmp_path: Path) -> None:
     assert "8 records before, 14 after: 8 items unchanged" in other.stdout
     as_json = run("diff", one, two, "--json", cwd=tmp_path)
     assert as_json.returncode == 3
-    assert len(printed(as_json.stdout, DiffJson)["changes"]) == 6
+    assert len(printed(as_json.stdout, Difference)["changes"]) == 6
     lost = run("diff", one, tmp_path / "nowhere", cwd=tmp_path)
     assert (lost.returncode, len(lost.stderr.splitlines())) == (1, 1)

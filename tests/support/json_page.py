@@ -15,6 +15,8 @@ import typing
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from shardprep.commands.results import RESULTS, ErrorJson
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
@@ -29,6 +31,7 @@ _PLAIN = {
     bool: "true or false",
     type(None): "null",
     Any: "any",
+    Path: "string",
 }
 _HEAD = """# What `--json` prints
 
@@ -121,7 +124,7 @@ def _kind(hint: Any, named: list[Any]) -> str:
     """Return a type in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return _kind(inner[0], named)
+        return _kind(_printed(hint), named)
     if origin is Literal:
         return " · ".join(f"`{one}`" for one in inner)
     if origin is not None:
@@ -140,12 +143,20 @@ def _kind(hint: Any, named: list[Any]) -> str:
     return f"[{_title(hint)}](#{_title(hint).lower()})"
 
 
+def _printed(hint: Any) -> Any:
+    """Return a type without its notes; of a table, whose note is that, the type of its rows."""
+    bare, note, *_ = typing.get_args(hint)
+    return note if bare is pa.Table else bare
+
+
 def check(value: Any, hint: Any, at: str = "$") -> None:
     """See that a JSON value is of a type, with every key of it and with no other."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         check(value, next(one for one in inner if (one is type(None)) == (value is None)), at)
-    elif origin in (typing.NotRequired, typing.Annotated):
+    elif origin is typing.Annotated:
+        check(value, _printed(hint), at)
+    elif origin is typing.NotRequired:
         check(value, inner[0], at)
     elif origin is Literal:
         assert value in inner, at
@@ -157,7 +168,8 @@ def check(value: Any, hint: Any, at: str = "$") -> None:
         assert not is_fixed or len(value) == len(inner), at
         check_each(dict(enumerate(value)), dict.fromkeys(range(len(value)), inner[0]), at)
     elif hint in _PLAIN and hint is not Any:
-        assert type(value) in ((int, float) if hint is float else (hint,)), f"{at}: {value!r}"
+        kinds = {float: (int, float), Path: (str,)}.get(hint, (hint,))
+        assert type(value) in kinds, f"{at}: {value!r}"
     elif hint is not Any:
         hints = _keys(hint)
         needed = {k for k, h in hints.items() if typing.get_origin(h) is not typing.NotRequired}
