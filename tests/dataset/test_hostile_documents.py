@@ -205,7 +205,7 @@ _FOREIGN: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", _FOREIGN)
 @pytest.mark.parametrize("name", [*DOCUMENTS, *TFDS])
 def test_what_is_no_regular_file_is_named_and_never_read(
@@ -232,7 +232,7 @@ def test_nesting_without_end_is_one_line(folder: Path, name: str) -> None:
         assert name in refusal(lambda: read_facts_of(folder))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_shard_of_terabytes_is_not_read(folder: Path) -> None:
     os.truncate(folder / SHARD, 1 << 42)
     assert ("size", SHARD) in {(p.kind, p.file) for p in verify(folder).problems}
@@ -240,7 +240,7 @@ def test_a_shard_of_terabytes_is_not_read(folder: Path) -> None:
         assert "4,398,046,511,104 bytes" in refusal(partial(reader, folder))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["manifest.json", "schema.json", f"index/{SHARD}.idx"])
 def test_a_document_of_terabytes_is_not_read(folder: Path, name: str) -> None:
     os.truncate(folder / name, 1 << 42)
@@ -314,7 +314,7 @@ def finish(parts: Path) -> object:
     return finalize_dataset(find_workspace(str(parts.parents[1])), num_threads=1)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", [".build.json", ".parts/outline.json", f".parts/{SHARD}.parquet"])
 def test_a_pipe_in_an_unfinished_build_is_not_waited_for(parts: Path, name: str) -> None:
     (parts / name).unlink()

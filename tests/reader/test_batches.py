@@ -330,7 +330,7 @@ def threads() -> set[threading.Thread]:
 
 def ended(before: set[threading.Thread]) -> bool:
     """Tell whether no threads are left but earlier ones, which they need a moment for."""
-    for _ in range(500):
+    for _ in range(6000):
         if not threads() - before:
             return True
         time.sleep(0.01)

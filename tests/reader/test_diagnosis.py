@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,36 +12,54 @@ import tensorflow as tf
 
 from shardprep import reader
 from shardprep.errors import DatasetError
-from shardprep.reader.diagnosis import trials
+from shardprep.reader.diagnosis import runs, trials
 from shardprep.reader.diagnosis.changes import Candidate
+from shardprep.reader.records import LocalShards
+from shardprep.reader.tf.decode import Decoder
 from tests.support.builders import build, jpeg, write, zip_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardprep.reader.remote_shards import Part
+
 SECONDS = 1.0
 PAUSE_S = 0.2
 """Longer than anything a small batch takes, however busy the machine is."""
+IMAGE_PAUSE_S = 0.05
+"""Likewise for one image."""
+RAW_BYTES = 300 * 400 * 3
+_TURN = threading.Lock()
 
 
 @pytest.fixture(scope="module", name="folder")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a set of large JPEGs: to decode one takes far longer than to read it."""
+    """Return a set of 16 JPEGs of 300 × 400."""
     root = tmp_path_factory.mktemp("large")
     images = {f"{('cat', 'dog')[i % 2]}.{i}.jpg": jpeg(300, 400, seed=i) for i in range(16)}
     source = write(root / "pets.zip", zip_bytes(images))
     return build(source, root / "out", labels="prefix", shards=2, size="400x300").path
 
 
-def pausing(images: Any) -> Any:
-    """Augment by doing nothing, slowly."""
+def pause(seconds: float) -> None:
+    """Take so long, one call after the other: in any number of threads the rate is the same."""
+    with _TURN:
+        time.sleep(seconds)
 
-    def pause(array: Any) -> Any:
-        time.sleep(PAUSE_S)
+
+def later(tensor: Any, seconds: float) -> Any:
+    """Return a tensor of a graph after a pause."""
+
+    def same(array: Any) -> Any:
+        pause(seconds)
         return array
 
-    paused = tf.numpy_function(pause, [images], images.dtype)
-    return tf.ensure_shape(paused, images.shape)
+    return tf.ensure_shape(tf.numpy_function(same, [tensor], tensor.dtype), tensor.shape)
+
+
+def pausing(images: Any) -> Any:
+    """Augment by doing nothing, slowly."""
+    return later(images, PAUSE_S)
 
 
 @pytest.fixture(name="iterators")
@@ -86,13 +105,18 @@ def test_a_slow_model_is_found(folder: Path, iterators: list[Any]) -> None:
     assert len(alike) == 5
 
 
-@pytest.mark.thorough
-def test_slow_decoding_is_found(folder: Path, iterators: list[Any]) -> None:
+def test_slow_decoding_is_found(
+    folder: Path, iterators: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And steps get whole batches of the dataset."""
+    decoded = Decoder._pixels
+    monkeypatch.setattr(
+        Decoder, "_pixels", lambda self, data: later(decoded(self, data), IMAGE_PAUSE_S)
+    )
     seen: set[Any] = set()
     train = reader.load(folder, batch_size=4, as_supervised=False, drop_remainder=True, repeat=True)
     found = reader.diagnose(
-        train, lambda batch: seen.add(tuple(batch["image"].shape)), seconds=5 * SECONDS
+        train, lambda batch: seen.add(tuple(batch["image"].shape)), seconds=SECONDS
     )
     assert seen == {(4, 300, 400, 3)}
     assert found.bound == "decode"
@@ -107,11 +131,21 @@ def test_slow_decoding_is_found(folder: Path, iterators: list[Any]) -> None:
     assert len(iterators) <= 7
 
 
-def test_slow_reading_is_found(folder: Path, tmp_path: Path) -> None:
-    """Raw pixels are a hundred times the bytes, and need no decoding."""
+def test_slow_reading_is_found(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a disk that gives so many bytes a second; raw pixels need no decoding."""
     raw = build(
         folder.parents[2] / "pets.zip", tmp_path, labels="prefix", format="raw", size="400x300"
     )
+    plain = LocalShards.read
+
+    def read(self: LocalShards, part: Part) -> bytes:
+        pause(IMAGE_PAUSE_S * part.num_bytes / RAW_BYTES)
+        return plain(self, part)
+
+    monkeypatch.setattr(LocalShards, "read", read)
+    monkeypatch.setattr(runs, "_READ_BLOCK", 4)
     train = reader.load(raw.path, batch_size=4, repeat=True)
     found = reader.diagnose(train, lambda _: None, seconds=SECONDS)
     assert found.bound == "read"
@@ -120,9 +154,9 @@ def test_slow_reading_is_found(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 def test_the_meter_and_the_diagnosis_say_the_same_of_a_training(folder: Path) -> None:
-    """Of 4 batches an epoch, each of which waits for its augmentation."""
+    """Of 2 batches an epoch, each of which waits for its augmentation."""
     model = small_model()
-    train = reader.load(folder, batch_size=4, augment=pausing)
+    train = reader.load(folder, batch_size=8, augment=lambda images: later(images, 2 * PAUSE_S))
     meter = reader.StallMeter(verbose=False)
     history = model.fit(train, epochs=4, verbose=0, callbacks=[meter]).history
     found = reader.diagnose(train, model, seconds=SECONDS)
@@ -163,6 +197,15 @@ def test_a_model_is_trained_and_put_back_as_it_was(folder: Path) -> None:
     assert found.measured.model > 0
     for variable, value in zip(variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
+
+
+def test_an_epoch_of_one_batch_can_be_diagnosed(folder: Path) -> None:
+    """Its restarts are all there is to wait for."""
+    taken: list[int] = []
+    train = reader.load(folder, batch_size=16, cache="memory")
+    found = reader.diagnose(train, lambda batch: taken.append(len(batch[0])), seconds=0.1)
+    assert set(taken) == {16}
+    assert 0 < found.measured.waiting == found.measured.restart
 
 
 @pytest.mark.thorough

@@ -268,7 +268,7 @@ def test_two_processes_copy_each_shard_once(url: str, proxy: Proxy) -> None:
     both = [program(code, url, endpoint=proxy.endpoint) for _ in range(2)]
     wait_until(lambda: len(copies()) == 5)
     for one in both:
-        out, err = one.communicate(timeout=60)
+        out, err = one.communicate(timeout=120)
         assert (one.returncode, out, err) == (0, f"{NUM_TRAIN}\n", "")
     shards = [request.path for request in proxy.requests if is_whole_shard(request)]
     assert len(shards) == len(set(shards))
@@ -282,7 +282,7 @@ def test_a_killed_process_leaves_nothing_under_a_shard_s_name(
     one = program(READ_ALL, url, endpoint=proxy.endpoint)
     wait_until(lambda: any((cache_root() / "shards").glob("*.part")))
     one.send_signal(signal.SIGKILL)
-    one.communicate(timeout=60)
+    one.communicate(timeout=120)
     assert not copies()
     proxy.reset()
     assert batches(url) == expected
@@ -294,7 +294,7 @@ def test_a_program_ends_while_shards_are_on_their_way(url: str, proxy: Proxy) ->
     proxy.rule = lambda request: Fault(delay_s=0.5) if is_whole_shard(request) else None
     code = "import sys; from shardprep.reader import Dataset; Dataset(sys.argv[1])[0]"
     one = program(code, url, endpoint=proxy.endpoint)
-    assert one.communicate(timeout=30) == ("", "")
+    assert one.communicate(timeout=120) == ("", "")
     assert one.returncode == 0
 
 
@@ -328,7 +328,7 @@ child.start()
 child.join()
 """
     one = program(code, url, endpoint=os.environ["AWS_ENDPOINT_URL"])
-    _, err = one.communicate(timeout=30)
+    _, err = one.communicate(timeout=120)
     assert "StorageError" in err
     assert "multiprocessing_context='forkserver'" in err
 
@@ -613,10 +613,10 @@ def test_a_second_fetch_to_a_folder_stops_with_one_line(
     for _ in range(20):
         with pytest.raises(BuildError, match="another fetch is at work here; wait for it, or end"):
             fetch(url, tmp_path)
-    _, line = second.communicate(timeout=60)
+    _, line = second.communicate(timeout=120)
     assert line == f"{work}: another fetch is at work here; wait for it, or end it\n"
     hold.set()
-    _, errors = first.communicate(timeout=60)
+    _, errors = first.communicate(timeout=120)
     assert (first.returncode, errors) == (0, "")
     assert fetch(url, tmp_path).was_there
     assert tree(tmp_path / "pets" / "1.0.0") == tree(local)

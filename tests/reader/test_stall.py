@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 
-PAUSE_S = 0.1
+PAUSE_S = 0.2
 NUM_BATCHES = 5
 BATCH = np.random.default_rng(0).random((NUM_BATCHES, 8, 4)).astype("float32")
 

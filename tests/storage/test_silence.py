@@ -190,7 +190,7 @@ def test_a_command_says_what_it_waits_for_and_gives_up(
     host = proxy.endpoint.removeprefix("http://")
     begun = time.monotonic()
     one = program(proxy, "-m", "shardprep", "inspect", pets, "--store-timeout", "6")
-    _, errors = one.communicate(timeout=60)
+    _, errors = one.communicate(timeout=120)
     assert one.returncode == 1
     assert errors.splitlines() == [
         f"waiting for the store at {host}, no answer for 5 s; gives up after 6 s",
@@ -216,8 +216,8 @@ def test_a_wait_can_be_interrupted(
     time.sleep(0.5)  # the answer's first bytes are there
     begun = time.monotonic()
     one.send_signal(signal.SIGINT)
-    _, errors = one.communicate(timeout=60)
-    assert time.monotonic() - begun < 6, "of 180"
+    _, errors = one.communicate(timeout=120)
+    assert time.monotonic() - begun < 60, "of 180"
     assert (one.returncode, errors.count("\n")) == (130, 1), errors
 
 
@@ -230,9 +230,9 @@ def test_a_program_ends_though_shards_are_silent(pets: str, proxy: Proxy) -> Non
     assert one.stdout is not None
     assert one.stdout.readline() == "1\n"
     begun = time.monotonic()
-    _, errors = one.communicate(timeout=60)
+    _, errors = one.communicate(timeout=120)
     assert (one.returncode, errors) == (0, "")
-    assert time.monotonic() - begun < 6, "of 180"
+    assert time.monotonic() - begun < 60, "of 180"
 
 
 SIBLINGS = """
@@ -260,7 +260,7 @@ def test_one_worker_speaks_for_all(
     proxy.rule = lambda _: Fault(hold=never)
     script = write(tmp_path / "three.py", SIBLINGS.encode())
     one = program(proxy, str(script), f"{pets}/x", SHARDPREP_STORE_TIMEOUT="4")
-    _, errors = one.communicate(timeout=60)
+    _, errors = one.communicate(timeout=120)
     assert errors.count("(no answer from") == 3
     assert errors.count("waiting for the store at") == 1
 

@@ -310,7 +310,7 @@ def _slowly(read: Any, num_bytes: int, bytes_per_s: float | None) -> Iterator[by
         num_bytes -= len(block)
 
 
-def wait_until(is_so: Callable[[], Any], seconds: float = 30.0) -> None:
+def wait_until(is_so: Callable[[], Any], seconds: float = 120.0) -> None:
     """Wait for something that another process or thread does."""
     end = time.monotonic() + seconds
     while not is_so():

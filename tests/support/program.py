@@ -47,9 +47,15 @@ class Program:
         """Send it a signal; it has begun."""
         os.kill(int((self._folder / "pid").read_text()), number)
 
+    def processor_s(self) -> float:
+        """Return the processor seconds that it has used so far; it has begun."""
+        stat = Path("/proc", (self._folder / "pid").read_text(), "stat").read_text()
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def wait_for(self, text: str, number: int = 1, *, in_errors: bool = False) -> None:
         """Wait until it has printed a text so many times, or has ended."""
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         out = self._folder / ("errors" if in_errors else "out")
         while not out.exists() or out.read_text().count(text) < number:
             assert time.monotonic() < until, f"{text!r} was not printed {number} times"

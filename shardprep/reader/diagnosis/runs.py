@@ -121,7 +121,7 @@ class _Runs:
         changes by the second.
         """
         self._compile(batch)
-        training = _run(begun, self.turn, self.take, is_begun=True)
+        training = _run(self.dataset, self.turn, self.take, begun=begun)
         found = self._measured(batch, training.rate)
         training = training.plus(_run(self.dataset, self.turn, self.take))
         found = self._trained(found, training)
@@ -186,7 +186,7 @@ class _Runs:
         """Return the rate of a pipeline without end and without a step."""
         begun = iter(dataset)
         next(begun)
-        return _run(begun, self.turn, is_begun=True).rate
+        return _run(dataset, self.turn, begun=begun).rate
 
     def _rate(self, run: _Run) -> float:
         """Return the images a second of epochs, restarts included."""
@@ -206,8 +206,13 @@ class _Runs:
             begun = iter(tried.dataset)
             tried.take(next(begun))  # fills and compiles
             tried.evict()
-            batches = tried.dataset if restarts else begun
-            run = _run(batches, self.turn, tried.take, is_begun=not restarts, most=tried.num_images)
+            run = _run(
+                tried.dataset,
+                self.turn,
+                tried.take,
+                begun=None if restarts else begun,
+                most=tried.num_images,
+            )
         return Change(
             candidate.name,
             candidate.advice,
@@ -236,22 +241,21 @@ def _run(
     seconds: float,
     take: Take = lambda _: None,
     *,
-    is_begun: bool = False,
+    begun: Iterator[Any] | None = None,
     most: int | None = None,
 ) -> _Run:
     """Draw batches for so many seconds, epoch after epoch, and do something with each.
 
     Args:
-        batches: a dataset; or an iterator of one, of which the first batch has been drawn.
+        batches: a dataset.
         seconds: time of it, at least 3 batches.
         take: called with each batch.
-        is_begun: whether it is an iterator.
+        begun: an iterator of it, of which the first batch has been drawn, to go on with.
         most: images to stop after.
 
     """
     watch, steps, num_images = Stopwatch(), list[Step](), 0
-    source: Any = iter(batches) if is_begun else None
-    is_restart = not is_begun
+    source, is_restart = begun, begun is None
     begin, cpu = time.perf_counter(), time.process_time()
     while True:
         wanted = seconds if len(steps) >= _ENOUGH_STEPS else 2 * seconds
