@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardprep.dataset.example import decode, of_entries, read_varint
-from shardprep.dataset.example_layout import Layout
+from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.index import check_shard, read_index, way_out
 from shardprep.dataset.range import Range, range_of
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, WIDTH
@@ -123,9 +123,9 @@ def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, 
     wanted = [name for name in wanted if name in schema.features]
     dtypes = schema.dtypes
     first = min(dtypes)
-    whole, rest = Layout(dtypes, wanted), None
+    whole, rest = ExampleDecoder(dtypes, wanted), None
     if first not in wanted:
-        rest = Layout({name: one for name, one in dtypes.items() if name != first}, wanted)
+        rest = ExampleDecoder({name: one for name, one in dtypes.items() if name != first}, wanted)
     check_shard(folder, shard)
     path = folder / shard.name
     try:

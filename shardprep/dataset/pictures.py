@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from shardprep.dataset.example_layout import Layout
+from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.index import way_out
 from shardprep.dataset.item_table import WRITTEN, read_items, with_status
@@ -127,7 +127,7 @@ def _read(path: Path, offset: int, length: int) -> bytes:
 def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:
     """Return the image of a record with its boxes and masks; RecordError where it has none."""
     dtypes = schema.dtypes
-    values: dict[str, Any] = dict(Layout(dtypes, dtypes).decode(payload))
+    values: dict[str, Any] = dict(ExampleDecoder(dtypes, dtypes).decode(payload))
     try:
         return AnnotatedPicture(
             title=values[FILENAME][0].decode(errors="replace") if FILENAME in values else "",

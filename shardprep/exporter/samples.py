@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from PIL import Image
 
-from shardprep.dataset.example_layout import Layout
+from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.index import check_shard, way_out
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import (
@@ -176,12 +176,12 @@ def _cut(blocks: Iterator[bytes], lengths: Sequence[int]) -> Iterator[bytes]:
 
 
 def _parser(schema: Schema) -> Callable[[bytes, str, str], Sample]:
-    layout = Layout(schema.dtypes, schema.dtypes)
+    decoder = ExampleDecoder(schema.dtypes, schema.dtypes)
     target, columns = schema.target, table_columns(schema)
 
     def parse(payload: bytes, key: str, name: str) -> Sample:
         """Return the sample of a payload; RecordError where it is not of the schema."""
-        values: dict[str, Any] = dict(layout.decode(payload))
+        values: dict[str, Any] = dict(decoder.decode(payload))
         try:
             image, encoding, size = _image(values, schema)
             return Sample(

@@ -10,7 +10,7 @@ import simplejpeg
 from PIL import Image
 
 from shardprep.dataset import example
-from shardprep.dataset.example_layout import Layout
+from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH
 from shardprep.errors import RecordError
 from shardprep.reader.subset import open_subset
@@ -42,9 +42,9 @@ class StoredImages:
         splits = "+".join(name for name, one in manifest.splits.items() if one.num_records)
         self._records = open_subset(str(dataset), splits).records
         dtypes = {name: one.dtype for name, one in schema.features.items()}
-        self._layout = Layout(dtypes, (IMAGE,))
+        self._decoder = ExampleDecoder(dtypes, (IMAGE,))
         of_boxes = {BOX, BOX_LABEL, HEIGHT, WIDTH} & dtypes.keys() if BOX in dtypes else set()
-        self._box_layout = Layout(dtypes, of_boxes) if of_boxes else None
+        self._box_decoder = ExampleDecoder(dtypes, of_boxes) if of_boxes else None
         self._size = schema.image_size if schema.image.encoding == "raw" else None
         self.schema = schema
 
@@ -65,7 +65,7 @@ class StoredImages:
 
     def image(self, payload: Payload) -> bytes:
         """Return the stored bytes of an image; RecordError or ValueError where there is none."""
-        found = self._layout.find(payload) or example.decode(bytes(payload))
+        found = self._decoder.find(payload) or example.decode(bytes(payload))
         values = found.get(IMAGE, [])
         if len(values) != 1 or isinstance(values[0], (int, float)):
             raise ValueError("holds no image")
@@ -73,10 +73,10 @@ class StoredImages:
 
     def boxes(self, number: int, payload: Payload) -> np.ndarray[Any, Any]:
         """Return the `BOXES` of a record; RecordError or ValueError where they are damaged."""
-        if self._box_layout is None:
+        if self._box_decoder is None:
             return np.empty(0, BOXES)
         found: dict[str, Any] = dict(
-            self._box_layout.find(payload) or example.decode(bytes(payload))
+            self._box_decoder.find(payload) or example.decode(bytes(payload))
         )
         sides = found.get(BOX, ())
         if len(sides) % 4:

@@ -16,7 +16,7 @@ from shardprep.verifier.problem import Fault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from shardprep.dataset.example_layout import Features
+    from shardprep.dataset.example_decoder import Features
     from shardprep.dataset.schema import Feature
 
 _SIDES = 4

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import simplejpeg
 from PIL import Image
 
-from shardprep.dataset.example_layout import Layout
+from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.item_table import WRITTEN, with_status
 from shardprep.dataset.schema import (
     FILENAME,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from shardprep.dataset.example_layout import Features
+    from shardprep.dataset.example_decoder import Features
     from shardprep.dataset.schema import Encoding, Feature, Schema
 
 _JPEG = b"\xff\xd8\xff"
@@ -127,13 +127,13 @@ class ExampleCheck:
             if name not in annotated
         }
         self._size = schema.image_size if schema else None
-        self._layout = Layout(dtypes, dtypes)
+        self._decoder = ExampleDecoder(dtypes, dtypes)
         self._num_classes = len(schema.labels) if schema else 0
 
     def read(self, payload: bytes) -> Features | Fault:
         """Return the features of a record, or the fault that it is no Example."""
         try:
-            return self._layout.decode(payload)
+            return self._decoder.decode(payload)
         except RecordError as error:
             return Fault("example", error.what)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from shardprep.dataset import example, tfrecord
-from shardprep.dataset.example_layout import Layout
+from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.item_table import COLUMNS
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import load_schema
@@ -421,11 +421,11 @@ def test_raw_pixels_of_another_length_are_found_without_decoding(tmp_path: Path)
 
 def test_the_quick_reader_reads_what_a_build_writes(good: Path) -> None:
     features = load_schema("classification").features
-    layout = Layout({name: one.dtype for name, one in features.items()}, features)
+    decoder = ExampleDecoder({name: one.dtype for name, one in features.items()}, features)
     with (good / FIRST).open("rb") as file:
         for record in tfrecord.read_records(file, FIRST):
-            assert layout.find(record.payload) is not None
-            plain = layout.decode(record.payload)
+            assert decoder.find(record.payload) is not None
+            plain = decoder.decode(record.payload)
             assert plain == example.decode(record.payload)
             assert plain.keys() == features.keys()
 

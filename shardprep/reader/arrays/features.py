@@ -16,7 +16,7 @@ import simplejpeg
 from PIL import Image
 
 from shardprep.dataset import example
-from shardprep.dataset.example_layout import Layout
+from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import RecordError
 from shardprep.reader.arrays.annotations import Annotations
@@ -65,7 +65,7 @@ class Values:
         """Height and width of all images as they are stored, None where they differ."""
         self._shape = (*self.image_size, 3) if self.image_size and decode else None
         self._features = schema.features
-        self._layout = Layout(schema.dtypes, names)
+        self._decoder = ExampleDecoder(schema.dtypes, names)
 
     def columns(self, num_rows: int) -> Columns:
         """Return an array for a batch of each feature, not filled; images of one size have none."""
@@ -124,7 +124,7 @@ class Values:
         return np.empty(num_rows, _DTYPES[feature.dtype])
 
     def _raw(self, payload: memoryview) -> dict[str, Any]:
-        raw = self._layout.find(payload)
+        raw = self._decoder.find(payload)
         return example.decode(bytes(payload)) if raw is None else raw
 
     def _value(self, name: str, raw: dict[str, Any]) -> Any:

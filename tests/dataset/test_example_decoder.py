@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from shardprep.dataset.example import decode, encode
-from shardprep.dataset.example_layout import Layout
+from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def long_way(data: bytes) -> dict[str, Any] | None:
 def test_it_finds_what_is_written_here(made: tuple[dict[str, str], dict[str, Values]]) -> None:
     dtypes, values = made
     data = encode(values, dtypes)
-    found = Layout(dtypes, dtypes).find(data)
+    found = ExampleDecoder(dtypes, dtypes).find(data)
     if found is not None:
         assert same(found, decode(data))
     if dtypes and all(len(name.encode()) < 128 for name in dtypes):
@@ -73,10 +73,10 @@ def test_empty_lists_without_a_type_are_never_found_to_be_something_else(
     """Datasets of earlier versions have them."""
     dtypes, values = made
     data = encode(values)
-    found = Layout(dtypes, dtypes).find(data)
+    found = ExampleDecoder(dtypes, dtypes).find(data)
     if found is not None:
         assert same(found, decode(data))
-    assert same(Layout(dtypes, dtypes).decode(data), decode(data))
+    assert same(ExampleDecoder(dtypes, dtypes).decode(data), decode(data))
 
 
 @given(schemas_and_values(), st.data())
@@ -87,7 +87,7 @@ def test_what_is_not_asked_for_is_passed_over(
     assume(dtypes)
     wanted = data.draw(st.sets(st.sampled_from(sorted(dtypes))))
     payload = encode(values, dtypes)
-    found = Layout(dtypes, wanted).find(payload)
+    found = ExampleDecoder(dtypes, wanted).find(payload)
     if found is not None:
         assert same(found, {name: decode(payload)[name] for name in wanted})
 
@@ -107,7 +107,7 @@ def test_what_tensorflow_writes_is_never_found_to_be_something_else(
         kind = getattr(message.features.feature[name], fields[dtypes[name]])
         kind.value.extend(values[name])
     data = message.SerializeToString()
-    found = Layout(dtypes, dtypes).find(data)
+    found = ExampleDecoder(dtypes, dtypes).find(data)
     if found is not None:
         assert same(found, decode(data))
 
@@ -135,25 +135,25 @@ NO_OBJECTS: dict[str, Values] = {
 @pytest.mark.parametrize("values", [SOUND, NO_OBJECTS], ids=["objects", "no objects"])
 def test_a_sound_example_is_found_whole(values: dict[str, Values]) -> None:
     data = encode(values, DTYPES)
-    found = Layout(DTYPES, DTYPES).find(data)
+    found = ExampleDecoder(DTYPES, DTYPES).find(data)
     assert found is not None
     assert same(found, values)
-    assert Layout(DTYPES, DTYPES).decode(data) == values
+    assert ExampleDecoder(DTYPES, DTYPES).decode(data) == values
 
 
 def test_what_is_not_found_is_decoded_the_long_way() -> None:
     more = {**SOUND, "more": [1]}
-    assert Layout(DTYPES, DTYPES).decode(encode(more)) == more
-    assert Layout({}, {}).decode(encode(SOUND)) == SOUND
+    assert ExampleDecoder(DTYPES, DTYPES).decode(encode(more)) == more
+    assert ExampleDecoder({}, {}).decode(encode(SOUND)) == SOUND
     with pytest.raises(RecordError, match="not a serialized"):
-        Layout(DTYPES, DTYPES).decode(b"\n")
+        ExampleDecoder(DTYPES, DTYPES).decode(b"\n")
 
 
 @pytest.mark.parametrize("values", [SOUND, NO_OBJECTS], ids=["objects", "no objects"])
 def test_every_cut_and_every_changed_byte_gives_nothing_or_what_the_long_way_gives(
     values: dict[str, Values],
 ) -> None:
-    layout = Layout(DTYPES, DTYPES)
+    decoder = ExampleDecoder(DTYPES, DTYPES)
     data = encode(values, DTYPES)
     spoiled = [data[:at] for at in range(len(data))]
     for at in range(len(data)):
@@ -162,7 +162,7 @@ def test_every_cut_and_every_changed_byte_gives_nothing_or_what_the_long_way_giv
         ]
         spoiled += [data[:at] + bytes((data[at] ^ bit,)) + data[at + 1 :] for bit in (1, 8, 64)]
     for one in spoiled:
-        found = layout.find(one)
+        found = decoder.find(one)
         if found is not None:
             expected = long_way(one)
             assert expected is not None, one
@@ -174,7 +174,7 @@ def test_every_cut_and_every_changed_byte_gives_nothing_or_what_the_long_way_giv
 @example(b"\n")
 @example(b"\n\x00")
 def test_other_bytes_give_nothing_or_what_the_long_way_gives(data: bytes) -> None:
-    found = Layout({"x": "int64"}, {"x"}).find(data)
+    found = ExampleDecoder({"x": "int64"}, {"x"}).find(data)
     if found is not None:
         expected = long_way(data)
         assert expected is not None
@@ -192,10 +192,10 @@ def test_other_bytes_give_nothing_or_what_the_long_way_gives(data: bytes) -> Non
     ids=["one more", "one less", "of another kind", "no value of no type"],
 )
 def test_what_is_not_the_schema_s_is_left_to_the_long_way(values: dict[str, Values]) -> None:
-    assert Layout(DTYPES, DTYPES).find(encode(values)) is None
+    assert ExampleDecoder(DTYPES, DTYPES).find(encode(values)) is None
 
 
 def test_nan_is_found() -> None:
-    found = Layout({"x": "float32"}, {"x"}).find(encode({"x": [math.nan]}))
+    found = ExampleDecoder({"x": "float32"}, {"x"}).find(encode({"x": [math.nan]}))
     assert found is not None
     assert math.isnan(found["x"][0])  # type: ignore[arg-type]

@@ -42,8 +42,8 @@ class _Entry:
     wanted: bool
 
 
-class Layout:
-    """The layout of the examples of one schema."""
+class ExampleDecoder:
+    """A decoder of the examples of one schema."""
 
     def __init__(self, dtypes: Mapping[str, str], wanted: Container[str]) -> None:
         """Take the dtype of every feature by name, and the names of those to be found."""
