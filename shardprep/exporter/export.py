@@ -22,7 +22,7 @@ from shardprep.dataset.item_table import WRITTEN, read_items, rows_by_shard, wit
 from shardprep.dataset.remote import described, documents_of
 from shardprep.dataset.schema import BOX_LABEL, MASK
 from shardprep.errors import BuildError, RecipeError
-from shardprep.exporter import folder, parquet, tfod, webdataset
+from shardprep.exporter import image_folder, parquet, tfod, webdataset
 from shardprep.exporter.layout import Export, Layout, Place
 from shardprep.exporter.names import file_names
 from shardprep.exporter.samples import read_samples
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LAYOUTS: dict[str, Layout] = {
     "webdataset": webdataset.WEBDATASET,
     "parquet": parquet.PARQUET,
-    "folder": folder.FOLDER,
+    "folder": image_folder.FOLDER,
     "tfod": tfod.TFOD,
 }
 EXPORT_FILE = "export.json"
@@ -248,7 +248,7 @@ def _rows(found: Path | RemoteDataset, *, dots: bool) -> dict[str, pa.Table]:
 
 def _publish(work: Path, out: Path, *, overwrite: bool) -> None:
     """Give the export its name; what it replaces is removed behind that."""
-    for name in (folder.PARTS, _STATE_FILE):
+    for name in (image_folder.PARTS, _STATE_FILE):
         with contextlib.suppress(FileNotFoundError):
             if (work / name).is_dir():
                 shutil.rmtree(work / name)

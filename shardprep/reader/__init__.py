@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Folder, like
 from shardprep.reader.arguments import Taking, checking
+from shardprep.reader.config import Advice, BadRecord, ReadConfig, Request
 from shardprep.reader.extras import needing_tensorflow
-from shardprep.reader.options import Advice, BadRecord, ReadConfig, Request
 from shardprep.reader.splits import EvenSplit, even_splits
 
 if TYPE_CHECKING:
     from shardprep.reader.arrays.collate import collate
     from shardprep.reader.arrays.dataset import Dataset
-    from shardprep.reader.diagnosis.result import Diagnosis
+    from shardprep.reader.diagnosis.diagnosis import Diagnosis
     from shardprep.reader.diagnosis.stall_meter import StallMeter
     from shardprep.reader.tf.iterator import Batches
     from shardprep.reader.tf.resume_in_epoch import ResumeInEpoch

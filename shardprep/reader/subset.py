@@ -9,7 +9,7 @@ from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import RemoteDataset, addressed, described
 from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError
-from shardprep.reader.options import check_request, draw_seed
+from shardprep.reader.config import check_request, draw_seed
 from shardprep.reader.order import make_order, usual_block_length
 from shardprep.reader.records import open_records
 from shardprep.reader.remote_shards import open_remote
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.manifest import Manifest, Shard
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.order import Order
     from shardprep.reader.records import Records
     from shardprep.reader.remote_shards import RemoteShards

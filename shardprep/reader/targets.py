@@ -22,13 +22,13 @@ from shardprep.dataset.schema import (
     TEXT,
 )
 from shardprep.errors import DatasetError
-from shardprep.reader.options import Advice
+from shardprep.reader.config import Advice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.options import BatchOptions, BoxFormat, Request
+    from shardprep.reader.config import BatchOptions, BoxFormat, Request
 
 T = TypeVar("T")
 

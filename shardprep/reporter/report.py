@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardprep.dataset.card import Card
-from shardprep.reporter import annotation, balance, copies, quality
+from shardprep.reporter import balance, boxes, copies, quality
 from shardprep.reporter.contents import Contents, read_contents
 from shardprep.reporter.finding import Finding, images, ranked
 from shardprep.reporter.page.page import render
@@ -147,7 +147,7 @@ def make_report(dataset: Path | RemoteDataset, options: Options, watcher: Watche
         *balance.input_findings(contents),
         *balance.class_findings(contents),
         *balance.property_findings(contents, balance.properties(contents, measured)),
-        *annotation.annotation_findings(contents, measured),
+        *boxes.annotation_findings(contents, measured),
         *quality.quality_findings(contents, qualities, num_measured),
     ]
     return Report(

@@ -26,7 +26,7 @@ from shardprep.dataset.schema import (
     WIDTH,
 )
 from shardprep.errors import RecordError
-from shardprep.verifier.annotations import AnnotationCheck, AnnotationRow
+from shardprep.verifier.object_faults import AnnotationCheck, AnnotationRow
 from shardprep.verifier.problem import Fault
 
 if TYPE_CHECKING:

@@ -371,7 +371,7 @@ def judged(folder: Path) -> None:
 
 def opened(folder: Path) -> object:
     """Open as `reader.load` does, up to where TensorFlow begins."""
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.subset import open_request
 
     return open_request(Request(folder, batch_size=2))

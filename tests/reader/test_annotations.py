@@ -15,7 +15,7 @@ from PIL import Image
 from shardprep import reader
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader.options import BoxFormat
+from shardprep.reader.config import BoxFormat
 from shardprep.reader.tf import annotations as in_graph
 from shardprep.reader.tf import batch_decode
 from tests.support import annotated as support

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from shardprep import reader
 from shardprep.errors import DatasetError
 from shardprep.reader.arguments import Arguments
-from shardprep.reader.options import BatchOptions, ReadConfig, Request
+from shardprep.reader.config import BatchOptions, ReadConfig, Request
 from shardprep.reader.state import Batching, checked
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, build, write, zip_bytes

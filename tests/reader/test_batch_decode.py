@@ -15,7 +15,7 @@ from shardprep.dataset import example
 from shardprep.dataset.schema import IMAGE
 from shardprep.dataset.tfrecord import frame, read_records
 from shardprep.reader import ReadConfig
-from shardprep.reader.options import Request
+from shardprep.reader.config import Request
 from shardprep.reader.tf import batch_decode, pipeline
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
 from tests.support.program import run_program

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from shardprep.cli.display.annotations import print_annotation_tables, print_annotations
 from shardprep.cli.display.console import counts_line, plain_table
+from shardprep.cli.display.object_tables import print_annotation_tables, print_annotations
 from shardprep.cli.streams import console, picked, print_json
 from shardprep.dataset.describe import LACKING, MOST_EXAMPLES, Example, Examples, read_examples
 from shardprep.dataset.folder import read_schema

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.options import BoxFormat
+    from shardprep.reader.config import BoxFormat
     from shardprep.reader.targets import Cut
 
     Array = np.ndarray[Any, np.dtype[Any]]

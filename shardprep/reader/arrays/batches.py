@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from shardprep.reader.arrays.buffers import Filling
     from shardprep.reader.arrays.features import Columns, Examples
-    from shardprep.reader.options import BatchOptions
+    from shardprep.reader.config import BatchOptions
     from shardprep.reader.order import Order
     from shardprep.reader.state import Batching
     from shardprep.reader.targets import Target

@@ -17,7 +17,7 @@ from shardprep.reader.argument_kinds import Function, Location  # noqa: TC001 - 
 from shardprep.reader.arguments import Taking, check_position, checking
 from shardprep.reader.arrays.batches import Batches
 from shardprep.reader.arrays.features import Examples, Values
-from shardprep.reader.options import BatchOptions, draw_seed
+from shardprep.reader.config import BatchOptions, draw_seed
 from shardprep.reader.order import make_order
 from shardprep.reader.splits import AnySplit, is_training, part_range
 from shardprep.reader.state import Batching

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from shardprep.reader.diagnosis.result import Diagnosis
+from shardprep.reader.diagnosis.diagnosis import Diagnosis
 from shardprep.reader.diagnosis.times import RESTART_COUNTS, STALL_COUNTS, restart_advice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.reader.diagnosis.result import Bound, Change, Measured
+    from shardprep.reader.diagnosis.diagnosis import Bound, Change, Measured
 
 Trial = Literal["memory", "folder", "in step", "repeat", "prefetch"]
 

@@ -14,17 +14,17 @@ import tensorflow as tf
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import DatasetError
 from shardprep.machine import free_bytes
+from shardprep.reader.config import Request
 from shardprep.reader.diagnosis.changes import (
     Circumstances,
     candidates,
     conclude,
     reading_counts,
 )
-from shardprep.reader.diagnosis.result import Change, Diagnosis, Measured
+from shardprep.reader.diagnosis.diagnosis import Change, Diagnosis, Measured
 from shardprep.reader.diagnosis.steps import as_step, check_step
 from shardprep.reader.diagnosis.times import Step, Stopwatch, epoch_of
 from shardprep.reader.diagnosis.trials import image_bytes, pipeline, trial
-from shardprep.reader.options import Request
 from shardprep.reader.subset import open_request
 from shardprep.reader.tf.pipeline import load
 from shardprep.reader.tf.records import Reading

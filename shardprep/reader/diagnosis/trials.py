@@ -24,9 +24,9 @@ from shardprep.reader.tf.pipeline import load, make_dataset
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from shardprep.reader.config import Request
     from shardprep.reader.diagnosis.changes import Candidate
     from shardprep.reader.diagnosis.steps import Take
-    from shardprep.reader.options import Request
     from shardprep.reader.subset import Subset
 
 _SAMPLE_BYTES = 1 << 29

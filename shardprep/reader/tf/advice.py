@@ -8,12 +8,12 @@ import warnings
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.schema import LABEL, LABELS, TARGET, TEXT
-from shardprep.reader.options import Advice
+from shardprep.reader.config import Advice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.subset import Subset
 
 _TOO_LARGE = 4

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.options import BoxFormat, Request
+    from shardprep.reader.config import BoxFormat, Request
 
 
 class Annotations:

@@ -17,11 +17,11 @@ import tensorflow as tf
 from shardprep.dataset import example
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import RecordError
-from shardprep.reader.options import BadRecord
+from shardprep.reader.config import BadRecord
 from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.order import Ints
     from shardprep.reader.subset import Subset
     from shardprep.reader.tf.decode import Decoder

@@ -22,7 +22,7 @@ from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.records import Records
     from shardprep.reader.tf.decode import Decoder
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from shardprep.reader.tf.annotations import fills
 
 if TYPE_CHECKING:
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.subset import Subset
 
 

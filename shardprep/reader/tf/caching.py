@@ -21,7 +21,7 @@ from shardprep.reader.tf.python_calls import in_python
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.subset import Subset
 
 _log = logging.getLogger("shardprep.reader")

@@ -16,7 +16,7 @@ from shardprep.reader.tf.annotations import Annotations, boxes_as, trimmed
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.targets import Target
 
 _DTYPES = {"bytes": tf.string, "int64": tf.int64, "float32": tf.float32}

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.manifest import Shard
     from shardprep.dataset.schema import Schema
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.subset import Subset
 
 _FORMAT = 2

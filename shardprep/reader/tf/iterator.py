@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from shardprep.reader.options import draw_seed
+from shardprep.reader.config import draw_seed
 from shardprep.reader.state import Batching, State, checked, identity
 from shardprep.reader.tf.batching import num_batches
 from shardprep.reader.tf.pipeline import make_dataset, opened
@@ -21,7 +21,7 @@ from shardprep.reader.tf.records import Cursor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
 
 
 class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no types

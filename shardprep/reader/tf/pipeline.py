@@ -26,7 +26,7 @@ from shardprep.reader.tf.service import served, served_records
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.subset import Subset
 
 _POSITIONS_A_STEP = 64

@@ -20,7 +20,7 @@ from shardprep.reader.tf.python_calls import in_python
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.order import Ints, Order
     from shardprep.reader.subset import Subset
 

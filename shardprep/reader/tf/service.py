@@ -15,7 +15,7 @@ from shardprep.reader.tf.batching import counted
 from shardprep.reader.tf.records import shuffled, walked
 
 if TYPE_CHECKING:
-    from shardprep.reader.options import Request
+    from shardprep.reader.config import Request
     from shardprep.reader.order import Order
     from shardprep.reader.subset import Subset
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.reporter.page import annotation, charts
+from shardprep.reporter.page import boxes, charts
 from shardprep.reporter.page.html import Html, code, joined, key, picture, section, table, tag
 from shardprep.reporter.pictures import MOST_GROUPS, MOST_OF_GROUP, NO_CLASS
 from shardprep.storage.space import megabytes
@@ -49,7 +49,7 @@ def gallery(report: Report, pictures: Pictures) -> Html | None:
         said = f"{number:,} of each class, drawn by seed {seed}; open one for its facts."
     if 0 < len(report.pictured) < len(names):
         said += f" The {len(report.pictured):,} largest of {len(names):,} classes."
-    shown = [annotation.switch(report.contents.schema)] if pictures.overlays else []
+    shown = [boxes.switch(report.contents.schema)] if pictures.overlays else []
     return section("gallery", "Gallery", tag("p", said, class_="dim"), *shown, *parts)
 
 
@@ -65,7 +65,7 @@ def _picture(report: Report, pictures: Pictures, number: int, caption: str = "")
         image = picture(thumbnail.data, said, _SIDE, tiny)
         marked = None if caption else pictures.overlays.get(number)
         if marked is not None:
-            drawn = annotation.overlay(contents, number, marked, thumbnail)
+            drawn = boxes.overlay(contents, number, marked, thumbnail)
             image = tag("span", image, *drawn, class_="shot")
     height, width = int(contents.height[number]), int(contents.width[number])
     form, size = contents.written["original_format"][number], contents.original_bytes[number]
@@ -73,7 +73,7 @@ def _picture(report: Report, pictures: Pictures, number: int, caption: str = "")
         ("key", key(place.key)),
         ("split", place.split),
         *((("target", place.label or "none"),) if contents.schema.target else ()),
-        *(annotation.facts(contents, number, marked) if marked is not None else ()),
+        *(boxes.facts(contents, number, marked) if marked is not None else ()),
         ("original", f"{width:,} × {height:,} {form.as_py() or ''}, {int(size):,} bytes"),
         ("shard", f"{place.shard}, record {place.shard_record:,}"),
         ("read it", code(f'reader.Dataset(path, "{place.split}")[{place.record}]')),

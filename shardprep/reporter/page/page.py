@@ -11,7 +11,7 @@ import hashlib
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from shardprep.reporter.page import annotation, images, provenance, summary, targets
+from shardprep.reporter.page import boxes, classes, images, provenance, summary
 from shardprep.reporter.page.html import Html, joined, tag
 from shardprep.reporter.pictures import draw_pictures
 
@@ -25,9 +25,9 @@ def render(report: Report) -> bytes:
     sections = {
         "Findings": summary.findings(report),
         "Splits": summary.splits(report),
-        "Classes": targets.targets(report),
-        "Boxes": annotation.boxes(report),
-        "Masks": annotation.masks(report),
+        "Classes": classes.targets(report),
+        "Boxes": boxes.boxes(report),
+        "Masks": boxes.masks(report),
         "Gallery": images.gallery(report, pictures),
         "Copies": images.copies(report, pictures),
         "Quality": images.quality(report, pictures),

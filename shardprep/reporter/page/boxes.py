@@ -9,10 +9,10 @@ import numpy as np
 
 from shardprep.dataset.object_facts import TINY
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK, OBJECTS
-from shardprep.reporter.annotation import lengths
+from shardprep.reporter.boxes import lengths
 from shardprep.reporter.page import charts
+from shardprep.reporter.page.classes import class_table
 from shardprep.reporter.page.html import Html, joined, picture, section, table, tag
-from shardprep.reporter.page.targets import class_table
 from shardprep.reporter.pictures import MOST_BOXES
 from shardprep.reporter.quality import NUM_BINS, histogram
 
