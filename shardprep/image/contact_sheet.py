@@ -224,7 +224,9 @@ def _legend(legend: Legend, width: int) -> Image.Image:
 
 
 def _name(label: int, names: Sequence[str]) -> str:
-    return f"{label} {_shown(names[label])}" if 0 <= label < len(names) else f"{label}"
+    """Return the number and the name of a class; once where the name is the number."""
+    name = _shown(names[label]) if 0 <= label < len(names) else str(label)
+    return name if name == str(label) else f"{label} {name}"
 
 
 def _shown(text: str) -> str:

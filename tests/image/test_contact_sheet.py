@@ -130,6 +130,17 @@ def test_boxes_that_cannot_be_are_no_error(boxes: Any) -> None:
     drawn(AnnotatedPicture(title="a", pixels=GREY, boxes=boxes, labels=(7,) * len(boxes)))
 
 
+def test_a_class_whose_name_is_its_number_is_named_once() -> None:
+    """The second square of the legend stands behind "0" in place of "0 0"."""
+
+    def gap(*names: str) -> int:
+        sheet = drawn(AnnotatedPicture(title="a", pixels=GREY), legend=Legend(mask=names))
+        first, second = (np.nonzero(near(sheet, class_colour(i)))[1].min() for i in (0, 1))
+        return int(second - first)
+
+    assert gap("0", "1") < gap("a", "b") == gap("1", "0")
+
+
 def test_titles_and_names_of_any_length_and_script_are_no_error() -> None:
     legend = Legend(objects=("猫" * 500, "b\n\x1b[31m"), mask=tuple(map(str, range(300))))
     sheet = draw_contact_sheet(
