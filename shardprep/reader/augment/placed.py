@@ -7,6 +7,7 @@ is cut away becomes a row without an object, behind all that have one.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -26,7 +27,7 @@ _LEAST_PIXELS = 0.999
 """Pixels of a side below which a box is cut away: one, less the error of a float."""
 
 
-class Move(Op):
+class Move(Op, ABC):
     """Base of the ops that move pixels, and with them what has a place among them."""
 
     __slots__ = ()
@@ -50,9 +51,9 @@ class Move(Op):
             moved = tf.nest.map_structure(lambda one: one[0], moved)
         return moved[0], joined(moved[1], others)
 
+    @abstractmethod
     def moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:
         """Return a batch of images, and what follows them, None where there is nothing."""
-        raise NotImplementedError
 
 
 def parted(labels: Any) -> tuple[Any, dict[str, Any]]:
