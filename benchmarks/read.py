@@ -8,7 +8,6 @@ processor time, in the figures, is the steadier of the two where other programs 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -204,29 +203,46 @@ def resume(root: Path, like: Path, records: int, rounds: int) -> Row:
 def write_small(folder: Path, like: Path, records: int) -> Path:
     """Write a dataset of so many records of 4x4 pixels, its documents like those of another."""
     from shardprep.dataset.example import encode
+    from shardprep.dataset.folder import SCHEMA_FILE, index_name, read_schema
+    from shardprep.dataset.grammar import shard_name
+    from shardprep.dataset.manifest import MANIFEST_FILE, Shard, load_manifest
     from shardprep.dataset.tfrecord import frame
 
     (folder / "index").mkdir(parents=True)
-    manifest = json.loads((like / "manifest.json").read_text())
-    schema = json.loads((like / "schema.json").read_text())
-    schema["features"]["image"].update(encoding="raw", shape=[4, 4, 3])
-    split = manifest["splits"]["train"]
-    split["num_records"], split["shards"] = records, []
-    pixels = bytes(4 * 4 * 3)
+    manifest, schema = load_manifest(like), read_schema(like)
+    image = schema.image.model_copy(update={"encoding": "raw", "shape": (4, 4, 3)})
+    schema = schema.model_copy(update={"features": {**schema.features, "image": image}})
+    (folder / SCHEMA_FILE).write_text(schema.dumps())
     sides = {"image/height": (4,), "image/width": (4,)}
-    framed = frame(encode({"label": (0,), "image": (pixels,), "image/filename": (b"x",), **sides}))
+    values = {"label": (0,), "image": (bytes(4 * 4 * 3),), "image/filename": (b"x",), **sides}
+    framed = frame(encode(values))
     count = records // 10
+    number = 10 * count
+    data, shards = framed * count, []
     lines = "".join(f"{j * len(framed)} {len(framed)}\n" for j in range(count))
     for i in range(10):
-        name = f"small-train.tfrecord-{i:05d}-of-00010"
-        (folder / name).write_bytes(framed * count)
-        (folder / "index" / f"{name}.idx").write_text(lines)
-        digest = hashlib.sha256(name.encode()).hexdigest()
-        split["shards"].append(
-            {"name": name, "num_records": count, "num_bytes": len(framed) * count, "sha256": digest}
-        )
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    (folder / "schema.json").write_text(json.dumps(schema))
+        name = shard_name(manifest.name, "train", i, 10)
+        (folder / name).write_bytes(data)
+        (folder / index_name(name)).write_text(lines)
+        digest = hashlib.sha256(data).hexdigest()
+        shards.append(Shard(name=name, num_records=count, num_bytes=len(data), sha256=digest))
+    written = {"num_written": number, "num_bytes": 10 * len(data)}
+    nothing = {"num_inputs": number, "num_rejected": 0, "rejected": {}, "num_skipped": 0}
+    totals = manifest.totals.model_copy(update={**written, **nothing, "skipped": {}})
+    counts = dict.fromkeys(manifest.labels.names, 0) | {manifest.labels.names[0]: number}
+    train = manifest.splits["train"].model_copy(
+        update={
+            "num_records": number,
+            "num_bytes": 10 * len(data),
+            "shards": tuple(shards),
+            "label_counts": counts,
+        }
+    )
+    digest = hashlib.sha256((folder / SCHEMA_FILE).read_bytes()).hexdigest()
+    manifest = manifest.model_copy(
+        update={"totals": totals, "splits": {"train": train}, "files": {SCHEMA_FILE: digest}}
+    )
+    (folder / MANIFEST_FILE).write_text(manifest.dumps())
     return folder
 
 
