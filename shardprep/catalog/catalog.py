@@ -22,6 +22,7 @@ from shardprep.catalog.annotations.annotated_images import (
 )
 from shardprep.catalog.annotations.file_masks import Images
 from shardprep.catalog.annotations.naming import Naming, naming_of, words_in
+from shardprep.catalog.annotations.rules import check_columns
 from shardprep.catalog.annotations.signs import annotation_findings
 from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.columns import Column, Value, make_columns
@@ -128,6 +129,12 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
     """
     if recipe.split:
         parse_split_rule(recipe.split)
+
+    def check(others: Sequence[Member]) -> None:
+        documents = Documents(others, recipe)
+        documents.check_columns()
+        check_columns(recipe, documents)
+
     listing = list_source(
         recipe.source,
         work_dir,
@@ -135,7 +142,7 @@ def make_catalog(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) 
         zip_encoding=recipe.zip_encoding or None,
         limits=recipe.source_limits,
         leave_out=outputs(recipe),
-        check=lambda others: Documents(others, recipe).check_columns(),
+        check=check,
     )
     if not listing.images:
         raise no_image(recipe.source, listing)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.lookup import row_ids
 from shardprep.catalog.rules import CsvRule, parse_csv_rule, parse_label_rule
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.catalog.table import Table, joined, parse_json_table, parse_table, stacked
@@ -77,6 +78,20 @@ class Documents:
         ids = [] if "{" in named.id_column else [named.id_column]
         for name in (*ids, *named.label_columns, *recipe.columns, split):
             if table is not None and name not in ("", "*"):
+                table.column(name)
+
+    def check_table(self, files: Sequence[str], id_column: str, columns: Sequence[str]) -> None:
+        """Check columns of a table, if the source has all of its files; "" is none.
+
+        Raises:
+            SourceError: the table cannot be read, or lacks a column.
+
+        """
+        if all(len(self._members(file)) == 1 for file in files):
+            table = self.table(files)
+            if id_column:
+                row_ids(table, id_column)
+            for name in filter(None, columns):
                 table.column(name)
 
     def read(self, file: str) -> bytes:

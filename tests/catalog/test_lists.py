@@ -46,6 +46,12 @@ def test_a_list_has_a_name_a_line_and_a_table_has_a_column(
         ({"labels": "csv:t.csv:id:kind", "columns": "age"}, "age"),
         ({"labels": "csv:t.csv:id:kind", "split": "column:use"}, "use"),
         ({"labels": "folder", "join": "t.csv", "columns": "age"}, "age"),
+        ({"boxes": "csv:t.csv:name:kind"}, "name"),
+        ({"boxes": "csv:t.csv:id:x,y,w,h"}, "x"),
+        ({"boxes": "csv:t.csv:id:kind:sort"}, "sort"),
+        ({"masks": "rle:t.csv:{id}{name}.jpg:kind"}, "name"),
+        ({"masks": "rle:t.csv:id:runs"}, "runs"),
+        ({"masks": "rle:t.csv:id:kind:sort"}, "sort"),
     ],
 )
 def test_a_column_that_a_table_lacks_is_told_before_anything_is_unpacked(

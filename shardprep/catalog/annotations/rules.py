@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from shardprep.catalog.annotations.box_table import parse_box_rule
 from shardprep.catalog.annotations.formats import box_files
 from shardprep.catalog.annotations.run_table import parse_run_rule
 from shardprep.errors import RecipeError, shown
 
 if TYPE_CHECKING:
+    from shardprep.catalog.documents import Documents
     from shardprep.recipe.recipe import Recipe
 
 OUTLINED = ("coco", "yolo", "labelme", "via")
@@ -92,6 +94,25 @@ def annotation_files(recipe: Recipe) -> list[str]:
     if recipe.mask_values and "=" not in recipe.mask_values:
         files.append(recipe.mask_values)
     return files
+
+
+def check_columns(recipe: Recipe, documents: Documents) -> None:
+    """Check the columns that `--boxes csv:` and `--masks rle:` name, if the source has the tables.
+
+    Raises:
+        RecipeError: an option is malformed.
+        SourceError: a table cannot be read, or lacks a column.
+
+    """
+    kind, _, argument = recipe.boxes.partition(":")
+    if kind == "csv":
+        boxes = parse_box_rule(argument)
+        names = boxes.boxes.names if boxes.boxes else ()
+        documents.check_table(boxes.files, boxes.id_column, (*names, boxes.label_column))
+    rule = parse_masks_rule(recipe.masks)
+    if rule.kind == "rle":
+        runs = parse_run_rule(rule.argument)
+        documents.check_table(runs.files, runs.id_column, (runs.run_column, runs.label_column))
 
 
 def regular_expression(pattern: str) -> tuple[str, list[str]]:
