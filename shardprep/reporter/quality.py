@@ -112,7 +112,9 @@ def enlargement(contents: Contents) -> Numbers:
         return found
     height, width = contents.height[known], contents.width[known]
     ratios = np.stack([size[0] / height, size[1] / width])
-    fit = options.get("fit", "crop")
+    fit = options.get("fit", "auto")
+    if fit == "auto":
+        fit = "pad" if contents.schema.annotations else "crop"
     if fit == "stretch":
         found[known] = np.sqrt(ratios.prod(axis=0))
     else:

@@ -9,7 +9,7 @@ from shardprep.reporter.finding import MEANINGS, OF_PIXELS, SEVERITIES
 from shardprep.reporter.page.page import render
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
-from tests.support.builders import build, tree, write, zip_bytes
+from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.command import error_of, run
 from tests.support.planted import file, photo, planted
 
@@ -107,6 +107,14 @@ def test_without_pixels_the_documents_still_tell(planted: Path) -> None:
     assert {one.name for one in found.findings} == expected == KEYS.keys() - {*OF_PIXELS}
     assert found.images is None
     assert found.measured is None
+
+
+def test_images_alone_were_cut_where_no_fit_was_asked_for(tmp_path: Path) -> None:
+    """All are as wide as 64, which is enough, and 40 to 43 high, which is not."""
+    source = write(tmp_path / "x.zip", zip_bytes(animals(4)))
+    path = build(source, tmp_path / "tfrecords", size="56x56").path
+    found = make_report(path, Options(has_pixels=False), Silent())
+    assert [len(one.keys) for one in found.findings if one.name == "enlarged"] == [4]
 
 
 def test_each_flag_leaves_out_as_many_as_it_says(
