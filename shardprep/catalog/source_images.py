@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.annotations.mask_files import masks_beside
+from shardprep.catalog.annotations.panoptic import with_panoptic
 from shardprep.catalog.annotations.recognition import recognised
 from shardprep.catalog.documents import Documents
 from shardprep.catalog.labels import label_keys
@@ -44,6 +45,7 @@ class SourceImages:
 def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
     """Return the images that a recipe wants, and their labels."""
     documents = Documents(listing.others, recipe)
+    recipe = with_panoptic(recipe, listing.images, documents)
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
     beside = masks_beside(recipe, listing.images, documents)
     members, skipped = select(beside.images, recipe, excluded)

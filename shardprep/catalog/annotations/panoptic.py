@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.catalog.annotations.coco_document import is_panoptic, stated_names
+from shardprep.catalog.annotations.coco_document import is_coco, is_panoptic, stated_names
 from shardprep.catalog.annotations.formats import box_files
 from shardprep.catalog.annotations.pairing import num_named, stem
 from shardprep.catalog.annotations.search import ENOUGH, Sign
@@ -53,6 +54,22 @@ def segment_masks(
                 masks = [m for m in folder if _is_below(m, key)] or folder
                 found[key] = SegmentMasks(masks, KeyIndex([member.key for member in masks]))
     return found
+
+
+def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Documents) -> Recipe:
+    """Return the recipe with the panoptic documents by name that `--masks coco` means.
+
+    It is as it was where a document of polygons or run lengths is in the source as well.
+    """
+    if recipe.masks != "coco":
+        return recipe
+    texts = documents.members(".json")
+    near = [member for member in texts if _named_as(member.key, members)]
+    keys = [member.key for member in near if is_panoptic(documents.read(member.key))]
+    if not keys or any(is_coco(documents.read(one.key)) for one in texts if one.key not in keys):
+        return recipe
+    masks = f"coco:{','.join(keys)}"
+    return replace(recipe, masks=masks, boxes=masks if recipe.boxes == "coco" else recipe.boxes)
 
 
 def _named_as(document: str, members: Sequence[Member]) -> list[Member]:

@@ -209,6 +209,34 @@ def test_panoptic_masks_are_taken_unasked_where_nothing_else_fits(
     assert sign.how == f"{folder}.json: COCO's panoptic masks, of 3 of 3 images"
 
 
+@pytest.mark.parametrize("boxes", ["", "coco"])
+def test_masks_without_a_file_are_panoptic_where_nothing_else_is(
+    tmp_path: Path, boxes: str
+) -> None:
+    keys = {"boxes": boxes} if boxes else {}
+    made = catalog(tmp_path, members(), masks="coco", **keys)
+    named = dict.fromkeys(("masks", *keys), f"coco:{DOCUMENT}")
+    again = catalog(tmp_path / "named", members(), **named)
+    assert made.annotations == again.annotations
+    one, two = first(made).annotation, first(again).annotation
+    assert one is not None
+    assert two is not None
+    assert (one.outlines, one.areas, one.labels) == (two.outlines, two.areas, two.labels)
+    assert [[mask.key for mask in item.masks] for item in made.items] == [
+        [mask.key for mask in item.masks] for item in again.items
+    ]
+
+
+def test_masks_without_a_file_are_outlines_where_a_document_has_some(tmp_path: Path) -> None:
+    ring = {"id": 1, "category_id": 1, "bbox": [0, 0, 4, 4], "segmentation": [[0, 0, 4, 0, 4, 4]]}
+    outlines = document(3, annotations=[{**ring, "image_id": i} for i in range(3)])
+    whole = members() | {"annotations/instances_train2017.json": outlines}
+    made = catalog(tmp_path, whole, masks="coco").annotations
+    assert made is not None
+    assert not made.spec.is_panoptic
+    assert made.num_objects == {"person": 3}
+
+
 def test_boxes_go_before_panoptic_masks(tmp_path: Path) -> None:
     thing = {"id": 1, "image_id": 0, "category_id": 1, "bbox": [0, 0, 4, 4]}
     instances = document(3, annotations=[{**thing, "id": i, "image_id": i} for i in range(3)])
