@@ -12,7 +12,7 @@ from shardprep.catalog.annotations.mask_values import (
     NONE,
 )
 from shardprep.catalog.annotations.naming import NOT_ASKED_FOR, Naming, renamed
-from shardprep.catalog.annotations.panoptic import masks_of_segments
+from shardprep.catalog.annotations.panoptic import masks_of_segments, with_segments
 from shardprep.catalog.annotations.rules import MaskRule, parse_masks_rule
 from shardprep.catalog.annotations.run_table import parse_run_rule, read_runs
 from shardprep.errors import RecipeError, SourceError
@@ -91,6 +91,8 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
     if recipe.boxes not in ("", "none"):
         boxes = _read(recipe.boxes, rule, images, is_by_object=recipe.instances)
     shapes = _shapes(recipe, rule, images, boxes)
+    if boxes is not None and shapes is not None and boxes is not shapes:
+        boxes = shapes = _beside(recipe, boxes, shapes)
     objects = shapes or boxes
     mode: Literal["none", "classes", "instances"] = "none"
     if rule.is_given:
@@ -187,14 +189,26 @@ def _shapes(recipe: Recipe, rule: MaskRule, images: Images, boxes: Found | None)
     return None
 
 
+def _beside(recipe: Recipe, boxes: Found, shapes: Found) -> Found:
+    """Return the boxes of a document and the masks of another, which must be panoptic."""
+    if not shapes.segments:
+        raise _other_objects(recipe)
+    return with_segments(boxes, shapes)
+
+
+def _other_objects(recipe: Recipe) -> RecipeError:
+    what = f"{recipe.masks!r} lists other objects than --boxes {recipe.boxes}"
+    hint = f"take both from one document: --boxes {recipe.masks}, or leave one of them out"
+    return RecipeError("--masks", what, hint)
+
+
 def _check(recipe: Recipe, rule: MaskRule) -> None:
     """Raise a RecipeError for options that mean nothing together."""
     has_boxes = recipe.boxes not in ("", "none")
     is_other = rule.kind == "rle" or (rule.kind == "format" and recipe.masks != recipe.boxes)
-    hint = f"take both from one document: --boxes {recipe.masks}, or leave one of them out"
-    if has_boxes and is_other:
-        what = f"{recipe.masks!r} lists other objects than --boxes {recipe.boxes}"
-        raise RecipeError("--masks", what, hint)
+    may_be_panoptic = recipe.masks.startswith("coco:") and not recipe.instances
+    if has_boxes and is_other and not may_be_panoptic:
+        raise _other_objects(recipe)
     if has_boxes and recipe.instances and rule.kind == "pattern":
         what = "a mask for each object in files, and boxes elsewhere: nothing says which is whose"
         raise RecipeError("--instances", what, "leave --boxes out: boxes come from the masks")

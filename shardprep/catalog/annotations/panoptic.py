@@ -11,6 +11,7 @@ from shardprep.catalog.annotations.pairing import num_named, stem
 from shardprep.catalog.annotations.search import ENOUGH, Sign
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.errors import SourceError, shown, some_of
+from shardprep.image.annotation import Segment
 from shardprep.source.names import without_archive_suffix
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.annotations.result import Found
     from shardprep.catalog.documents import Documents
+    from shardprep.image.annotation import Annotation
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Member
 
@@ -109,6 +111,35 @@ def masks_of_segments(
         what = f"none of its masks, such as {shown(name, _MOST_SHOWN)}, is in the source"
         raise SourceError(document, what, f"they belong in a folder {stem(document)} beside it")
     return of_image
+
+
+def with_segments(found: Found, panoptic: Found) -> Found:
+    """Return the objects of a document with the segments of a panoptic one, as areas.
+
+    An image is listed where both list it. Classes of objects keep their indices; those of segments
+    alone come behind.
+    """
+    names = tuple(dict.fromkeys((*found.names, *panoptic.names)))
+    number = [names.index(name) for name in panoptic.names]
+    annotations: list[Annotation | None] = []
+    for one, other in zip(found.annotations, panoptic.annotations, strict=True):
+        if one is None or other is None:
+            annotations.append(None)
+            continue
+        things = zip(other.outlines, other.labels, strict=True)
+        parts = (*((o, at) for o, at in things if isinstance(o, Segment)), *other.areas)
+        areas = tuple((segment, number[at]) for segment, at in parts)
+        annotations.append(replace(one, areas=areas, fault=one.fault or other.fault))
+    return replace(
+        found,
+        annotations=annotations,
+        names=names,
+        how=f"{found.how}; {panoptic.how}",
+        documents=(*found.documents, *panoptic.documents),
+        without_image=tuple(dict.fromkeys((*found.without_image, *panoptic.without_image))),
+        segments=panoptic.segments,
+        findings=[*found.findings, *panoptic.findings],
+    )
 
 
 def panoptic_signs(index: KeyIndex, documents: Documents, members: Sequence[Member]) -> list[Sign]:

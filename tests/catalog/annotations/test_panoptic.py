@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from shardprep import verify
+from shardprep.dataset.folder import read_schema
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
 from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation import Segment
+from shardprep.reader import Dataset
 from tests.catalog.annotations.test_mask_files import catalog
 from tests.catalog.annotations.test_recognise import survey
-from tests.support.builders import encoded, jpeg, zip_bytes
+from tests.support.builders import build, encoded, jpeg, write, zip_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -235,6 +239,42 @@ def test_masks_without_a_file_are_outlines_where_a_document_has_some(tmp_path: P
     assert made is not None
     assert not made.spec.is_panoptic
     assert made.num_objects == {"person": 3}
+
+
+def boxes_of(number: int = 3) -> bytes:
+    """Return a document with a dog and a cat in each image; panoptic masks have other classes."""
+    classes = [{"id": 30, "name": "dog"}, {"id": 2, "name": "cat"}]
+    objects = [
+        {"id": 2 * i + k, "image_id": i, "category_id": one["id"], "bbox": [k, k, 4, 4]}
+        for i in range(number)
+        for k, one in enumerate(classes)
+    ]
+    return document(number, annotations=objects, categories=classes)
+
+
+def test_boxes_of_one_document_and_panoptic_masks_of_another(tmp_path: Path) -> None:
+    """Classes of both, objects of the one, pixels of the other."""
+    source = write(tmp_path / "set.zip", zip_bytes(members() | {"boxes.json": boxes_of()}))
+    keys: dict[str, Any] = {"boxes": "coco:boxes.json", "masks": f"coco:{DOCUMENT}"}
+    built = build(source, tmp_path / "out", size="none", format="png", **keys)
+    schema = read_schema(built.path)
+    assert schema.features[MASK].labels == ("cat", "dog", "person", "sky", "grass")
+    example = Dataset(built.path, "train")[0]
+    assert example[BOX_LABEL].tolist() == [1, 0]
+    assert example[BOX].tolist() == [[0, 0, 0.5, 0.5], [0.125, 0.125, 0.625, 0.625]]
+    halves = np.array([[0, 3], [255, 2]], np.uint8)
+    np.testing.assert_array_equal(example[MASK].squeeze(), halves.repeat(4, 0).repeat(4, 1))
+    assert not verify(built.path, decode=True, workers=1).problems
+
+
+def test_outlines_of_another_document_than_boxes_are_refused(tmp_path: Path) -> None:
+    whole = members() | {"boxes.json": boxes_of()}
+    keys: dict[str, Any] = {"boxes": f"coco:{DOCUMENT}", "masks": "coco:boxes.json"}
+    with pytest.raises(RecipeError, match="lists other objects than"):
+        catalog(tmp_path, whole, **keys)
+    keys = {"boxes": "coco:boxes.json", "masks": f"coco:{DOCUMENT}", "instances": True}
+    with pytest.raises(RecipeError, match="lists other objects than"):
+        catalog(tmp_path, whole, **keys)
 
 
 def test_boxes_go_before_panoptic_masks(tmp_path: Path) -> None:
