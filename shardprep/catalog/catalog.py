@@ -5,16 +5,11 @@ Nothing of a source is dropped here without a `Skipped` that says why.
 
 from __future__ import annotations
 
-import shlex
-from collections import Counter
 from dataclasses import dataclass, field
 from itertools import repeat
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.catalog.annotations.annotated_images import (
-    NO_ANNOTATION,
-    NO_MASK,
     Annotated,
     AnnotationFacts,
     annotate,
@@ -23,15 +18,13 @@ from shardprep.catalog.annotations.annotated_images import (
 from shardprep.catalog.annotations.file_masks import Images
 from shardprep.catalog.annotations.naming import Naming, naming_of, words_in
 from shardprep.catalog.annotations.rules import check_columns
-from shardprep.catalog.annotations.signs import annotation_findings
-from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.columns import Column, Value, make_columns
 from shardprep.catalog.documents import Documents
-from shardprep.catalog.groups import group_findings, group_keys
-from shardprep.catalog.labels import ENOUGH
+from shardprep.catalog.filters import MOST_SHOWN
+from shardprep.catalog.findings import NO_LABEL, catalog_findings, no_image
+from shardprep.catalog.groups import group_keys
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.rules import parse_label_rule
-from shardprep.catalog.select import MOST_SHOWN
 from shardprep.catalog.source_images import SourceImages, source_images
 from shardprep.catalog.splits import given_splits, parse_split_rule
 from shardprep.catalog.targets import (
@@ -41,13 +34,13 @@ from shardprep.catalog.targets import (
     make_targets,
 )
 from shardprep.dataset.schema import UNLABELLED
-from shardprep.errors import SourceError, shown, some_of
+from shardprep.errors import SourceError, shown
 from shardprep.recipe.recipe import outputs
-from shardprep.source.directory import LEADS_OUTSIDE
 from shardprep.source.listing import Member, Skipped, list_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from shardprep.catalog.lookup import TableMatch
     from shardprep.catalog.rules import Labelling
@@ -56,9 +49,6 @@ if TYPE_CHECKING:
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.extent import Extent
     from shardprep.source.listing import Listing
-
-NO_LABEL = "no label"
-"""Reason for leaving out an image without a label in a split that has labels."""
 
 
 class Item(NamedTuple):
@@ -196,7 +186,7 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         labelling.rows_without_image,
         targets.kind,
         columns,
-        _findings(wanted, listing, known, items, unlabelled),
+        catalog_findings(wanted, listing, targets, annotated, (items, unlabelled)),
         facts,
     )
 
@@ -210,59 +200,6 @@ def _splits(
     splits = given_splits(index, rule, match, wanted.documents)
     own = None if annotated is None or rule is not None else annotated.splits
     return splits if own is None else [one or two for one, two in zip(own, splits, strict=True)]
-
-
-def _findings(
-    wanted: SourceImages,
-    listing: Listing,
-    known: _Known,
-    items: Sequence[Item],
-    unlabelled: Sequence[Skipped],
-) -> list[str]:
-    """Return remarks for the user, a line each."""
-    recipe, annotated, labelling = wanted.recipe, known.annotated, wanted.labelling
-    findings = []
-    if num_links := _num_links_outside(listing):
-        links = "1 link that leads" if num_links == 1 else f"{num_links:,} links that lead"
-        findings.append(f"{links} outside skipped; --follow-links follows")
-    unmapped = known.targets.unmapped
-    if annotated is not None:
-        has_labels = known.targets.kind != "none"
-        unmapped = tuple(n for n in annotated.unmapped if not has_labels or n in unmapped)
-    if unmapped:
-        findings.append(f"--class-map: no class is called {some_of(unmapped)}")
-    if recipe.group:
-        is_cut = bool(recipe.split) and parse_split_rule(recipe.split).kind == "ratio"
-        findings += group_findings(items, recipe.group, is_cut=is_cut)
-    if annotated is not None:
-        findings += annotated.findings
-        lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)
-        if lost:
-            hint = "; --unlisted background takes them" if annotated.has_background else ""
-            findings.append(f"{lost:,} images that no annotation lists are skipped{hint}")
-    elif recipe.labels == "auto":
-        _ask_about(unlabelled, labelling, len(wanted.members))
-        findings += labelling.findings
-        others = [member.key for member in listing.others]
-        findings += annotation_findings(wanted.index.keys, others)
-        if labelling.rule == "none":
-            findings += label_findings(wanted.index, wanted.tables)
-    return findings
-
-
-def no_image(source: str, listing: Listing) -> SourceError:
-    """Return the error for a source without an image."""
-    if num_links := _num_links_outside(listing):
-        what = f"holds no image, but {num_links:,} links that lead outside of it"
-        return SourceError(source, what, "add --follow-links if they are to be followed")
-    suffixes = Counter(Path(member.key).suffix or "no suffix" for member in listing.others)
-    found = ", ".join(f"{count} {suffix}" for suffix, count in suffixes.most_common(4))
-    what = f"holds no image ({found or 'it is empty'})"
-    return SourceError(source, what, "is it the right archive?")
-
-
-def _num_links_outside(listing: Listing) -> int:
-    return sum(one.reason == LEADS_OUTSIDE for one in listing.skipped)
 
 
 def _table_match(index: KeyIndex, labelling: Labelling, documents: Documents) -> TableMatch | None:
@@ -327,16 +264,3 @@ def _join(
             beside = target, classes, group, cells, annotation, masks
             items.append(Item(member.key, member.extent, split, *beside))
     return items, skipped
-
-
-def _ask_about(unlabelled: Sequence[Skipped], labelling: Labelling, num_images: int) -> None:
-    """Raise a SourceError if `auto` would leave out more than a tenth of all images."""
-    lost = [one.key for one in unlabelled if one.reason == NO_LABEL]
-    if num_images - len(lost) < ENOUGH * num_images:
-        rule = shlex.quote(labelling.rule)
-        raise SourceError(
-            "--labels auto",
-            f"finds no label for {len(lost):,} of {num_images:,} images, such as "
-            f"{shown(lost[0], MOST_SHOWN)} (labels by {labelling.how})",
-            f"--labels {rule} leaves them out, --labels none takes all without labels",
-        )

@@ -9,10 +9,10 @@ from shardprep.catalog.annotations.mask_files import masks_beside
 from shardprep.catalog.annotations.panoptic import with_panoptic
 from shardprep.catalog.annotations.recognition import recognised
 from shardprep.catalog.documents import Documents
+from shardprep.catalog.filters import matched, select
 from shardprep.catalog.labels import label_keys
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.rules import parse_label_rule
-from shardprep.catalog.select import matched, select
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,8 +16,8 @@ from shardprep.catalog.candidates import (
     path_candidates,
     table_candidates,
 )
-from shardprep.catalog.catalog import no_image
 from shardprep.catalog.documents import TABLE_SUFFIXES, Documents
+from shardprep.catalog.findings import no_image
 from shardprep.catalog.labels import auto_labels
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.splits import folder_splits

@@ -16,9 +16,9 @@ from shardprep.catalog.annotations.rules import (
     regular_expression,
 )
 from shardprep.catalog.annotations.signs import masks_by_folder
+from shardprep.catalog.filters import matched
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.patterns import Pattern
-from shardprep.catalog.select import matched
 from shardprep.errors import SourceError, shown
 from shardprep.source.listing import Skipped
 
