@@ -11,12 +11,14 @@ from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 
 from shardprep.image.color import convert_in_place, rgb_pixels, srgb_transform
 from shardprep.image.placement import UPRIGHT, turned
+from shardprep.image.signatures import NotAnImageError, is_dicom, is_heif
 from shardprep.image.truncation import without_cut_segment
 from shardprep.profiling import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardprep.image.dicom import DicomImage
     from shardprep.image.resample import Pixels
     from shardprep.image.spec import ImageSpec
 
@@ -49,8 +51,29 @@ class Decoded(NamedTuple):
 
 @stage("decode")
 def open_image(data: bytes) -> Image.Image:
-    """Return an image whose header is read, and nothing more; a broken header is any Exception."""
+    """Return an image whose header is read, and no pixels decoded.
+
+    A broken header is any Exception; NotAnImageError says what needs an extra that is missing.
+    """
+    if is_dicom(data) or is_heif(data):
+        return _opened_by_extra(data)
     return Image.open(io.BytesIO(data), formats=DECODERS)
+
+
+def _opened_by_extra(data: bytes) -> Image.Image:
+    extra = "dicom" if is_dicom(data) else "heic"
+    try:
+        if extra == "dicom":
+            from shardprep.image.dicom import DicomImage
+
+            return DicomImage(data)
+        from pillow_heif import HeifImageFile, options
+    except ModuleNotFoundError as error:
+        what = f"a {extra.upper()} image: pip install 'shardprep[{extra}]'"
+        raise NotAnImageError(what) from error
+    options.DECODE_THREADS = 1  # a worker has one core
+    image: Image.Image = HeifImageFile(io.BytesIO(data))
+    return image
 
 
 def scalable_size(image: Image.Image) -> tuple[int, int] | None:
@@ -81,6 +104,11 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
                 convert_in_place(pixels, transform)
             turn = _orientation(image)
             return Decoded(_upright(pixels, turn), transform is None, turn)
+    if image.format == "DICOM":
+        pixels = cast("DicomImage", image).pixels(spec.window)
+        if transform is not None:
+            convert_in_place(pixels, transform)
+        return Decoded(pixels, transform is None)
     return _decode_by_pillow(image, spec)._replace(is_srgb=transform is None, damage=damage)
 
 

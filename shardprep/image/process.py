@@ -28,7 +28,7 @@ from shardprep.image.decode import (
 from shardprep.image.jpeg_header import ordinary_jpeg
 from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.resample import resize
-from shardprep.image.signatures import description, is_broken_image
+from shardprep.image.signatures import NotAnImageError, description, is_broken_image
 from shardprep.image.spec import fitted_size
 from shardprep.image.truncation import is_cut
 from shardprep.profiling import stage
@@ -141,6 +141,8 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
 def _unopened(data: bytes, error: Exception) -> Rejection:
     if _is_out_of_memory(error):
         return Rejection("crashed", _MEMORY)
+    if isinstance(error, NotAnImageError):
+        return Rejection("not_an_image", str(error))
     if not is_broken_image(data):
         return Rejection("not_an_image", description(data))
     if is_cut(data, error):

@@ -5,6 +5,11 @@ from __future__ import annotations
 import codecs
 import re
 
+
+class NotAnImageError(Exception):
+    """Bytes that no installed decoder takes for an image; the message says what they are."""
+
+
 HEAD_BYTES = 512
 """Number of first bytes that `is_image` and `archive_type` look at."""
 
@@ -15,9 +20,10 @@ _IMAGES = {
     ".bmp": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0",  # bytes of its second header
     ".webp": rb"RIFF.{4}WEBP",
     ".tif .tiff": rb"II\*\0|MM\0\*",
-    ".avif .heic": rb".{4}ftyp(avif|avis|heic|heix|mif1)",
+    ".avif .heic .heif": rb".{4}ftyp(avi[fs]|he[iv][cx]|hei[ms]|m[is]f1)",
     ".jp2 .j2k": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     ".qoi": rb"qoif",
+    ".dcm .dicom": rb".{128}DICM(?!.{,160}1\.2\.840\.10008\.1\.3\.10\0)",
     ".psd": rb"8BPS",
     ".dds": rb"DDS ",
     ".sgi": rb"\x01\xda[\0\1][\1\2]\0[\1-\3]",  # storage, bytes a value, dimensions
@@ -68,8 +74,9 @@ _STARTS = {
     b"SQLite format 3\0": "a database",
     b"\x7fELF": "a program",
 }
-_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-_DICOM = slice(128, 132)
+_HEIF = re.compile(rb"(?!.{8}avi[fs])(?!.{16,60}avif)" + _IMAGES[".avif .heic .heif"], re.DOTALL)
+_DICOM_MARK = slice(128, 132)
+_DICOM = re.compile(_IMAGES[".dcm .dicom"], re.DOTALL)
 _HTML = re.compile(rb"<!doctype html|<html|<head|<body", re.IGNORECASE)
 _MARKUP = re.compile(rb"\s*(<\?xml|<svg|<!doctype svg|<[a-z]+[\s>])", re.IGNORECASE)
 _CONTROLS = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
@@ -78,6 +85,16 @@ _CONTROLS = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 def is_image(head: bytes) -> bool:
     """Tell whether the bytes start as an image does."""
     return _IMAGE_START.match(head) is not None
+
+
+def is_dicom(data: bytes) -> bool:
+    """Tell a DICOM file, also one that is a TIFF as well, from all others; a DICOMDIR is none."""
+    return _DICOM.match(data) is not None
+
+
+def is_heif(data: bytes) -> bool:
+    """Tell HEIC and its kin; an AVIF, which has the same boxes, says so among its brands."""
+    return _HEIF.match(data) is not None
 
 
 def archive_type(head: bytes) -> str | None:
@@ -106,7 +123,7 @@ def _is_tar(head: bytes) -> bool:
 
 def is_broken_image(data: bytes) -> bool:
     """Tell whether bytes that cannot be opened start as one of the images that can."""
-    return is_image(data[:_TEXT_BYTES]) and data[8:12] not in _HEIF_BRANDS
+    return is_image(data[:_TEXT_BYTES])
 
 
 def description(data: bytes) -> str:
@@ -121,10 +138,9 @@ def _kind(head: bytes, data: bytes) -> str:
         if head.startswith(start):
             return words
     if head[4:8] == b"ftyp":
-        is_heif = head[8:12] in _HEIF_BRANDS
-        return "a HEIC image, which is not read: convert it to JPEG" if is_heif else "a video"
-    if head[_DICOM] == b"DICM":
-        return "a DICOM image, which is not read"
+        return "a video"
+    if head[_DICOM_MARK] == b"DICM":
+        return "a DICOM directory, which lists other files"
     if archive := archive_type(head):
         return f"an archive ({archive})"
     if not data.strip(b"\0"):

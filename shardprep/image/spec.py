@@ -14,6 +14,9 @@ Truncated = Literal["reject", "recover"]
 DepthRange = Literal["full", "auto"] | tuple[float, float]
 """Values of black and white in an image of more than 8 bits: those of its type ("full"), its own
 least and largest value ("auto"), or the same two for every image."""
+Window = Literal["auto", "full"] | tuple[float, float]
+"""Black to white in DICOM's grey values: the file's own window ("auto"), the range of its type
+("full"), or centre and width in its units, Hounsfield say."""
 
 _JPEG_BYTES_PER_PIXEL = (
     (1, 10, 30, 50, 75, 85, 90, 95, 98, 100),
@@ -37,6 +40,7 @@ class ImageSpec:
     background: tuple[int, int, int] = (255, 255, 255)
     """RGB, 0..255: behind transparent pixels and beside letterboxed ones."""
     depth_range: DepthRange = "full"
+    window: Window = "auto"
     max_pixels: int = 100_000_000
     """Width times height above which an image is rejected before its pixels are allocated."""
     min_side: int = 1

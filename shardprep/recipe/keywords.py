@@ -10,7 +10,7 @@ from typing import Literal, TypedDict
 
 from shardprep.dataset.schema import TargetKind
 from shardprep.image.annotation import Frame, RunOrder
-from shardprep.image.spec import DepthRange, Fit, Format, Truncated
+from shardprep.image.spec import DepthRange, Fit, Format, Truncated, Window
 
 Texts = str | list[str] | tuple[str, ...]
 """Names: a text with commas between them, or a list."""
@@ -28,6 +28,7 @@ class RecipeKeywords(TypedDict, total=False):
     quality: int
     background: str | tuple[int, int, int]
     depth_range: str | DepthRange
+    window: str | Window
     labels: str
     target: Literal["auto", TargetKind]
     separator: str

@@ -18,6 +18,7 @@ from shardprep.recipe.values import (
     read_ratios,
     read_share,
     read_size,
+    read_window,
 )
 from shardprep.storage.timeout import DEFAULT_TIMEOUT_S, TIMEOUT_VARIABLE
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.schema import TargetKind
     from shardprep.image.annotation import Frame, RunOrder
-    from shardprep.image.spec import DepthRange, Fit, Format, Truncated
+    from shardprep.image.spec import DepthRange, Fit, Format, Truncated, Window
 
 _T = TypeVar("_T")
 _OUTPUT, _IMAGES, _LABELS, _SPLITS = "Output", "Stored images", "Labels", "Splits"
@@ -118,6 +119,11 @@ class BuildOptions:
         "Values of black and white in grey images of more than 8 bits: full, the range of the "
         "type; auto, the least and largest value of each image; or MIN,MAX, such as 0,4095.",
         _IMAGES, "RANGE", read=read_depth_range, wanted="full, auto or MIN,MAX, such as 0,4095")
+    window: Window = _option("auto",
+        "Values of black and white in grey DICOM images: auto, the window that the file names, "
+        "else nearly its least and largest value; full, the range of the type; or CENTER,WIDTH, "
+        "such as 40,400, in Hounsfield units for a CT.",
+        _IMAGES, "WINDOW", read=read_window, wanted="full, auto or CENTER,WIDTH, such as 40,400")
     labels: str = _option("auto",
         "Rule that finds labels: auto, folder, folder:N (Nth above the image), prefix "
         "(cat.12.jpg), regex:PATTERN with (?P<label>…), csv:FILE, csv:FILE:ID:LABEL, or none. "

@@ -16,7 +16,7 @@ from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.grammar import MAX_NAME
 from shardprep.dataset.schema import TargetKind
 from shardprep.image.annotation import Frame, RunOrder
-from shardprep.image.spec import DepthRange, Fit, Format, ImageSpec, Truncated
+from shardprep.image.spec import DepthRange, Fit, Format, ImageSpec, Truncated, Window
 from shardprep.recipe.checks import check, consistent, flag_of, unknown_key, unusable
 from shardprep.recipe.options import BUILD_OPTIONS, BuildOptions
 from shardprep.recipe.values import read_number, read_texts, texts_in, value_shown
@@ -40,6 +40,7 @@ _TYPES = get_type_hints(
         "RunOrder": RunOrder,
         "Truncated": Truncated,
         "TargetKind": TargetKind,
+        "Window": Window,
     },
 )
 """Name of an option → its type."""

@@ -58,13 +58,28 @@ def read_depth_range(value: object) -> object:
     """Return "full", "auto", or "MIN,MAX" or [MIN, MAX] as two floats, the first the lesser."""
     if value in ("full", "auto"):
         return value
-    parts = value[:_MAX_SHOWN].split(",") if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple) or len(parts) != 2 or bool in map(type, parts):
-        raise ValueError
-    low, high = (float(read_number(part, float, -_MOST_DEEP, _MOST_DEEP)) for part in parts)
+    low, high = _two_numbers(value)
     if low >= high:
         raise ValueError
     return low, high
+
+
+def read_window(value: object) -> object:
+    """Return "full", "auto", or "CENTER,WIDTH" or [CENTER, WIDTH] as two floats, the width >= 1."""
+    if value in ("full", "auto"):
+        return value
+    center, width = _two_numbers(value)
+    if width < 1:
+        raise ValueError
+    return center, width
+
+
+def _two_numbers(value: object) -> tuple[float, float]:
+    parts = value[:_MAX_SHOWN].split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or len(parts) != 2 or bool in map(type, parts):
+        raise ValueError
+    first, second = (float(read_number(part, float, -_MOST_DEEP, _MOST_DEEP)) for part in parts)
+    return first, second
 
 
 def _whole_numbers(value: object, count: int) -> list[int]:

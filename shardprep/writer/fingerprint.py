@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from shardprep.recipe.recipe import Recipe
 
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
+_EXTRAS = ("pydicom", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pillow-heif")
+"""Packages that decode further formats where they are installed."""
 _CODECS = ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2")
 _WITH_CODECS = frozenset({"tensorflow", "torch", "jax", "cv2"})
 """Packages that bring libraries of these names for the whole process."""
@@ -126,6 +128,7 @@ def _file_signature(whole: PlainExtent, mark: str) -> str:
 def versions() -> dict[str, str]:
     """Return the versions of everything that shapes the bytes of a dataset."""
     found = {name: _version(name) for name in _PACKAGES}
+    found |= {name: number for name in _EXTRAS if (number := _extra_version(name))}
     # A process that has loaded these asks Pillow for the version of their zlib, not of its own.
     is_shared = not _WITH_CODECS.isdisjoint(sys.modules)
     return found | (_codecs_of_workers() if is_shared else _codecs())
@@ -161,6 +164,15 @@ def _tell_codecs(pipe: Connection) -> None:
 def _version(package: str) -> str:
     """Return the version of a package, whose metadata take a millisecond to parse."""
     return version(package)
+
+
+@functools.cache
+def _extra_version(package: str) -> str:
+    """Return the version of a package that may be missing, "" where it is."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def _sha256(data: bytes) -> str:

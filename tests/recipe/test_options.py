@@ -86,6 +86,7 @@ def test_a_size_is_width_by_height_or_a_square_or_a_list_of_height_and_width(
         {"background": "0,0,256"}, {"background": ["a", 0, 0]}, {"background": 7},
         {"depth_range": "none"}, {"depth_range": "5"}, {"depth_range": [1, 1]}, {"depth_range": 12},
         {"depth_range": "0,nan"}, {"depth_range": [False, True]}, {"depth_range": "-1e31,0"},
+        {"window": "none"}, {"window": "40"}, {"window": "40,0.5"}, {"window": [40, -400]},
     ],
 )  # fmt: skip
 def test_sides_and_levels_are_within_bounds_however_they_are_written(keys: dict[str, Any]) -> None:
@@ -120,10 +121,12 @@ def test_defaults_are_those_of_the_rooms_that_use_them() -> None:
 def test_the_fingerprint_has_the_options_that_shape_bytes_and_gives_the_recipe_back() -> None:
     keys = {"size": "8x9", "classes": "cat,dog", "format": "png", "max_aspect": 3, "timeout": 5}
     keys["depth_range"] = " -1000, 4095.5"
+    keys["window"] = "-600,1500"
     options = make_recipe({"source": "x.zip", **keys}, "t").fingerprint_options()
     assert options["size"] == [9, 8]
     assert options["classes"] == ["cat", "dog"]
     assert options["depth_range"] == [-1000.0, 4095.5]
+    assert options["window"] == [-600.0, 1500.0]
     left_out = {
         "source", "out", "name", "version", "timeout", "max_rejected", "max_members",
         "max_unpacked", "max_depth", "max_dropped",

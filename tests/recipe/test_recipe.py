@@ -62,6 +62,7 @@ WRONG = {
     "quality": ("best", "'best' is not a whole number from 1 to 100"),
     "background": ("²,1,1", "'²,1,1' is not white, black, grey, #RRGGBB or R,G,B"),
     "depth_range": ("4095,0", "'4095,0' is not full, auto or MIN,MAX, such as 0,4095"),
+    "window": ("40", "'40' is not full, auto or CENTER,WIDTH, such as 40,400"),
     "labels": (["auto"], "a list is not a text"),
     "target": ("klass", "'klass' is not one of auto, class, multilabel, regression, text, none"),
     "classes": ({"cat": 0}, "a table is not a text or a list of texts"),

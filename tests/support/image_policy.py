@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pydicom
 from PIL import Image
 
 from tests.support.builders import encoded, jpeg, pixels, png, tar_bytes, zip_bytes
+from tests.support.dicom import SHIPPED, deflated_bomb, dicom, sequence, without_pixels
 from tests.support.odd_images import (
     ADOBE_RGB,
     ARITHMETIC_JPEG,
@@ -29,6 +31,7 @@ from tests.support.odd_images import (
     gamma,
     grey,
     grey_profile,
+    heic,
     lab_in_srgb,
     light_to_srgb,
     oriented,
@@ -197,6 +200,113 @@ def _rows(values: Array) -> bytes:
 
 def over_premultiplied(colours: Array) -> Array:
     return colours + np.array(BACKGROUND) * (1 - ALPHA[..., None] / 255)
+
+
+def _dicom_grey() -> Cases:
+    twelve = (RAMP16 >> 4).astype(np.uint16)
+    units = {"RescaleSlope": "1", "RescaleIntercept": "-1024"}
+    window: dict[str, Any] = {"WindowCenter": ["0.5", "0"], "WindowWidth": ["2049", "80"]}
+    seen = grey((twelve - 0.0).clip(0, 2048) / 2048 * 255)
+    curve = np.rint(np.linspace(0, 1, 4096) ** 2 * 4095)
+    table = sequence(LUTDescriptor=[4096, 0, 12], LUTData=curve.astype("<u2").tobytes())
+    low, high = np.quantile(twelve, (0.005, 0.995))
+    between = ((twelve - low) / (high - low)).clip(0, 1) * 255
+    return {
+        "its first window": shown(seen, dicom(twelve, **units, **window)),
+        "its table": shown(grey(curve[twelve] / 4095 * 255), dicom(twelve, VOILUTSequence=table)),
+        "no window": shown(grey(between), dicom(twelve, **units)),
+        "8 bits": shown(grey(PICTURE[..., 0]), dicom(PICTURE[..., 0])),
+    }
+
+
+def _dicom_window() -> Cases:
+    signed = (RAMP16 >> 4).astype(np.int16) - 1024
+    units = {"RescaleSlope": "2", "RescaleIntercept": "8", "WindowCenter": "0", "WindowWidth": "9"}
+    twelve: dict[str, Any] = {"BitsStored": 12, "HighBit": 11}
+    share = ((signed * 2.0 + 8 - 39.5) / 399 + 0.5).clip(0, 1)
+    clipped = signed.clip(-2048, 2047)
+    return {
+        "CENTER,WIDTH": shown(grey(share * 255), dicom(signed, **units), window=(40.0, 400.0)),
+        "full": shown(
+            grey((RAMP16 >> 4) / 4095 * 255), dicom(RAMP16 >> 4, **twelve, **units), window="full"
+        ),
+        "full, with a sign": shown(
+            grey((clipped + 2048.0) / 4095 * 255), dicom(clipped, **twelve, **units), window="full"
+        ),
+        "colours": shown(PICTURE, dicom(PICTURE), window=(40.0, 400.0)),
+    }
+
+
+def _dicom_inverted() -> Cases:
+    inverted = {"PhotometricInterpretation": "MONOCHROME1"}
+    window = {"WindowCenter": "1024.5", "WindowWidth": "2049"}
+    twelve = (RAMP16 >> 4).astype(np.uint16)
+    return {
+        "8 bits": shown(grey(255 - PICTURE[..., 0]), dicom(PICTURE[..., 0], **inverted)),
+        "a window": shown(
+            grey(255 - twelve.clip(0, 2048) / 2048 * 255), dicom(twelve, **inverted, **window)
+        ),
+    }
+
+
+def _dicom_colours() -> Cases:
+    ycc = np.asarray(image(PICTURE).convert("YCbCr"))
+    p = image(PICTURE).quantize(16)
+    colours = np.array(p.getpalette(), np.uint8).reshape(-1, 3)
+    tables: dict[str, Any] = {"PhotometricInterpretation": "PALETTE COLOR"}
+    for i, name in enumerate(("Red", "Green", "Blue")):
+        values = colours[:, i].astype("<u2") * 257
+        tables[f"{name}PaletteColorLookupTableDescriptor"] = [len(values), 0, 16]
+        tables[f"{name}PaletteColorLookupTableData"] = values.tobytes()
+    planes = np.ascontiguousarray(PICTURE.transpose(2, 0, 1)).tobytes()
+    p3 = seen_in_srgb(PICTURE, DISPLAY_P3, srgb_to_light)
+    return {
+        "RGB": shown(PICTURE, dicom(PICTURE)),
+        "planes": shown(PICTURE, dicom(PICTURE, PlanarConfiguration=1, PixelData=planes)),
+        "16 bits": shown(PICTURE, dicom(PICTURE.astype(np.uint16) * 257)),
+        "YBR_FULL": shown(PICTURE, dicom(ycc, PhotometricInterpretation="YBR_FULL")),
+        "palette": shown(colours[np.asarray(p)], dicom(np.asarray(p), **tables)),
+        "profile": shown(p3, dicom(PICTURE, ICCProfile=_profiles()["P3"])),
+    }
+
+
+def _dicom_frames() -> Cases:
+    several = np.stack(FRAMES)
+    return {
+        "colours": shown(FRAMES[0], dicom(several)),
+        "grey": shown(grey(FRAMES[1][..., 1]), dicom(several[1:, ..., 1])),
+    }
+
+
+def _dicom_forms() -> Cases:
+    """Return pydicom's files: the same picture in each encoding."""
+    values = pydicom.dcmread(SHIPPED / "MR_small.dcm").pixel_array
+    slice_ = grey(((values - 599.5) / 1599 + 0.5).clip(0, 1) * 255)
+    bars = pydicom.dcmread(SHIPPED / "SC_rgb_gdcm_KY.dcm").pixel_array
+    plain = dicom(PICTURE[..., 0], "1.2.840.10008.1.2.1.99")
+    cases = {"deflated": shown(grey(PICTURE[..., 0]), plain)}
+    for form in ("", "_implicit", "_bigendian", "_RLE", "_jp2klossless", "_jpeg_ls_lossless"):
+        data = (SHIPPED / f"MR_small{form}.dcm").read_bytes()
+        cases[f"grey{form}"] = shown(slice_, data, window=(600.0, 1600.0))
+    for form in ("rle", "jpeg_gdcm", "rle_16bit"):
+        cases[f"bars_{form}"] = shown(bars, (SHIPPED / f"SC_rgb_{form}.dcm").read_bytes())
+    return cases
+
+
+def _heic() -> Cases:
+    rgba = image(np.dstack([PICTURE, ALPHA]))
+    p3 = seen_in_srgb(PICTURE, DISPLAY_P3, srgb_to_light)
+    turned = {turn: heic(image(as_stored(PICTURE, turn)), exif=oriented(turn)) for turn in (3, 6)}
+    avif = encoded(image(PICTURE), "AVIF", quality=100, subsampling="4:4:4")
+    return {
+        "RGB": shown(PICTURE, heic(image(PICTURE))),
+        "grey": shown(grey(PICTURE[..., 0]), heic(image(PICTURE[..., 0]))),
+        "alpha": shown(over(PICTURE, ALPHA, BACKGROUND), heic(rgba)),
+        "Display P3": shown(p3, heic(image(PICTURE), icc_profile=_profiles()["P3"])),
+        **{f"orientation {turn}": shown(PICTURE, data) for turn, data in turned.items()},
+        "several": shown(PICTURE, heic(image(PICTURE), append_images=[image(255 - PICTURE)])),
+        "AVIF of a general brand": shown(PICTURE, avif[:8] + b"mif1" + avif[12:]),
+    }
 
 
 def _deep_grey() -> Cases:
@@ -567,8 +677,11 @@ def _other_data() -> Cases:
         "PDF": (b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n", "a PDF document"),
         "zip": (zip_bytes({"a.jpg": jpeg()}), "an archive (zip)"),
         "tar": (tar_bytes({"a.txt": b"a"}), "an archive (tar)"),
-        "DICOM": (bytes(128) + b"DICM" + bytes(9), "a DICOM image"),
-        "HEIC": (b"\0\0\0\x18ftypheic" + bytes(12), "a HEIC image, which is not read"),
+        "DICOM without pixels": (without_pixels(), "a DICOM file without an image (Basic Text SR"),
+        "DICOMDIR": (
+            bytes(128) + b"DICM" + bytes(40) + b"1.2.840.10008.1.3.10\0",
+            "a DICOM directory",
+        ),
         "video": (b"\0\0\0\x18ftypisom" + bytes(12), "a video"),
         "JPEG XL": (b"\xff\x0a" + bytes(9), "a JPEG XL image"),
         "EPS": (encoded(image(PICTURE), "EPS"), "a PostScript drawing"),
@@ -627,6 +740,14 @@ def _cut() -> Cases:
         for percent in (10, 60):
             part = data[: len(data) * percent // 100]
             cases[f"{name}, {percent}%"] = rejected(part, "truncated", "ends before its image")
+    for name, data in {
+        "DICOM": dicom(NOISY),
+        "DICOM, compressed": (SHIPPED / "JPEG2000.dcm").read_bytes(),
+        "HEIC": heic(image(NOISY)),
+    }.items():
+        for percent in (20, 60):
+            part = data[: len(data) * percent // 100]
+            cases[f"{name}, {percent}%"] = rejected(part, "truncated", "ends before its image")
     header = rejected(jpeg()[:200], "truncated", "ends before its image begins")
     return {**cases, "a JPEG in its header": header}
 
@@ -668,6 +789,15 @@ def _garbage() -> Cases:
         "PNG of no size": rejected(png_by_hand(0, 9, 8, 2, b""), "undecodable"),
         "JPEG": rejected(jpeg()[:20] + b"\xff\xc0\0\x0b" + bytes(99), "undecodable"),
         "TIFF": rejected(tiff_by_hand(RAMP16, 77), "undecodable", "of a kind not read"),
+        "a film in DICOM": rejected(
+            dicom(PICTURE, PixelData=b"").replace(
+                b"1.2.840.10008.1.2.1\0", b"1.2.840.10008.1.2.77"
+            ),
+            "undecodable",
+        ),
+        "gigabytes deflated": rejected(
+            deflated_bomb(300 << 20), "undecodable", "unpack to more than 256 MiB"
+        ),
         "WebP": rejected(b"RIFF\x20\0\0\0WEBPVP8 " + bytes(99), "undecodable"),
     }
 
@@ -699,6 +829,9 @@ def _bombs() -> Cases:
     return {
         "PNG": rejected(bomb, "too_many_pixels", said),
         "JPEG": rejected(forged_jpeg(60_000, 60_000), "too_many_pixels", said),
+        "DICOM": rejected(
+            dicom(PICTURE[..., 0], Rows=60_000, Columns=60_000), "too_many_pixels", said
+        ),
         "one pixel more": rejected(png(24, 32), "too_many_pixels", max_pixels=24 * 32 - 1),
         "the limit itself": Case(data=png(24, 32), keys={"max_pixels": 24 * 32}),
     }
@@ -849,6 +982,39 @@ POLICY: dict[str, tuple[Line, ...]] = {
             within=0,
             cases=_other_colour_tags,
         ),
+        Line(
+            what="DICOM in grey, with `pip install 'shardprep[dicom]'`",
+            result="rescaled as it says (slope and intercept, or a table); then its table of "
+            "shades or its first window is black to white; without one, 8 bits stay as they are, "
+            "and of deeper values the 0.5th and the 99.5th percentile are black and white, padding "
+            "apart",
+            why="what a viewer opens with; `report` shows images that are all dark",
+            within=1,
+            cases=_dicom_grey,
+        ),
+        Line(
+            what="the same with `--window`",
+            result="CENTER,WIDTH is in rescaled units, for a CT in Hounsfield units; `full` takes "
+            "the range of the type",
+            why="one window for all makes brightness comparable: 40,400 shows soft tissue, "
+            "-600,1500 lungs",
+            within=1,
+            cases=_dicom_window,
+        ),
+        Line(
+            what="DICOM in which 0 is white (MONOCHROME1)",
+            result="inverted, after its window",
+            why="half of the makers of X-ray machines store them so",
+            within=1,
+            cases=_dicom_inverted,
+        ),
+        Line(
+            what="DICOM in colour: RGB, YBR, palette, of 8 and more bits, with a profile",
+            result="RGB, the high byte of deeper values, in sRGB; `--window` says nothing here",
+            why="",
+            within=3,
+            cases=_dicom_colours,
+        ),
     ),
     "Turning and frames": (
         Line(
@@ -883,6 +1049,13 @@ POLICY: dict[str, tuple[Line, ...]] = {
             within=3,
             cases=lambda: {"TIFF": _frames("TIFF"), "MPO": _frames("MPO", quality=95)},
         ),
+        Line(
+            what="DICOM of several frames",
+            result="the first, in its own window",
+            why="as above; slices that are files of their own are images of their own",
+            within=0,
+            cases=_dicom_frames,
+        ),
     ),
     "File formats": (
         Line(
@@ -907,8 +1080,24 @@ POLICY: dict[str, tuple[Line, ...]] = {
             cases=_unread_jpegs,
         ),
         Line(
-            what="HEIC, JPEG XL, DICOM, icons, SVG, PDF, EPS, NumPy arrays, archives, HTML, JSON, "
-            "texts, Git LFS pointers, files of zeros, empty files",
+            what="DICOM, whatever its name: plain, deflated, run lengths, JPEG of 8 to 16 bits and "
+            "lossless, JPEG-LS, JPEG 2000; without the mark DICM at byte 128 it is none",
+            result="read with `pip install 'shardprep[dicom]'`, else rejected: `not_an_image`",
+            why="a directory of an archive often has no suffixes",
+            within=1,
+            cases=_dicom_forms,
+        ),
+        Line(
+            what="HEIC, HEIF: with transparency, profile, turning, of several images",
+            result="read with `pip install 'shardprep[heic]'`, else rejected: `not_an_image`; the "
+            "first image",
+            why="what phones take",
+            within=8,
+            cases=_heic,
+        ),
+        Line(
+            what="JPEG XL, DICOM without an image, DICOMDIR, icons, SVG, PDF, EPS, NumPy arrays, "
+            "archives, HTML, JSON, texts, Git LFS pointers, files of zeros, empty files",
             result="rejected: `not_an_image`; the reason says which of these it is",
             why="a Git LFS pointer needs `git lfs pull`, an HTML page a login",
             cases=_other_data,

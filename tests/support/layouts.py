@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from tests.support.builders import encoded, tar_bytes, write, write_folder, zip_bytes
+from tests.support.dicom import dicom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -130,7 +131,10 @@ def images(*names: str, mode: str = "RGB") -> Members:
             noise = Image.fromarray(rng.integers(0, 1 << 12, (10, 12), np.uint16))
         elif mode != "RGB":
             noise = noise.convert(mode)
-        members[name] = encoded(noise, _FORMS[name.rpartition(".")[2].lower()])
+        suffix = name.rpartition(".")[2].lower()
+        is_dicom = suffix in ("dcm", "dicom")
+        data = dicom(np.asarray(noise)) if is_dicom else encoded(noise, _FORMS[suffix])
+        members[name] = data
     return members
 
 
@@ -317,11 +321,9 @@ def _siim_isic() -> Members:
         f"ISIC_{i:07d},{','.join(patients[i // 2])},torso,unknown,benign,{i % 2}" for i in range(8)
     ]
     columns = "image_name,patient_id,sex,age_approx,site,diagnosis,benign_malignant,target"
-    dicom = b"\0" * 128 + b"DICM"
     return {
         **images(*(f"jpeg/train/ISIC_{i:07d}.jpg" for i in range(8)), "jpeg/test/ISIC_0052060.jpg"),
-        **{f"train/ISIC_{i:07d}.dcm": dicom for i in range(8)},
-        "test/ISIC_0052060.dcm": dicom,
+        **images(*(f"train/ISIC_{i:07d}.dcm" for i in range(8)), "test/ISIC_0052060.dcm"),
         "test.csv": text("image_name,patient_id,sex,age_approx", "ISIC_0052060,IP_9,male,70.0"),
         "tfrecords/train00-2071.tfrec": b"\x10\0\0\0\0\0\0\0",
         "train.csv": text(columns, *rows),
@@ -814,8 +816,8 @@ def _rsna_pneumonia() -> Members:
     names = ("0004cfab", "00436515", "00704310")
     return {
         "stage_2_train_labels.csv": text("patientId,x,y,width,height,Target", *rows),
-        **images(*(f"stage_2_train_images/{name}.png" for name in names), mode="L"),
-        **images("stage_2_test_images/0000a175.png", mode="L"),
+        **images(*(f"stage_2_train_images/{name}.dcm" for name in names), mode="L"),
+        **images("stage_2_test_images/0000a175.dcm", mode="L"),
     }
 
 
@@ -828,8 +830,8 @@ def _vinbigdata() -> Members:
     names = ("50a41819", "21a10246", "9a508579")
     return {
         "train.csv": text(columns, *rows),
-        **images(*(f"train/{name}.png" for name in names), mode="L"),
-        **images("test/002a34c5.png", mode="L"),
+        **images(*(f"train/{name}.dicom" for name in names), mode="I;16"),
+        **images("test/002a34c5.dicom", mode="I;16"),
     }
 
 
@@ -842,18 +844,29 @@ def _siim_covid19() -> Members:
     ]
     return {
         "train_image_level.csv": text("id,boxes,label", *rows),
-        **images("train/000a312787f2.png", "train/0012ff7358bc.png", mode="L"),
-        **images("test/00188a671292.png", mode="L"),
+        **images("train/5776db/81456c/000a312787f2.dcm", mode="I;16"),
+        **images("train/ff0879/d8a644/0012ff7358bc.dcm", mode="I;16"),
+        **images("test/00188a/671292/00188a671292.dcm", mode="I;16"),
     }
 
 
 def _rsna_breast() -> Members:
     rows = [f"{i // 2},{10006 + i // 2},{462822612 + i},{'LR'[i % 2]},{i // 4}" for i in range(8)]
-    keys = [f"train_images/{10006 + i // 2}/{462822612 + i}.png" for i in range(8)]
+    keys = [f"train_images/{10006 + i // 2}/{462822612 + i}.dcm" for i in range(8)]
     return {
         "train.csv": text("site_id,patient_id,image_id,laterality,cancer", *rows),
-        **images(*keys, mode="L"),
-        **images("test_images/10008/736471439.png", mode="L"),
+        **images(*keys, mode="I;16"),
+        **images("test_images/10008/736471439.dcm", mode="I;16"),
+    }
+
+
+def _rsna_miccai() -> Members:
+    cases = {"00000": 1, "00002": 1, "00003": 0, "00005": 0}
+    series = [f"train/{case}/{kind}" for case in cases for kind in ("FLAIR", "T1w")]
+    series += ["test/00001/FLAIR", "test/00001/T1w"]
+    return {
+        "train_labels.csv": text("BraTS21ID,MGMT_value", *(f"{k},{v}" for k, v in cases.items())),
+        **images(*(f"{one}/Image-{i}.dcm" for one in series for i in (1, 10)), mode="I;16"),
     }
 
 
@@ -876,8 +889,8 @@ def _siim_acr() -> Members:
     rows = ["1.2.276.1, 2 4 6 4 6 4", "1.2.276.2, -1", "1.2.276.3, 41 3 7 3", "1.2.276.3, 73 3 7 3"]
     return {
         "stage_2_train.csv": text("ImageId, EncodedPixels", *rows),
-        **images(*(f"train/1.2.276.{i}.png" for i in (1, 2, 3)), mode="L"),
-        **images("test/1.2.276.9.png", mode="L"),
+        **images(*(f"train/1.2.9{i}/1.2.8{i}/1.2.276.{i}.dcm" for i in (1, 2, 3)), mode="L"),
+        **images("test/1.2.99/1.2.89/1.2.276.9.dcm", mode="L"),
     }
 
 
@@ -1125,8 +1138,21 @@ LAYOUTS = (
             "jpeg/train/ISIC_0000000.jpg": {"sex": b"male", "age_approx": 45.0},
             "jpeg/test/ISIC_0052060.jpg": {"sex": b""},
         },
-        skipped={"not an image": 12, "on the exclude list": 1},
+        skipped={"not an image": 3, "not below --root": 9, "on the exclude list": 1},
         rows_without_image=1,
+    ),
+    Layout(
+        row=11,
+        name="siim-isic-melanoma-classification (as DICOM)",
+        special="the same, of the DICOM files",
+        members=_siim_isic,
+        flags="--include '*.dcm' --labels csv:train.csv:image_name:target --group patient_id "
+        "--split train=0.75,validation=0.25",
+        splits={"train": 6, "validation": 2, "test": 1},
+        unlabelled=("test",),
+        classes=("0", "1"),
+        targets={"train/ISIC_0000000.dcm": "0", "test/ISIC_0052060.dcm": None},
+        skipped={"not an image": 3, "not matched by --include": 9},
     ),
     Layout(
         row=12,
@@ -1395,8 +1421,8 @@ LAYOUTS = (
     ),
     Layout(
         row=28,
-        name="rsna-pneumonia-detection-challenge (as PNG)",
-        special="boxes in four columns; patients without any have empty cells",
+        name="rsna-pneumonia-detection-challenge",
+        special="DICOM; boxes in four columns; patients without any have empty cells",
         members=_rsna_pneumonia,
         flags="--boxes csv:stage_2_train_labels.csv:patientId:x,y,width,height --classes opacity "
         "--split roots:train=stage_2_train_images,test=stage_2_test_images",
@@ -1405,12 +1431,12 @@ LAYOUTS = (
         unlabelled=("train", "test"),
         objects={"opacity": 3},
         stored="boxes",
-        targets={"stage_2_train_images/0004cfab.png": None},
+        targets={"stage_2_train_images/0004cfab.dcm": None},
     ),
     Layout(
         row=29,
-        name="vinbigdata-chest-xray-abnormalities-detection (as PNG)",
-        special="boxes of several doctors; `No finding` has none",
+        name="vinbigdata-chest-xray-abnormalities-detection",
+        special="DICOM; boxes of several doctors; `No finding` has none",
         members=_vinbigdata,
         flags="--boxes csv:train.csv:image_id:x_min,y_min,x_max,y_max:class_name",
         kind="none",
@@ -1418,12 +1444,13 @@ LAYOUTS = (
         unlabelled=("train", "test"),
         objects={"Aortic enlargement": 1, "Cardiomegaly": 2},
         stored="boxes",
-        targets={"train/50a41819.png": None},
+        targets={"train/50a41819.dicom": None},
     ),
     Layout(
         row=30,
-        name="siim-covid19-detection (as PNG)",
-        special="boxes as the text of dicts; ids that end in `_image`",
+        name="siim-covid19-detection",
+        special="DICOM in folders of studies and series; boxes as the text of dicts; ids that "
+        "end in `_image`",
         members=_siim_covid19,
         flags="--boxes 'csv:train_image_level.csv:{id[0:12]}:boxes' --classes opacity",
         kind="none",
@@ -1431,20 +1458,35 @@ LAYOUTS = (
         unlabelled=("train", "test"),
         objects={"opacity": 2},
         stored="boxes",
-        targets={"train/0012ff7358bc.png": None},
+        targets={"train/ff0879/d8a644/0012ff7358bc.dcm": None},
     ),
     Layout(
         row=31,
-        name="rsna-breast-cancer-detection (as PNG)",
-        special="the path of an image takes two columns; patients",
+        name="rsna-breast-cancer-detection",
+        special="DICOM; the path of an image takes two columns; patients",
         members=_rsna_breast,
         flags="--labels 'csv:train.csv:{patient_id}/{image_id}:cancer' --group patient_id "
         "--split train=0.75,validation=0.25",
         splits={"train": 6, "validation": 2, "test": 1},
         unlabelled=("test",),
         classes=("0", "1"),
-        targets={"train_images/10006/462822612.png": "0"},
+        targets={"train_images/10006/462822612.dcm": "0"},
         skipped={"not an image": 1},
+    ),
+    Layout(
+        row=32,
+        name="rsna-miccai-brain-tumor-radiogenomic-classification",
+        special="DICOM; a folder of slices for each series of a case, and a label for the case",
+        members=_rsna_miccai,
+        flags="--include '*/FLAIR/*' --labels 'regex:train/(?P<label>\\d+)/' "
+        "--class-map train_labels.csv --classes 0,1 --group folder:2 "
+        "--split train=0.75,validation=0.25",
+        splits={"train": 6, "validation": 2, "test": 2},
+        unlabelled=("test",),
+        classes=("0", "1"),
+        targets={"train/00002/FLAIR/Image-1.dcm": "1", "test/00001/FLAIR/Image-1.dcm": None},
+        skipped={"not an image": 1, "not matched by --include": 10},
+        missing="the order of the slices: each is an image of its own",
     ),
     Layout(
         row=33,
@@ -1479,8 +1521,9 @@ LAYOUTS = (
     ),
     Layout(
         row=35,
-        name="siim-acr-pneumothorax-segmentation (as PNG)",
-        special="run lengths relative to the run before; `-1` for none; a space in the header",
+        name="siim-acr-pneumothorax-segmentation",
+        special="DICOM; run lengths relative to the run before; `-1` for none; a space in the "
+        "header",
         members=_siim_acr,
         flags="--masks rle:stage_2_train.csv:ImageId:EncodedPixels --classes pneumothorax",
         kind="none",
@@ -1488,7 +1531,7 @@ LAYOUTS = (
         unlabelled=("train", "test"),
         objects={"pneumothorax": 3},
         stored="masks",
-        targets={"train/1.2.276.2.png": None},
+        targets={"train/1.2.92/1.2.82/1.2.276.2.dcm": None},
     ),
     Layout(
         row=36,
@@ -1808,10 +1851,6 @@ LAYOUTS = (
 _PIXELS = "Write the pixels to PNG files first."
 
 OUTSIDE = (
-    Outside(
-        32, "rsna-miccai-brain-tumor-radiogenomic-classification", "series of DICOM slices",
-        "A case is a volume, not an image: out of scope.",
-    ),
     Outside(42, "bengaliai-cv19", "pixels in Parquet", _PIXELS),
     Outside(43, "fer2013", "pixels as text in a CSV", _PIXELS),
     Outside(44, "statoil-iceberg-classifier-challenge", "radar values in JSON", "No images."),

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import base64
+import io
 import struct
 import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import ExifTags, Image
+from pillow_heif import register_heif_opener
 
 from tests.support.builders import encoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+register_heif_opener()
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -40,6 +43,13 @@ def oriented(orientation: int) -> bytes:
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     return exif.tobytes()
+
+
+def heic(image: Image.Image, **options: Any) -> bytes:
+    """Return a HEIC without loss, but for its colours, which are of another space."""
+    out = io.BytesIO()
+    image.save(out, "HEIF", quality=-1, chroma=444, save_all="append_images" in options, **options)
+    return out.getvalue()
 
 
 def png_chunk(kind: bytes, data: bytes) -> bytes:

@@ -1,0 +1,294 @@
+"""DICOM: the first frame of a file as a viewer shows it, in 8 bits; pydicom comes with an extra.
+
+docs/images.md has a row for each kind of pixels and each `Window`.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pydicom
+from PIL import Image
+from pydicom.encaps import get_frame
+from pydicom.pixels import apply_color_lut, get_decoder
+
+from shardprep.image.signatures import NotAnImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+    from pydicom import Dataset
+
+    from shardprep.image.resample import Pixels
+    from shardprep.image.spec import Window
+
+    Values = NDArray[Any]
+
+_META_LENGTH: Final = 132
+"""Byte at which the length of the file's own group of elements stands (PS3.10, 7.1)."""
+_META_TAG: Final = 2
+"""The tag (0002,0000) of that length."""
+_DEFLATED, _PLAIN = b"1.2.840.10008.1.2.1.99", b"1.2.840.10008.1.2.1\0\0\0"
+_RUN_LENGTHS: Final = "1.2.840.10008.1.2.5"
+_MOST_INFLATED: Final = 256 << 20
+"""Bytes of a deflated data set: a small file can claim gigabytes."""
+_TAGS: Final = [
+    "SamplesPerPixel", "PhotometricInterpretation", "PlanarConfiguration", "NumberOfFrames",
+    "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation",
+    "PixelPaddingValue", "PixelPaddingRangeLimit", "RescaleSlope", "RescaleIntercept",
+    "ModalityLUTSequence", "VOILUTSequence", "VOILUTFunction", "WindowCenter", "WindowWidth",
+    "RedPaletteColorLookupTableDescriptor", "GreenPaletteColorLookupTableDescriptor",
+    "BluePaletteColorLookupTableDescriptor", "RedPaletteColorLookupTableData",
+    "GreenPaletteColorLookupTableData", "BluePaletteColorLookupTableData",
+    "SegmentedRedPaletteColorLookupTableData", "SegmentedGreenPaletteColorLookupTableData",
+    "SegmentedBluePaletteColorLookupTableData", "ICCProfile", "SharedFunctionalGroupsSequence",
+    "PerFrameFunctionalGroupsSequence", "ExtendedOffsetTable", "ExtendedOffsetTableLengths",
+    "PixelData", "FloatPixelData", "DoubleFloatPixelData",
+]  # fmt: skip
+"""Elements that say what the pixels are; no other is parsed."""
+_PIXELS: Final = {"PixelData", "FloatPixelData", "DoubleFloatPixelData"}
+_FRAME_GROUPS: Final = ("PixelValueTransformationSequence", "FrameVOILUTSequence")
+"""Groups of an enhanced image that hold what others have at the top (PS3.3, C.7.6.16.2)."""
+_TRUNCATED: Final = "image file is truncated"
+_TOO_SHORT: Final = "The number of bytes of pixel data is less than expected"
+_SIZE_MARKER: Final = frozenset({*range(0xC0, 0xD0), 0xF7}) - {0xC4, 0xC8, 0xCC}
+"""Markers of the JPEG segment that has the size (ITU T.81, table B.1; T.87, C.1.1)."""
+_JPEG: Final = b"\xff\xd8"
+_CODESTREAM: Final = b"\xff\x4f\xff\x51"
+"""Start of the size of a JPEG 2000 image (ITU T.800, A.5.1)."""
+_TAILS: Final = (0.005, 0.995)
+"""Shares of the pixels below black and not above white, where no window is known."""
+
+
+class DicomImage(Image.Image):
+    """A DICOM file whose header is read; `pixels` decodes it."""
+
+    format = "DICOM"
+
+    def __init__(self, data: bytes) -> None:
+        """Read the elements; whatever pydicom says of broken ones is raised.
+
+        NotAnImageError for a file that is not meant to have pixels.
+        """
+        super().__init__()
+        self._about = _elements(data)
+        self._size = (int(self._about.Columns), int(self._about.Rows))
+        self._mode = "RGB"
+        if "ICCProfile" in self._about:
+            self.info["icc_profile"] = self._about.ICCProfile
+
+    def pixels(self, window: Window) -> Pixels:
+        """Return the first frame, RGB, in the colours of its profile; a decoder's error is raised.
+
+        The window is for grey values alone.
+        """
+        about = self._about
+        values = _first_frame(about)
+        photometric = str(about.PhotometricInterpretation)
+        if photometric == "PALETTE COLOR":
+            colours = apply_color_lut(values, about)[..., :3]
+            return _high_bytes(colours, 8 * colours.dtype.itemsize)
+        if values.ndim == 3:
+            return _high_bytes(values, int(about.BitsStored))
+        _lift_frame_groups(about)
+        grey = _in_8_bits(values, about, window)
+        if photometric == "MONOCHROME1":
+            np.subtract(255, grey, out=grey)
+        return np.repeat(grey[..., None], 3, axis=2)
+
+
+def _elements(data: bytes) -> Dataset:
+    """Return the elements of `_TAGS` that the file has."""
+    about = pydicom.dcmread(io.BytesIO(_inflated(data)), specific_tags=_TAGS)
+    if _PIXELS.isdisjoint(about.dir()):
+        stored = about.file_meta.get("MediaStorageSOPClassUID", pydicom.uid.UID(""))
+        if "Rows" in about or "Image Storage" in stored.name:
+            raise OSError(_TRUNCATED)  # pydicom passes over an element that is cut
+        raise NotAnImageError(f"a DICOM file without an image ({stored.name or 'of no class'})")
+    return about
+
+
+def _inflated(data: bytes) -> bytes:
+    """Return a file whose elements are deflated as one where they are not, any other as it is."""
+    tag, num_bytes = struct.unpack_from("<I4xI", data, _META_LENGTH)
+    end = _META_LENGTH + 12 + num_bytes
+    if tag == _META_TAG and end > len(data):
+        raise OSError(_TRUNCATED)
+    if tag != _META_TAG or _DEFLATED not in data[:end]:
+        return data
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    elements = inflate.decompress(data[end:], _MOST_INFLATED)
+    if inflate.unconsumed_tail:
+        raise ValueError(f"its elements unpack to more than {_MOST_INFLATED >> 20} MiB")
+    return data[:end].replace(_DEFLATED, _PLAIN) + elements
+
+
+def _first_frame(about: Dataset) -> Values:
+    """Return the stored values of the first frame, [height, width] or [height, width, 3] in RGB.
+
+    Compressed frames go to decoders that are named: another that is installed may differ.
+    """
+    decoder = get_decoder(about.file_meta.TransferSyntaxUID)
+    plugin = ""
+    if decoder.UID.is_encapsulated:
+        plugin = "pydicom" if decoder.UID == _RUN_LENGTHS else "pylibjpeg"
+        frames = int(about.get("NumberOfFrames") or 1)
+        frame = get_frame(about.PixelData, 0, number_of_frames=frames)
+        size = _coded_size(frame) if plugin == "pylibjpeg" else None
+        if size not in (None, (about.Rows, about.Columns)):
+            raise ValueError("its pixels have another size than its header says")
+    try:
+        values, _ = decoder.as_array(about, index=0, decoding_plugin=plugin)
+    except ValueError as error:
+        if str(error).startswith(_TOO_SHORT):
+            raise OSError(_TRUNCATED) from error
+        raise
+    native: Values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    return native
+
+
+def _coded_size(frame: bytes) -> tuple[int, int] | None:
+    """Return height and width as a compressed frame has them, None where it does not say them.
+
+    Decoders take memory by this size, and the limit of pixels was held to that of the header.
+    """
+    start = -1 if frame.startswith(_JPEG) else frame.find(_CODESTREAM)
+    if start >= 0:
+        right, bottom, left, top = struct.unpack_from(">4I", frame, start + 8)
+        return bottom - top, right - left
+    at = 2
+    while at + 9 <= len(frame) and frame[at] == 0xFF:
+        marker = frame[at + 1]
+        num_bytes, _, height, width = struct.unpack_from(">HBHH", frame, at + 2)
+        if marker in _SIZE_MARKER:
+            return height, width
+        at += 1 if marker == 0xFF else 2 + num_bytes
+    return None
+
+
+def _high_bytes(values: Values, bits: int) -> Pixels:
+    """Return the highest 8 of so many bits."""
+    values = values >> (bits - 8) if bits > 8 else values
+    pixels: Pixels = np.ascontiguousarray(values.astype(np.uint8, copy=False))
+    return pixels
+
+
+def _lift_frame_groups(about: Dataset) -> None:
+    """Bring what an enhanced image says of its first frame to where other images say it."""
+    for name in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
+        for group in list(about.get(name) or ())[:1]:
+            for part in _FRAME_GROUPS:
+                for found in list(group.get(part) or ())[:1]:
+                    about.update(found)
+
+
+def _in_8_bits(values: Values, about: Dataset, window: Window) -> Pixels:
+    """Return stored grey values as shades of 0 to 255."""
+    share = _share_of_white(values, about, window)
+
+    def shades(stored: Values) -> Pixels:
+        found = np.nan_to_num(share(_rescaled(stored, about)), nan=0.0)
+        grey: Pixels = np.rint(np.clip(found, 0, 1) * 255).astype(np.uint8)
+        return grey
+
+    num_bytes = values.dtype.itemsize
+    if num_bytes > 2 or values.dtype.kind == "f":
+        return shades(values)
+    # By a table of all values that the type has: a byte for each pixel instead of floats.
+    unsigned = np.dtype(f"u{num_bytes}")
+    every = np.arange(1 << 8 * num_bytes).astype(unsigned)
+    grey: Pixels = shades(every.view(values.dtype))[values.view(unsigned)]
+    return grey
+
+
+def _share_of_white(values: Values, about: Dataset, window: Window) -> Callable[[Values], Values]:
+    """Return the function of rescaled values that is 0 at black and 1 at white, or beyond them."""
+    if window == "auto":
+        table = _first(about.get("VOILUTSequence"))
+        if table is not None:
+            return lambda rescaled: _looked_up(rescaled, table) / _white(table)
+        found = _own_window(about)
+    else:
+        found = (*window, "LINEAR") if isinstance(window, tuple) else None
+    if found is not None:
+        return functools.partial(_windowed, *found)
+    bits = int(about.get("BitsStored") or 32)
+    if values.dtype.kind in "iu" and (window == "full" or bits <= 8):
+        low = -(1 << bits - 1) if values.dtype.kind == "i" else 0
+        ends = np.array([low, low + (1 << bits) - 1])
+    else:
+        ends = _tails(values, about)
+    black, white = sorted(_rescaled(ends, about).tolist())
+    return lambda rescaled: (rescaled - black) / ((white - black) or 1)
+
+
+def _own_window(about: Dataset) -> tuple[float, float, str] | None:
+    """Return centre, width and function of the first window in a file, None where it has none."""
+    center, width = (_first(about.get(name)) for name in ("WindowCenter", "WindowWidth"))
+    function = str(about.get("VOILUTFunction") or "LINEAR")
+    if center is None or width is None:
+        return None
+    is_usable = float(width) >= 1 if function == "LINEAR" else float(width) > 0
+    return (float(center), float(width), function) if is_usable else None
+
+
+def _windowed(center: float, width: float, function: str, rescaled: Values) -> Values:
+    """Return the shares of white by a window (PS3.3, C.11.2.1.2 and C.11.2.1.3)."""
+    if function == "SIGMOID":
+        return 1 / (1 + np.exp(np.clip(-4 * (rescaled - center) / width, -60, 60)))
+    if function == "LINEAR_EXACT":
+        return (rescaled - center) / width + 0.5
+    if width == 1:
+        return (rescaled > center - 0.5).astype(np.float64)
+    return (rescaled - (center - 0.5)) / (width - 1) + 0.5
+
+
+def _tails(values: Values, about: Dataset) -> Values:
+    """Return the stored values at `_TAILS`, of those that are no padding."""
+    padding = about.get("PixelPaddingValue")
+    is_meant = np.isfinite(values)
+    if padding is not None:
+        other = about.get("PixelPaddingRangeLimit")
+        low, high = sorted((padding, padding if other is None else other))
+        is_meant &= (values < low) | (values > high)
+    found = values[is_meant]
+    return np.quantile(found if found.size else values, _TAILS, method="nearest")
+
+
+def _rescaled(stored: Values, about: Dataset) -> Values:
+    """Return the values that stored ones mean, Hounsfield units say (PS3.3, C.11.1)."""
+    table = _first(about.get("ModalityLUTSequence"))
+    if table is not None:
+        return _looked_up(stored, table)
+    slope, intercept = about.get("RescaleSlope"), about.get("RescaleIntercept")
+    return stored * np.float64(1 if slope is None else slope) + np.float64(intercept or 0)
+
+
+def _looked_up(values: Values, table: Dataset) -> Values:
+    """Return the entries of a table for whole numbers; the first and the last go on beyond it."""
+    number, first, _ = table.LUTDescriptor
+    entries = table.LUTData
+    if isinstance(entries, bytes):
+        entries = np.frombuffer(entries, "<u2" if len(entries) > (number or 1 << 16) else "u1")
+    entries = np.asarray(entries)
+    places = np.clip(np.rint(values).astype(np.int64) - first, 0, len(entries) - 1)
+    found: Values = entries[places].astype(np.float64)
+    return found
+
+
+def _white(table: Dataset) -> int:
+    return (1 << int(table.LUTDescriptor[2])) - 1
+
+
+def _first(found: Any) -> Any:
+    """Return the first of several values, or the only one; None for none."""
+    if isinstance(found, Sequence) and not isinstance(found, str | bytes):
+        return found[0] if len(found) else None
+    return found

@@ -1,0 +1,213 @@
+"""DICOM comes out as pydicom sees it, and whatever is wrong with a file is a rejection."""
+
+from __future__ import annotations
+
+import io
+import struct
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pydicom
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi_lut
+
+from shardprep.image.process import ProcessedImage, Rejection, process_image
+from shardprep.image.spec import ImageSpec
+from tests.support.dicom import SHIPPED, dicom, sequence
+from tests.support.odd_images import Array, furthest, grey
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:pydicom")
+
+NOT_READ = {
+    "JPEG-lossy": "undecodable",
+    "JPEG2000-embedded-sequence-delimiter": "undecodable",
+    "badVR": "undecodable",
+    "MR_truncated": "truncated",
+}
+"""Files with pixels that pydicom cannot decode either."""
+RAMP = np.arange(24 * 32, dtype=np.int16).reshape(24, 32) * 5 - 1000
+"""Grey values, -1000..2835."""
+
+
+def outcome(data: bytes, **keys: Any) -> ProcessedImage | Rejection:
+    return process_image(data, ImageSpec(size=None, fit="none", format="raw", **keys))
+
+
+def seen(data: bytes, **keys: Any) -> Array:
+    found = outcome(data, **keys)
+    assert isinstance(found, ProcessedImage), found
+    assert found.original.format == "dicom"
+    return np.frombuffer(found.data, np.uint8).reshape(found.height, found.width, 3)
+
+
+def by_pydicom(about: pydicom.Dataset) -> Array:
+    """Return what pydicom makes of the first frame, brought to 8 bits."""
+    frame = about.pixel_array
+    if int(about.get("NumberOfFrames") or 1) > 1:
+        frame = frame[0]
+    if about.PhotometricInterpretation == "PALETTE COLOR":
+        return np.asarray(apply_color_lut(frame, about)[..., :3] >> 8)
+    if frame.ndim == 3:
+        return np.asarray(frame >> (about.BitsStored - 8))
+    values = apply_modality_lut(frame, about)
+    if "WindowCenter" not in about and about.BitsStored > 8:
+        low, high = np.quantile(values, (0.005, 0.995), method="nearest")
+    else:
+        bits = about.BitsStored
+        ends = np.array(
+            [-(1 << bits - 1), (1 << bits - 1) - 1]
+            if about.PixelRepresentation
+            else [0, (1 << bits) - 1]
+        )
+        low, high = apply_modality_lut(ends, about)
+        values = apply_voi_lut(values, about)
+    return grey(np.clip((values - float(low)) / (float(high) - float(low)) * 255, 0, 255))
+
+
+@cache
+def shipped() -> dict[str, pydicom.Dataset]:
+    """Return pydicom's files that have the mark and pixels."""
+    found = {}
+    for path in sorted(SHIPPED.glob("*.dcm")):
+        if path.read_bytes()[128:132] == b"DICM":
+            about = pydicom.dcmread(path)
+            if "PixelData" in about and "Rows" in about and "TransferSyntaxUID" in about.file_meta:
+                found[path.stem] = about
+    return found
+
+
+def test_the_files_of_pydicom_come_out_as_pydicom_sees_them() -> None:
+    far = {}
+    for name, about in shipped().items():
+        data = (SHIPPED / f"{name}.dcm").read_bytes()
+        if name in NOT_READ:
+            found = outcome(data)
+            assert isinstance(found, Rejection), name
+            assert found.kind == NOT_READ[name], name
+        else:
+            far[name] = furthest(seen(data), by_pydicom(about))
+    assert len(far) > 50
+    assert {name: by for name, by in far.items() if by > 1} == {}
+
+
+@pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID"])
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+def test_a_window_is_that_of_the_standard(function: str, photometric: str) -> None:
+    data = dicom(
+        RAMP, RescaleSlope="2.5", RescaleIntercept="-10", WindowCenter=["40", "900"],
+        WindowWidth=["400", "1"], VOILUTFunction=function, PhotometricInterpretation=photometric,
+    )  # fmt: skip
+    about = pydicom.dcmread(io.BytesIO(data))
+    expected = by_pydicom(about)
+    if photometric == "MONOCHROME1":
+        expected = 255 - expected
+    assert furthest(seen(data), expected) <= 1
+    assert len(np.unique(seen(data))) > 20
+
+
+def test_a_window_of_ones_own_is_in_rescaled_units() -> None:
+    data = dicom(RAMP, RescaleSlope="1", RescaleIntercept="-24", WindowCenter="0", WindowWidth="9")
+    share = (RAMP.astype(float) - 24 - 39.5) / 399 + 0.5
+    assert furthest(seen(data, window=(40.0, 400.0)), grey(np.clip(share, 0, 1) * 255)) <= 1
+
+
+@pytest.mark.parametrize("width", ["0", "-5", ""])
+def test_a_window_that_is_none_is_passed_over(width: str) -> None:
+    odd, plain = dicom(RAMP, WindowCenter="40", WindowWidth=width), dicom(RAMP)
+    assert furthest(seen(odd), seen(plain)) == 0
+
+
+def test_padding_counts_for_no_shade() -> None:
+    """A scanner's circle: what lies outside of it must not make the inside flat."""
+    padded = RAMP.copy()
+    padded[:12] = -2000
+    inside = seen(dicom(padded, PixelPaddingValue=-2000))[12:]
+    assert furthest(inside, seen(dicom(RAMP[12:]))) == 0
+    assert len(np.unique(inside)) > 200
+
+
+def test_an_enhanced_image_has_the_window_of_its_first_frame() -> None:
+    shared = sequence(
+        PixelValueTransformationSequence=sequence(RescaleSlope="2", RescaleIntercept="1")
+    )
+    frames = [
+        sequence(FrameVOILUTSequence=sequence(WindowCenter=center, WindowWidth="200"))[0]
+        for center in ("100", "2000")
+    ]
+    enhanced = dicom(
+        np.stack([RAMP, RAMP[::-1]]), SharedFunctionalGroupsSequence=shared,
+        PerFrameFunctionalGroupsSequence=frames,
+    )  # fmt: skip
+    plain = dicom(
+        RAMP, RescaleSlope="2", RescaleIntercept="1", WindowCenter="100", WindowWidth="200"
+    )
+    assert furthest(seen(enhanced), seen(plain)) == 0
+
+
+def test_a_table_of_shades_goes_on_beyond_its_ends() -> None:
+    def entries(numbers: range) -> bytes:
+        return np.array(numbers, "<u2").tobytes()
+
+    table = sequence(LUTDescriptor=[256, 100, 12], LUTData=entries(range(0, 4096, 16)))
+    expected = np.clip(RAMP - 100, 0, 255) * 16 / 4095 * 255
+    assert furthest(seen(dicom(RAMP, VOILUTSequence=table)), grey(expected)) <= 1
+    mapped = sequence(LUTDescriptor=[256, 100, 16], LUTData=entries(range(0, 65_536, 256)))
+    stored = seen(dicom(RAMP, ModalityLUTSequence=mapped), window="full")
+    assert furthest(stored, grey(np.clip(RAMP - 100, 0, 255))) <= 1
+
+
+def test_a_frame_that_is_larger_than_the_header_says_is_not_decoded() -> None:
+    """The limit of pixels was held to the header; a decoder would take the frame's own size."""
+    for name, size_at in (("MR_small_jp2klossless", 8), ("JPGExtended", 5)):
+        data = bytearray((SHIPPED / f"{name}.dcm").read_bytes())
+        start = data.rindex(b"\xff\x4f\xff\x51" if size_at == 8 else b"\xff\xc1")
+        form = ">II" if size_at == 8 else ">HH"
+        struct.pack_into(form, data, start + size_at, 60_000, 60_000)
+        found = outcome(bytes(data))
+        assert isinstance(found, Rejection)
+        assert (found.kind, "another size" in found.reason) == ("undecodable", True)
+
+
+@given(
+    st.sampled_from(["CT_small", "MR_small_RLE", "JPEGLSNearLossless_08", "image_dfl", "rtdose"]),
+    st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=6)), max_size=6),
+    st.floats(0, 1),
+)
+def test_no_damage_is_an_error(name: str, patches: list[tuple[float, bytes]], kept: float) -> None:
+    data = bytearray((SHIPPED / f"{name}.dcm").read_bytes())
+    for share, patch in patches:
+        at = 132 + int(share**3 * (len(data) - 140))
+        data[at : at + len(patch)] = patch
+    outcome(bytes(data[: 132 + int(kept * len(data))]), max_pixels=1 << 22)
+
+
+def test_what_is_cut_is_told_from_what_is_no_image() -> None:
+    for name in ("CT_small", "MR_small_jp2klossless", "SC_rgb_rle", "image_dfl"):
+        data = (SHIPPED / f"{name}.dcm").read_bytes()
+        for percent in (4, 20, 60, 95):
+            found = outcome(data[: max(150, len(data) * percent // 100)])
+            assert isinstance(found, Rejection), (name, percent)
+            assert found.kind == "truncated", (name, percent, found)
+
+
+def test_without_the_extra_the_reason_names_it() -> None:
+    program = """
+import sys
+sys.modules.update(dict.fromkeys(["pydicom", "pillow_heif"]))
+from shardprep.image.process import process_image
+from shardprep.image.spec import ImageSpec
+for data in (bytes(128) + b"DICM" + bytes(50), b"\\0\\0\\0\\x18ftypheic" + bytes(20)):
+    print(process_image(data, ImageSpec()).reason)
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert said.stdout.splitlines() == [
+        "a DICOM image: pip install 'shardprep[dicom]'",
+        "a HEIC image: pip install 'shardprep[heic]'",
+    ]
