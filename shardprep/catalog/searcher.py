@@ -10,10 +10,14 @@ import marshal
 import math
 import operator
 import re
-import resource
 import signal
 import sys
 from typing import TYPE_CHECKING
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows, whose processes have no such clock
+    resource = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,13 +37,15 @@ def main() -> None:
     pattern, group, is_whole, limit_s, names = order
     # CPU time, not wall time: other work on the machine must not count. `re` checks for signals
     # now and then only; the limit of the system holds in any case.
-    most_s = math.ceil(limit_s) + _SPARE_S
-    resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
-    signal.signal(signal.SIGVTALRM, _out_of_time)
-    signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
+    if resource is not None:
+        most_s = math.ceil(limit_s) + _SPARE_S
+        resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+        signal.signal(signal.SIGVTALRM, _out_of_time)
+        signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
     compiled = re.compile(pattern)
     found = _found(compiled.fullmatch if is_whole else compiled.search, group, names)
-    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    if resource is not None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     sys.stdout.buffer.write(marshal.dumps(found))
 
 

@@ -15,7 +15,7 @@ from shardprep.dataset.range import Range, range_of
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, WIDTH
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES
 from shardprep.errors import DatasetError, RecordError
-from shardprep.storage.regular_file import regular_descriptor
+from shardprep.storage.regular_file import read_at, regular_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -139,7 +139,7 @@ def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, 
             if rest is not None and length > _WHOLE_BYTES:
                 found = rest.find(_without_first(descriptor, start, size))
             if found is None:
-                payload = os.pread(descriptor, size, start)
+                payload = read_at(descriptor, size, start)
                 found = whole.find(payload) or _decoded(payload, path, number, offset)
             if what := _fault(found, wanted):
                 raise _damaged(path, number, offset, what)
@@ -150,7 +150,7 @@ def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, 
 
 def _without_first(descriptor: int, start: int, size: int) -> bytes:
     """Return an Example without its first feature, which is not read: the image in most sets."""
-    head = os.pread(descriptor, _HEAD_BYTES, start)
+    head = read_at(descriptor, _HEAD_BYTES, start)
     try:
         _, at = read_varint(head, 1)
         length, at = read_varint(head, at + 1)
@@ -159,7 +159,7 @@ def _without_first(descriptor: int, start: int, size: int) -> bytes:
     at += length
     if at > size:
         return b""
-    return of_entries(os.pread(descriptor, size - at, start + at))
+    return of_entries(read_at(descriptor, size - at, start + at))
 
 
 def _fault(found: Mapping[str, Sequence[Any]], wanted: Sequence[str]) -> str:

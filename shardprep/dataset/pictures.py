@@ -30,7 +30,7 @@ from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import DatasetError, RecordError
 from shardprep.image.contact_sheet import AnnotatedPicture, Legend, draw_contact_sheet
 from shardprep.storage import objects
-from shardprep.storage.regular_file import regular_descriptor
+from shardprep.storage.regular_file import read_at, regular_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +119,7 @@ def _read(path: Path, offset: int, length: int) -> bytes:
     """Return bytes of a file, fewer where it is shorter. Raises as `regular_descriptor`."""
     descriptor = regular_descriptor(path)
     try:
-        return os.pread(descriptor, min(length, os.fstat(descriptor).st_size), max(offset, 0))
+        return read_at(descriptor, min(length, os.fstat(descriptor).st_size), max(offset, 0))
     finally:
         os.close(descriptor)
 

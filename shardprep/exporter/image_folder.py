@@ -72,7 +72,8 @@ def write_files(export: Export, place: Place, samples: Iterable[Sample]) -> None
                 line = json.dumps(coco.entry(sample, path, number), ensure_ascii=False)
                 entries.write(line.encode() + b"\n")
         entries.commit()
-    os.sync()  # one for thousands of files; the part says that they are there
+    if hasattr(os, "sync"):
+        os.sync()  # one for thousands of files; the part says that they are there
     write_durably(work / _part(export, place), text.getvalue().encode())
 
 

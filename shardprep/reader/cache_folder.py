@@ -6,12 +6,12 @@ TensorFlow, which fills it, is not imported here; see `tf.folder_cache`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import re
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.folder import INDEX_DIR, index_name
 from shardprep.errors import BusyError, DatasetError
+from shardprep.storage.lock import take
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,10 +39,13 @@ def alone(folder: Path, *, waits: bool = True) -> Iterator[None]:
     """
     with (folder / _LOCK).open("wb") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_held = take(file.fileno(), waits=waits)
         except BlockingIOError:
             hint = "try again when it has ended"
             raise BusyError(str(folder), "another process fills this cache", hint) from None
+        if not is_held:
+            hint = "cache in a folder of another disk, or in memory"
+            raise DatasetError(str(folder), "cannot be locked: the disk or system has none", hint)
         yield
 
 

@@ -20,7 +20,7 @@ from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.remote_shards import Part, RemoteShards
-from shardprep.storage.regular_file import regular_descriptor
+from shardprep.storage.regular_file import read_at, regular_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -111,7 +111,7 @@ class LocalShards:
         """Return the bytes of a run, fewer where its shard ends before it does."""
         file = self._opened(part.shard)  # held here, so that no other thread's opening closes it
         try:
-            return os.pread(file.number, part.num_bytes, part.start)
+            return read_at(file.number, part.num_bytes, part.start)
         except OSError as error:
             where, what = self.located(part.shard), f"cannot be read ({error.strerror})"
             raise DatasetError(where, what, self.way_out()) from error

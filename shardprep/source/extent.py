@@ -15,7 +15,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.source import range_reads
-from shardprep.storage.regular_file import regular_descriptor
+from shardprep.storage.regular_file import read_at, regular_descriptor
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
@@ -276,9 +276,9 @@ class _Opened:
         if left < num_bytes:
             raise _cut(left, num_bytes)
         try:
-            data = os.pread(self._descriptor, num_bytes, offset)
+            data = read_at(self._descriptor, num_bytes, offset)
             while len(data) < num_bytes:  # Linux reads 2.1 GB at a time, some file systems less
-                more = os.pread(self._descriptor, num_bytes - len(data), offset + len(data))
+                more = read_at(self._descriptor, num_bytes - len(data), offset + len(data))
                 if not more:
                     break
                 data += more

@@ -33,7 +33,8 @@ class Window(io.RawIOBase):
     def __init__(self, place: PlainExtent) -> None:
         """Open the file; closing the window closes it."""
         self._place = place
-        self._file = None if is_url(place.file) else open_regular(place.file)
+        is_here = not is_url(place.file) and hasattr(os, "preadv")
+        self._file = open_regular(place.file) if is_here else None
         self._at = 0
 
     def readable(self) -> bool:

@@ -73,7 +73,9 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in the folder survive a power cut."""
+    """Make renames in the folder survive a power cut; Windows opens no folder."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

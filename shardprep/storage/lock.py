@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 from typing import TYPE_CHECKING
 
 from shardprep.errors import BuildError, BusyError
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +41,7 @@ def locked(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise BuildError(
             str(folder), f"cannot be made ({error.strerror})", f"choose another {flag}"
@@ -55,12 +59,24 @@ def locked(
 
 def _lock(descriptor: int, folder: Path, who: str, *, alone: bool) -> bool:
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        return take(descriptor, alone=alone)
     except BlockingIOError as error:
         also = ", or a part of this one" if who == "build" else ""
         raise BusyError(
             str(folder), f"another {who} is at work here{also}", "wait for it, or end it"
         ) from error
+
+
+def take(descriptor: int, *, alone: bool = True, waits: bool = False) -> bool:
+    """Lock an open file until it is closed; False where the system, or its disk, has no locks.
+
+    BlockingIOError where another process holds it and this one does not wait.
+    """
+    if fcntl is None:
+        return False
+    how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    try:
+        fcntl.flock(descriptor, how if waits else how | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

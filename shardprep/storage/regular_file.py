@@ -10,12 +10,17 @@ import hashlib
 import io
 import os
 import stat
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_RDONLY | _NO_LINK
+for _name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):  # Windows has the last alone
+    _FLAGS |= getattr(os, _name, 0)
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFIFO: "a pipe",
@@ -33,6 +38,8 @@ def regular_descriptor(path: Path | str) -> int:
         OSError: there is none, it cannot be read, or something else has this name.
 
     """
+    if not _NO_LINK:
+        _check_regular(path, os.lstat(path))
     try:
         descriptor = os.open(path, _FLAGS)
     except OSError as error:
@@ -50,6 +57,17 @@ def regular_descriptor(path: Path | str) -> int:
 def open_regular(path: Path | str) -> io.FileIO:
     """Return a regular file, open for reading and unbuffered. Raises as `regular_descriptor`."""
     return io.FileIO(regular_descriptor(path), "rb")
+
+
+def _read_by_seeking(descriptor: int, num_bytes: int, offset: int) -> bytes:
+    with _seeking:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, num_bytes)
+
+
+_seeking = threading.Lock()
+read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_by_seeking)
+"""Return bytes of an open file: descriptor, number of bytes, offset. Threads may share the file."""
 
 
 def read_regular(path: Path | str, most_bytes: int) -> bytes:

@@ -8,7 +8,6 @@ that is open stays readable, as any file of POSIX.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Literal
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.cache import cache_root, make_cache
-from shardprep.storage.lock import has_name
+from shardprep.storage.lock import has_name, take
+from shardprep.storage.regular_file import read_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,7 +100,7 @@ class StagedShards:
         path = self.path(shard)
         try:
             with path.open("rb", buffering=0) as file:
-                found = os.pread(file.fileno(), num_bytes, start)
+                found = read_at(file.fileno(), num_bytes, start)
                 os.utime(file.fileno())
         except OSError:
             return None
@@ -163,7 +163,7 @@ class StagedShards:
         """Give a copy its size, for which older ones may have to go."""
         limit = self.limit()
         with (self._folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            take(lock.fileno(), waits=True)
             held = self._held()
             total = sum(size for _, size, _ in held)
             free = shutil.disk_usage(self._folder).free
@@ -207,12 +207,11 @@ def _alone(path: Path) -> Iterator[BinaryIO | None]:
 
 
 def _taken(file: BinaryIO, path: Path) -> bool:
-    """Lock a file; False where another holds it, or it has lost its name meanwhile."""
+    """Lock a file; False where it cannot be, or it has lost its name meanwhile."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return take(file.fileno()) and has_name(file.fileno(), path)
     except BlockingIOError:
         return False
-    return has_name(file.fileno(), path)
 
 
 def _given_up(path: Path) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shardprep import reader
 from shardprep.errors import DatasetError
+from shardprep.reader import records
 from tests.support.builders import animals, build, write, zip_bytes
 from tests.support.program import Program
 
@@ -66,6 +66,6 @@ def test_an_error_of_the_disk_is_an_error_of_the_reader(
     def fail(*_: object) -> bytes:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(os, "pread", fail)
+    monkeypatch.setattr(records, "read_at", fail)
     with pytest.raises(DatasetError, match=r"tfrecord-0.*cannot be read \(Input/output error\)"):
         dataset[0]

@@ -29,6 +29,7 @@ from shardprep.catalog.splits import given_split
 from shardprep.commands.resolve import only_archive
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
+from shardprep.source import extent
 from shardprep.source.extent import MemberError, PlainExtent, ZipExtent
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.source.listing import Listing, Member, list_source
@@ -1264,7 +1265,7 @@ def test_a_member_is_read_however_little_a_call_gives(
     """Linux reads 2.1 GB in one call, and no more."""
     path = write(tmp_path / "a", bytes(range(100)))
     real = os.pread
-    monkeypatch.setattr(os, "pread", lambda file, size, at: real(file, min(size, 7), at))
+    monkeypatch.setattr(extent, "read_at", lambda file, size, at: real(file, min(size, 7), at))
     assert PlainExtent(str(path), 10, 80).read() == bytes(range(10, 90))
 
 
@@ -1273,6 +1274,8 @@ def test_a_file_that_shrinks_while_it_is_read_is_cut(
 ) -> None:
     path = write(tmp_path / "a", bytes(100))
     real = os.pread
-    monkeypatch.setattr(os, "pread", lambda file, size, at: real(file, min(size, 60 - at), at))
+    monkeypatch.setattr(
+        extent, "read_at", lambda file, size, at: real(file, min(size, 60 - at), at)
+    )
     with pytest.raises(MemberError, match="is cut: 60 of 100 bytes are there"):
         PlainExtent(str(path), 0, 100).read()

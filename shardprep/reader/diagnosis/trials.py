@@ -113,7 +113,7 @@ def _finishing(request: Request, take: Take) -> Take:
 def _evict(folder: Path) -> None:
     """Take what files of a folder hold out of memory: it is to be read from the disk."""
     for path in folder.iterdir():
-        if path.is_file():
+        if path.is_file() and hasattr(os, "posix_fadvise"):
             descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

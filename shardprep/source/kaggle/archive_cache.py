@@ -7,7 +7,6 @@ request.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from shardprep.errors import SourceError
 from shardprep.storage.atomic_file import sync_folder, write_durably
 from shardprep.storage.cache import cache_root
+from shardprep.storage.lock import take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,10 +74,10 @@ class ArchiveFolder:
         self.state.mkdir(parents=True, exist_ok=True)
         with (self.state / "lock").open("w") as lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                take(lock.fileno())
             except BlockingIOError:
                 notice(f"another process is downloading {self.ref}: waiting for it")
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                take(lock.fileno(), waits=True)
             self.incoming.mkdir(exist_ok=True)
             yield lock.fileno()
 

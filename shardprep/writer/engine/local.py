@@ -22,7 +22,7 @@ from shardprep.writer.engine import process
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from multiprocessing.connection import Connection
-    from multiprocessing.context import ForkServerProcess
+    from multiprocessing.process import BaseProcess
 
     from shardprep.image.process import RejectionKind
     from shardprep.writer.chunk import ChunkTask
@@ -35,6 +35,7 @@ _WINDOW = 2
 _MOST_LOST_IN_A_ROW = 16
 """Items lost with none done between them: not the images are at fault then, but the machine."""
 _MOST_FAILED_STARTS = 3
+_ALARM = getattr(signal, "SIGALRM", None)
 
 
 def run_chunks(
@@ -101,7 +102,7 @@ class _Worker:
         context = process.start_server()
         self.pipe, theirs = context.Pipe()
         self._is_up = False
-        self._process: ForkServerProcess = context.Process(
+        self._process: BaseProcess = context.Process(
             target=_serve,
             args=(theirs, self._encode, self._limits, dict(os.environ)),
             name="shardprep worker",
@@ -185,7 +186,7 @@ class _Worker:
                 )
             kind: RejectionKind = "crashed"
             reason = f"its decoder ended the process, twice ({how})"
-            if code == -signal.SIGALRM:
+            if _ALARM is not None and code == -_ALARM:
                 kind = "timeout"
                 reason = f"took longer than {self._limits.item_s:g} s, twice (--timeout)"
             self._parts.append(EncodedChunk.lost(task.items[0], kind, reason))
@@ -201,7 +202,8 @@ def _serve(
     """
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    if _ALARM is not None:
+        signal.signal(_ALARM, signal.SIG_DFL)
     process.die_with_parent()
     process.hold_memory(limits.worker_bytes)
     process.silence_stderr()
@@ -227,6 +229,9 @@ def _serve(
 
 
 def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
+    if not hasattr(os, "readv"):
+        pipe.send_bytes(data)
+        return
     left = memoryview(data)
     while left:
         left = left[os.write(pipe.fileno(), left) :]
@@ -234,6 +239,8 @@ def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
 
 def _receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
     """Return the bytes that were sent. `Connection.recv_bytes` takes three times as long."""
+    if not hasattr(os, "readv"):
+        return bytearray(pipe.recv_bytes())
     data = bytearray(num_bytes)
     left = memoryview(data)
     while left:

@@ -3,6 +3,9 @@
 The server runs no code of ours beyond imports, has one thread, and ends when its parent does.
 Started first of all, it is ready when the plan is. The operating system enforces the limits: a
 decoder that never comes back, or asks for all memory there is, costs one image, not the build.
+
+Where a system has no such server, fresh processes do the work, slower to start; where it has no
+alarm or no limit of memory, there is none.
 """
 
 from __future__ import annotations
@@ -10,19 +13,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 from dataclasses import dataclass
-from multiprocessing import forkserver, popen_forkserver, popen_spawn_posix, spawn
-from multiprocessing.context import (
-    ForkServerContext,
-    ForkServerProcess,
-    SpawnContext,
-    SpawnProcess,
-)
+from multiprocessing import popen_spawn_posix, spawn
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+try:
+    import resource
+    from multiprocessing import forkserver, popen_forkserver
+    from multiprocessing.context import ForkServerContext, ForkServerProcess
+except ImportError:  # Windows
+    forkserver = resource = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,28 +75,32 @@ def _without_program(popen: Any) -> Any:
     return type("Popen", (popen,), {"_launch": changed})
 
 
-class _ForkedProcess(ForkServerProcess):
-    _Popen = staticmethod(_without_program(popen_forkserver.Popen))
-
-
 class _SpawnedProcess(SpawnProcess):
-    _Popen = staticmethod(_without_program(popen_spawn_posix.Popen))
-
-
-class ForkedContext(ForkServerContext):
-    """Starts processes by the server; they do not import the program."""
-
-    Process = _ForkedProcess
+    if os.name == "posix":
+        _Popen = staticmethod(_without_program(popen_spawn_posix.Popen))
 
 
 class SpawnedContext(SpawnContext):
-    """Starts fresh processes; they do not import the program."""
+    """Starts fresh processes; they do not import the program, but on Windows."""
 
     Process = _SpawnedProcess
 
 
-def start_server() -> ForkServerContext:
+if forkserver is not None:
+
+    class _ForkedProcess(ForkServerProcess):
+        _Popen = staticmethod(_without_program(popen_forkserver.Popen))
+
+    class ForkedContext(ForkServerContext):
+        """Starts processes by the server; they do not import the program."""
+
+        Process = _ForkedProcess
+
+
+def start_server() -> ForkServerContext | SpawnContext:
     """Start the server unless it runs; return what starts workers. It does not wait."""
+    if forkserver is None:
+        return SpawnedContext()
     context = ForkedContext()
     context.set_forkserver_preload(_PRELOADED)
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
@@ -107,7 +115,7 @@ def start_server() -> ForkServerContext:
 
 def hold_memory(num_bytes: int) -> None:
     """Let allocations beyond so many bytes fail in this process, which raises `MemoryError`."""
-    if num_bytes:
+    if num_bytes and resource is not None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         if most == resource.RLIM_INFINITY or num_bytes < most:
             resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, most))
@@ -144,7 +152,8 @@ def start_clock(seconds: float) -> None:
 
     A signal without a handler ends a process also inside a C library that never returns.
     """
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def die_with_parent() -> None:

@@ -1,0 +1,116 @@
+"""What runs where a system has no locks, no fork server, no alarm and no reads at a position.
+
+Windows lacks these, macOS some; interpreters from which they were taken stand for both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+import shardprep
+from tests.support.builders import build, jpeg, write_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WITHOUT = """
+import os, signal, sys
+for module in (
+    "fcntl", "resource", "multiprocessing.forkserver", "multiprocessing.popen_forkserver"
+):
+    sys.modules[module] = None
+for name in (
+    "fork", "forkpty", "pread", "preadv", "readv", "posix_fadvise", "sched_getaffinity", "sync",
+    "O_NOFOLLOW", "O_DIRECTORY",
+):
+    delattr(os, name)
+for name in ("SIGALRM", "SIGVTALRM", "setitimer"):
+    delattr(signal, name)
+"""
+"""What every interpreter runs at its start, those of workers as well."""
+READ = """
+import json, sys
+import shardprep, shardprep.cli.app
+from shardprep import reader
+one, other, _ = sys.argv[1:]
+with reader.Dataset(one, "train").batches(4, shuffle=True, seed=1, epochs=1) as batches:
+    labels = [int(label) for _, labels in batches for label in labels]
+print(json.dumps({
+    "records": shardprep.inspect(one).manifest.splits["train"].num_records,
+    "problems": [str(problem) for problem in shardprep.verify(one, workers=2).problems],
+    "findings": len(shardprep.report(one).findings),
+    "same": shardprep.diff(one, other).num_same,
+    "shape": reader.Dataset(one, "train")[0]["image"].shape,
+    "labels": sorted(labels),
+}))
+"""
+LOAD = """
+import json, sys
+from shardprep import reader
+found = reader.load(sys.argv[1], "train", batch_size=5, shuffle=True, seed=1)
+print(json.dumps(sorted(int(label) for _, labels in found for label in labels)))
+"""
+BUILD = """
+import json, sys
+import shardprep
+built = shardprep.build(sys.argv[3], sys.argv[1] + "-again", size="32x32", workers=2)
+print(json.dumps({name: shard.sha256 for name, shard in built.manifest.shards.items()}))
+"""
+
+
+class Sets(NamedTuple):
+    """Two datasets, the second without one of the photos; and the photos."""
+
+    one: Path
+    other: Path
+    source: Path
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
+    folder = tmp_path_factory.mktemp("platforms")
+    (folder / "sitecustomize.py").write_text(WITHOUT)
+    photos = {f"{name}/{i}.jpg": jpeg(seed=i) for name in ("cat", "dog") for i in range(6)}
+    source = write_folder(folder / "photos", photos)
+    one = build(source, folder / "one", size="32x32").path
+    return Sets(one, build(source, folder / "other", size="32x32", exclude=["0.jpg"]).path, source)
+
+
+def printed(program: str, sets: Sets) -> Any:
+    """Return what a program prints, as JSON, where nothing of `WITHOUT` is."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, sets)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(sets.source.parent)},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_reader_of_arrays_and_what_looks_at_datasets_run(sets: Sets) -> None:
+    assert printed(READ, sets) == {
+        "records": 12,
+        "problems": [],
+        "findings": len(shardprep.report(sets.one).findings),
+        "same": 10,
+        "shape": [32, 32, 3],
+        "labels": [0] * 6 + [1] * 6,
+    }
+
+
+@pytest.mark.thorough
+def test_the_reader_of_tensorflow_runs(sets: Sets) -> None:
+    assert printed(LOAD, sets) == [0] * 6 + [1] * 6
+
+
+def test_a_build_by_fresh_processes_gives_the_same_bytes(sets: Sets) -> None:
+    shards = shardprep.inspect(sets.one).manifest.shards
+    assert printed(BUILD, sets) == {name: shard.sha256 for name, shard in shards.items()}
