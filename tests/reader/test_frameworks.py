@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ from shardprep.errors import DatasetError, RecordError
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "without_tensorflow.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+JAX = next(example for example in EXAMPLES if "import jax\n" in example)
+EXAMPLES.remove(JAX)  # its threads must not be there when the loaders of torch fork
 NUM_TRAIN = 509
 
 
@@ -68,6 +74,18 @@ def test_every_example_runs(number: int, place: Path, monkeypatch: pytest.Monkey
 def test_the_documents_have_an_example_for_each() -> None:
     for name in ("import torch", "import grain", "import keras", ".batches("):
         assert any(name in example for example in EXAMPLES)
+
+
+def test_the_example_for_jax_learns(place: Path) -> None:
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("JAX is not installed")
+    program = f"{JAX}\nprint(losses)"
+    said = subprocess.run(
+        [sys.executable, "-c", program], cwd=place, check=True, capture_output=True, text=True
+    ).stdout
+    losses = json.loads(said.splitlines()[-1])
+    assert len(losses) == 3 * (NUM_TRAIN // 64)
+    assert np.mean(losses[-4:]) < losses[0]
 
 
 # torch

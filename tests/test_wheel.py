@@ -1,0 +1,72 @@
+"""A wheel holds all that a machine without a compiler needs, the C kernel as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "schemas", "shardprep")
+PROGRAM = """
+import json, sys
+from shardprep.image import _resample, resample
+print(json.dumps([resample.BACKEND, _resample.__file__]))
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a wheel is made where a compiler is")
+def test_a_wheel_brings_the_kernel_to_a_machine_without_a_compiler(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for name in SOURCES:
+        path = ROOT / name
+        if path.is_dir():
+            shutil.copytree(path, tree / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        else:
+            tree.mkdir(exist_ok=True)
+            shutil.copy(path, tree)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    offline = ["--no-deps", "--no-index"]
+    make = [*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", str(tmp_path), "."]
+    subprocess.run(make, cwd=tree, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert re.fullmatch(r"shardprep-[\d.]+-cp311-abi3-linux_\w+\.whl", wheel.name)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"shardprep/py.typed", "shardprep/schemas/detection.json"} <= {*names}
+    shutil.rmtree(tree)
+
+    clean = tmp_path / "clean"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", clean], check=True)
+    python = str(clean / "bin" / "python")
+    packages = sysconfig.get_path("purelib", vars={"base": str(clean)})
+    here = [path for path in sys.path if path.endswith("site-packages")]
+    # The dependencies are those of this environment; its own shardprep is not among them.
+    (clean / packages / "dependencies.pth").write_text("\n".join(here))
+    subprocess.run([*pip, "--python", python, "install", *offline, wheel], check=True)
+    environment = {"PATH": str(tmp_path / "nowhere"), "HOME": str(tmp_path)}
+
+    def said(*arguments: str) -> str:
+        return subprocess.run(
+            [python, *arguments], cwd=tmp_path, env=environment, text=True, check=True,
+            capture_output=True,
+        ).stdout  # fmt: skip
+
+    backend, kernel = json.loads(said("-c", PROGRAM))
+    assert backend == "c"
+    assert kernel.startswith(f"{packages}{os.sep}")
+    assert said("-m", "shardprep", "--version").strip()
+    said("-m", "shardprep", "sample")
+    assert "599 written" in said("-m", "shardprep", "build", "--shards", "20")
