@@ -23,6 +23,7 @@ from shardprep.catalog.documents import Documents
 from shardprep.catalog.filters import MOST_SHOWN
 from shardprep.catalog.findings import NO_LABEL, catalog_findings, no_image
 from shardprep.catalog.groups import group_keys
+from shardprep.catalog.headers import with_headers
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.rules import parse_label_rule
 from shardprep.catalog.source_images import SourceImages, source_images
@@ -161,6 +162,7 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         annotated = annotate(recipe, images, naming)
     targets = _targets(index.keys, labelling, recipe, naming)
     splits = _splits(wanted, match, annotated)
+    match = with_headers(match, members, (*recipe.columns, recipe.group))
     groups = group_keys(index.keys, recipe.group, match) if recipe.group else [""] * len(members)
     lacks = _lacks(splits, targets.values)
     if annotated is not None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.headers import PREFIX
 from shardprep.catalog.lookup import row_ids
 from shardprep.catalog.rules import CsvRule, parse_csv_rule, parse_label_rule
 from shardprep.catalog.splits import parse_split_rule
@@ -77,7 +78,7 @@ class Documents:
         split = parse_split_rule(recipe.split).column if recipe.split else ""
         ids = [] if "{" in named.id_column else [named.id_column]
         for name in (*ids, *named.label_columns, *recipe.columns, split):
-            if table is not None and name not in ("", "*"):
+            if table is not None and name not in ("", "*") and not name.startswith(PREFIX):
                 table.column(name)
 
     def check_table(self, files: Sequence[str], id_column: str, columns: Sequence[str]) -> None:

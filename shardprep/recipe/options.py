@@ -144,7 +144,8 @@ class BuildOptions:
         "Table whose columns are added, by a column that both tables have. May be repeated.",
         _LABELS, "FILE[:KEY]", is_repeated=True)
     columns: tuple[str, ...] = _option((),
-        "Columns of the tables that are stored as features of each example.", _LABELS, "A,B,…",
+        "Columns of the tables, or elements of DICOM headers such as dicom/PatientID, that are "
+        "stored as features of each example.", _LABELS, "A,B,…",
         read=read_names)
     header: bool = _option(True,
         "Tables have a first line of column names; without it, columns are called 1, 2, 3 …",
