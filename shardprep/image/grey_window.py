@@ -17,31 +17,37 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pydicom import Dataset
 
-    from shardprep.image.resample import Pixels
     from shardprep.image.spec import Window
 
     Values = NDArray[Any]
 
+_BAND_PIXELS: Final = 1 << 18
+"""Pixels that are worked on at a time, with numbers of 8 bytes."""
 _TAILS: Final = (0.005, 0.995)
 """Shares of the pixels below black and not above white, where no window is known."""
 
 
-def in_8_bits(values: Values, about: Dataset, window: Window) -> Pixels:
-    """Return stored grey values as shades of 0 to 255."""
+def in_8_bits(values: Values, about: Dataset, window: Window) -> Values:
+    """Return stored grey values, [height, width], as shades of 0 to 255, uint8."""
     share = _share_of_white(values, about, window)
 
-    def shades(stored: Values) -> Pixels:
+    def shades(stored: Values) -> Values:
         found = np.nan_to_num(share(_rescaled(stored, about)), nan=0.0)
-        grey: Pixels = np.rint(np.clip(found, 0, 1) * 255).astype(np.uint8)
-        return grey
+        shade: Values = np.rint(np.clip(found, 0, 1) * 255).astype(np.uint8)
+        return shade
 
     num_bytes = values.dtype.itemsize
-    if num_bytes > 2 or values.dtype.kind == "f":
-        return shades(values)
-    # By a table of all values that the type has: a byte for each pixel instead of floats.
-    unsigned = np.dtype(f"u{num_bytes}")
-    every = np.arange(1 << 8 * num_bytes).astype(unsigned)
-    grey: Pixels = shades(every.view(values.dtype))[values.view(unsigned)]
+    table = None
+    if num_bytes <= 2 and values.dtype.kind != "f":  # a table of all values that the type has
+        unsigned = np.dtype(f"u{num_bytes}")
+        table = shades(np.arange(1 << 8 * num_bytes).astype(unsigned).view(values.dtype))
+        values = values.view(unsigned)
+    grey = np.empty(values.shape, np.uint8)
+    height, width = values.shape
+    rows = max(1, _BAND_PIXELS // width)
+    for top in range(0, height, rows):
+        band = values[top : top + rows]
+        grey[top : top + rows] = shades(band) if table is None else table[band]
     return grey
 
 
