@@ -23,7 +23,7 @@ _IMAGES = {
     ".avif .heic .heif": rb".{4}ftyp(avi[fs]|he[iv][cx]|hei[ms]|m[is]f1)",
     ".jp2 .j2k": rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     ".qoi": rb"qoif",
-    ".dcm .dicom": rb".{128}DICM(?!.{,160}1\.2\.840\.10008\.1\.3\.10\0)",
+    ".dcm .dicom": rb".{128}DICM(?!.{,160}1\.2\.840\.10008\.1\.3\.10(?![.0-9]))",
     ".psd": rb"8BPS",
     ".dds": rb"DDS ",
     ".sgi": rb"\x01\xda[\0\1][\1\2]\0[\1-\3]",  # storage, bytes a value, dimensions

@@ -679,7 +679,7 @@ def _other_data() -> Cases:
         "tar": (tar_bytes({"a.txt": b"a"}), "an archive (tar)"),
         "DICOM without pixels": (without_pixels(), "a DICOM file without an image (Basic Text SR"),
         "DICOMDIR": (
-            bytes(128) + b"DICM" + bytes(40) + b"1.2.840.10008.1.3.10\0",
+            (SHIPPED / "dicomdirtests" / "DICOMDIR").read_bytes(),
             "a DICOM directory",
         ),
         "video": (b"\0\0\0\x18ftypisom" + bytes(12), "a video"),
