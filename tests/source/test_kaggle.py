@@ -24,19 +24,20 @@ from shardprep.commands.progress import Watch
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
 from shardprep.source.kaggle.credentials import credentials
-from shardprep.source.kaggle.download import RetryLimits, download
+from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.integrity import damage
 from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
+from shardprep.source.kaggle.retry import RetryLimits
 from tests.support.builders import tar_bytes, write, zip_bytes
 from tests.support.kaggle_server import (
     KEY,
     LAST_MODIFIED,
     RULES,
-    Answer,
     Archive,
     Body,
     KaggleServer,
 )
+from tests.support.kaggle_uploads import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -644,8 +645,9 @@ def test_a_silent_server_is_given_up(world: World, hang: int) -> None:
 
 PROGRAM = """
 import sys
-from shardprep.source.kaggle.download import RetryLimits, download
+from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import parse_ref
+from shardprep.source.kaggle.retry import RetryLimits
 class Say:
     def notice(self, line): print(line, flush=True)
     def begin(self, what, num_bytes): print(what, flush=True)

@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from tests.support.kaggle_uploads import CALLS, Answer, Uploads
+
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
@@ -24,15 +26,6 @@ if TYPE_CHECKING:
 USER, KEY = "somebody", "0123456789abcdef0123456789abcdef"
 RULES = "You must accept this competition's rules before you'll be able to download files."
 LAST_MODIFIED = 1_700_000_000.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """How one API call fails."""
-
-    status: int
-    message: str = "no"
-    retry_after: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +75,7 @@ class KaggleServer:
     accepts: tuple[str, ...] = ("Basic ", "Bearer ", "")
     """How the Authorization of a call that is not answered by 401 may start."""
     requests: list[Request] = field(default_factory=list)
+    uploads: Uploads = field(default_factory=Uploads)
     gate: threading.Event = field(default_factory=threading.Event)
     """Let go what hangs."""
 
@@ -146,22 +140,30 @@ class _Handler(BaseHTTPRequestHandler):
         call = urlsplit(self.path).path.rsplit("/", 1)[1]
         self.kaggle.requests.append(Request(call, body, dict(self.headers)))
         if call == "IntrospectToken":
-            answer = self.kaggle.token_answers.pop(0) if self.kaggle.token_answers else True
-            if isinstance(answer, bool):
-                return self._json(200, {"active": answer, "username": USER if answer else ""})
-            return self._refuse(answer)
+            return self._introspect()
         if self.kaggle.answers:
             return self._refuse(self.kaggle.answers.pop(0))
         if not self.headers.get("Authorization", "").startswith(self.kaggle.accepts):
             return self._refuse(Answer(401, "Unauthenticated"))
+        if call in CALLS:
+            found = self.kaggle.uploads.answer(call, body)
+            return self._refuse(found) if isinstance(found, Answer) else self._json(200, found)
         name = body.get("competitionName") or f"{body.get('ownerSlug')}/{body.get('datasetSlug')}"
         if version := body.get("datasetVersionNumber"):
             name += f"/{version}"
+        for uploaded, data in self.kaggle.uploads.archives().items():
+            self.kaggle.archives.setdefault(uploaded, Archive(data, etag=f'"{uploaded}"'))
         if name not in self.kaggle.archives:
             return self._refuse(Answer(404, "Not found"))
         number = len(self.kaggle.requests)
         to = f"http://store.test/{name}/archive.zip?Signature=secret{number}"
         return self._send(302, b"", {"Location": to})
+
+    def _introspect(self) -> None:
+        answer = self.kaggle.token_answers.pop(0) if self.kaggle.token_answers else True
+        if isinstance(answer, bool):
+            return self._json(200, {"active": answer, "username": USER if answer else ""})
+        return self._refuse(answer)
 
     def do_GET(self) -> None:
         """Send an archive, or a part of it, or what is to go wrong instead."""
@@ -189,6 +191,16 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(206 if start else 200, data[:end], headers)
         self.close_connection = fault.cut is not None or not fault.tells_length
         return self._hang() if fault.hang is not None else None
+
+    def do_PUT(self) -> None:
+        """Take the bytes of a file, or some of them."""
+        url = urlsplit(self.path)
+        self.kaggle.requests.append(Request("PUT", {"query": url.query}, dict(self.headers)))
+        status, headers = self.kaggle.uploads.take(self, url.path.rsplit("/", 1)[1])
+        if status:
+            return self._send(status, b"", headers)
+        self.close_connection = True
+        return None
 
     def _range_start(self, archive: Archive, fault: Body) -> int:
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))

@@ -1,18 +1,19 @@
 """The child process, run as `python -P -m`: the unmodified kaggle client, for one order.
 
-One rule: `kaggle` is imported here alone, below `main`, and the parent learns of it one line of
-JSON at a time: {"alive": …}, {"size": …}, then {"done": …} or {"fault": …}.
+One rule: `kaggle` is imported below `main` alone, here and in `client_upload`, and the parent
+learns of it one line of JSON at a time: {"alive": …}, {"size": …}, {"sent": …}, {"arrived": …},
+{"state": …}, then {"done": …} or {"fault": …}.
 """
 
 from __future__ import annotations
 
-import email.utils
 import json
 import os
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
+
+from shardprep.source.kaggle.client_fault import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,15 +25,27 @@ _CHUNK_BYTES = 1 << 16
 
 
 def main(arguments: list[str]) -> None:
-    """Be the child: fetch one order and report on the pipe that was stdout."""
+    """Be the child: do one order and report on the pipe that was stdout.
+
+    The orders: download KIND SLUG FOLDER, state SLUG POLL_S, create FOLDER TEMPORARY PUBLIC, and
+    version FOLDER TEMPORARY MESSAGE; before them "login", or "anonymous".
+    """
     say = _take_stdout()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    login, order, *rest = arguments
     try:
-        _fetch(say, *arguments)
+        if order == "download":
+            _download(say, login, *rest)
+        else:
+            from shardprep.source.kaggle import client_upload  # noqa: PLC0415 - imports kaggle
+
+            api = client_upload.UploadApi(say)
+            api.authenticate()
+            getattr(client_upload, order)(api, *rest)
     except SystemExit:  # how the client says that it has no credentials
         say(fault={"kind": "credentials"})
     except Exception as error:
-        say(fault=_fault(error))
+        say(fault=fault_of(error))
     else:
         say(done=True)
 
@@ -58,7 +71,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _fetch(say: Say, kind: str, slug: str, folder: str, login: str) -> None:
+def _download(say: Say, login: str, kind: str, slug: str, folder: str) -> None:
     from kaggle.api.kaggle_api_extended import (  # type: ignore[import-untyped] # noqa: PLC0415
         KaggleApi,
     )
@@ -84,55 +97,6 @@ def _fetch(say: Say, kind: str, slug: str, folder: str, login: str) -> None:
         api.competition_download_files(slug, path=folder, quiet=True)
     else:
         api.dataset_download_files(slug, path=folder, quiet=True, unzip=False)
-
-
-def _fault(error: Exception) -> dict[str, Any]:
-    """Describe an exception without its text where that may hold a signed URL."""
-    if isinstance(error, ImportError):
-        return {"kind": "import", "message": str(error)}
-    import requests  # noqa: PLC0415 - here in the child only
-    import urllib3  # noqa: PLC0415
-
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        return _http_fault(error.response)
-    lost = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError)
-    if isinstance(error, lost):
-        return {"kind": "connection", "message": _innermost(error)}
-    if isinstance(error, OSError):
-        return {"kind": "disk", "message": f"{error.strerror}: {error.filename}"}
-    text = f": {error}" if type(error) is ValueError else ""
-    return {"kind": "client", "message": type(error).__name__ + text}
-
-
-def _http_fault(response: Any) -> dict[str, Any]:
-    try:
-        said = response.json()
-    except (ValueError, RuntimeError):  # no JSON; the body of a stream is gone
-        said = {}
-    said = said if isinstance(said, dict) else {}
-    status = response.status_code if response.status_code >= 400 else said.get("code", 0)
-    message = str(said.get("message") or response.reason)
-    wait = _seconds(response.headers.get("Retry-After", ""))
-    return {"kind": "http", "status": status, "message": message, "retry_after_s": wait}
-
-
-def _seconds(retry_after: str) -> float | None:
-    """Read a Retry-After header: seconds, or the date until which to wait."""
-    try:
-        return max(0.0, float(retry_after))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except ValueError:
-        return None
-
-
-def _innermost(error: BaseException) -> str:
-    """Return what the operating system said, without the URL that the layers above put around."""
-    while inner := error.__cause__ or error.__context__:
-        error = inner
-    return getattr(error, "strerror", None) or type(error).__name__
 
 
 if __name__ == "__main__":

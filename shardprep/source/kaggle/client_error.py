@@ -1,4 +1,4 @@
-"""Failures of a download, and the one-line errors for them, each with the next step."""
+"""Failures of the client, and the one-line errors for them, each with the next step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,20 @@ if TYPE_CHECKING:
     from shardprep.source.kaggle.ref import KaggleRef
 
 _SETTINGS = f"{SITE}/settings"
-_AGAIN = "run the same command again: it goes on where it stopped"
+AGAIN = "run the same command again: it goes on where it stopped"
 _LATER = "run the same command again later: it goes on where it stopped"
 
 FaultKind = Literal[
-    "http", "connection", "silent", "credentials", "import", "disk", "client", "died"
+    "http",
+    "connection",
+    "silent",
+    "expired",
+    "refused",
+    "credentials",
+    "import",
+    "disk",
+    "client",
+    "died",
 ]
 
 
@@ -38,7 +47,7 @@ class ClientError(Exception):
     def is_passing(self) -> bool:
         """True if the same request may succeed a little later."""
         is_busy = self.status in (408, 429) or self.status >= 500
-        return self.kind in ("connection", "silent") or self.spoils_file or is_busy
+        return self.kind in ("connection", "silent", "expired") or self.spoils_file or is_busy
 
     @property
     def spoils_file(self) -> bool:
@@ -50,15 +59,35 @@ class ClientError(Exception):
         return self.in_body and self.kind in ("http", "client")
 
 
-def explained(ref: KaggleRef, fault: ClientError) -> SourceError:
-    """Return the error of a failed attempt, with the next step."""
+def explained(ref: KaggleRef, fault: ClientError, *, upload: bool = False) -> SourceError:
+    """Return the error of a failed attempt to download, or to upload, with the next step."""
     known = credentials()
     if fault.kind == "credentials" or fault.status == 401:
         return _not_accepted(ref, known) if known else no_credentials(ref)
     if not known and fault.status in (403, 404):
         return no_credentials(ref)
-    what, hint = _http_lines(ref, fault) if fault.kind == "http" else _other_lines(ref, fault)
-    return SourceError(str(ref), what, hint)
+    lines = _upload_lines(ref, fault) if upload else None
+    if lines is None:
+        lines = _http_lines(ref, fault) if fault.kind == "http" else _other_lines(ref, fault)
+    return SourceError(str(ref), *lines)
+
+
+def _upload_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str] | None:
+    """Return what is said of an upload alone, None where it is as for a download."""
+    said = f"{fault.status}: {fault.message}" if fault.status else fault.message
+    if fault.status == 403:
+        why = f"is {ref.owner} you, or an organisation of yours? Is the phone number verified?"
+        return f"Kaggle refuses the upload ({said})", f"{why} See {_SETTINGS}"
+    if fault.kind == "refused" or (400 <= fault.status < 500 and not fault.is_passing):
+        hint = f"see {SITE}/{ref.owner}/datasets for what is there and how much, then {AGAIN}"
+        if "title" in said.lower() or "slug" in said.lower():
+            hint = "choose another --title or name"
+        return f"Kaggle refuses it ({said})", hint
+    return {
+        "expired": ("the address to send to has expired", AGAIN),
+        "client": (f"the kaggle client failed ({said})", AGAIN),
+        "disk": (f"cannot be written ({said})", "free some space, or set SHARDPREP_CACHE"),
+    }.get(fault.kind)
 
 
 def _http_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
@@ -79,7 +108,7 @@ def _http_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
         lines = f"Kaggle has no such {ref.kind} (404)", f"check the name at {ref.page}; {also}"
     elif status == 429:
         wait = f"{fault.retry_after_s:,.0f} s" if fault.retry_after_s else "some minutes"
-        lines = "Kaggle limits how often it is asked (429)", f"wait {wait}, then {_AGAIN}"
+        lines = "Kaggle limits how often it is asked (429)", f"wait {wait}, then {AGAIN}"
     elif status >= 500:
         lines = f"Kaggle answers with an error of its own ({said})", _LATER
     else:
@@ -91,13 +120,13 @@ def _other_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
     what, hint = {
         "connection": (
             "no connection to Kaggle",
-            f"check the network and HTTPS_PROXY, then {_AGAIN}",
+            f"check the network and HTTPS_PROXY, then {AGAIN}",
         ),
         "silent": ("nothing has come from Kaggle", _LATER),
         "import": ("the kaggle client cannot be loaded", "pip install 'kaggle>=2.2.4,<3' six"),
         "disk": ("cannot be written", "free some space, or choose another --to or SHARDPREP_CACHE"),
         "client": ("the kaggle client failed", f"download it from {ref.page} and give that file"),
-        "died": ("the kaggle client was ended from outside", f"free some memory, then {_AGAIN}"),
+        "died": ("the kaggle client was ended from outside", f"free some memory, then {AGAIN}"),
     }[fault.kind]
     if fault.in_body and fault.is_passing:
         what, hint = "the download broke off", _LATER

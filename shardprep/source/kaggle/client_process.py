@@ -1,11 +1,12 @@
 """One run of the client in a child process: what it prints, exits or hangs on stays there.
 
-The child says how it goes in lines of JSON. The client has no timeouts, so the parent watches the
-growing file too, and kills a child that brings nothing.
+The child says how it goes in lines of JSON. The client has no timeouts, so the parent ends a child
+that gives no sign of life.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,47 +15,48 @@ import time
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
-from shardprep.errors import SourceError
 from shardprep.source.kaggle import client
 from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.credentials import config_folder, credentials
-from shardprep.storage.space import shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from shardprep.source.kaggle.credentials import Credential
-    from shardprep.source.kaggle.integrity import DownloadWatcher
-    from shardprep.source.kaggle.ref import KaggleRef
 
-_PARTIAL_SUFFIX = ".kaggle-partial"
-"""Suffix of the note that the client keeps beside a file until it is complete."""
 _POLL_S = 0.1
 _MIN_SECRET = 8
 _MAX_MESSAGE = 200
 
 
-def run_client(
-    ref: KaggleRef, folder: Path, watcher: DownloadWatcher, *, lock: int, silence_s: float
-) -> None:
-    """Let the client fetch an archive; it goes on with a partial file that still fits.
+@contextlib.contextmanager
+def client_reports(
+    order: Sequence[str],
+    folder: Path,
+    *,
+    silence_s: float,
+    lock: int | None = None,
+    progress: Callable[[], object] = lambda: None,
+) -> Iterator[Iterator[dict[str, Any]]]:
+    """Let the client do one order, in a child that ends with the context; yield its reports.
+
+    There is an empty one each moment in which it says nothing. The last one has "done".
 
     Args:
-        ref: the archive.
-        folder: the folder for it, with nothing in it but what the client left there.
-        watcher: told the size and every change of the file; where it raises, the child is ended.
-        lock: descriptor of a locked file; the child holds it too, as long as it writes.
+        order: the name of what to do and its arguments, as `client` takes them.
+        folder: a folder that the client may write to.
         silence_s: seconds without a sign of life after which the child is ended.
+        lock: descriptor of a locked file; the child holds it too, as long as it lives.
+        progress: returns another value where the child lives though it says nothing.
 
     Raises:
-        ClientError: it failed, died or was silent.
-        SourceError: the archive does not fit on the disk.
+        ClientError: it failed, died or was silent, while the reports were read.
 
     """
     known = credentials()
     command = [sys.executable, "-P", "-m", client.__name__]
-    command += [ref.kind, ref.slug, str(folder), "login" if known else "anonymous"]
+    command += ["login" if known else "anonymous", *order]
     environment = dict(os.environ)
     if not config_folder().exists():  # or the import makes one, and fails where it cannot
         environment["KAGGLE_CONFIG_DIR"] = str(folder)
@@ -64,12 +66,12 @@ def run_client(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
-        pass_fds=(lock,),
+        pass_fds=() if lock is None else (lock,),
         start_new_session=True,
     )
     with child:
         try:
-            _follow(child, ref, folder, watcher, silence_s)
+            yield _reports(child, silence_s, progress)
         except ClientError as error:
             error.message = _masked(error.message, known)
             raise
@@ -77,57 +79,26 @@ def run_client(
             child.kill()
 
 
-def bytes_in(folder: Path) -> int:
-    """Return how many bytes of the archive have arrived in a folder."""
-    return sum(path.stat().st_size for path in arrived(folder))
-
-
-def arrived(folder: Path) -> list[Path]:
-    """Return the files that the client wrote, complete or not."""
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return [path for path in paths if path.suffix != _PARTIAL_SUFFIX]
-
-
-def check_space(folder: Path, name: str, num_bytes: int) -> None:
-    """Check that a folder has room for bytes that are still to come."""
-    if lacking := shortage(folder, num_bytes):
-        hint = "free some space, or choose another place with --to or SHARDPREP_CACHE"
-        raise SourceError(name, f"does not fit {folder}: {lacking}", hint)
-
-
-def _follow(
-    child: subprocess.Popen[bytes],
-    ref: KaggleRef,
-    folder: Path,
-    watcher: DownloadWatcher,
-    silence_s: float,
-) -> None:
+def _reports(
+    child: subprocess.Popen[bytes], silence_s: float, progress: Callable[[], object]
+) -> Iterator[dict[str, Any]]:
     assert child.stdout is not None  # noqa: S101 - asked for; says so to mypy
-    last_sign = time.monotonic()
-    num_bytes = bytes_in(folder)
-    total: int | None = None
-    in_body = False
-    for report in _reports(child.stdout.fileno()):
-        now = time.monotonic()
-        before, num_bytes = num_bytes, bytes_in(folder)
-        if report or num_bytes != before:
-            last_sign = now
-        if "size" in report:
-            in_body, total = True, report["size"]
-            watcher.begin("downloading", total)
-        if "size" in report or num_bytes != before:
-            check_space(folder, str(ref), max(0, (total or 0) - num_bytes))
-            watcher.progress(num_bytes)
+    last_sign, before = time.monotonic(), progress()
+    for report in _lines(child.stdout.fileno()):
+        now, sign = time.monotonic(), progress()
+        if report or sign != before:
+            last_sign, before = now, sign
         if "fault" in report:
-            raise ClientError(**report["fault"], in_body=in_body)
+            raise ClientError(**report["fault"])
+        yield report
         if "done" in report:
             return
         if now - last_sign > silence_s:
-            raise ClientError("silent", f"no byte for {silence_s:,.0f} s", in_body=in_body)
-    raise ClientError("died", f"exit code {child.wait()}", in_body=in_body)
+            raise ClientError("silent", f"no byte for {silence_s:,.0f} s")
+    raise ClientError("died", f"exit code {child.wait()}")
 
 
-def _reports(pipe: int) -> Iterator[dict[str, Any]]:
+def _lines(pipe: int) -> Iterator[dict[str, Any]]:
     """Yield what the child says, and {} each time it has said nothing for a moment."""
     text = b""
     while True:

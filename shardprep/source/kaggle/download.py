@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.errors import SourceError
 from shardprep.source.kaggle.archive_cache import ArchiveFolder, cache_folder, cached_archive
+from shardprep.source.kaggle.arrival import arrived, bytes_in, check_space, receive
 from shardprep.source.kaggle.client_error import ClientError, explained, no_credentials
-from shardprep.source.kaggle.client_process import arrived, bytes_in, check_space, run_client
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.integrity import damage, is_page
+from shardprep.source.kaggle.retry import RetryLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.source.kaggle.integrity import DownloadWatcher
     from shardprep.source.kaggle.ref import KaggleRef
-
-
-@dataclass(frozen=True, slots=True)
-class RetryLimits:
-    """Limits of a download: seconds to wait and number of attempts."""
-
-    silence_s: float = 60.0
-    """Without a byte or a sign of life, after which the client is ended."""
-    attempts: int = 5
-    """In a row that bring nothing new; one that does starts the count again."""
-    backoff_s: float = 2.0
-    """Before the second attempt; twice as much before each further one."""
-    longest_wait_s: float = 300.0
-    """A server that asks for more is not waited for."""
 
 
 def download(
@@ -130,7 +116,7 @@ def _download_once(
     failures = 0
     while True:
         try:
-            return run_client(ref, folder, watcher, lock=lock, silence_s=retries.silence_s)
+            return receive(ref, folder, watcher, lock=lock, silence_s=retries.silence_s)
         except ClientError as fault:
             if fault.spoils_file or bytes_in(folder) < have:  # the client wrote over it
                 _clear(folder)
@@ -138,11 +124,8 @@ def _download_once(
             failures = failures + 1 if have <= most else 1
             most = max(most, have)
             error = explained(ref, fault)
-            wait = retries.backoff_s * 2 ** (failures - 1)
-            if fault.retry_after_s is not None:
-                wait = fault.retry_after_s
-            is_last = failures >= retries.attempts or wait > retries.longest_wait_s
-            if is_last or not fault.is_passing:
+            wait = retries.wait_s(fault, failures)
+            if wait is None:
                 raise error from fault
         watcher.notice(f"{error.what}: trying again in {wait:,.0f} s")
         time.sleep(wait)

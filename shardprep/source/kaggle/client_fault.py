@@ -1,0 +1,67 @@
+"""What has ended the client, as values for the parent; in the child process."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from typing import Any
+
+
+class UploadError(Exception):
+    """The end of an upload that the client takes for no error."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        """`kind` is one of `client_error.FaultKind`."""
+        super().__init__(message)
+        self.kind = kind
+
+
+def fault_of(error: Exception) -> dict[str, Any]:
+    """Describe an exception without its text where that may hold a signed URL."""
+    if isinstance(error, ImportError):
+        return {"kind": "import", "message": str(error)}
+    if isinstance(error, UploadError):
+        return {"kind": error.kind, "message": str(error)}
+    import requests  # noqa: PLC0415 - the parent need not
+    import urllib3  # noqa: PLC0415
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return _http_fault(error.response)
+    lost = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError)
+    if isinstance(error, lost):
+        return {"kind": "connection", "message": _innermost(error)}
+    if isinstance(error, OSError):
+        return {"kind": "disk", "message": f"{error.strerror}: {error.filename}"}
+    text = f": {error}" if type(error) is ValueError else ""
+    return {"kind": "client", "message": type(error).__name__ + text}
+
+
+def _http_fault(response: Any) -> dict[str, Any]:
+    try:
+        said = response.json()
+    except (ValueError, RuntimeError):  # no JSON; the body of a stream is gone
+        said = {}
+    said = said if isinstance(said, dict) else {}
+    status = response.status_code if response.status_code >= 400 else said.get("code", 0)
+    message = str(said.get("message") or response.reason)
+    wait = _seconds(response.headers.get("Retry-After", ""))
+    return {"kind": "http", "status": status, "message": message, "retry_after_s": wait}
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Read a Retry-After header: seconds, or the date until which to wait."""
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def _innermost(error: BaseException) -> str:
+    """Return what the operating system said, without the URL that the layers above put around."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return getattr(error, "strerror", None) or type(error).__name__

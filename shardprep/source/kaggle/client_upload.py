@@ -1,0 +1,188 @@
+"""Uploads in the child process, by the unmodified client, made to say what it keeps to itself.
+
+Left alone, the client goes on without a file that the server refuses, and makes a dataset of the
+others; it tries again for minutes without a word, and never asks anew for an address that has
+expired. Here each of these ends the run, and the next one goes on with what has arrived.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import requests
+import urllib3
+from kaggle.api.kaggle_api_extended import (  # type: ignore[import-untyped]
+    KaggleApi,
+    ResumableUploadResult,
+)
+from kagglesdk.datasets.types.dataset_api_service import (  # type: ignore[import-untyped]
+    ApiGetDatasetRequest,
+)
+
+from shardprep.source.kaggle.client_fault import UploadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardprep.source.kaggle.client import Say
+
+_REPORT_S = 0.2
+"""Seconds between two reports of bytes."""
+_ABSENT = (403, 404)
+"""HTTP status for a dataset that is not there; Kaggle does not tell it from one of others."""
+
+
+class UploadApi(KaggleApi):  # type: ignore[misc]
+    """The client, with each of its attempts a run of its own, and each refusal an error."""
+
+    MAX_UPLOAD_RESUME_ATTEMPTS = 1
+
+    def __init__(self, say: Say) -> None:
+        super().__init__()
+        self.say = say
+        self.num_sent = 0
+        """Bytes of the files that have arrived."""
+        self.answer: requests.Response | Exception | None = None
+        """Answer to the last transfer, or what has ended it."""
+        requests.Session = lambda: _Session(self)  # type: ignore[assignment,misc] # here alone
+
+    def with_retry(self, func: Callable[[Any], Any], *_: Any, **__: Any) -> Callable[[Any], Any]:
+        """Call once; an answer that refuses ends the run while what was sent is still noted."""
+
+        def called(request: Any) -> Any:
+            self.say(alive="asking")
+            return _granted(func(request))
+
+        return called
+
+    def upload_files(self, *args: Any, **kwargs: Any) -> None:
+        """Send all files; say so before Kaggle is asked to make something of them."""
+        super().upload_files(*args, **kwargs)
+        self.say(arrived=True)
+
+    def upload_complete(self, path: str, url: str, quiet: bool, resume: bool = False) -> int:  # noqa: FBT001 - the client's own
+        """Send a file, or the rest of it; raise what the client would only print.
+
+        Raises:
+            UploadError: what has arrived is lost, since the address has expired.
+            requests.HTTPError: the server refuses.
+
+        """
+        self.answer = None
+        result: int = super().upload_complete(path, url, quiet, resume)
+        if result == ResumableUploadResult.COMPLETE:
+            return result
+        answer = self.answer
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            raise UploadError("client", f"{Path(path).name} was not sent")
+        if resume and not _is_passing(answer.status_code):
+            raise UploadError("expired", f"status {answer.status_code}")
+        raise requests.HTTPError(answer.reason, response=answer)
+
+    def _upload_blob(self, path: str, quiet: bool, kind: Any, context: Any, *more: Any) -> Any:  # noqa: FBT001 - the client's own
+        """Send a file; forget the address of one that the server wants no more of."""
+        try:
+            token = super()._upload_blob(path, quiet, kind, context, *more)
+        except (requests.HTTPError, UploadError):
+            answer = self.answer
+            if isinstance(answer, requests.Response) and not _is_passing(answer.status_code):
+                Path(context.get_upload_info_file_path(path)).unlink(missing_ok=True)
+            raise
+        self.num_sent += Path(path).stat().st_size
+        self.say(sent=self.num_sent)
+        return token
+
+
+class _Session(requests.Session):
+    """A session that tells how far it is, and tries nothing again by itself."""
+
+    def __init__(self, api: UploadApi) -> None:
+        super().__init__()
+        self._api = api
+
+    def put(self, url: Any, data: Any = None, **kwargs: Any) -> requests.Response:
+        api = self._api
+        for adapter in self.adapters.values():
+            adapter.max_retries = urllib3.Retry(0, read=False)  # type: ignore[attr-defined]
+        if data is not None:
+            data.progress_bar = _Meter(api.say, api.num_sent + data.tell())
+        try:
+            answer = super().put(url, data=data, **kwargs)
+        except Exception as error:
+            api.answer = error
+            raise
+        api.answer = answer
+        return answer
+
+
+class _Meter:
+    """A bar in the place of the client's, told of every byte that is read from the file."""
+
+    def __init__(self, say: Say, num_bytes: int) -> None:
+        self._say, self._num_bytes, self._said_s = say, num_bytes, 0.0
+
+    def update(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        if time.monotonic() - self._said_s >= _REPORT_S:
+            self._said_s = time.monotonic()
+            self._say(sent=self._num_bytes)
+
+
+def state(api: UploadApi, slug: str, poll_s: str) -> None:
+    """Say what Kaggle has of a dataset, without end: after a second, two, four, then `poll_s`."""
+    for i in itertools.count():
+        api.say(state=_state(api, slug))
+        time.sleep(min(2.0**i, float(poll_s)))
+
+
+def create(api: UploadApi, folder: str, temporary: str, public: str) -> None:
+    """Make a dataset of a folder with a `dataset-metadata.json`."""
+    _enter(folder, temporary)
+    _granted(api.dataset_create_new(".", public=public == "public", quiet=True, dir_mode="zip"))
+
+
+def version(api: UploadApi, folder: str, temporary: str, message: str) -> None:
+    """Make a version of a dataset of a folder with a `dataset-metadata.json`."""
+    _enter(folder, temporary)
+    _granted(api.dataset_create_version(".", message, quiet=True, dir_mode="zip"))
+
+
+def _enter(folder: str, temporary: str) -> None:
+    """Let the client keep its notes in `temporary`, and name them by files, not by whole paths."""
+    tempfile.tempdir = temporary
+    os.chdir(folder)
+
+
+def _state(api: UploadApi, slug: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"user": api.get_config_value(api.CONFIG_NAME_USER) or ""}
+    owner, name = slug.split("/")
+    request = ApiGetDatasetRequest()
+    request.owner_slug, request.dataset_slug = owner, name
+    try:
+        found["status"] = api.dataset_status(slug)
+        with api.build_kaggle_client() as kaggle:
+            dataset = kaggle.datasets.dataset_api_client.get_dataset(request)
+    except requests.HTTPError as error:
+        if error.response is None or error.response.status_code not in _ABSENT:
+            raise
+        return found
+    return found | {"version": dataset.current_version_number, "is_private": dataset.is_private}
+
+
+def _granted(answer: Any) -> Any:
+    """Return an answer, unless it refuses; that is an answer of status 200 all the same."""
+    if (getattr(answer, "status", None) or "ok").lower() != "ok":
+        raise UploadError("refused", answer.error or answer.status)
+    return answer
+
+
+def _is_passing(status: int) -> bool:
+    """Tell whether the same address may take the rest a little later."""
+    return status >= 500 or status in (408, 429)

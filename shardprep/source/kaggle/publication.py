@@ -1,0 +1,138 @@
+"""A dataset as Kaggle is to have it, checked against Kaggle's rules before a byte is sent.
+
+The rules are those of the client (title, slug), of its page on metadata (licences) and of the
+server (size, number of files).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardprep.errors import RecipeError, SourceError
+from shardprep.source.kaggle.client_error import no_credentials
+from shardprep.source.kaggle.credentials import credentials
+from shardprep.storage.space import megabytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from shardprep.source.kaggle.ref import KaggleRef
+
+LICENSES = (
+    *("CC0-1.0", "CC-BY-3.0", "CC-BY-3.0-IGO", "CC-BY-4.0", "CC-BY-SA-3.0", "CC-BY-SA-4.0"),
+    *("CC-BY-NC-4.0", "CC-BY-NC-SA-4.0", "CC-BY-NC-SA-3.0-IGO", "CC-BY-ND-4.0", "CC-BY-NC-ND-4.0"),
+    *("ODbL-1.0", "DbCL-1.0", "ODC-BY-1.0", "PDDL", "CDLA-Permissive-1.0", "CDLA-Sharing-1.0"),
+    *("GPL-2.0", "GPL-3.0", "LGPL-3.0", "AGPL-3.0", "FDL-1.3", "apache-2.0"),
+    *("US-Government-Works", "EU-ODP-Legal-Notice", "copyright-authors", "other", "unknown"),
+)
+"""Names that Kaggle gives to licences."""
+_UNKNOWN = "unknown"
+"""Licence of a private dataset for which none is given."""
+_LENGTHS = range(6, 51)
+"""Characters of a title, and of the slug of a new dataset."""
+_SLUG = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
+_MAX_BYTES = 200 * 10**9
+_MAX_FILES = 1000
+"""Files that are uploaded; a folder is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A dataset, and what Kaggle is to make of it."""
+
+    folder: Path
+    sizes: Mapping[str, int]
+    """Bytes of each file, by its path in the folder."""
+    ref: KaggleRef
+    message: str
+    """Notes of a version; those of the first are Kaggle's own."""
+    title: str | None = None
+    """Title of a new dataset; None: the words of its name."""
+    license: str | None = None
+    """Licence of a new dataset; None: unknown, for a private one."""
+    is_public: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all files."""
+        return sum(self.sizes.values())
+
+    def metadata(self, *, is_new: bool) -> dict[str, object]:
+        """Return the client's `dataset-metadata.json`: of a new dataset, or of a new version."""
+        if not is_new:
+            return {"id": self.ref.slug}
+        title = _checked_title(self.title or self.ref.name.replace("-", " "))
+        licenses = [{"name": _checked_license(self.license or _UNKNOWN)}]
+        return {"id": self.ref.slug, "title": title, "licenses": licenses}
+
+
+def check_publication(wanted: Publication) -> None:
+    """Check what can be known without a request.
+
+    Raises:
+        RecipeError: Kaggle takes no such name, title or licence.
+        SourceError: the dataset is too large, or there are no credentials.
+
+    """
+    _check_target(wanted.ref)
+    if wanted.title is not None:
+        _checked_title(wanted.title)
+    if wanted.license is not None:
+        _checked_license(wanted.license)
+    num_bytes, num_files = wanted.num_bytes, len({path.split("/")[0] for path in wanted.sizes})
+    if num_bytes > _MAX_BYTES:
+        what = f"the dataset has {megabytes(num_bytes)}, Kaggle takes {megabytes(_MAX_BYTES)}"
+        raise SourceError(str(wanted.ref), what, "build it with a smaller --size or --quality")
+    if num_files > _MAX_FILES:
+        what = f"the dataset has {num_files:,} files, Kaggle takes {_MAX_FILES:,}"
+        raise SourceError(str(wanted.ref), what, "build it with fewer --shards")
+    if not credentials():
+        raise no_credentials(wanted.ref)
+
+
+def check_new(wanted: Publication) -> None:
+    """Check what Kaggle asks of a new dataset; RecipeError where it would refuse."""
+    ref = wanted.ref
+    if len(ref.name) not in _LENGTHS:
+        what = f"the name of a new dataset has {_LENGTHS[0]} to {_LENGTHS[-1]} characters"
+        raise RecipeError(str(ref), f"{what}, this one {len(ref.name)}", "choose another")
+    if wanted.is_public and wanted.license is None:
+        what = "is missing, and a public dataset needs one"
+        raise RecipeError("--license", what, "add --license CC-BY-4.0, or another")
+
+
+def _check_target(ref: KaggleRef) -> None:
+    """Check that a ref is a dataset that Kaggle could have, neither competition nor version."""
+    if ref.kind == "competition":
+        what, hint = "is a competition, and takes no dataset", "write kaggle:OWNER/NAME"
+    elif ref.version is not None:
+        what = f"names version {ref.version}, and Kaggle numbers new ones itself"
+        hint = f"write kaggle:{ref.owner}/{ref.name}"
+    elif not _SLUG.fullmatch(ref.name):
+        good = "-".join(re.findall("[a-z0-9]+", ref.name.lower())) or "NAME"
+        what = f"the name {ref.name!r} is not of a-z, 0-9 and single hyphens"
+        hint = f"write kaggle:{ref.owner}/{good}"
+    else:
+        return
+    raise RecipeError(str(ref), what, hint)
+
+
+def _checked_title(title: str) -> str:
+    """Return a title without spaces around it; RecipeError where Kaggle would refuse it."""
+    title = " ".join(title.split())
+    if len(title) not in _LENGTHS:
+        what = f"a title has {_LENGTHS[0]} to {_LENGTHS[-1]} characters, {title!r} {len(title)}"
+        raise RecipeError("--title", what)
+    return title
+
+
+def _checked_license(name: str) -> str:
+    """Return a licence as Kaggle writes it; RecipeError where it has none of that name."""
+    known = {one.casefold(): one for one in LICENSES}
+    if name.casefold() not in known:
+        hint = f"the names are {', '.join(LICENSES)}"
+        raise RecipeError("--license", f"Kaggle has no licence {name!r}", hint)
+    return known[name.casefold()]

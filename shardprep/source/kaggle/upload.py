@@ -1,0 +1,203 @@
+"""Uploads of a dataset: sent file by file, processed by Kaggle, downloaded and compared.
+
+A version is made once, though the answer may be lost: a note says which one the last attempt would
+have made, and Kaggle is asked for it before the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep.errors import RecipeError, SourceError, some_of
+from shardprep.source.kaggle.arrival import bytes_in
+from shardprep.source.kaggle.client_error import ClientError
+from shardprep.source.kaggle.client_process import client_reports
+from shardprep.source.kaggle.download import download
+from shardprep.source.kaggle.integrity import differences
+from shardprep.source.kaggle.kaggle_state import KaggleDataset, UploadLimits
+from shardprep.source.kaggle.publication import check_new
+from shardprep.source.kaggle.upload_folder import Note, UploadFolder
+from shardprep.storage.space import shortage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shardprep.source.kaggle.kaggle_state import KaggleState, UploadWatcher
+    from shardprep.source.kaggle.publication import Publication
+
+
+class KaggleVersion(NamedTuple):
+    """A version that Kaggle has."""
+
+    version: int
+    was_there: bool
+    """An earlier upload has made it: nothing was sent."""
+    is_checked: bool
+    """It was downloaded, and every byte is the dataset's."""
+    is_private: bool | None
+    """None where Kaggle does not say."""
+
+
+def upload(
+    wanted: Publication,
+    hashes: Mapping[str, str],
+    *,
+    check: bool,
+    watcher: UploadWatcher,
+    limits: UploadLimits | None = None,
+) -> KaggleVersion:
+    """Let Kaggle have a dataset: make it, or a new version of it; go on with what was begun.
+
+    Args:
+        wanted: the dataset, as `check_publication` lets it pass; nothing of it is changed.
+        hashes: SHA-256 of each file, hex digits by its path.
+        check: download it when Kaggle is done, and compare every byte.
+        watcher: told how it goes; where it raises, the upload ends, and can be gone on with.
+        limits: how long and how often to try.
+
+    Raises:
+        RecipeError: an option does not fit what Kaggle has, or its rules.
+        SourceError: it cannot be done; says why and what to do.
+        BusyError: another process uploads to the same dataset.
+
+    """
+    folder = UploadFolder(wanted.ref)
+    with folder.held():
+        return _Run(wanted, hashes, folder, watcher, limits or UploadLimits()).upload(check=check)
+
+
+class _Run:
+    """One run of an upload."""
+
+    def __init__(
+        self,
+        wanted: Publication,
+        hashes: Mapping[str, str],
+        folder: UploadFolder,
+        watcher: UploadWatcher,
+        limits: UploadLimits,
+    ) -> None:
+        self._wanted, self._hashes, self._folder = wanted, hashes, folder
+        self._watcher, self._limits = watcher, limits
+        self._kaggle = KaggleDataset(wanted.ref, folder.path, watcher, limits)
+        self._fingerprint = hashlib.sha256(json.dumps(sorted(hashes.items())).encode()).hexdigest()
+        self._num_sent = 0
+
+    def upload(self, *, check: bool) -> KaggleVersion:
+        there = self._kaggle.settled()
+        was_there = self._is_ours(there)
+        if not was_there:
+            self._check_against(there)
+            there = self._made(self._delivered(there))
+        note = replace(self._folder.note, version=there.version)
+        self._folder.write_note(note)
+        if check and not note.is_checked:
+            self._compare(there)
+            note = replace(note, is_checked=True)
+            self._folder.write_note(note)
+        self._folder.clear()
+        return KaggleVersion(there.version or 0, was_there, note.is_checked, there.is_private)
+
+    def _is_ours(self, there: KaggleState) -> bool:
+        """Tell whether the newest version on Kaggle is one of these files, by the note."""
+        note, newest = self._folder.note, there.version or 0
+        is_asked_for = note.is_asked_for and note.fingerprint == self._fingerprint
+        if there.status != "ready" or not is_asked_for:
+            return False
+        return newest > note.after if note.version is None else newest == note.version
+
+    def _check_against(self, there: KaggleState) -> None:
+        """Check what is asked for against what Kaggle has; RecipeError where it does not fit."""
+        wanted, ref = self._wanted, self._wanted.ref
+        if there.status is None:
+            check_new(wanted)
+            if there.user and there.user.lower() != ref.owner.lower():
+                line = f"the credentials are those of {there.user}: Kaggle refuses"
+                self._watcher.notice(f"{line} unless {ref.owner} is an organisation of theirs")
+            return
+        settings = f"{ref.page}/settings"
+        if there.is_private is not None and there.is_private is wanted.is_public:
+            is_now = "private" if there.is_private else "public"
+            hint = "leave --public out" if there.is_private else "add --public to publish it"
+            what = f"the dataset is {is_now} on Kaggle, and so would be the new version"
+            raise RecipeError(str(ref), what, f"{hint}, or change that at {settings}")
+        if wanted.title is not None or wanted.license is not None:
+            line = f"{ref} has its title and licence already"
+            self._watcher.notice(f"{line}: they are changed at {settings}")
+
+    def _delivered(self, there: KaggleState) -> KaggleState:
+        """Send the files until Kaggle takes them, which one lost answer may hide.
+
+        Returns what Kaggle had before that.
+        """
+        failures = 0
+        while not self._is_ours(there):
+            before = self._num_sent
+            try:
+                self._send(there)
+            except ClientError as fault:
+                failures = failures + 1 if self._num_sent <= before else 1
+                self._kaggle.pause(fault, failures)
+                there = self._kaggle.settled()
+            else:
+                break
+        return there
+
+    def _made(self, before: KaggleState) -> KaggleState:
+        """Wait until Kaggle has made a version of what was sent; SourceError where it cannot."""
+        version = self._folder.note.after + 1
+        there, ref = self._kaggle.settled(version, before), self._wanted.ref
+        if there.has_failed:
+            self._folder.forget()
+            what = f"Kaggle could not process version {version} ({there.in_words})"
+            raise SourceError(str(ref), what, f"{ref.page} may say why; then run the command again")
+        return there
+
+    def _send(self, there: KaggleState) -> None:
+        """Send the files that have not arrived, and let Kaggle make a version of them."""
+        wanted, folder = self._wanted, self._folder
+        num_bytes = wanted.num_bytes
+        if there.status is None:
+            order, last = "create", "public" if wanted.is_public else "private"
+        else:
+            order, last = "version", wanted.message
+        note = Note(self._fingerprint, there.version or 0)
+        folder.write_note(note)
+        folder.link(wanted.folder, wanted.sizes, wanted.metadata(is_new=there.status is None))
+        self._watcher.begin("uploading", num_bytes)
+        arguments = [order, str(folder.files), str(folder.path), last]
+        with client_reports(arguments, folder.path, silence_s=self._limits.silence_s) as reports:
+            for report in reports:
+                if "sent" in report:
+                    sent = min(report["sent"], num_bytes)  # the zip of a folder may be larger
+                    self._num_sent = max(self._num_sent, sent)
+                    self._watcher.progress(sent)
+                if "arrived" in report:
+                    folder.write_note(replace(note, is_asked_for=True))
+
+    def _compare(self, there: KaggleState) -> None:
+        """Download a version, and compare every byte; the next run sends all anew where any differ.
+
+        Raises:
+            SourceError: it cannot be had, or is not what was sent.
+
+        """
+        wanted, folder = self._wanted, self._folder
+        folder.back.mkdir(exist_ok=True)
+        have = bytes_in(folder.back)
+        if lacking := shortage(folder.back, max(0, wanted.num_bytes - have), have):
+            what = f"what Kaggle has does not fit {folder.back} for the check: {lacking}"
+            hint = "free some space, set SHARDPREP_CACHE to another folder, or add --no-check"
+            raise SourceError(str(wanted.ref), what, hint)
+        ref = replace(wanted.ref, version=there.version)
+        self._watcher.notice(f"Kaggle has version {there.version}: it comes back for a check")
+        archive = download(
+            ref, to=folder.back, refresh=True, watcher=self._watcher, retries=self._limits
+        )
+        if found := differences(archive, self._hashes, self._watcher):
+            folder.forget()
+            what = f"what Kaggle sends back is not what was sent: {some_of(found, 3)}"
+            raise SourceError(str(ref), what, "run the same command again: it sends all files anew")

@@ -1,0 +1,119 @@
+"""Processes of the kaggle client that are forked from one which has imported it.
+
+To import the client takes half a second of a processor, and an upload runs it four times. What such
+a process does is what `python -m shardprep.source.kaggle.client` does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import types
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    import pytest
+
+_FORKER = """
+import array, json, os, signal, socket, sys
+from shardprep.source.kaggle import client, client_upload
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+asked = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    data, (stdin, stdout), _, _ = socket.recv_fds(asked, 1 << 20, 2)
+    order = json.loads(data)
+    child = os.fork()
+    if child == 0:
+        os.dup2(stdin, 0), os.dup2(stdout, 1)
+        os.closerange(3, 1000)
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        try:
+            client.main(order["arguments"])
+        finally:
+            os._exit(0)
+    os.close(stdin), os.close(stdout)
+    watched = os.pidfd_open(child)
+    socket.send_fds(asked, [b"."], [watched])
+    os.close(watched)
+"""
+
+
+class ForkedClient:
+    """Stands for `subprocess.Popen` of the client."""
+
+    started: list[ForkedClient] = []  # noqa: RUF012 - of this process
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], **_: Any) -> None:
+        """Begin it."""
+        arguments = [*command[command.index("-m") + 2 :]]
+        stdin, self._stdin = os.pipe()
+        out, stdout = os.pipe()
+        self.stdout: IO[bytes] = os.fdopen(out, "rb", buffering=0)
+        order = json.dumps({"arguments": arguments, "environment": dict(env)}).encode()
+        socket.send_fds(_forker(), [order], [stdin, stdout])
+        self._pidfd = socket.recv_fds(_forker(), 1, 1)[1][0]
+        os.close(stdin)
+        os.close(stdout)
+        self.has_ended = False
+        self.started.append(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.has_ended = bool(select.select([self._pidfd], [], [], 10)[0])
+        self.stdout.close()
+        os.close(self._stdin)
+        os.close(self._pidfd)
+
+    def kill(self) -> None:
+        """End it."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Return an exit code; that of the process is not known."""
+        return -signal.SIGKILL
+
+
+@functools.cache
+def _forker() -> socket.socket:
+    ours, its = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", _FORKER, str(its.fileno())],
+        pass_fds=(its.fileno(),),
+        stdout=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "KAGGLE_API_ENVIRONMENT": "LOCALHOST",
+            "KAGGLE_CONFIG_DIR": tempfile.mkdtemp(),
+        },
+    )
+    its.close()
+    atexit.register(process.wait)
+    atexit.register(process.kill)
+    return ours
+
+
+def fork_clients(monkeypatch: pytest.MonkeyPatch) -> list[ForkedClient]:
+    """Let each client be forked; return those that were, the last one last."""
+    from shardprep.source.kaggle import client_process
+
+    started: list[ForkedClient] = []
+    monkeypatch.setattr(ForkedClient, "started", started)
+    module = types.SimpleNamespace(**{**vars(subprocess), "Popen": ForkedClient})
+    monkeypatch.setattr(client_process, "subprocess", module)
+    return started
