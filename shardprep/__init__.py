@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from shardprep.commands.progress import Progress
     from shardprep.commands.report import report
     from shardprep.commands.sample import sample
+    from shardprep.commands.upload import upload
     from shardprep.commands.verify import repair, verify
     from shardprep.writer.limits import TooManyRejectedError
 
@@ -87,6 +88,7 @@ __all__ = [
     "repair",
     "report",
     "sample",
+    "upload",
     "verify",
 ]
 _VALUES = {

@@ -27,6 +27,7 @@ from shardprep.cli import (
     inspect,
     report,
     sample,
+    upload,
     verify,
 )
 from shardprep.cli import options as o
@@ -51,7 +52,7 @@ app = typer.Typer(
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Typer's error of arguments that it cannot take; it has no public name."""
-_GOING_ON = ("build", "finalize", "export", "download", "fetch")
+_GOING_ON = ("build", "finalize", "export", "download", "upload", "fetch")
 """Commands that keep what they have done."""
 _COMPLETION = "_SHARDPREP_COMPLETE"
 """Environment variable by which a shell asks for completions."""
@@ -193,6 +194,7 @@ _COMMANDS = {
     "export": export,
     "sample": sample,
     "download": download,
+    "upload": upload,
     "fetch": fetch,
 }
 """In the order of `--help`."""

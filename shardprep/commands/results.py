@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.survey import Survey
+from shardprep.commands.upload import Upload
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.difference import Difference
 from shardprep.dataset.manifest import Manifest, Totals
@@ -291,6 +292,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "export": (Exported,),
     "sample": (SampleJson,),
     "download": (DownloadJson,),
+    "upload": (Upload,),
     "fetch": (FetchJson,),
 }
 """By command, in the order of `--help`; those of `build`: a whole one, `--part`, `--dry-run`."""

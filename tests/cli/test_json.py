@@ -118,6 +118,7 @@ FAILURES: dict[str, tuple[tuple[str, ...], int]] = {
     "export": (("export", "nowhere", "--to", "folder"), 1),
     "sample": (("sample", "pets.zip"), 1),
     "download": (("download", "a/b/c/d/e"), 2),
+    "upload": (("upload", "nowhere", "owner/pets-shards"), 1),
     "fetch": (("fetch", "nowhere"), 2),
 }
 

@@ -19,6 +19,7 @@ from shardprep.commands.build import Plan
 from shardprep.commands.download import Download
 from shardprep.commands.results import RESULTS
 from shardprep.commands.sample import Sample
+from shardprep.commands.upload import Upload
 from shardprep.dataset.describe import Facts
 from shardprep.dataset.difference import Difference
 from shardprep.dataset.fetch import Fetched
@@ -48,6 +49,7 @@ VALUES: dict[str, tuple[type, ...]] = {
     "export": (Exported,),
     "sample": (Sample,),
     "download": (Download,),
+    "upload": (Upload,),
     "fetch": (Fetched,),
 }
 OTHERWISE = {

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardprep.commands.results import DownloadJson
-from tests.support.builders import animals, zip_bytes
+from shardprep.commands.upload import Upload
+from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.json_page import printed
 from tests.support.kaggle_server import Archive, KaggleServer
 
@@ -58,6 +59,23 @@ def test_download_then_init_then_build_and_inspect(tmp_path: Path) -> None:
         seen = run(server, tmp_path, "inspect")
         assert "pets 1.0.0" in seen.stdout
         assert server.count("DownloadDataset") == 1
+
+
+def test_upload_of_a_dataset_says_where_it_is(tmp_path: Path) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(12)))
+    build(source, tmp_path / "tfrecords", name="pets", size="32x32", shards=2)
+    with KaggleServer() as server:
+        done = run(server, tmp_path, "upload", "tfrecords/pets", "somebody/pets-small")
+        assert done.returncode == 0, done.stderr
+        page, line = done.stdout.splitlines()
+        assert page == "https://www.kaggle.com/datasets/somebody/pets-small"
+        assert line.startswith("version 1, private: 10 files, ")
+        assert line.endswith("; every byte came back")
+        files = tree(tmp_path / "tfrecords/pets/1.0.0")
+        assert server.uploads.datasets["somebody/pets-small"].versions == [files]
+        again = run(server, tmp_path, "upload", "tfrecords/pets", "somebody/pets-small", "--json")
+    told = printed(again.stdout, Upload)
+    assert (told["was_there"], told["slug"]) == (True, "kaggle:somebody/pets-small/1")
 
 
 def test_a_slug_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""`shardprep upload`: a dataset to Kaggle, and back for a check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from shardprep.cli import options as o
+from shardprep.cli.streams import bar, console, print_json
+
+if TYPE_CHECKING:
+    from shardprep.commands.upload import Upload
+
+EPILOG = (
+    "Examples:\n\nshardprep upload tfrecords/pets kaggle:owner/pets-shards\n\n"
+    "shardprep upload tfrecords/pets owner/pets-shards --public --license CC-BY-4.0"
+)
+
+
+def upload(
+    dataset: Annotated[str, o.argument("Folder of the dataset, or one above it.")],
+    slug: Annotated[str, o.argument("OWNER/NAME on Kaggle, or the address of its page.")],
+    title: Annotated[
+        str | None,
+        o.value("Title of a new dataset, 6 to 50 characters.", "TEXT", "the words of NAME"),
+    ] = None,
+    license: Annotated[  # noqa: A002 - the option's name
+        str | None,
+        o.value(
+            "Licence of a new dataset, as Kaggle calls it, such as CC-BY-4.0.",
+            "NAME",
+            "unknown, for a private one",
+        ),
+    ] = None,
+    message: Annotated[
+        str | None,
+        o.value("Notes of a new version.", "TEXT", "name and version of the dataset"),
+    ] = None,
+    public: Annotated[
+        bool, o.switch("--public", "Let everybody see the dataset; a new one needs --license.")
+    ] = False,
+    check: Annotated[
+        bool,
+        o.switch("--check/--no-check", "Download what Kaggle has made, and compare every byte."),
+    ] = True,
+    as_json: o.Json = False,
+) -> None:
+    """Upload a dataset to Kaggle, where it is a new private dataset or a new version of one.
+
+    The dataset is verified first, and compared with what Kaggle gives back. An interrupted upload
+    goes on where it stopped; what Kaggle has already is not sent twice.
+    """
+    from shardprep.commands.upload import upload as upload_dataset
+
+    with bar() as progress:
+        done = upload_dataset(
+            dataset,
+            slug,
+            title=title,
+            license=license,
+            message=message,
+            public=public,
+            check=check,
+            progress=progress,
+        )
+    if as_json:
+        print_json(done)
+    else:
+        _show(done)
+
+
+def _show(done: Upload) -> None:
+    from shardprep.cli.display.console import counted
+    from shardprep.storage.space import megabytes
+
+    console().notice(done.page)
+    seen = {True: "private", False: "public", None: "seen as its page says"}[done.is_private]
+    how = "is there already" if done.was_there else f"{done.elapsed_s:,.0f} s"
+    checked = "every byte came back" if done.is_checked else "not downloaded for a check"
+    files = f"{counted(done.num_files, 'file')}, {megabytes(done.num_bytes)}"
+    console().notice(f"version {done.version}, {seen}: {files}, {how}; {checked}")
