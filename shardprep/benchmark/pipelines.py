@@ -12,7 +12,8 @@ from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.schema import IMAGE, LABELS
 from shardprep.errors import DatasetError
 from shardprep.reader import Dataset, ReadConfig, load
-from shardprep.reader.splits import select
+from shardprep.reader.records import Places
+from shardprep.reader.selection import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +54,9 @@ class Source:
     @property
     def files(self) -> list[str]:
         """The shards, in order."""
-        found = select(load_manifest(self.folder), self.slice)
-        return [str(self.folder / one.shard) for one in found]
+        manifest = load_manifest(self.folder)
+        found = Places.of(manifest, numbers_of(manifest, self.slice))
+        return [str(self.folder / shard.name) for shard in found.shards]
 
     @property
     def schema(self) -> Schema:

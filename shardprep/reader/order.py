@@ -31,6 +31,8 @@ _GROUP_BYTES = 32 << 20
 _GROUP_RECORDS = 1 << 14
 
 _PRIME = (1 << 31) - 1
+_A_COUNTER = 4
+"""Numbers of 64 bits of one counter of Philox4x64."""
 _UINT32 = (1 << 32) - 1
 _ROUNDS = 6
 _APART = 0x5BD1E995
@@ -67,8 +69,7 @@ class Order:
     @property
     def key(self) -> int:
         """The seed as a key of `mixed`."""
-        digest = hashlib.blake2b(str(self.seed).encode(), digest_size=8).digest()
-        return int.from_bytes(digest) % _PRIME
+        return key_of(self.seed)
 
     @property
     def num_blocks(self) -> int:
@@ -156,6 +157,23 @@ def usual_block_length(record_bytes: float) -> int:
     """Return the records of a block, unless something else is asked for."""
     most = int(_BLOCK_BYTES // max(1, record_bytes))
     return min(BLOCK_LENGTH, max(_MIN_BLOCK_LENGTH, most))
+
+
+def key_of(seed: int) -> int:
+    """Return any integer as a key of `mixed`."""
+    digest = hashlib.blake2b(str(seed).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) % _PRIME
+
+
+def random_numbers(key: int, start: int, stop: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the random numbers of a key from place `start` to before `stop`, 0 to below 1.
+
+    Those of Philox4x64-10, four a counter: any place is found at once, on any machine.
+    """
+    skip = start % _A_COUNTER
+    bits = np.random.Philox(key=key, counter=start // _A_COUNTER)
+    raw = bits.random_raw(stop - start + skip)[skip:]
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def mixed(key: _T, *numbers: Any) -> _T:

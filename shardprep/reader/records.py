@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from shardprep.dataset.manifest import Shard
-    from shardprep.reader.splits import ShardSlice
+    from shardprep.dataset.manifest import Manifest, Shard
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
     Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -36,6 +35,36 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _MAX_OPEN = 512
 """Number of shards open at a time; many a system gives a process 1,024 file descriptors."""
+_GAP_BYTES = 256 << 10
+"""Bytes between two wanted records in object storage that cost less than another request."""
+
+
+class Places(NamedTuple):
+    """Places of records in shards."""
+
+    shards: tuple[Shard, ...]
+    shard: Ints
+    """Number in `shards` of each record's shard."""
+    record: Ints
+    """Number of each record in its shard."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, numbers: Ints) -> Self:
+        """Return the places of the records of a dataset with some numbers, in their order."""
+        every = list(manifest.shards.values())
+        stops = np.cumsum([one.num_records for one in every])
+        shard = np.searchsorted(stops, numbers, side="right")
+        shards = list(dict.fromkeys(shard[_starts(shard)].tolist()))
+        places = np.zeros(len(every), np.int64)
+        places[shards] = np.arange(len(shards))
+        starts = np.append(0, stops)[shard]
+        return cls(tuple(every[one] for one in shards), places[shard], numbers - starts)
+
+    @classmethod
+    def whole(cls, shard: Shard) -> Self:
+        """Return the places of all records of a shard."""
+        record = np.arange(shard.num_records, dtype=np.int64)
+        return cls((shard,), np.zeros_like(record), record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +87,14 @@ class Frames:
         """Return shards, records, offsets and lengths."""
         return self.shard, self.record, self.offset, self.length
 
-    def starts_run(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return for each record whether its frame does not lie right behind the one before."""
+    def starts_run(self, gap_bytes: int = 0) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return for each record whether its frame does not lie right behind the one before.
+
+        There may be so many bytes between the two.
+        """
         found = np.ones(len(self.shard), bool)
-        ends = self.offset + self.length
-        found[1:] = (self.shard[1:] != self.shard[:-1]) | (self.offset[1:] != ends[:-1])
+        gaps = self.offset[1:] - (self.offset + self.length)[:-1]
+        found[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
         return found
 
 
@@ -149,6 +181,11 @@ class Records:
         return Records(self._store, self._shards, self.frames[wanted], verify_crc=self._verify_crc)
 
     @property
+    def places(self) -> Places:
+        """Where the records are."""
+        return Places(self._shards, self.frames.shard, self.frames.record)
+
+    @property
     def is_remote(self) -> bool:
         """Whether a record may have to come from object storage."""
         return isinstance(self._store, RemoteShards)
@@ -187,7 +224,8 @@ class Records:
             Part(self._shards[shard].name, offset, length)
             for shard, _, offset, length in np.stack(frames.columns(), axis=1).tolist()
         ]
-        starts = [*np.flatnonzero(frames.starts_run()).tolist(), len(numbers)]
+        gap_bytes = _GAP_BYTES if self.is_remote else 0
+        starts = [*np.flatnonzero(frames.starts_run(gap_bytes)).tolist(), len(numbers)]
         runs = [parts[start:stop] for start, stop in pairwise(starts)]
         wholes = [
             Part(run[0].shard, run[0].start, run[-1].start + run[-1].num_bytes - run[0].start)
@@ -264,30 +302,34 @@ class Records:
 
 def open_records(
     folder: Path,
-    shards: Mapping[str, Shard],
-    slices: Sequence[ShardSlice],
+    places: Places,
     remote: RemoteShards | None = None,
     *,
     verify_crc: bool = True,
 ) -> Records:
-    """Return the records that slices of shards mean, in their order.
+    """Return the records at some places, in their order.
 
-    The folder has the indexes, and the shards unless they are `remote`. `shards` are those of the
-    slices, and maybe others, by name.
+    The folder has the indexes, and the shards unless they are `remote`.
     """
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(s.shard for s in slices))}
-    wanted = tuple(shards[name] for name in numbers)
-    for shard in wanted if remote is None else ():
+    for shard in places.shards if remote is None else ():
         check_shard(folder, shard)
-    indexes = [read_index(folder, shard) for shard in wanted]
-    columns = []
-    for one in slices:
-        number = numbers[one.shard]
-        record = np.arange(one.skip, one.skip + one.take, dtype=np.int64)
-        columns.append((np.full_like(record, number), record, *indexes[number][record].T))
-    frames = Frames(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    indexes = [read_index(folder, shard) for shard in places.shards]
+    starts = [*_starts(places.shard).tolist(), len(places.shard)]
+    found = np.concatenate(
+        [
+            indexes[places.shard[start]][places.record[start:stop]]
+            for start, stop in pairwise(starts)
+        ]
+    )
+    frames = Frames(places.shard, places.record, found[:, 0], found[:, 1])
+    shards = {shard.name: shard for shard in places.shards}
     store = LocalShards(folder, shards) if remote is None else remote
-    return Records(store, wanted, frames, verify_crc=verify_crc)
+    return Records(store, places.shards, frames, verify_crc=verify_crc)
+
+
+def _starts(shard: Ints) -> Ints:
+    """Return where the records of another shard begin, 0 first."""
+    return np.flatnonzero(np.append(True, shard[1:] != shard[:-1]))
 
 
 def _opened(folder: Path, shards: Mapping[str, Shard], name: str) -> _Descriptor:

@@ -1,33 +1,27 @@
-"""From "train[:90%]+validation" to records of shards. Pure; counts come from the manifest."""
+"""From "train[:90%]+validation" to record numbers. Pure; counts come from the manifest.
+
+A record's number counts through the shards of the dataset, in the order of the manifest, from 0.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from shardprep.errors import DatasetError
-from shardprep.reader.argument_kinds import Count, Kind, Number, text
+from shardprep.reader.argument_kinds import Count, Kind, Number, like, text
 from shardprep.reader.arguments import check_fields, check_position, checking
 
 if TYPE_CHECKING:
-    from shardprep.dataset.manifest import Manifest, Split
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.reader.selection import Selection
 
 _SLICE = re.compile(r"(?P<split>\w+)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
 
 _WHOLE = 100
 """Percent."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardSlice:
-    """A run of records of one shard."""
-
-    shard: str
-    skip: int
-    """Records before the first wanted one."""
-    take: int
-    """Wanted records, at least 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +41,21 @@ class EvenSplit:
         check_position("reader.EvenSplit", index=self.index, number=self.number)
 
 
-AnySplit = Annotated[str, Kind(text, ("a text such as 'train[:90%]+validation'",))] | EvenSplit
+if TYPE_CHECKING:
+    AnySplit: TypeAlias = str | EvenSplit | Selection
+else:  # a Selection has arrays, which this module does not import
+    AnySplit = (
+        Annotated[str, Kind(text, ("a text such as 'train[:90%]+validation'",))]
+        | EvenSplit
+        | Annotated[Any, like("a reader.Selection", "numbers", "fingerprint")]
+    )
 
 
 def is_training(split: AnySplit) -> bool:
     """Tell whether a split is one for training, which both readers shuffle by default."""
-    return (split if isinstance(split, str) else split.split).startswith("train")
+    if isinstance(split, str):
+        return split.startswith("train")
+    return (split.split if isinstance(split, EvenSplit) else split.name).startswith("train")
 
 
 @checking("reader.even_splits")
@@ -65,15 +68,20 @@ def even_splits(split: str, n: Count, *, drop_remainder: bool = False) -> tuple[
     return tuple(EvenSplit(split, i, n, drop_remainder) for i in range(n))
 
 
-def select(manifest: Manifest, split: AnySplit) -> list[ShardSlice]:
-    """Return the records that a split expression means, in its order.
+def split_ranges(manifest: Manifest, split: str | EvenSplit) -> list[range]:
+    """Return the record numbers that a split expression means, in its order; no range is empty.
 
     A percentage is rounded to the nearest record, so that [:P%] and [P%:] are the whole; negative
     positions count from the end, and those beyond an end mean that end, as in Python. DatasetError
     where it is malformed, has a percentage beyond 100, names an unknown split or selects nothing.
     """
     expression = split if isinstance(split, str) else split.split
-    found: list[ShardSlice] = []
+    stops = accumulate(one.num_records for one in manifest.splits.values())
+    every = {
+        name: range(stop - one.num_records, stop)
+        for (name, one), stop in zip(manifest.splits.items(), stops, strict=True)
+    }
+    found: list[range] = []
     for part in expression.split("+"):
         match = _SLICE.fullmatch(part.strip())
         if not match:
@@ -85,18 +93,20 @@ def select(manifest: Manifest, split: AnySplit) -> list[ShardSlice]:
                 raise DatasetError(
                     manifest.name, f"{part!r} is no split", "a percentage is from -100% to 100%"
                 )
-        if match["split"] not in manifest.splits:
+        if match["split"] not in every:
             raise DatasetError(
                 manifest.name,
                 f"has no split {match['split']!r}",
-                f"it has {', '.join(manifest.splits)}",
+                f"it has {', '.join(every)}",
             )
-        of = manifest.splits[match["split"]]
-        start = _position(match["start"], 0, of.num_records)
-        stop = _position(match["stop"], of.num_records, of.num_records)
-        found.extend(cut(_whole(of), start, stop))
+        whole = every[match["split"]]
+        start = _position(match["start"], 0, len(whole))
+        found.append(whole[start : _position(match["stop"], len(whole), len(whole))])
     if isinstance(split, EvenSplit):
-        found = part_of(found, split.index, split.number, drop_remainder=split.drop_remainder)
+        total = sum(map(len, found))
+        wanted = part_range(total, split.index, split.number, drop_remainder=split.drop_remainder)
+        found = _cut(found, wanted)
+    found = [one for one in found if one]
     if not found:
         counts = ", ".join(f"{name} {s.num_records:,}" for name, s in manifest.splits.items())
         what = repr(expression) if isinstance(split, str) else str(split)
@@ -104,38 +114,21 @@ def select(manifest: Manifest, split: AnySplit) -> list[ShardSlice]:
     return found
 
 
-def part_of(
-    slices: list[ShardSlice], index: int, number: int, *, drop_remainder: bool = False
-) -> list[ShardSlice]:
-    """Return one of so many parts of the records; the first ones may have a record more."""
-    total = sum(one.take for one in slices)
-    wanted = part_range(total, index, number, drop_remainder=drop_remainder)
-    return cut(slices, wanted.start, wanted.stop)
-
-
 def part_range(num_records: int, index: int, number: int, *, drop_remainder: bool = False) -> slice:
-    """Return which positions are in one of so many parts; as `part_of`."""
+    """Return which positions are in one of so many parts; the first ones may have a record more."""
     size, more = divmod(num_records, number)
     more = 0 if drop_remainder else more
     start = size * index + min(index, more)
     return slice(start, start + size + (index < more))
 
 
-def cut(slices: list[ShardSlice], start: int, stop: int) -> list[ShardSlice]:
-    """Return the records from `start` to before `stop`."""
-    found = []
-    before = 0
-    for one in slices:
-        low = max(start - before, 0)
-        high = min(stop - before, one.take)
-        if low < high:
-            found.append(ShardSlice(one.shard, one.skip + low, high - low))
-        before += one.take
+def _cut(ranges: list[range], wanted: slice) -> list[range]:
+    """Return what stands at some positions of ranges that follow each other."""
+    found, before = [], 0
+    for one in ranges:
+        found.append(one[max(wanted.start - before, 0) : max(wanted.stop - before, 0)])
+        before += len(one)
     return found
-
-
-def _whole(split: Split) -> list[ShardSlice]:
-    return [ShardSlice(one.name, 0, one.num_records) for one in split.shards]
 
 
 def _position(text: str | None, default: int, num_records: int) -> int:

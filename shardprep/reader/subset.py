@@ -11,9 +11,10 @@ from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError
 from shardprep.reader.config import check_request, draw_seed
 from shardprep.reader.order import make_order, usual_block_length
-from shardprep.reader.records import open_records
+from shardprep.reader.records import Places, open_records
 from shardprep.reader.remote_shards import open_remote
-from shardprep.reader.splits import part_of, select
+from shardprep.reader.selection import numbers_of
+from shardprep.reader.splits import part_range
 from shardprep.reader.targets import check_boxes, class_names
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from shardprep.reader.order import Order
     from shardprep.reader.records import Records
     from shardprep.reader.remote_shards import RemoteShards
-    from shardprep.reader.splits import AnySplit, ShardSlice
+    from shardprep.reader.splits import AnySplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,6 @@ class Subset:
     """Where the shards and their indexes are; the indexes alone, where the shards are `remote`."""
     manifest: Manifest
     schema: Schema
-    slices: list[ShardSlice]
     shards: dict[str, Shard]
     """The shards that are wanted, by name."""
     remote: RemoteShards | None
@@ -106,20 +106,18 @@ def open_subset(
     """
     found = locate(path)
     manifest, schema = described(found)
-    every = select(manifest, split)
-    num_all = sum(one.take for one in every)
-    check_readers(str(found), num_all, reader[1])
-    slices = part_of(every, *reader)
-    by_name = manifest.shards
-    shards = {one.shard: by_name[one.shard] for one in slices}
+    every = numbers_of(manifest, split)
+    check_readers(str(found), len(every), reader[1])
+    places = Places.of(manifest, every[part_range(len(every), *reader)])
     folder, remote = (
-        open_remote(found, manifest, shards.values(), staging_bytes)
+        open_remote(found, manifest, places.shards, staging_bytes)
         if isinstance(found, RemoteDataset)
         else (found, None)
     )
     with addressed(folder, found):
-        records = open_records(folder, shards, slices, remote, verify_crc=verify_crc)
-    return Subset(found, folder, manifest, schema, slices, shards, remote, records, num_all)
+        records = open_records(folder, places, remote, verify_crc=verify_crc)
+    shards = {shard.name: shard for shard in places.shards}
+    return Subset(found, folder, manifest, schema, shards, remote, records, len(every))
 
 
 def open_request(request: Request) -> Subset:

@@ -23,7 +23,8 @@ from shardprep import reader
 from shardprep.dataset.manifest import Manifest, Shard, Split
 from shardprep.errors import DatasetError
 from shardprep.reader import ReadConfig
-from shardprep.reader.splits import select
+from shardprep.reader.records import Places
+from shardprep.reader.splits import split_ranges
 from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
 from tests.support.shared import shared_folder
 
@@ -696,13 +697,18 @@ def selected(sizes: list[int], text: str) -> list[tuple[str, int]]:
         num_records=sum(sizes), num_bytes=0, label_counts={}, num_unlabelled=0, shards=(*shards,)
     )
     try:
-        slices = select(Manifest.model_construct(name="made", splits={"train": split}), text)
+        manifest = Manifest.model_construct(name="made", splits={"train": split})
+        ranges = split_ranges(manifest, text)
     except DatasetError as error:
         if "selects no record" not in str(error):
             raise
         return []
-    assert all(one.take > 0 for one in slices)
-    return [(one.shard, one.skip + i) for one in slices for i in range(one.take)]
+    assert all(ranges)
+    places = Places.of(manifest, np.array([number for one in ranges for number in one]))
+    return [
+        (places.shards[shard].name, record)
+        for shard, record in zip(places.shard, places.record, strict=True)
+    ]
 
 
 SIZES = st.lists(st.integers(0, 7), min_size=1, max_size=5)

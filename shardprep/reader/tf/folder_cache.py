@@ -25,8 +25,7 @@ from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arrays.annotations import resized_mask
 from shardprep.reader.cache_folder import alone, forget, twin_name
-from shardprep.reader.records import open_records
-from shardprep.reader.splits import ShardSlice
+from shardprep.reader.records import Places, open_records
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.caching import Progress
 from shardprep.reader.tf.decode import Decoder
@@ -79,32 +78,28 @@ def twins(subset: Subset, request: Request, place: Path) -> Subset:
         raise DatasetError(
             str(folder), f"cannot be written ({error.strerror})", "give cache another folder"
         ) from error
-    slices = [replace(one, shard=made[one.shard].name) for one in subset.slices]
-    return _decoded_twin(subset, folder, list(made.values()), slices, schema)
+    places = subset.records.places
+    places = places._replace(shards=tuple(made[one.name] for one in places.shards))
+    return _decoded_twin(subset, folder, places, schema)
 
 
 def small_twin(subset: Subset, request: Request, folder: Path) -> Subset:
     """Return the decoded twin of the wanted records alone, one shard in a folder that is empty."""
     (folder / index_name("x")).parent.mkdir()
-    first = subset.shards[subset.slices[0].shard]
+    first = next(iter(subset.shards.values()))
     schema = _twin_schema(subset.schema, subset.image_size(request) or (0, 0))
     _write_twin(folder, first, schema, _decoded(subset, request))
     made = _twin(folder, first).model_copy(update={"num_records": subset.num_records})
-    whole = [ShardSlice(made.name, 0, made.num_records)]
-    return _decoded_twin(subset, folder, [made], whole, schema)
+    return _decoded_twin(subset, folder, Places.whole(made), schema)
 
 
-def _decoded_twin(
-    subset: Subset, folder: Path, made: list[Shard], slices: list[ShardSlice], schema: Schema
-) -> Subset:
-    """Return the subset that reads slices of raw shards in place of its own."""
-    shards = {one.name: one for one in made}
+def _decoded_twin(subset: Subset, folder: Path, places: Places, schema: Schema) -> Subset:
+    """Return the subset that reads records of raw shards in place of its own."""
     return replace(
         subset,
         folder=folder,
-        slices=slices,
-        shards=shards,
-        records=open_records(folder, shards, slices),
+        shards={one.name: one for one in places.shards},
+        records=open_records(folder, places),
         schema=schema,
         remote=None,
         is_cache=True,
@@ -152,9 +147,8 @@ def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> in
 
 def _whole(subset: Subset, shard: Shard) -> Subset:
     """Return all records of a shard, in order."""
-    every = [ShardSlice(shard.name, 0, shard.num_records)]
-    found = open_records(subset.folder, subset.shards, every, subset.remote)
-    return replace(subset, slices=every, records=found)
+    found = open_records(subset.folder, Places.whole(shard), subset.remote)
+    return replace(subset, records=found)
 
 
 def _decoded(subset: Subset, request: Request) -> Iterator[tuple[bytes, bytes]]:

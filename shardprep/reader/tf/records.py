@@ -129,8 +129,10 @@ class Reading:
         """Return the dataset of tags drawn from a window that moves over shards side by side."""
         config, number = self.request.config, self.subset.num_records
         epochs = self.request.num_epochs
-        take = np.array([one.take for one in self.subset.slices], np.int64)
-        first = np.cumsum(take) - take
+        frames = self.subset.records.frames
+        goes_back = np.diff(frames.record, prepend=-1) <= 0
+        first = np.flatnonzero((np.diff(frames.shard, prepend=-1) != 0) | goes_back)
+        take = np.diff(first, append=number)
 
         def one_epoch(epoch: Any, num_done: Any) -> Any:
             key = self.order.epoch_key(epoch)
