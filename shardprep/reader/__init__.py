@@ -26,8 +26,10 @@ from shardprep.reader.splits import EvenSplit, even_splits
 if TYPE_CHECKING:
     from shardprep.reader.arrays.collate import collate
     from shardprep.reader.arrays.dataset import Dataset
+    from shardprep.reader.conditions import select
     from shardprep.reader.diagnosis.diagnosis import Diagnosis
     from shardprep.reader.diagnosis.stall_meter import StallMeter
+    from shardprep.reader.selection import Selection
     from shardprep.reader.tf.iterator import Batches
     from shardprep.reader.tf.resume_in_epoch import ResumeInEpoch
 
@@ -38,6 +40,7 @@ __all__ = [
     "EvenSplit",
     "ReadConfig",
     "ResumeInEpoch",
+    "Selection",
     "StallMeter",
     "clear_cache",
     "collate",
@@ -46,6 +49,7 @@ __all__ = [
     "even_splits",
     "iterate",
     "load",
+    "select",
 ]
 
 Strategy = Annotated[
@@ -55,8 +59,10 @@ Strategy = Annotated[
 _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
     "ResumeInEpoch": "shardprep.reader.tf.resume_in_epoch",
+    "Selection": "shardprep.reader.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
     "collate": "shardprep.reader.arrays.collate",
+    "select": "shardprep.reader.conditions",
 }
 
 

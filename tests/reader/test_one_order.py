@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from tests.support.object_store import Bucket
 
 NUM_TRAIN = 83
-SPLITS = ("train", "train[10:-20]", "train[30%:]", "train[:20]+train[50:]", "even")
+SPLITS = ("train", "train[10:-20]", "train[30%:]", "train[:20]+train[50:]", "even", "scattered")
+SCATTERED = [i for i in range(NUM_TRAIN) if i * i % 7 in (1, 2)]
 few = examples(10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -62,7 +63,9 @@ def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order, "_GROUP_RECORDS", 12)
 
 
-def split_of(text: str) -> Any:
+def split_of(text: str, folder: Path) -> Any:
+    if text == "scattered":
+        return reader.select(folder, "train")[SCATTERED]
     return reader.even_splits("train", 3)[1] if text == "even" else text
 
 
@@ -96,6 +99,7 @@ def records_of(folder: Path, split: Any) -> list[str]:
         "train[30%:]": keys[round(0.3 * NUM_TRAIN) :],
         "train[:20]+train[50:]": keys[:20] + keys[50:],
         "even": keys[28:56],
+        "scattered": [keys[i] for i in SCATTERED],
     }[split]
 
 
@@ -116,11 +120,13 @@ def test_both_give_the_same_records_in_the_same_order(
     epochs, drop = options.pop("epochs"), options["drop_remainder"]
     host = options.pop("host") % num_parts
     expected = records_of(sets[form], split)
-    one = by_load(sets[form], split_of(split), (host, num_parts), **options)
+    one = by_load(sets[form], split_of(split, sets[form]), (host, num_parts), **options)
     read: list[list[str]] = [[] for _ in range(epochs)]
     for part in range(num_parts):
         found = names(
-            by_dataset(sets[form], split_of(split), (part, num_parts), epochs=epochs, **options)
+            by_dataset(
+                sets[form], split_of(split, sets[form]), (part, num_parts), epochs=epochs, **options
+            )
         )
         steps = len(found) // epochs
         for epoch in range(epochs):
@@ -150,19 +156,23 @@ def test_a_state_of_one_reader_goes_on_in_the_other(
 ) -> None:  # fmt: skip
     part, seed = options.pop("part"), options.pop("seed")
     options["batch_size"] = 7
-    whole = by_dataset(sets["raw"], split_of(split), part, seed=seed, epochs=3, **options)
+    whole = by_dataset(
+        sets["raw"], split_of(split, sets["raw"]), part, seed=seed, epochs=3, **options
+    )
     every, steps = names(whole), whole.steps_per_epoch
     batch = min(batch, steps - 1)
     rest = every[epoch * steps + batch : (epoch + 1) * steps]
-    first = by_dataset(sets["raw"], split_of(split), part, seed=seed, epochs=3, **options)
+    first = by_dataset(
+        sets["raw"], split_of(split, sets["raw"]), part, seed=seed, epochs=3, **options
+    )
     if to_load:
         for _ in range(epoch * steps + batch):
             next(first)
-        later = by_load(sets["raw"], split_of(split), part, seed=seed + 1, **options)
+        later = by_load(sets["raw"], split_of(split, sets["raw"]), part, seed=seed + 1, **options)
         later.load_state_dict(json.loads(json.dumps(first.state_dict())))
         assert names(later) == rest
         return
-    earlier = by_load(sets["raw"], split_of(split), part, seed=seed, **options)
+    earlier = by_load(sets["raw"], split_of(split, sets["raw"]), part, seed=seed, **options)
     for _ in range(epoch):
         names(earlier)
     for _ in zip(range(batch), earlier, strict=False):
