@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shardprep.reader.arrays.collate import collate
     from shardprep.reader.arrays.dataset import Dataset
     from shardprep.reader.conditions import select
+    from shardprep.reader.cross_validation import folds
     from shardprep.reader.diagnosis.diagnosis import Diagnosis
     from shardprep.reader.diagnosis.stall_meter import StallMeter
     from shardprep.reader.selection import Selection
@@ -47,6 +48,7 @@ __all__ = [
     "diagnose",
     "distribute",
     "even_splits",
+    "folds",
     "iterate",
     "load",
     "select",
@@ -62,6 +64,7 @@ _LAZY = {
     "Selection": "shardprep.reader.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
     "collate": "shardprep.reader.arrays.collate",
+    "folds": "shardprep.reader.cross_validation",
     "select": "shardprep.reader.conditions",
 }
 

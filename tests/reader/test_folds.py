@@ -1,0 +1,165 @@
+"""Folds: disjoint, complete, groups whole, classes shared out to the record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardprep import reader
+from shardprep.errors import DatasetError
+from shardprep.reader.cross_validation import shared_out
+from tests.support.builders import animals, build, jpeg, write, zip_bytes
+from tests.support.examples import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NUM_TRAIN, NUM_COPIES = 70, 5
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a set in which each digit that ends a number is a group, and 5 files are copies."""
+    root = tmp_path_factory.mktemp("set")
+    members = animals(NUM_TRAIN)
+    members |= {f"train/dog.copy{i}.jpg": members[f"train/dog.{i}.jpg"] for i in range(NUM_COPIES)}
+    members |= {f"train/cat.alone{i}x.jpg": jpeg(seed=900 + i) for i in range(40)}
+    members |= {f"test/{i}.jpg": jpeg(seed=800 + i) for i in range(4)}
+    source = write(root / "pets.zip", zip_bytes(members))
+    return build(
+        source,
+        root / "out",
+        size="8x6",
+        labels="regex:(?P<label>cat|dog)",
+        shards=3,
+        group=r"regex:\d?(\d)\.jpg$",
+    ).path
+
+
+@pytest.fixture(scope="module", name="rows")
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    table = pq.read_table(folder / "items.parquet").to_pylist()
+    return [row for row in table if row["status"] == "written"]
+
+
+def refused(call: Callable[[], object]) -> str:
+    with pytest.raises(DatasetError) as error:
+        call()
+    assert error.value.hint
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@examples(60)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30)), min_size=8, max_size=120),
+    st.integers(2, 7), st.integers(0, 99),
+)  # fmt: skip
+def test_groups_stay_whole_and_one_class_is_parted_up_to_the_largest(
+    records: list[tuple[int, int]], k: int, key: int
+) -> None:
+    classes, groups = np.array(records).T
+    found = shared_out(classes, groups, k, key)
+    assert set(found) <= set(range(k))
+    for group in set(groups.tolist()):
+        assert len(set(found[groups == group].tolist())) == 1
+    sizes = np.bincount(shared_out(classes * 0, groups, k, key), minlength=k)
+    assert np.ptp(sizes) <= np.bincount(groups).max()
+
+
+@examples(60)
+@given(st.lists(st.integers(0, 5), min_size=8, max_size=120), st.integers(2, 7), st.integers(0, 99))
+def test_classes_and_records_are_shared_out_to_the_record(
+    labels: list[int], k: int, key: int
+) -> None:
+    classes = np.array(labels)
+    found = shared_out(classes, np.arange(len(classes)), k, key)
+    assert np.ptp(np.bincount(found, minlength=k)) <= 1
+    for one in set(labels):
+        assert np.ptp(np.bincount(found[classes == one], minlength=k)) <= 1
+
+
+@examples(40)
+@given(st.integers(2, 6), st.lists(st.integers(2, 9), min_size=1, max_size=4), st.integers(0, 99))
+def test_single_records_make_up_for_groups(k: int, sizes: list[int], key: int) -> None:
+    """Where there are enough of them, the classes are shared out to the record all the same."""
+    grouped = np.repeat(np.arange(len(sizes)), sizes)
+    singles = np.arange(2 * 9 * len(sizes) * k)
+    classes = np.concatenate([np.arange(len(grouped)) % 2, singles % 2])
+    found = shared_out(classes, np.concatenate([grouped, len(sizes) + singles]), k, key)
+    for one in (0, 1):
+        assert np.ptp(np.bincount(found[classes == one], minlength=k)) <= 1
+
+
+def test_folds_are_disjoint_and_complete_and_keep_groups_and_copies_whole(
+    folder: Path, rows: list[dict[str, Any]]
+) -> None:
+    pairs = reader.folds(folder, 4, seed=3)
+    every = reader.select(folder)
+    parts = [validation for _, validation in pairs]
+    assert sorted(i for part in parts for i in part) == [*every]
+    for train, validation in pairs:
+        assert train == every - validation
+        for name in ("group", "original_sha256"):
+            sides = [{rows[i][name] for i in part} - {None} for part in (train, validation)]
+            assert sides[0].isdisjoint(sides[1])
+    assert {rows[i]["group"] for i in every} > {None}
+    train, validation = pairs[0]
+    assert train.name.startswith("train")
+    assert not validation.name.startswith("train")
+
+
+def test_each_class_is_shared_out_where_nothing_is_kept_together(folder: Path) -> None:
+    for by in ("label", "original_height", "original_format"):
+        for train, validation in reader.folds(folder, 5, by=by, group=False):
+            assert len(validation) in (22, 23, 24)
+            if by == "label":
+                assert abs(np.bincount(validation.labels)[0] - 75 / 5) < 1
+            assert not {*train} & {*validation}
+    pairs = reader.folds(folder, 5, by=None, group=False)
+    assert {len(validation) for _, validation in pairs} == {23}
+
+
+def test_folds_follow_from_their_seed(folder: Path) -> None:
+    one, same, other = (reader.folds(folder, 3, seed=seed) for seed in (1, 1, 2))
+    assert one == same
+    assert one != other
+
+
+def test_records_of_a_list_with_equal_values_stay_together(folder: Path) -> None:
+    every = reader.select(folder)
+    clusters = np.arange(len(every)) // 3
+    for train, validation in reader.folds(folder, 3, split=every, group=clusters):
+        sides = [
+            {*clusters[np.searchsorted(every.numbers, one.numbers)]} for one in (train, validation)
+        ]
+        assert sides[0].isdisjoint(sides[1])
+
+
+def test_a_fold_is_read_as_a_split_is(folder: Path) -> None:
+    train, validation = reader.folds(folder, 3)[0]
+    read = reader.Dataset(folder, train).batches(16, seed=1, as_supervised=False)
+    keys = [key for batch in read for key in batch["image/filename"]]
+    rest = [item["image/filename"] for item in reader.Dataset(folder, validation)]
+    assert len({*keys, *rest}) == len(keys) + len(rest) == len(reader.select(folder))
+
+
+def test_folds_that_cannot_be_are_one_line(folder: Path) -> None:
+    def line(**options: Any) -> str:
+        return refused(lambda: reader.folds(folder, **options))
+
+    assert "a whole number from 2 on" in line(k=1)
+    assert "k=999 of 115 groups, 115 records" in line(k=999, group=False)
+    assert "k=30 of" in line(k=30, group=[0] * 115)
+    assert "no column 'patient'; its items have" in line(k=3, by="patient").replace(
+        "it has", "its items have"
+    )
+    assert "group has 2 values of 115 records" in line(k=3, group=[1, 2])
+    assert "group='patient'" in line(k=3, group="patient")
+    assert "no split 'valid'; it has train" in line(k=3, split="valid")
