@@ -12,7 +12,7 @@ from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.schema import IMAGE, LABELS
 from shardprep.errors import DatasetError
 from shardprep.reader import Dataset, ReadConfig, load
-from shardprep.reader.records import Places
+from shardprep.reader.places import Places
 from shardprep.reader.selection import numbers_of
 
 if TYPE_CHECKING:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shardprep.reader.selection import Selection
     from shardprep.reader.tf.iterator import Batches
     from shardprep.reader.tf.resume_in_epoch import ResumeInEpoch
+    from shardprep.reader.weights import Weights, class_weights
 
 __all__ = [
     "Advice",
@@ -43,6 +44,8 @@ __all__ = [
     "ResumeInEpoch",
     "Selection",
     "StallMeter",
+    "Weights",
+    "class_weights",
     "clear_cache",
     "collate",
     "diagnose",
@@ -63,6 +66,8 @@ _LAZY = {
     "ResumeInEpoch": "shardprep.reader.tf.resume_in_epoch",
     "Selection": "shardprep.reader.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
+    "Weights": "shardprep.reader.weights",
+    "class_weights": "shardprep.reader.weights",
     "collate": "shardprep.reader.arrays.collate",
     "folds": "shardprep.reader.cross_validation",
     "select": "shardprep.reader.conditions",
@@ -103,12 +108,17 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
         path: the dataset's folder, or one above it (newest version), or such an address in object
             storage: "s3://bucket/key", "gs://…", "az://…".
         split: "train", "train[:90%]", "train[100:200]", "train+validation", or one of
-            `even_splits`; slices count records in the order of the shards.
+            `even_splits`, or a `Selection`; slices count records in the order of the shards.
         batch_size: images a batch.
         shuffle: True for another order in each epoch: blocks of about 64 records are permuted, and
             the records of 16 blocks or more mixed. A number for a plain window of that many
             records, False for the order of the shards. By default, only a split whose name starts
             with "train" is shuffled.
+        weights: "balanced" draws each class as often as another; an array, each record as often as
+            its weight says, in the order of the split without shuffling. A record may come again,
+            or not at all, in an epoch of as many records; `reader.Weights` draws without
+            replacement, or another number. Every draw is one of all records, on any number of
+            hosts.
         seed: number from which order and augmentation are drawn, the same in every run and for any
             number of parallel calls; by default another one in each run.
         repeat: number of epochs of an iteration; True for no end.

@@ -16,6 +16,7 @@ from shardprep.reader.argument_kinds import (
     Calls,
     Count,
     Folder,
+    Kind,
     Location,
     Number,
     Seed,
@@ -40,6 +41,20 @@ BoxFormat = Literal[
     "yxyx", "xyxy", "xywh", "center_xywh", "center_yxhw",
 ]  # fmt: skip
 """Keras's names of the formats of boxes: those that begin with rel_ are 0 to 1, others pixels."""
+
+
+def _weights(value: Any) -> Any:
+    """Return what may be weights, which `weights.draws_of` looks into with NumPy."""
+    is_text = isinstance(value, (str, bytes, dict))
+    if value == "balanced" if is_text else hasattr(value, "values") or hasattr(value, "__len__"):
+        return value
+    raise TypeError
+
+
+AnyWeights = Annotated[
+    Any,
+    Kind(_weights, ("'balanced'", "an array of a weight for each record", "reader.Weights(…)")),
+]
 DataOptions = Annotated[Any, like("a tf.data.Options", "threading", "autotune")]
 
 
@@ -170,6 +185,7 @@ class Request:
     _: KW_ONLY
     batch_size: Count | None = None
     shuffle: bool | Count | None = None
+    weights: AnyWeights | None = None
     seed: Seed | None = None
     repeat: bool | Count = False
     cache: Literal[False, "auto", "memory"] | Folder = False
@@ -194,7 +210,9 @@ class Request:
     @property
     def is_shuffled(self) -> bool:
         """Whether the order of an epoch is another than that of the shards."""
-        return is_training(self.split) if self.shuffle is None else bool(self.shuffle)
+        if self.shuffle is None:
+            return self.weights is not None or is_training(self.split)
+        return bool(self.shuffle)
 
     @property
     def num_epochs(self) -> int | None:
@@ -209,6 +227,7 @@ class BatchOptions:
     batch_size: Count
     _: KW_ONLY
     shuffle: bool | None = None
+    weights: AnyWeights | None = None
     seed: Seed | None = None
     epochs: Count | None = 1
     drop_remainder: bool = False
@@ -228,9 +247,22 @@ def draw_seed() -> int:
     return secrets.randbits(31)
 
 
+def check_weights(where: str, options: Request | BatchOptions) -> None:
+    """Raise DatasetError where records are to be drawn by weight, and in an order as well."""
+    if options.weights is not None and options.shuffle not in (None, True):
+        what = f"shuffle={options.shuffle} is an order, and weights draw records at random"
+        raise DatasetError(where, what, "leave out shuffle or weights")
+
+
 def check_request(request: Request) -> None:
     """Raise DatasetError where arguments contradict each other."""
     config = request.config
+    check_weights("reader", request)
+    if request.weights is not None and (config.pad_batches or config.service):
+        raise _refused(
+            "weights draw the records of one training",
+            "leave out pad_batches and service, or weights",
+        )
     if config.pad_batches and (
         request.batch_size is None or request.drop_remainder or request.repeat
     ):

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from shardprep.reader.weights import Draws
+
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 BLOCK_LENGTH = 64
@@ -65,6 +67,8 @@ class Order:
     shuffle: bool
     reshuffle: bool = True
     """Whether epochs differ in their order."""
+    draws: Draws | None = None
+    """Draws by weight that take the place of blocks and groups."""
 
     @property
     def key(self) -> int:
@@ -86,6 +90,10 @@ class Order:
         """Records of a group without a short block."""
         return min(self.group_width, self.num_blocks) * self.block_length
 
+    def drawn_by(self, draws: Draws | None) -> Order:
+        """Return the order of epochs of these draws; itself, where there are none."""
+        return self if draws is None else replace(self, num_records=len(draws), draws=draws)
+
     def epoch_key(self, epoch: Any) -> Any:
         """Return the key of an epoch."""
         return mixed(self.key, epoch if self.reshuffle else 0)
@@ -95,6 +103,8 @@ class Order:
 
         Places count the records of an epoch from 0; 0 ≤ start ≤ stop ≤ `num_records`.
         """
+        if self.draws is not None:
+            return self.draws.positions(self.epoch_key(epoch), start, stop)
         if not self.shuffle:
             return np.arange(start, stop, dtype=np.int64)
         number, skip = self.find(epoch, start)

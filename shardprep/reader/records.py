@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from shardprep.dataset.index import check_shard, check_size, read_index, way_out
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.places import Places, starts_of
 from shardprep.reader.remote_shards import Part, RemoteShards
 from shardprep.storage.regular_file import read_at, regular_descriptor
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from shardprep.dataset.manifest import Manifest, Shard
+    from shardprep.dataset.manifest import Shard
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
     Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -37,34 +38,6 @@ _MAX_OPEN = 512
 """Number of shards open at a time; many a system gives a process 1,024 file descriptors."""
 _GAP_BYTES = 256 << 10
 """Bytes between two wanted records in object storage that cost less than another request."""
-
-
-class Places(NamedTuple):
-    """Places of records in shards."""
-
-    shards: tuple[Shard, ...]
-    shard: Ints
-    """Number in `shards` of each record's shard."""
-    record: Ints
-    """Number of each record in its shard."""
-
-    @classmethod
-    def of(cls, manifest: Manifest, numbers: Ints) -> Self:
-        """Return the places of the records of a dataset with some numbers, in their order."""
-        every = list(manifest.shards.values())
-        stops = np.cumsum([one.num_records for one in every])
-        shard = np.searchsorted(stops, numbers, side="right")
-        shards = list(dict.fromkeys(shard[_starts(shard)].tolist()))
-        places = np.zeros(len(every), np.int64)
-        places[shards] = np.arange(len(shards))
-        starts = np.append(0, stops)[shard]
-        return cls(tuple(every[one] for one in shards), places[shard], numbers - starts)
-
-    @classmethod
-    def whole(cls, shard: Shard) -> Self:
-        """Return the places of all records of a shard."""
-        record = np.arange(shard.num_records, dtype=np.int64)
-        return cls((shard,), np.zeros_like(record), record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +287,7 @@ def open_records(
     for shard in places.shards if remote is None else ():
         check_shard(folder, shard)
     indexes = [read_index(folder, shard) for shard in places.shards]
-    starts = [*_starts(places.shard).tolist(), len(places.shard)]
+    starts = [*starts_of(places.shard).tolist(), len(places.shard)]
     found = np.concatenate(
         [
             indexes[places.shard[start]][places.record[start:stop]]
@@ -325,11 +298,6 @@ def open_records(
     shards = {shard.name: shard for shard in places.shards}
     store = LocalShards(folder, shards) if remote is None else remote
     return Records(store, places.shards, frames, verify_crc=verify_crc)
-
-
-def _starts(shard: Ints) -> Ints:
-    """Return where the records of another shard begin, 0 first."""
-    return np.flatnonzero(np.append(True, shard[1:] != shard[:-1]))
 
 
 def _opened(folder: Path, shards: Mapping[str, Shard], name: str) -> _Descriptor:

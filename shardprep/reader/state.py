@@ -48,10 +48,13 @@ class State(NamedTuple):
 def identity(records: Records, order: Order, batching: Batching) -> str:
     """Return the values that the batches follow from, but for the seed, in the order of `_PARTS`.
 
-    `shuffle` is False, the records of a window, or blocks of a group x records of a block.
+    `shuffle` is False, the records of a window, blocks of a group x records of a block, or the
+    weights that draw.
     """
     shuffle: Any = False
-    if order.shuffle:
+    if order.draws is not None:
+        shuffle = f"weights:{order.draws.digest}"
+    elif order.shuffle:
         shuffle = batching.window or f"{order.group_width}x{order.block_length}"
     values = (
         records.digest, batching.batch_size, batching.drop_remainder, batching.num_batches,

@@ -11,7 +11,8 @@ from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError
 from shardprep.reader.config import check_request, draw_seed
 from shardprep.reader.order import make_order, usual_block_length
-from shardprep.reader.records import Places, open_records
+from shardprep.reader.places import Places
+from shardprep.reader.records import open_records
 from shardprep.reader.remote_shards import open_remote
 from shardprep.reader.selection import numbers_of
 from shardprep.reader.splits import part_range
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from shardprep.reader.records import Records
     from shardprep.reader.remote_shards import RemoteShards
     from shardprep.reader.splits import AnySplit
+    from shardprep.reader.weights import Draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Subset:
     """Records of all readers together."""
     is_cache: bool = False
     """Whether the shards are decoded twins of the dataset's."""
+    draws: Draws | None = None
+    """Draws by weight of an epoch, where there are such."""
     rows: Callable[[Any], Any] | None = None
     """Function of positions that gives decoded elements, where all are in memory; for a graph."""
 
@@ -54,6 +58,11 @@ class Subset:
     def num_records(self) -> int:
         """Records that are wanted here."""
         return len(self.records)
+
+    @property
+    def epoch_records(self) -> int:
+        """Records of an epoch: those that are wanted here, or as many as are drawn."""
+        return len(self.records) if self.draws is None else len(self.draws)
 
     @property
     def class_names(self) -> list[str]:
@@ -82,7 +91,7 @@ class Subset:
             shuffle=request.is_shuffled,
             block_length=config.interleave_block_length,
             group_width=config.interleave_cycle_length,
-        )
+        ).drawn_by(self.draws)
         return replace(order, reshuffle=config.shuffle_reshuffle_each_iteration)
 
 
@@ -124,9 +133,20 @@ def open_request(request: Request) -> Subset:
     """Return the records that a call of `load` reads. Raises as that does."""
     check_request(request)
     config = request.config
+    is_drawn = request.weights is not None  # from all records, by each reader
     subset = open_subset(
-        request.path, request.split, config.shard_of, staging_bytes=config.staging_bytes
+        request.path,
+        request.split,
+        (0, 1) if is_drawn else config.shard_of,
+        staging_bytes=config.staging_bytes,
     )
+    if is_drawn:
+        from shardprep.reader.item_rows import Items  # and pyarrow
+        from shardprep.reader.weights import draws_of
+
+        items = Items(subset.path, subset.manifest, subset.schema)
+        draws = draws_of("reader", request.weights, subset.records, items, config.shard_of)
+        subset = replace(subset, draws=draws, num_all=draws.num_all)
     if request.batch_size is not None and subset.image_size(request) is None:
         raise DatasetError(
             str(subset.path),

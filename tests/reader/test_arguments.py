@@ -52,12 +52,14 @@ def refused(call: Callable[[], object]) -> str:
 
 COUNTS: tuple[Any, ...] = (0, -1, "64", 2.5, True, False, [8], 1 << 70, float("nan"), np.bool_(1))
 FLAGS: tuple[Any, ...] = (0, 1, "no", None, [])
+WEIGHTS: tuple[Any, ...] = ("even", 3, True, {"cat": 1.0}, b"balanced")
 SEEDS: tuple[Any, ...] = ("a", 1.5, True, [1], b"1")
 LOAD: dict[str, tuple[Any, ...]] = {
     "path": (None, 3, "", b"folder", "a\0b", ["a"]),
     "split": (None, 3, "", ["train", "test"], ("train",), {"train": 1}, b"train"),
     "batch_size": COUNTS,
     "shuffle": (0, -1, "yes", 2.5, [1], 1 << 70),
+    "weights": WEIGHTS,
     "seed": SEEDS,
     "repeat": (0, -1, "2", 1.5, None),
     "cache": (True, None, "", "Memory", "AUTO", "none", "True", 3, b"memory", "a\0b", ["memory"]),
@@ -108,6 +110,7 @@ DATASET: dict[str, tuple[Any, ...]] = {
 BATCHES: dict[str, tuple[Any, ...]] = {
     "batch_size": (*COUNTS, None),
     "shuffle": (0, 2000, "yes"),
+    "weights": WEIGHTS,
     "seed": SEEDS,
     "epochs": (0, -1, "2", 1.5, True, float("inf")),
     "drop_remainder": FLAGS,

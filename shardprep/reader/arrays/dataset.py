@@ -17,7 +17,7 @@ from shardprep.reader.argument_kinds import Function, Location  # noqa: TC001 - 
 from shardprep.reader.arguments import Taking, check_position, checking
 from shardprep.reader.arrays.batches import Batches
 from shardprep.reader.arrays.features import Examples, Values
-from shardprep.reader.config import BatchOptions, draw_seed
+from shardprep.reader.config import BatchOptions, check_weights, draw_seed
 from shardprep.reader.order import make_order
 from shardprep.reader.splits import AnySplit, is_training, part_range
 from shardprep.reader.state import Batching
@@ -59,8 +59,8 @@ class Dataset:
         Args:
             path: the dataset's folder, or one above it (newest version), or such an address in
                 object storage: "s3://bucket/key", "gs://…", "az://…".
-            split: "train", "train[:90%]", "train[100:200]", "train+validation", or one of
-                `even_splits`; records are in the order of the shards.
+            split: "train", "train[:90%]", "train[100:200]", "train+validation", one of
+                `even_splits` or a `Selection`; records are in the order of the shards.
             as_supervised: items are (image, target) instead of dicts; the image alone where a
                 set has no targets. The target of objects is a dict as of `batches`.
             decode: False leaves images and masks the bytes they are stored as.
@@ -153,6 +153,7 @@ class Dataset:
             shuffle: True for another order in each epoch, that of `reader.load(shuffle=True)`:
                 blocks of about 64 records, some of them mixed at a time. By default, only a split
                 whose name starts with "train" is shuffled.
+            weights: as of `reader.load`.
             seed: with the number of the epoch, decides the order, on any machine and in both
                 readers; by default it is another one in each run.
             epochs: how many, None for ever.
@@ -182,20 +183,29 @@ class Dataset:
         index, number = options.shard_index, options.num_shards
         check_position("Dataset.batches", shard_index=index, num_shards=number)
         self._check_batches(options)
-        check_readers(str(self.path), len(self), number)
-        records = self._examples.records[part_range(len(self), index, number)]
-        size, drop = options.batch_size, options.drop_remainder
-        batching = Batching(
-            size,
-            drop,
-            window=None,
-            num_batches=len(self) // number // size if drop else -(-len(records) // size),
-        )
+        total, records, draws = len(self), self._examples.records, None
+        if options.weights is not None:
+            from shardprep.reader.item_rows import Items  # and pyarrow
+            from shardprep.reader.weights import draws_of
+
+            items, part = Items.at(str(self.path)), (index, number)
+            draws = draws_of("Dataset.batches", options.weights, records, items, part)
+            total = draws.num_all
+        else:
+            check_readers(str(self.path), total, number)
+            records = records[part_range(total, index, number)]
         order = make_order(
             len(records),
             self._record_bytes,
             seed=draw_seed() if options.seed is None else options.seed,
             shuffle=is_training(self.split) if options.shuffle is None else options.shuffle,
+        ).drawn_by(draws)
+        size, drop = options.batch_size, options.drop_remainder
+        batching = Batching(
+            size,
+            drop,
+            window=None,
+            num_batches=total // number // size if drop else -(-order.num_records // size),
         )
         names = self._names(options.as_supervised)
         cut = None if options.max_boxes is None else Cut(options.max_boxes)
@@ -208,6 +218,7 @@ class Dataset:
 
     def _check_batches(self, options: BatchOptions) -> None:
         check_boxes("Dataset.batches", self.schema, options)
+        check_weights("Dataset.batches", options)
         if self._transform is not None:
             raise DatasetError(
                 "Dataset.batches",

@@ -109,7 +109,7 @@ class _Runs:
         self.subset = subset
         self.take = take
         self.turn = turn
-        number = None if request.num_epochs is None else subset.num_records * request.num_epochs
+        number = None if request.num_epochs is None else subset.epoch_records * request.num_epochs
         size = request.batch_size or 1
         cut = 0 if request.drop_remainder else size - 1
         self.num_steps = None if number is None else (number + cut) // size
@@ -169,7 +169,7 @@ class _Runs:
     def _compile(self, batch: Any) -> None:
         """Train on a batch, and on one of the size of a last batch that is not full."""
         self.take(batch)
-        size, number = self.request.batch_size or 1, self.subset.num_records
+        size, number = self.request.batch_size or 1, self.subset.epoch_records
         rest = number * (self.request.num_epochs or 0) % size
         if rest and number >= size and not self.request.drop_remainder:
             self.take(tf.nest.map_structure(lambda one: one[:rest], batch))
@@ -193,7 +193,7 @@ class _Runs:
         if self.num_steps is None:
             return run.rate
         seconds = epoch_of(run.steps, self.num_steps).total_s
-        number = self.subset.num_records * (self.request.num_epochs or 1)
+        number = self.subset.epoch_records * (self.request.num_epochs or 1)
         if self.request.drop_remainder:
             number = self.num_steps * (self.request.batch_size or 1)
         return number / seconds

@@ -35,7 +35,7 @@ def num_batches(subset: Subset, request: Request) -> int:
         return _ceil(_ceil(subset.num_all, readers), size * replicas) * replicas
     if request.drop_remainder:
         return subset.num_all // readers // size // replicas * replicas
-    return _ceil(subset.num_records, size)
+    return _ceil(subset.epoch_records, size)
 
 
 def evened(dataset: Any, subset: Subset, request: Request) -> Any:

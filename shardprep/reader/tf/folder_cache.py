@@ -25,7 +25,8 @@ from shardprep.dataset.tfrecord import frame
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.arrays.annotations import resized_mask
 from shardprep.reader.cache_folder import alone, forget, twin_name
-from shardprep.reader.records import Places, open_records
+from shardprep.reader.places import Places
+from shardprep.reader.records import open_records
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.caching import Progress
 from shardprep.reader.tf.decode import Decoder
@@ -154,6 +155,7 @@ def _whole(subset: Subset, shard: Shard) -> Subset:
 def _decoded(subset: Subset, request: Request) -> Iterator[tuple[bytes, bytes]]:
     """Yield (bytes, pixels) of each record of a subset, in order; no bytes of a bad one."""
     plain = replace(request, shuffle=False, repeat=False)
+    subset = replace(subset, draws=None)
     reading = Reading(subset, subset.order(plain), plain)
     decoder = Decoder(subset.schema, request)
     if request.config.on_error == "raise":

@@ -224,7 +224,7 @@ def _plain(subset: Subset, request: Request, batch_size: int | None) -> Any:
         box_format="rel_yxyx",
         cache=False,
     )
-    return _dataset(subset, plain, Cursor, None).with_options(_options(plain))
+    return _dataset(replace(subset, draws=None), plain, Cursor, None).with_options(_options(plain))
 
 
 def _counter(request: Request) -> Callable[[], Cursor]:
@@ -237,7 +237,7 @@ def _total(subset: Subset, request: Request) -> int:
     """Return the records of an iteration, as tf.data counts them."""
     if request.num_epochs is None:
         return int(tf.data.INFINITE_CARDINALITY)
-    return subset.num_records * request.num_epochs
+    return subset.epoch_records * request.num_epochs
 
 
 def _tagged(decode: Callable[..., Any], finish: Finisher) -> Callable[..., Any]:

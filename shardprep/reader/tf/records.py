@@ -1,6 +1,7 @@
 """The records of all epochs in their order: Python finds which, reads them, and the graph decodes.
 
-A tag is epoch × records + position, and names one record of one epoch. Tags are found in Python,
+A tag is epoch × records + position, and names one record of one epoch; where records are drawn by
+weight it is draw × records + position. Tags are found in Python,
 many at a time: an order written as a graph takes longer to be made ready, in every epoch anew, than
 the first batch takes to be decoded. A plain window alone draws its tags in the graph.
 """
@@ -87,7 +88,7 @@ class Reading:
         """Return the dataset of batches of tags, int64[size]; the last one may have fewer."""
         if self.request.window:
             return self._windowed().batch(size, drop_remainder=drop)
-        number, epochs = self.subset.num_records, self.request.num_epochs
+        number, epochs = self.subset.epoch_records, self.request.num_epochs
         cut = size if drop else 1
 
         def step(state: Ints) -> tuple[Ints, Ints]:
@@ -121,7 +122,12 @@ class Reading:
         while start < stop:
             epoch, place = divmod(start, number)
             end = min(number, place + stop - start)
-            parts.append(epoch * number + self.order.positions(epoch, place, end))
+            positions = self.order.positions(epoch, place, end)
+            if self.order.draws is None:
+                parts.append(epoch * number + positions)
+            else:  # the same record may come again: its tag is that of the draw
+                draws = np.arange(start, start + end - place)
+                parts.append(draws * self.subset.num_records + positions)
             start += end - place
         return np.concatenate(parts)
 

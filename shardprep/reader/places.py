@@ -1,0 +1,44 @@
+"""Places of records in the shards of a dataset, by their numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from shardprep.dataset.manifest import Manifest, Shard
+    from shardprep.reader.order import Ints
+
+
+class Places(NamedTuple):
+    """Places of records in shards."""
+
+    shards: tuple[Shard, ...]
+    shard: Ints
+    """Number in `shards` of each record's shard."""
+    record: Ints
+    """Number of each record in its shard."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, numbers: Ints) -> Self:
+        """Return the places of the records of a dataset with some numbers, in their order."""
+        every = list(manifest.shards.values())
+        stops = np.cumsum([one.num_records for one in every])
+        shard = np.searchsorted(stops, numbers, side="right")
+        shards = list(dict.fromkeys(shard[starts_of(shard)].tolist()))
+        places = np.zeros(len(every), np.int64)
+        places[shards] = np.arange(len(shards))
+        starts = np.append(0, stops)[shard]
+        return cls(tuple(every[one] for one in shards), places[shard], numbers - starts)
+
+    @classmethod
+    def whole(cls, shard: Shard) -> Self:
+        """Return the places of all records of a shard."""
+        record = np.arange(shard.num_records, dtype=np.int64)
+        return cls((shard,), np.zeros_like(record), record)
+
+
+def starts_of(shard: Ints) -> Ints:
+    """Return where the records of another shard begin, 0 first."""
+    return np.flatnonzero(np.append(True, shard[1:] != shard[:-1]))

@@ -1,0 +1,202 @@
+"""Weights of classes and records: as many draws as they say, the same in both readers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from shardprep import reader
+from shardprep.errors import DatasetError
+from tests.support.builders import animals, build, jpeg, write, zip_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NUM_CATS, NUM_DOGS = 32, 8
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a set of four cats a dog, in raw pixels."""
+    root = tmp_path_factory.mktemp("set")
+    members = animals(2 * NUM_CATS)
+    kept = {
+        key: data for key, data in members.items() if "cat" in key or int(key[10:-4]) < NUM_DOGS
+    }
+    source = write(root / "pets.zip", zip_bytes(kept))
+    return build(source, root / "out", size="8x6", labels="prefix", shards=3, format="raw").path
+
+
+def refused(call: Callable[[], object]) -> str:
+    with pytest.raises(DatasetError) as error:
+        call()
+    assert error.value.hint
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def drawn(folder: Path, epochs: int, split: Any = "train", **options: Any) -> list[str]:
+    """Return the keys that `batches` draws."""
+    size = options.pop("batch_size", 16)
+    read = reader.Dataset(folder, split, decode=False).batches(
+        size, epochs=epochs, as_supervised=False, **options
+    )
+    return [key for batch in read for key in batch["image/filename"]]
+
+
+def keys_in_order(folder: Path, split: Any = "train") -> list[str]:
+    return [item["image/filename"] for item in reader.Dataset(folder, split, decode=False)]
+
+
+def chi_square(counts: Any, expected: Any) -> float:
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def test_balanced_draws_each_class_as_often_as_another(folder: Path) -> None:
+    keys = drawn(folder, 50, weights="balanced", seed=1)
+    assert len(keys) == 50 * (NUM_CATS + NUM_DOGS)
+    counts = np.array([sum(name in key for key in keys) for name in ("cat", "dog")])
+    assert chi_square(counts, len(keys) / 2) < 10.8  # 1 degree, p = 0.001
+    each = np.array([keys.count(key) for key in keys_in_order(folder)])
+    expected = [
+        len(keys) / 2 / (NUM_CATS if "cat" in key else NUM_DOGS) for key in keys_in_order(folder)
+    ]
+    assert chi_square(each, np.array(expected)) < 72  # 39 degrees, p = 0.001
+
+
+def test_records_come_as_often_as_their_weights_say(folder: Path) -> None:
+    weights = np.arange(NUM_CATS + NUM_DOGS) % 5.0
+    order = keys_in_order(folder)
+    keys = drawn(folder, 60, weights=weights, seed=2)
+    each = np.array([keys.count(key) for key in order])
+    used = weights > 0
+    assert not each[~used].any()
+    assert chi_square(each[used], (len(keys) * weights / weights.sum())[used]) < 62  # 31 degrees
+
+
+def test_without_replacement_each_draw_is_among_those_left(folder: Path) -> None:
+    """The first of an epoch has the weights as chances, the second those of the others."""
+    weights = np.where(np.arange(NUM_CATS + NUM_DOGS) < 4, [1, 2, 3, 6] * 10, 0)
+    order = keys_in_order(folder)[:4]
+    options = {"weights": reader.Weights(weights, replacement=False), "batch_size": 4}
+    epochs = np.array(drawn(folder, 1200, seed=3, **options)).reshape(1200, 4)
+    assert all(sorted(epoch) == sorted(order) for epoch in epochs.tolist())
+    first = np.array([(epochs[:, 0] == key).sum() for key in order])
+    assert chi_square(first, 1200 * np.array([1, 2, 3, 6]) / 12) < 16.3  # 3 degrees
+    second = epochs[epochs[:, 0] == order[3], 1]
+    counts = np.array([(second == key).sum() for key in order[:3]])
+    assert chi_square(counts, len(second) * np.array([1, 2, 3]) / 6) < 13.8  # 2 degrees
+    few = reader.Weights("balanced", replacement=False, num_samples=10)
+    keys = drawn(folder, 2, weights=few, seed=1)
+    assert len(keys) == 20
+    assert len({*keys[:10]}) == len({*keys[10:]}) == 10
+
+
+def of_load(
+    folder: Path, split: Any = "train", part: tuple[int, int] = (0, 1), **options: Any
+) -> Any:
+    config = reader.ReadConfig(shard_index=part[0], num_shards=part[1])
+    return reader.iterate(folder, split, as_supervised=False, read_config=config, **options)
+
+
+def names(batches: Any) -> list[list[str]]:
+    return [[key.decode() for key in batch["image/filename"].numpy()] for batch in batches]
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [reader.Weights("balanced", num_samples=75),
+     reader.Weights(np.arange(40), replacement=False, num_samples=30)],
+    ids=["with", "without"],
+)  # fmt: skip
+def test_both_readers_draw_the_same_on_any_number_of_hosts(folder: Path, weights: Any) -> None:
+    """The draws of several hosts are parts of one series, and a cache changes nothing."""
+    options: dict[str, Any] = {"weights": weights, "seed": 7, "batch_size": 8}
+    whole = drawn(folder, 2, **options)
+    one = of_load(folder, **options)
+    assert [*itertools.chain(*names(one), *names(one))] == whole
+    cached = of_load(folder, cache="memory", **options)
+    assert [*itertools.chain(*names(cached), *names(cached))] == whole
+    epoch = whole[: len(whole) // 2]
+    parts = [drawn(folder, 1, num_shards=3, shard_index=i, **options) for i in range(3)]
+    assert [*itertools.chain(*parts)] == epoch
+    assert [*itertools.chain(*names(of_load(folder, part=(1, 3), **options)))] == parts[1]
+    assert drawn(folder, 2, **options) == whole
+    assert drawn(folder, 2, **{**options, "seed": 8}) != whole
+    assert whole[: len(epoch)] != whole[len(epoch) :]
+
+
+def test_draws_go_on_where_they_were(folder: Path) -> None:
+    options: dict[str, Any] = {"weights": "balanced", "seed": 5, "as_supervised": False}
+    first = reader.Dataset(folder).batches(7, epochs=2, **options)
+    for _ in range(3):
+        next(first)
+    state = json.loads(json.dumps(first.state_dict()))
+    rest = [batch["image/filename"].tolist() for batch in itertools.islice(first, 3)]
+    there = reader.iterate(folder, batch_size=7, **options)
+    there.load_state_dict(state)
+    assert names(there) == rest
+    for weights in (None, np.arange(40), reader.Weights("balanced", num_samples=39)):
+        other = reader.Dataset(folder).batches(7, epochs=2, **{**options, "weights": weights})
+        assert "other batches" in refused(lambda other=other: other.load_state_dict(state))  # type: ignore[misc]
+
+
+def test_the_same_record_is_augmented_anew_each_time_it_is_drawn(folder: Path) -> None:
+    weights = np.eye(1, NUM_CATS + NUM_DOGS)[0]
+
+    def seeded(images: Any, *, seed: Any) -> tuple[Any, Any]:
+        return images, seed
+
+    drawn_ones = reader.load(folder, batch_size=1, weights=weights, seed=1, augment=seeded)
+    seeds = [tuple(seed.numpy().tolist()) for _, seed in drawn_ones]
+    assert len(set(seeds)) == NUM_CATS + NUM_DOGS
+
+
+def test_load_counts_its_batches(folder: Path) -> None:
+    weights = reader.Weights("balanced", num_samples=100)
+    assert len(reader.load(folder, batch_size=8, weights=weights)) == 13
+    assert len(reader.load(folder, batch_size=8, weights=weights, drop_remainder=True)) == 12
+    assert len(reader.Dataset(folder).batches(8, weights=weights, drop_remainder=True)) == 12
+
+
+def test_class_weights_are_1_in_the_mean(folder: Path, tmp_path: Path) -> None:
+    found = reader.class_weights(folder)
+    assert found == {0: 40 / (2 * NUM_CATS), 1: 40 / (2 * NUM_DOGS)}
+    part = reader.select(folder, label="dog")
+    assert reader.class_weights(folder, part) == {0: 0.0, 1: 1.0}
+    plain = build(
+        write(tmp_path / "a.zip", zip_bytes({f"{i}.jpg": jpeg(seed=i) for i in range(3)})),
+        tmp_path / "out", size=8, labels="none",
+    ).path  # fmt: skip
+    assert "no class" in refused(lambda: reader.class_weights(plain, "train"))
+    assert "no class" in refused(lambda: reader.load(plain, batch_size=2, weights="balanced"))
+
+
+def test_weights_that_mean_nothing_are_one_line(folder: Path) -> None:
+    def line(weights: Any, **options: Any) -> str:
+        one = refused(lambda: reader.load(folder, batch_size=4, weights=weights, **options))
+        config = options.pop("read_config", None)
+        if config is None:
+            refused(lambda: reader.Dataset(folder).batches(4, weights=weights, **options))
+        return one
+
+    for wrong in ("even", 3, {0: 1.0}, True):
+        assert f"weights={wrong!r}" in line(wrong)
+    assert "shape (3,) for 40 records" in line([1, 2, 3])
+    assert "below 0, infinite, NaN or all 0" in line([-1.0] * 40)
+    assert "below 0, infinite, NaN or all 0" in line([0.0] * 40)
+    assert "below 0, infinite, NaN or all 0" in line([float("nan")] * 40)
+    assert "an array of numbers" in line(["a"] * 40)
+    assert "num_samples=41 of 40" in line(
+        reader.Weights("balanced", replacement=False, num_samples=41)
+    )
+    assert "num_samples=0" in refused(lambda: reader.Weights("balanced", num_samples=0))
+    assert "shuffle=False is an order" in line("balanced", shuffle=False)
+    assert "leave out pad_batches" in line(
+        "balanced", read_config=reader.ReadConfig(pad_batches=True)
+    )
