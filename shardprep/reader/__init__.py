@@ -26,6 +26,7 @@ from shardprep.reader.splits import EvenSplit, even_splits
 if TYPE_CHECKING:
     from shardprep.reader.arrays.collate import collate
     from shardprep.reader.arrays.dataset import Dataset
+    from shardprep.reader.channels import mean_std
     from shardprep.reader.conditions import select
     from shardprep.reader.cross_validation import folds
     from shardprep.reader.diagnosis.diagnosis import Diagnosis
@@ -54,6 +55,7 @@ __all__ = [
     "folds",
     "iterate",
     "load",
+    "mean_std",
     "select",
 ]
 
@@ -69,6 +71,7 @@ _LAZY = {
     "Weights": "shardprep.reader.weights",
     "class_weights": "shardprep.reader.weights",
     "collate": "shardprep.reader.arrays.collate",
+    "mean_std": "shardprep.reader.channels",
     "folds": "shardprep.reader.cross_validation",
     "select": "shardprep.reader.conditions",
 }
