@@ -26,6 +26,7 @@ from shardprep.reader.splits import EvenSplit, even_splits
 if TYPE_CHECKING:
     from shardprep.reader.arrays.collate import collate
     from shardprep.reader.arrays.dataset import Dataset
+    from shardprep.reader.aspects import buckets
     from shardprep.reader.channels import mean_std
     from shardprep.reader.conditions import select
     from shardprep.reader.cross_validation import folds
@@ -46,6 +47,7 @@ __all__ = [
     "Selection",
     "StallMeter",
     "Weights",
+    "buckets",
     "class_weights",
     "clear_cache",
     "collate",
@@ -69,6 +71,7 @@ _LAZY = {
     "Selection": "shardprep.reader.selection",
     "StallMeter": "shardprep.reader.diagnosis.stall_meter",
     "Weights": "shardprep.reader.weights",
+    "buckets": "shardprep.reader.aspects",
     "class_weights": "shardprep.reader.weights",
     "collate": "shardprep.reader.arrays.collate",
     "mean_std": "shardprep.reader.channels",

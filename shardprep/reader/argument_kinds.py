@@ -174,6 +174,22 @@ def parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
         return None
 
 
+def _weights(value: Any) -> Any:
+    """Return what may be weights, which `weights.draws_of` looks into with NumPy."""
+    is_text = isinstance(value, (str, bytes, dict))
+    if value == "balanced" if is_text else hasattr(value, "values") or hasattr(value, "__len__"):
+        return value
+    raise TypeError
+
+
+def _buckets(value: Any) -> Any:
+    size, selection = kind_of(Size), like("a reader.Selection", "numbers", "fingerprint")
+    found = {size.take(one): selection.take(value[one]) for one in value}
+    if not found:
+        raise ValueError
+    return found
+
+
 def _autotune(value: Any) -> None:
     if whole().take(value) != _AUTOTUNE:
         raise ValueError
@@ -193,6 +209,13 @@ Function = Callable[..., Any]
 Augmentation = Annotated[
     Callable[..., Any],
     Kind(_augmentation, ("a function of images, and of labels, seed or training if so named",)),
+]
+AnyWeights = Annotated[
+    Any,
+    Kind(_weights, ("'balanced'", "an array of a weight for each record", "reader.Weights(…)")),
+]
+Buckets = Annotated[
+    Any, Kind(_buckets, ("a dict of (height, width) and reader.Selection, as of reader.buckets",))
 ]
 
 _PLAIN = {

@@ -12,11 +12,12 @@ from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.argument_kinds import (
     Address,
+    AnyWeights,
     Augmentation,
+    Buckets,
     Calls,
     Count,
     Folder,
-    Kind,
     Location,
     Number,
     Seed,
@@ -43,18 +44,6 @@ BoxFormat = Literal[
 """Keras's names of the formats of boxes: those that begin with rel_ are 0 to 1, others pixels."""
 
 
-def _weights(value: Any) -> Any:
-    """Return what may be weights, which `weights.draws_of` looks into with NumPy."""
-    is_text = isinstance(value, (str, bytes, dict))
-    if value == "balanced" if is_text else hasattr(value, "values") or hasattr(value, "__len__"):
-        return value
-    raise TypeError
-
-
-AnyWeights = Annotated[
-    Any,
-    Kind(_weights, ("'balanced'", "an array of a weight for each record", "reader.Weights(…)")),
-]
 DataOptions = Annotated[Any, like("a tf.data.Options", "threading", "autotune")]
 
 
@@ -235,6 +224,7 @@ class BatchOptions:
     box_format: BoxFormat = "rel_yxyx"
     max_boxes: Count | None = None
     ragged: bool = False
+    buckets: Buckets | None = None
     num_shards: Count = 1
     shard_index: Number = 0
     on_error: Literal["raise", "skip"] = "raise"

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
     from shardprep.reader.order import Ints
-    from shardprep.reader.places import Places
     from shardprep.reader.splits import AnySplit
 
 _PLACES = ("status", "shard", "record")
@@ -113,13 +112,6 @@ class Items:
             table = table.take(pa.array(numbers))
         name = split.name if isinstance(split, Selection) else str(split)
         return ItemRows(self, name, numbers, table)
-
-    def numbers(self, places: Places) -> Ints:
-        """Return the numbers of the records at some places of the dataset's shards."""
-        shards = self.manifest.shards
-        stops = np.cumsum([one.num_records for one in shards.values()])
-        starts = dict(zip(shards, (0, *stops.tolist()), strict=False))
-        return np.array([starts[one.name] for one in places.shards])[places.shard] + places.record
 
     def records(self, columns: Sequence[str]) -> pa.Table:
         """Return columns of the rows of all records, in the order of their numbers."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
+    from shardprep.reader.arrays.bucketing import BucketOrder
     from shardprep.reader.weights import Draws
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -69,6 +70,8 @@ class Order:
     """Whether epochs differ in their order."""
     draws: Draws | None = None
     """Draws by weight that take the place of blocks and groups."""
+    buckets: BucketOrder | None = None
+    """Batches of one shape each that do."""
 
     @property
     def key(self) -> int:
@@ -115,6 +118,16 @@ class Order:
             found.append(_group(self, epoch, number))
             missing -= len(found[-1])
         return np.concatenate(found)[: stop - start]
+
+    def batch(self, epoch: int, number: int, size: int) -> tuple[Ints, tuple[int, int] | None]:
+        """Return the positions of a batch of so many records, and height and width of its images.
+
+        None where these are what they are.
+        """
+        if self.buckets is not None:
+            return self.buckets.batch(self.epoch_key(epoch), number)
+        stop = min((number + 1) * size, self.num_records)
+        return self.positions(epoch, number * size, stop), None
 
     def find(self, epoch: int, place: int) -> Start:
         """Return where a place of an epoch is, 0 ≤ place ≤ `num_records`."""

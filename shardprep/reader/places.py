@@ -32,6 +32,14 @@ class Places(NamedTuple):
         starts = np.append(0, stops)[shard]
         return cls(tuple(every[one] for one in shards), places[shard], numbers - starts)
 
+    def numbers(self, manifest: Manifest) -> Ints:
+        """Return the numbers of the records in the dataset that the shards are of."""
+        shards = manifest.shards
+        stops = np.cumsum([one.num_records for one in shards.values()])
+        starts = dict(zip(shards, (0, *stops.tolist()), strict=False))
+        found: Ints = np.array([starts[one.name] for one in self.shards])[self.shard] + self.record
+        return found
+
     @classmethod
     def whole(cls, shard: Shard) -> Self:
         """Return the places of all records of a shard."""

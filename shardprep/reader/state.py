@@ -48,12 +48,14 @@ class State(NamedTuple):
 def identity(records: Records, order: Order, batching: Batching) -> str:
     """Return the values that the batches follow from, but for the seed, in the order of `_PARTS`.
 
-    `shuffle` is False, the records of a window, blocks of a group x records of a block, or the
-    weights that draw.
+    `shuffle` is False, the records of a window, blocks of a group x records of a block, the
+    weights that draw, or the buckets.
     """
     shuffle: Any = False
     if order.draws is not None:
         shuffle = f"weights:{order.draws.digest}"
+    elif order.buckets is not None:
+        shuffle = f"buckets:{order.buckets.digest}"
     elif order.shuffle:
         shuffle = batching.window or f"{order.group_width}x{order.block_length}"
     values = (

@@ -109,7 +109,7 @@ def draws_of(
     if isinstance(asked.values, str):
         if asked.values != "balanced":
             raise DatasetError(where, f"weights={asked.values!r}", "use 'balanced' or an array")
-        values = _balanced(items, items.numbers(records.places))
+        values = _balanced(items, records.places.numbers(items.manifest))
     else:
         values = _checked(where, asked.values, len(records))
     can = int(np.count_nonzero(values))

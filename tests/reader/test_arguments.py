@@ -117,6 +117,7 @@ BATCHES: dict[str, tuple[Any, ...]] = {
     "as_supervised": FLAGS,
     "box_format": LOAD["box_format"],
     "max_boxes": LOAD["max_boxes"],
+    "buckets": ({}, [(8, 8)], {(8, 8): "train"}, {8: None}, True),
     "ragged": FLAGS,
     "num_shards": (0, -1, "2", 1.5, None, True),
     "shard_index": (-1, 1, 7, "0", 0.5, None, False),

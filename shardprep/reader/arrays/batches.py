@@ -159,9 +159,8 @@ class Batches:
             if place is None:
                 return
             epoch, batch = divmod(place, self.steps_per_epoch)
-            stop = min((batch + 1) * size, self._order.num_records)
-            numbers = self._order.positions(epoch, batch * size, stop)
-            self._begun.append((place, self._filler.begin(numbers.tolist())))
+            numbers, image_size = self._order.batch(epoch, batch, size)
+            self._begun.append((place, self._filler.begin(numbers.tolist(), image_size)))
 
     def _finished(self, filling: Filling) -> Columns:
         """Wait for a batch; return it, good records in the place of bad ones if that is asked."""
@@ -198,7 +197,7 @@ class Batches:
         """Return the boxes of a batch in the format that is asked for."""
         box_format, size = self._options.box_format, self._examples.values.image_size
         if not self._options.ragged:
-            return boxes_as(boxes, box_format, size or ())
+            return boxes_as(boxes, box_format, size or images.shape[1:3])
         sizes = [size or image.shape[:2] for image in images]
         return [boxes_as(one, box_format, of) for one, of in zip(boxes, sizes, strict=True)]
 

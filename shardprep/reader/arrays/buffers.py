@@ -72,13 +72,18 @@ class Filler:
         self._pool: ThreadPoolExecutor | None = None
         self._buffers = _Buffers(num_kept)
 
-    def begin(self, numbers: list[int]) -> Filling:
-        """Return a batch of the records of so many numbers, at most `batch_size`."""
+    def begin(self, numbers: list[int], image_size: tuple[int, int] | None = None) -> Filling:
+        """Return a batch of the records of so many numbers, at most `batch_size`.
+
+        Images are resized to `image_size`, where there is one.
+        """
         values = self._examples.values
         columns = values.columns(len(numbers))
         shape = values.image_shape()
         if shape is not None:
             columns[IMAGE] = self._buffers.take((self._batch_size, *shape))[: len(numbers)]
+        elif image_size is not None:
+            columns[IMAGE] = np.empty((len(numbers), *image_size, 3), np.uint8)
         filling = Filling(numbers, columns)
         turns = min(self._num_threads, -(-len(numbers) // IMAGES_A_TURN))
         pool = self._threads()

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import copy
 import operator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from shardprep.dataset.remote import RemoteDataset
-from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Function, Location  # noqa: TC001 - checked by these
 from shardprep.reader.arguments import Taking, check_position, checking
 from shardprep.reader.arrays.batches import Batches
+from shardprep.reader.arrays.bucketing import BucketOrder, members_of
 from shardprep.reader.arrays.features import Examples, Values
 from shardprep.reader.config import BatchOptions, check_weights, draw_seed
 from shardprep.reader.order import make_order
@@ -26,6 +28,9 @@ from shardprep.reader.targets import Cut, check_boxes, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from shardprep.reader.order import Order
+    from shardprep.reader.records import Records
 
 
 class Dataset:
@@ -81,7 +86,7 @@ class Dataset:
         """Features of an item."""
         self.class_names = subset.class_names
         """Names of the classes, in the order of their numbers."""
-        self._record_bytes = record_bytes(subset.manifest)
+        self._manifest = subset.manifest
         self._as_supervised = as_supervised
         self._decode = decode
         self._transform = transform
@@ -165,6 +170,9 @@ class Dataset:
                 `Advice` tells of it once.
             ragged: lists in place of arrays whose rows differ: an array an image of its boxes,
                 labels and masks, and images of a set in which they differ in size.
+            buckets: those of `reader.buckets`, for images that differ in size: all images of a
+                batch are of one bucket and resized to its size. Short batches, one a bucket at
+                most, are dropped by `drop_remainder`; hosts take batches in turn.
             num_shards: of how many readers, such as hosts, this is one. Each has a range of records
                 of its own; with `drop_remainder` all have as many batches.
             shard_index: which of them, from 0.
@@ -183,34 +191,42 @@ class Dataset:
         index, number = options.shard_index, options.num_shards
         check_position("Dataset.batches", shard_index=index, num_shards=number)
         self._check_batches(options)
-        total, records, draws = len(self), self._examples.records, None
-        if options.weights is not None:
-            from shardprep.reader.item_rows import Items  # and pyarrow
-            from shardprep.reader.weights import draws_of
-
-            items, part = Items.at(str(self.path)), (index, number)
-            draws = draws_of("Dataset.batches", options.weights, records, items, part)
-            total = draws.num_all
-        else:
-            check_readers(str(self.path), total, number)
-            records = records[part_range(total, index, number)]
-        order = make_order(
-            len(records),
-            self._record_bytes,
-            seed=draw_seed() if options.seed is None else options.seed,
-            shuffle=is_training(self.split) if options.shuffle is None else options.shuffle,
-        ).drawn_by(draws)
-        size, drop = options.batch_size, options.drop_remainder
+        records, order, num_batches = self._order(options)
         batching = Batching(
-            size,
-            drop,
-            window=None,
-            num_batches=total // number // size if drop else -(-order.num_records // size),
+            options.batch_size, options.drop_remainder, window=None, num_batches=num_batches
         )
         names = self._names(options.as_supervised)
         cut = None if options.max_boxes is None else Cut(options.max_boxes)
         values = Values(self.schema, names, decode=self._decode, cut=cut)
         return Batches(Examples(records, values), self._target, order, batching, options)
+
+    def _order(self, options: BatchOptions) -> tuple[Records, Order, int]:
+        """Return the records that batches are made of, their order and the batches of an epoch."""
+        part = options.shard_index, options.num_shards
+        size, drop = options.batch_size, options.drop_remainder
+        records, total = self._examples.records, len(self)
+        is_shuffled = is_training(self.split) if options.shuffle is None else options.shuffle
+        if options.weights is None and options.buckets is None:
+            check_readers(str(self.path), total, part[1])
+            records = records[part_range(total, *part)]
+        order = make_order(
+            len(records),
+            record_bytes(self._manifest),
+            seed=draw_seed() if options.seed is None else options.seed,
+            shuffle=is_shuffled,
+        )
+        if options.buckets is not None:
+            members = members_of(options.buckets, self._manifest, records.places)
+            found = BucketOrder(tuple(options.buckets), members, size, drop, is_shuffled, part)
+            return records, replace(order, buckets=found), found.num_batches
+        if options.weights is not None:
+            from shardprep.reader.item_rows import Items  # and pyarrow
+            from shardprep.reader.weights import draws_of
+
+            items = Items.at(str(self.path))
+            draws = draws_of("Dataset.batches", options.weights, records, items, part)
+            order, total = order.drawn_by(draws), draws.num_all
+        return records, order, total // part[1] // size if drop else -(-order.num_records // size)
 
     def _names(self, as_supervised: bool) -> tuple[str, ...]:  # noqa: FBT001 - of an option
         """Return the features that are yielded."""
@@ -219,6 +235,8 @@ class Dataset:
     def _check_batches(self, options: BatchOptions) -> None:
         check_boxes("Dataset.batches", self.schema, options)
         check_weights("Dataset.batches", options)
+        if options.buckets is not None:
+            self._check_buckets(options)
         if self._transform is not None:
             raise DatasetError(
                 "Dataset.batches",
@@ -227,12 +245,12 @@ class Dataset:
             )
         if self.schema.image_size is not None:
             return
-        if self._decode and not options.ragged:
+        if self._decode and not options.ragged and options.buckets is None:
             raise DatasetError(
                 str(self.path),
                 "its images differ in size, so they cannot be batched as they are",
-                "build with --size, take single items or lists of them (ragged=True), or batch "
-                "their bytes with decode=False",
+                "build with --size, resize them to buckets=reader.buckets(…), take single items or "
+                "lists of them (ragged=True), or batch their bytes with decode=False",
             )
         if not self._decode and not options.box_format.startswith("rel_"):
             raise DatasetError(
@@ -240,3 +258,14 @@ class Dataset:
                 f"box_format={options.box_format!r} is in pixels, and decode=False reads none",
                 "use a format that begins with rel_",
             )
+
+    def _check_buckets(self, options: BatchOptions) -> None:
+        if self.schema.image_size is not None:
+            what, hint = "buckets, and its images are of one size", "leave out buckets"
+        elif MASK in self.schema.features or OBJECT_MASK in self.schema.features:
+            what, hint = "buckets, and masks of mixed sizes are not resized", "build with --size"
+        elif options.weights is not None or options.ragged or not self._decode:
+            what, hint = "buckets with weights, ragged or decode=False", "give one of them"
+        else:
+            return
+        raise DatasetError("Dataset.batches", what, hint)

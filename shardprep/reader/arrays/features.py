@@ -108,8 +108,10 @@ class Values:
                 columns[name][row] = self._value(name, raw)
             elif self._shape is not None:
                 image = self._image(raw, columns[IMAGE][row])
-            else:
+            elif columns[IMAGE].dtype == object:
                 image = columns[IMAGE][row] = self._image(raw)
+            else:
+                image = columns[IMAGE][row] = _resized(self._image(raw), columns[IMAGE].shape)
         if self._is_annotated:
             for name, value in self._annotated(raw, image).items():
                 columns[name][row] = value
@@ -226,6 +228,15 @@ def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:
     if len(values) != 1:
         raise ValueError(f"feature {name!r} holds {len(values)} values, not 1 {feature.dtype}")
     return values[0]
+
+
+def _resized(pixels: Pixels, shape: tuple[int, ...]) -> Pixels:
+    """Return an image stretched to the height and width of a batch of that shape, antialiased."""
+    _, height, width, _ = shape
+    if pixels.shape[:2] == (height, width):
+        return pixels
+    size = width, height
+    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
 
 
 def _check_shape(pixels: Pixels, shape: tuple[int, ...]) -> None:
