@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from shardprep.dataset.schema import HEIGHT, LABEL, WIDTH
+from shardprep.dataset.schema import HEIGHT, WIDTH
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
 from shardprep.reader.argument_kinds import Kind, Location, Size, kind_of, whole
@@ -16,12 +16,13 @@ from shardprep.reader.arguments import checking
 from shardprep.reader.arrays.features import Examples, Values
 from shardprep.reader.item_rows import Items
 from shardprep.reader.remote_shards import NUM_READS
-from shardprep.reader.selection import Selection, numbers_of
 from shardprep.reader.splits import AnySplit  # noqa: TC001 - checked by it
 from shardprep.reader.subset import open_subset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from shardprep.reader.selection import Selection
 
 _STEP = 32
 """Pixels that the sides of usual buckets are multiples of; a quarter of that for small ones."""
@@ -75,20 +76,15 @@ def buckets(
     if missing:
         hint = "make a dict of (height, width) and reader.select yourself"
         raise DatasetError(items.where, f"its records have no {' and '.join(missing)}", hint)
-    numbers = np.unique(numbers_of(items.manifest, split))
-    name = split.name if isinstance(split, Selection) else str(split)
-    every = Selection(name, items.manifest.sha256, numbers, numbers)
-    rows = items.rows(every, (LABEL,))
-    stored = _stored_sizes(
-        Examples(
-            open_subset(path, every).records, Values(items.schema, (HEIGHT, WIDTH), decode=False)
-        )
-    )
+    rows = items.rows(split)
+    every = rows.selection(slice(None), rows.split)
+    values = Values(items.schema, (HEIGHT, WIDTH), decode=False)
+    stored = _stored_sizes(Examples(open_subset(path, every).records, values))
     wanted = np.array(sizes or _usual_sizes(num_pixels))
     logs = [np.log(one[:, 1] / one[:, 0]) for one in (stored, wanted)]
     nearest = np.abs(logs[0][:, None] - logs[1]).argmin(axis=1)
     return {
-        (int(height), int(width)): rows.selection(nearest == i, f"{name} as {width}x{height}")
+        (int(height), int(width)): rows.selection(nearest == i, f"{rows.split} as {width}x{height}")
         for i, (height, width) in enumerate(wanted.tolist())
         if (nearest == i).any()
     }

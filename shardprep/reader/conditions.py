@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import functools
 import operator
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
@@ -228,12 +227,12 @@ def _numbers_of_keys(items: Items, keys: Path | Sequence[str]) -> Any:
     found = numbers.drop_null().to_pylist()
     left = [one for one, number in zip(wanted, numbers, strict=True) if not number.is_valid]
     if left:
-        by_name = _by_name(known.to_pylist())
-        found += [number for one in left for number in by_name.get(printable(one), ())]
-        left = [one for one in left if printable(one) not in by_name]
+        by_name = _by_name(known.to_pylist(), left)
+        found += [number for numbers in by_name.values() for number in numbers]
+        left = [one for one in left if not by_name[one]]
     if left:  # of images that were not written there is no record, and that is no mistake
-        others = {printable(one) for one in items.read(("key",))["key"].to_pylist()}
-        left = [one for one in left if printable(one) not in others]
+        by_name = _by_name(items.read(("key",))["key"].to_pylist(), left)
+        left = [one for one in left if not by_name[one]]
     if left and isinstance(keys, Path) and left[0] == wanted[0] and keys.suffix.lower() in _TABLES:
         del left[0]  # the names of its columns
     if left:
@@ -245,13 +244,19 @@ def _numbers_of_keys(items: Items, keys: Path | Sequence[str]) -> Any:
     return np.array(found, np.int64)
 
 
-def _by_name(keys: Sequence[str]) -> Mapping[str, list[int]]:
-    """Return the numbers of keys by key and file name, with and without ending, all printable."""
-    found: defaultdict[str, list[int]] = defaultdict(list)
-    for number, key in enumerate(map(printable, keys)):
+def _by_name(keys: Sequence[str], texts: Sequence[str]) -> dict[str, list[int]]:
+    """Return the numbers of the keys that each text means.
+
+    It is a file name, with or without its ending, or a key with the escapes it is printed with.
+    """
+    found: dict[str, list[int]] = {text: [] for text in texts}
+    has_escapes = any("\\" in text for text in texts)
+    for number, key in enumerate(keys):
         name = key.rpartition("/")[2]
-        for one in {key, name, name.rpartition(".")[0] or name}:
-            found[one].append(number)
+        stem = name.rpartition(".")[0] or name
+        for one in {key, name, stem, printable(key) if has_escapes else key}:
+            if one in found:
+                found[one].append(number)
     return found
 
 

@@ -15,11 +15,12 @@ from shardprep.reader.argument_kinds import Kind, Location, Seed, whole
 from shardprep.reader.arguments import checking
 from shardprep.reader.item_rows import Items
 from shardprep.reader.order import key_of, random_numbers
-from shardprep.reader.selection import Selection, numbers_of
+from shardprep.reader.selection import rising
 from shardprep.reader.splits import AnySplit  # noqa: TC001 - checked by it
 
 if TYPE_CHECKING:
     from shardprep.reader.order import Ints
+    from shardprep.reader.selection import Selection
 
 _WHERE = "reader.folds"
 _GROUP, _ORIGINAL = "group", "original_sha256"
@@ -69,25 +70,23 @@ def folds(
 
     """
     items = Items.at(path)
-    numbers = np.unique(numbers_of(items.manifest, split))
-    name = split.name if isinstance(split, Selection) else str(split)
-    every = Selection(name, items.manifest.sha256, numbers, numbers)
     asked = [] if by is None else [by]
     if by == LABEL and items.schema.target != LABEL:
         kinds = f"its images have {items.schema.target or 'no target'}"
         raise DatasetError(items.where, f"by='label', and {kinds}", "use by=None or a column")
-    rows = items.rows(every, [*asked, *((_GROUP, _ORIGINAL) if group is True else ())])
-    classes = np.zeros(len(numbers), np.int64) if by is None else _codes(rows.table, by)
+    rows = items.rows(split, [*asked, *((_GROUP, _ORIGINAL) if group is True else ())])
+    num_records = len(rows.numbers)
+    classes = np.zeros(num_records, np.int64) if by is None else _codes(rows.table, by)
     groups = _groups(rows.table, group)
-    num_groups = len(np.unique(groups))
+    num_groups = len(rising(groups))
     if num_groups < k:
-        what = f"k={k} of {num_groups:,} groups, {len(numbers):,} records"
+        what = f"k={k} of {num_groups:,} groups, {num_records:,} records"
         raise DatasetError(_WHERE, what, "use fewer folds")
     fold_of = shared_out(classes, groups, k, key_of(seed))
     return [
         (
-            rows.selection(fold_of != fold, f"training {fold + 1} of {k}: {name}"),
-            rows.selection(fold_of == fold, f"validation {fold + 1} of {k}: {name}"),
+            rows.selection(fold_of != fold, f"training {fold + 1} of {k}: {rows.split}"),
+            rows.selection(fold_of == fold, f"validation {fold + 1} of {k}: {rows.split}"),
         )
         for fold in range(k)
     ]

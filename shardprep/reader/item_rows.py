@@ -21,7 +21,7 @@ from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import RemoteDataset, addressed, described, documents_of
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
-from shardprep.reader.selection import Selection, numbers_of
+from shardprep.reader.selection import Selection, numbers_of, rising
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,13 +37,13 @@ _PLACES = ("status", "shard", "record")
 
 @dataclass(frozen=True, slots=True)
 class ItemRows:
-    """The rows of the records of a split, in its order."""
+    """The rows of the records of a split, each once, in the order of the shards."""
 
     dataset: Items
     split: str
     """Name of the split, for people."""
     numbers: Ints
-    """Numbers of the records in the dataset."""
+    """Numbers of the records in the dataset, rising."""
     table: pa.Table
     """The columns asked for, and `label`."""
 
@@ -53,11 +53,10 @@ class ItemRows:
         found: Ints = self.table[LABEL].fill_null(-1).to_numpy()
         return found
 
-    def selection(self, chosen: Any, name: str) -> Selection:
-        """Return the records at some rows, by positions or bools."""
-        numbers, first = np.unique(self.numbers[chosen], return_index=True)
+    def selection(self, fits: Any, name: str) -> Selection:
+        """Return the records of the rows for which an array of bools is true."""
         fingerprint = self.dataset.manifest.sha256
-        return Selection(name, fingerprint, numbers, self.labels[chosen][first])
+        return Selection(name, fingerprint, self.numbers[fits], self.labels[fits])
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class Items:
             DatasetError: as `read`, or there is no such split.
 
         """
-        numbers = numbers_of(self.manifest, split)
+        numbers = rising(numbers_of(self.manifest, split))
         table = self.records((LABEL, *columns))
         if len(numbers) != len(table) or (np.diff(numbers) != 1).any():
             table = table.take(pa.array(numbers))

@@ -80,7 +80,7 @@ class Selection:
 
         """
         try:
-            chosen = np.unique(np.arange(len(self))[positions])
+            chosen = rising(np.arange(len(self))[positions])
         except (IndexError, TypeError, ValueError) as error:
             hint = "use a slice, an array of whole numbers or one of bools"
             raise DatasetError(self.name, f"{error}", hint) from None
@@ -209,6 +209,12 @@ class Selection:
         if other.fingerprint != self.fingerprint:
             what = f"{self.name!r} and {other.name!r} are of different datasets or versions"
             raise DatasetError("reader.Selection", what, "select both from one dataset")
+
+
+def rising(numbers: Ints) -> Ints:
+    """Return numbers sorted, each once; `numpy.unique` of a million takes a second."""
+    found = np.sort(numbers)
+    return found[np.diff(found, prepend=found[:1] - 1) > 0]
 
 
 def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
