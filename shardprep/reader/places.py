@@ -1,8 +1,9 @@
-"""Places of records in the shards of a dataset, by their numbers."""
+"""Places of records in the shards of a dataset, and of their bytes in these."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -45,6 +46,37 @@ class Places(NamedTuple):
         """Return the places of all records of a shard."""
         record = np.arange(shard.num_records, dtype=np.int64)
         return cls((shard,), np.zeros_like(record), record)
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Where the frames of records are; arrays of equal length."""
+
+    shard: Ints
+    """Number of the shard."""
+    record: Ints
+    """Number of the record in its shard."""
+    offset: Ints
+    """Bytes from the beginning of the shard to the frame."""
+    length: Ints
+    """Bytes of the whole frame."""
+
+    def __getitem__(self, wanted: slice | Ints) -> Frames:
+        return Frames(*(column[wanted] for column in self.columns()))
+
+    def columns(self) -> tuple[Ints, ...]:
+        """Return shards, records, offsets and lengths."""
+        return self.shard, self.record, self.offset, self.length
+
+    def starts_run(self, gap_bytes: int = 0) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return for each record whether its frame does not lie right behind the one before.
+
+        There may be so many bytes between the two.
+        """
+        found = np.ones(len(self.shard), bool)
+        gaps = self.offset[1:] - (self.offset + self.length)[:-1]
+        found[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
+        return found
 
 
 def starts_of(shard: Ints) -> Ints:

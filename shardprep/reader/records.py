@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +18,7 @@ from shardprep.dataset.index import check_shard, check_size, read_index, way_out
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader.places import Places, starts_of
+from shardprep.reader.places import Frames, Places, starts_of
 from shardprep.reader.remote_shards import Part, RemoteShards
 from shardprep.storage.regular_file import read_at, regular_descriptor
 
@@ -38,37 +37,6 @@ _MAX_OPEN = 512
 """Number of shards open at a time; many a system gives a process 1,024 file descriptors."""
 _GAP_BYTES = 256 << 10
 """Bytes between two wanted records in object storage that cost less than another request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """Where the frames of records are; arrays of equal length."""
-
-    shard: Ints
-    """Number of the shard."""
-    record: Ints
-    """Number of the record in its shard."""
-    offset: Ints
-    """Bytes from the beginning of the shard to the frame."""
-    length: Ints
-    """Bytes of the whole frame."""
-
-    def __getitem__(self, wanted: slice | Ints) -> Frames:
-        return Frames(*(column[wanted] for column in self.columns()))
-
-    def columns(self) -> tuple[Ints, ...]:
-        """Return shards, records, offsets and lengths."""
-        return self.shard, self.record, self.offset, self.length
-
-    def starts_run(self, gap_bytes: int = 0) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return for each record whether its frame does not lie right behind the one before.
-
-        There may be so many bytes between the two.
-        """
-        found = np.ones(len(self.shard), bool)
-        gaps = self.offset[1:] - (self.offset + self.length)[:-1]
-        found[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
-        return found
 
 
 class _Descriptor:

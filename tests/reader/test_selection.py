@@ -17,7 +17,7 @@ from shardprep import reader
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError
 from shardprep.storage import objects
-from tests.support.builders import animals, build, tree, write, zip_bytes
+from tests.support.builders import animals, build, jpeg, tree, write, zip_bytes
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -254,3 +254,11 @@ def test_a_place_in_a_selection_is_gone_on_from_by_another_process(folder: Path)
         assert one["image/filename"].tolist() == two["image/filename"].tolist()
     other = reader.Dataset(folder, reader.select(folder, label="dog")).batches(7, **options)
     assert "other batches" in refused(lambda: other.load_state_dict(state))
+
+
+def test_advice_counts_the_records_of_a_selection(tmp_path: Path) -> None:
+    members = animals(8) | {f"test/{i}.jpg": jpeg(seed=90 + i) for i in range(4)}
+    source = write(tmp_path / "set.zip", zip_bytes(members))
+    folder = build(source, tmp_path / "out", size=8, labels="prefix").path
+    with pytest.warns(reader.Advice, match="^2 of 2 records of test have no label"):
+        reader.load(folder, reader.select(folder, "test")[:2], batch_size=2)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardprep.dataset.schema import LABEL, LABELS, TARGET, TEXT
 from shardprep.reader.config import Advice
+from shardprep.reader.selection import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,10 +51,25 @@ def _lines(subset: Subset, request: Request) -> Iterator[str]:
         yield "a service gives every epoch the same order; use repeat=True and steps_per_epoch"
     if not request.as_supervised or schema.target is None:
         return
-    for name, split in subset.manifest.splits.items():
-        if split.num_unlabelled and any(one.name in subset.shards for one in split.shards):
+    for name, num_unlabelled, num_records in _unlabelled(subset, request):
+        if num_unlabelled:
             yield (
-                f"{split.num_unlabelled:,} of {split.num_records:,} records of {name} have no "
+                f"{num_unlabelled:,} of {num_records:,} records of {name} have no "
                 f"{schema.target} ({_MISSING[schema.target]}), which fit and evaluate count all "
                 "the same; to predict, pass as_supervised=False, which yields their names as well"
             )
+
+
+def _unlabelled(subset: Subset, request: Request) -> Iterator[tuple[str, int, int]]:
+    """Yield each split that is read, its records without a target, and its records.
+
+    A Selection knows its classes; "balanced" draws no record without one.
+    """
+    if isinstance(request.weights, str):
+        return
+    if isinstance(request.split, Selection) and subset.schema.target == LABEL:
+        yield request.split.name, int((request.split.labels < 0).sum()), len(request.split)
+        return
+    for name, split in subset.manifest.splits.items():
+        if any(one.name in subset.shards for one in split.shards):
+            yield name, split.num_unlabelled, split.num_records
