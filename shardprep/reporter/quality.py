@@ -114,7 +114,7 @@ def enlargement(contents: Contents) -> Numbers:
     ratios = np.stack([size[0] / height, size[1] / width])
     fit = options.get("fit", "auto")
     if fit == "auto":
-        fit = "pad" if contents.schema.annotations else "crop"
+        fit = "pad" if contents.manifest.annotations else "crop"
     if fit == "stretch":
         found[known] = np.sqrt(ratios.prod(axis=0))
     else:

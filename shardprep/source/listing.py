@@ -96,8 +96,8 @@ def list_source(  # noqa: PLR0913 - what a walk is to do, and whom it tells
         zip_encoding: of member names in zips; None is UTF-8 where that fits, else cp437.
         limits: what it may ask for.
         leave_out: folders or addresses below the source that are no part of it.
-        check: called with the `others` known before inner archives are unpacked, where there are
-            some: that may take long. Its errors come through.
+        check: called with the `others` known before inner archives, if any, are unpacked, which
+            may take long; its errors come through.
 
     Raises:
         RecipeError: the source is neither a path nor an address.

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic_core import from_json
 
 from shardprep.dataset import item_table
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name, read_schema
-from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES, check_size
+from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, WRITTEN, columns_of, with_status
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, contradictions, decode_manifest
 from shardprep.dataset.tfds_metadata import DOCUMENTS as TFDS_FILES
 from shardprep.dataset.tfds_metadata import tfds_files
 from shardprep.errors import DatasetError, ShardprepError
 from shardprep.storage.regular_file import read_regular, sha256_of
+from shardprep.verifier.comparison import differences, json_faults, line_faults, quoted
 from shardprep.verifier.problem import Problem, hash_problem
 from shardprep.writer.fingerprint import recorded_recipe
 
@@ -116,7 +115,7 @@ class Documents:
             data = self._read(name)
             if data is None or data == text.encode():
                 continue
-            compare = _json_faults if name.endswith(".json") else _line_faults
+            compare = json_faults if name.endswith(".json") else line_faults
             faults = list(compare(data, text))
             if text and not faults:
                 faults.append("is not the text that the build wrote")
@@ -175,7 +174,7 @@ def index_problem(
     if not wrong:
         return Problem("index", name, "is not the text that the build wrote")
     line, wanted = (text and text.rstrip("\n") for text in pairs[wrong[0]])
-    what = f"says {_shown(line)}, the shard {_shown(wanted)}"
+    what = f"says {quoted(line)}, the shard {quoted(wanted)}"
     if len(wrong) > 1:
         what += f", and {len(wrong) - 1:,} more lines differ"
     number = wrong[0] if wrong[0] < len(places) else None
@@ -267,44 +266,3 @@ def _reason(text: str, known: list[str]) -> str:
     """Return the reason of a skipped input without the detail that may follow it."""
     matches = (reason for reason in known if text == reason or text.startswith(f"{reason}: "))
     return next(matches, text)
-
-
-def differences(here: Any, expected: Any, path: str = "") -> Iterator[str]:
-    """Yield the differences of two JSON values: "splits.train.num_records is 3, not 4"."""
-    if isinstance(here, dict) and isinstance(expected, dict):
-        for key in [*expected, *(key for key in here if key not in expected)]:
-            where = f"{path}.{key}" if path else str(key)
-            if key not in here:
-                yield f"{where} is not there"
-            elif key not in expected:
-                yield f"{where} does not belong there"
-            else:
-                yield from differences(here[key], expected[key], where)
-    elif isinstance(here, list) and isinstance(expected, list) and len(here) == len(expected):
-        for i, (one, two) in enumerate(zip(here, expected, strict=True)):
-            yield from differences(one, two, f"{path}[{i}]")
-    elif here != expected or type(here) is not type(expected):
-        yield f"{path or 'it'} is {_shown(here)}, not {_shown(expected)}"
-
-
-def _json_faults(data: bytes, text: str) -> Iterator[str]:
-    try:
-        check_size(data)
-        here = from_json(data)
-    except ValueError as error:
-        yield f"is not JSON ({error}): TensorFlow Datasets cannot open the folder"
-        return
-    if text:
-        yield from differences(here, json.loads(text))
-
-
-def _line_faults(data: bytes, text: str) -> Iterator[str]:
-    here = data.decode(errors="replace").split("\n")
-    for number, (line, wanted) in enumerate(zip_longest(here, text.split("\n")), 1):
-        if line != wanted:
-            yield f"line {number:,} is {_shown(line)}, not {_shown(wanted)}"
-
-
-def _shown(value: object) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -24,7 +24,7 @@ from shardprep.dataset.schema import (
     TEXT,
     UNLABELLED,
     WIDTH,
-)
+)  # fmt: skip
 from shardprep.errors import RecordError
 from shardprep.verifier.object_faults import AnnotationCheck, AnnotationRow
 from shardprep.verifier.problem import Fault

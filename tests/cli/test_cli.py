@@ -320,7 +320,7 @@ def test_odd_file_names_are_printed_and_kept(here: Path) -> None:
 
 
 def test_profile_shows_every_stage_and_adds_up(here: Path) -> None:
-    from shardprep.cli.display.summary import PARENT_STAGES, WORKER_STAGES
+    from shardprep.cli.display.profile import PARENT_STAGES, WORKER_STAGES
 
     shown = run("build", "pets.zip", "--profile", "--workers", "1", cwd=here).stdout
     for name in (*WORKER_STAGES, *PARENT_STAGES):

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from shardprep.cli.display.console import counts_line, plain_table
 from shardprep.cli.display.object_tables import print_annotation_tables, print_annotations
+from shardprep.cli.display.profile import print_profile
 from shardprep.cli.streams import console, picked, print_json
 from shardprep.dataset.describe import LACKING, MOST_EXAMPLES, Example, Examples, read_examples
 from shardprep.dataset.folder import read_schema
@@ -20,7 +21,7 @@ from shardprep.storage.space import megabytes
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from rich.table import Table
 
@@ -35,11 +36,6 @@ _BAR_CELLS = 24
 _MOST_CLASSES = 20
 _NAMED_CLASSES = 6
 _IS_THERE = " is there already: nothing to do."
-WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", "frame", "other")
-"""Stages of an item, in order: bytes, SHA-256, pixels, fit, codec, record, and all between them."""
-PARENT_STAGES = ("plan", "wait", "write", "finish")
-"""Stages of a build, in order: everything before the first image, waiting for workers, shards, and
-everything after the last."""
 
 
 def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
@@ -101,30 +97,12 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
         terminal.entry("time", took)
     terminal.entry("next", f"shardprep inspect {result.location.rpartition('/')[0]}")
     if number and result.profile is not None:
-        _print_profile(terminal, result.profile, number, result.elapsed_s)
+        print_profile(terminal, result.profile, number, result.elapsed_s)
 
 
 def show_refused(error: TooManyRejectedError) -> None:
     """Print, on stderr, the inputs of a build that has rejected too many."""
     _print_inputs(console(stderr=True), error.manifest, read_examples(error.draft))
-
-
-def _print_profile(
-    terminal: Terminal, seconds: Mapping[str, float], num_items: int, elapsed_s: float
-) -> None:
-    """Print the seconds of each stage; those of workers are added up over all of them."""
-    busy = sum(seconds.get(name, 0.0) for name in WORKER_STAGES)
-    table = plain_table("in workers", "seconds", "share", "µs an image")
-    for name in WORKER_STAGES:
-        value = seconds.get(name, 0.0)
-        share, each = value / (busy or 1.0), value / num_items * 1e6
-        table.add_row(name, f"{value:.2f}", f"{share:.0%}", f"{each:,.0f}")
-    terminal.print(table)
-    table = plain_table("in the parent", "seconds", "share")
-    spent = {name: seconds.get(name, 0.0) for name in PARENT_STAGES}
-    for name, value in {**spent, "other": elapsed_s - sum(spent.values())}.items():
-        table.add_row(name, f"{value:.2f}", f"{value / elapsed_s:.0%}")
-    terminal.print(table)
 
 
 def print_part(terminal: Terminal, result: PartResult) -> None:
