@@ -117,20 +117,32 @@ def check_complete(out: Path, whole: dict[str, bytes]) -> None:
 def every_change(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Kill a build before each change that it makes to the disk, then build again."""
     whole = undisturbed(source, folder / "whole")
+    again = partial(undisturbed, source)
+    return killed_at_changes(folder, step, whole, lambda out: build(source, out, **KEYS), again)
+
+
+def killed_at_changes(
+    folder: Path,
+    step: int,
+    whole: dict[str, bytes],
+    work: Callable[[Path], object],
+    again: Callable[[Path], dict[str, bytes]],
+) -> dict[str, int]:
+    """Kill some work before each change that it makes to the disk; see what it comes to again."""
     tried = 0
     for number in itertools.count(1, step):
         out = folder / f"change{number}"
 
         def faulty(out: Path = out, number: int = number) -> None:
             kill_at_change(number, out)
-            build(source, out, **KEYS)
+            work(out)
 
         code = forked(faulty)
         if code == 0:
             break
         assert code == -signal.SIGKILL
         check_complete(out, whole)
-        assert undisturbed(source, out) == whole, f"killed before change {number}"
+        assert again(out) == whole, f"killed before change {number}"
         shutil.rmtree(out)
         tried += 1
     return {"tried": tried, "same bytes": tried}
@@ -179,23 +191,8 @@ def ended_in_parts(source: Path, out: Path) -> dict[str, bytes]:
 def every_change_of_parts(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Kill a build in parts before each change that it makes to the disk, then do it again."""
     whole = undisturbed(source, folder / "whole", FEW)
-    tried = 0
-    for number in itertools.count(1, step):
-        out = folder / f"change{number}"
-
-        def faulty(out: Path = out, number: int = number) -> None:
-            kill_at_change(number, out)
-            in_parts(source, out)
-
-        code = forked(faulty)
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        check_complete(out, whole)
-        assert ended_in_parts(source, out) == whole, f"killed before change {number}"
-        shutil.rmtree(out)
-        tried += 1
-    return {"tried": tried, "same bytes": tried}
+    again = partial(ended_in_parts, source)
+    return killed_at_changes(folder, step, whole, partial(in_parts, source), again)
 
 
 def together(works: Sequence[Callable[[], object]]) -> list[int]:

@@ -24,7 +24,6 @@ from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
     from typing import Self
 
 ACCESS_KEY, SECRET_KEY = "AKIATESTACCESSKEY", "a-secret-that-nobody-may-see"
@@ -49,12 +48,7 @@ class ObjectStore:
         message = "moto's server does not start"
         raise RuntimeError(message)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
 
@@ -182,12 +176,7 @@ class Proxy:
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 
