@@ -1,27 +1,24 @@
 """The values that commands return, and the object that each prints of its own with `--json`.
 
-docs/json.md is made of the types of `RESULTS` and of those that they name, with what is written
-below each key. Values may be models: `print_json` writes those out. A key that is `NotRequired`
-says when it is there; all others always are.
+docs/json.md is made of these types and of those that they name, with what is written below each
+key. Values may be models: `print_json` writes those out. A key that is `NotRequired` says when it
+is there; all others always are.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
-from shardprep.benchmark.result import Benchmark
-from shardprep.catalog.survey import Survey
-from shardprep.commands.upload import Upload
-from shardprep.dataset.describe import Facts
-from shardprep.dataset.difference import Difference
 from shardprep.dataset.manifest import Manifest, Totals
-from shardprep.exporter.export import Exported
 from shardprep.reporter.finding import Finding
 from shardprep.reporter.quality import Histogram
 from shardprep.verifier.problem import Problem
 
 if TYPE_CHECKING:
+    from shardprep.benchmark.result import Benchmark
     from shardprep.catalog.annotations.annotated_images import AnnotationFacts
+    from shardprep.catalog.survey import Survey
+    from shardprep.exporter.export import Exported
     from shardprep.reporter.copies import Copies
     from shardprep.reporter.report import Report
     from shardprep.verifier.problem import Verification
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from shardprep.writer.plan import BuildPlan
 
 __all__ = [
-    "RESULTS", "AnnotationFacts", "Benchmark", "BuildJson", "BuildPlan", "BuildResult",
+    "AnnotationFacts", "Benchmark", "BuildJson", "BuildPlan", "BuildResult",
     "ChannelsJson", "Copies", "CopiesJson", "DownloadJson", "ErrorJson", "Exported",
     "FetchJson", "LeftOutJson", "PartJson", "PartResult", "PlanJson", "Problem", "QualityJson",
     "RecordJson", "Report", "ReportJson", "SampleJson", "Survey", "Verification", "VerifyJson",
@@ -278,21 +275,3 @@ class ErrorJson(TypedDict):
     """The error."""
     totals: NotRequired[Totals]
     """Totals of a build that rejected more than `--max-rejected`."""
-
-
-RESULTS: dict[str, tuple[type, ...]] = {
-    "build": (BuildJson, PartJson, PlanJson),
-    "finalize": (BuildJson,),
-    "init": (Survey,),
-    "inspect": (Facts,),
-    "report": (ReportJson,),
-    "bench": (Benchmark,),
-    "verify": (VerifyJson,),
-    "diff": (Difference,),
-    "export": (Exported,),
-    "sample": (SampleJson,),
-    "download": (DownloadJson,),
-    "upload": (Upload,),
-    "fetch": (FetchJson,),
-}
-"""By command, in the order of `--help`; those of `build`: a whole one, `--part`, `--dry-run`."""

@@ -15,7 +15,6 @@ from shardprep.cli import app
 from shardprep.commands import inspect as inspecting
 from shardprep.commands import sample_archive as drawn
 from shardprep.commands.results import (
-    RESULTS,
     BuildJson,
     ErrorJson,
     PartJson,
@@ -29,7 +28,7 @@ from shardprep.exporter.export import Exported
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import NARROW, Done
 from tests.support.command import run as command
-from tests.support.json_page import PAGE, page_text, printed
+from tests.support.json_page import PAGE, RESULTS, page_text, printed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,6 @@ from shardprep.catalog.survey import Survey
 from shardprep.cli.app import app
 from shardprep.commands.build import Plan
 from shardprep.commands.download import Download
-from shardprep.commands.results import RESULTS
 from shardprep.commands.sample import Sample
 from shardprep.commands.upload import Upload
 from shardprep.dataset.describe import Facts
@@ -31,6 +30,7 @@ from shardprep.reporter.report import Report
 from shardprep.verifier.problem import Verification
 from shardprep.writer.build import PartResult
 from shardprep.writer.finalize import BuildResult
+from tests.support.json_page import RESULTS
 
 COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
 OF_A_TERMINAL = {"as_json", "quiet", "log_level", "list_", "open_"}

@@ -17,9 +17,41 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from shardprep.commands.results import RESULTS, ErrorJson
+from shardprep.benchmark.result import Benchmark
+from shardprep.catalog.survey import Survey
+from shardprep.commands.results import (
+    BuildJson,
+    DownloadJson,
+    ErrorJson,
+    FetchJson,
+    PartJson,
+    PlanJson,
+    ReportJson,
+    SampleJson,
+    VerifyJson,
+)
+from shardprep.commands.upload import Upload
+from shardprep.dataset.describe import Facts
+from shardprep.dataset.difference import Difference
+from shardprep.exporter.export import Exported
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
+RESULTS: dict[str, tuple[type, ...]] = {
+    "build": (BuildJson, PartJson, PlanJson),
+    "finalize": (BuildJson,),
+    "init": (Survey,),
+    "inspect": (Facts,),
+    "report": (ReportJson,),
+    "bench": (Benchmark,),
+    "verify": (VerifyJson,),
+    "diff": (Difference,),
+    "export": (Exported,),
+    "sample": (SampleJson,),
+    "download": (DownloadJson,),
+    "upload": (Upload,),
+    "fetch": (FetchJson,),
+}
+"""By command, in the order of `--help`; those of `build`: a whole one, `--part`, `--dry-run`."""
 _WAYS = {
     "PartJson": "`shardprep build --part I/N`",
     "PlanJson": "`shardprep build --dry-run`",
