@@ -20,7 +20,7 @@ def test_a_small_network_learns_the_sample(tmp_path: Path) -> None:
     from keras import layers
 
     archive = sample(tmp_path)
-    keys = {**read_recipe(tmp_path / RECIPE_FILE), "shards": 4, "size": "64x64"}
+    keys = {**read_recipe(tmp_path / RECIPE_FILE), "shards": 4, "size": "32x32"}
     del keys["source"]  # relative to the folder of the recipe
     folder = build(archive, tmp_path / "out", **keys).path
     keras.utils.set_random_seed(0)

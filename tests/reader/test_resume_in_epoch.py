@@ -374,6 +374,8 @@ class Telling(keras.callbacks.Callback):
 
 train = reader.iterate(folder, batch_size=8, seed=1)
 model = model_of(seed=0)
+model.build((None, 4, 4, 3))  # with all its variables, the step is traced once and not twice
+model.optimizer.build(model.trainable_variables)
 resume = reader.ResumeInEpoch(place, train, save_every=2)
 print("from", train.state_dict()["batch"], flush=True)
 history = model.fit(train, epochs=int(epochs), verbose=0, callbacks=[Telling(), resume]).history

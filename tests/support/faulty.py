@@ -53,14 +53,18 @@ LEAST = {
     "parts together": 3,
 }
 """Plan → how many faults it must have made."""
-pa.array([""])  # its first array imports pandas, where that is installed: once, not in each child
-versions()
-Image.init()
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_REC, _MS_PRIVATE = 1, 32, 16384, 1 << 18
 _DISK_BYTES = 96 << 20
 _PAGE_BYTES = 4096
+
+
+def import_once() -> None:
+    """Import what each child that builds would import anew."""
+    pa.array([""])  # the first array imports pandas, where that is installed
+    versions()
+    Image.init()
 
 
 def forked(work: Callable[[], object]) -> int:
@@ -341,6 +345,7 @@ def main(plan: str, source: str, folder: str, step: str) -> None:
         "parts together": parts_together,
     }
     skip_fsync()
+    import_once()
     print(json.dumps(plans[plan](Path(source), Path(folder), int(step))))  # noqa: T201 - its result
 
 

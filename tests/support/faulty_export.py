@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.builders import Told, tree
 from tests.support.disk import skip_fsync
-from tests.support.faulty import forked, kill_at_change
+from tests.support.faulty import forked, import_once, kill_at_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,6 +63,7 @@ def killed(source: Path, place: Path, layout: str, numbers: Iterable[int]) -> in
 def main(dataset: str, folder: str, step: str) -> None:
     """Kill exports of a dataset in each layout, before every `step`-th of its changes."""
     skip_fsync()
+    import_once()
     tried = {}
     for layout in LAYOUTS:
         place = Path(folder) / layout

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from shardprep.errors import ShardprepError
 from tests.support.builders import build, tree
+from tests.support.faulty import import_once
 from tests.support.hostile import HOSTILE
 
 MAX_CPU_S = 10
@@ -156,6 +157,7 @@ def _outcome(source: Path) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     """Try every file and print how it ended."""
+    import_once()
     for source in sorted(folder.iterdir()):
         sys.stdout.write(json.dumps(asdict(_try(source))) + "\n")
         sys.stdout.flush()

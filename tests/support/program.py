@@ -109,7 +109,9 @@ def _serve() -> None:
     import keras  # noqa: F401 - these take seconds
     import tensorflow as tf  # noqa: F401
 
-    import shardprep.reader  # noqa: F401
+    import shardprep.reader.augment
+    import shardprep.reader.tf.pipeline
+    import shardprep.reader.tf.resume_in_epoch  # noqa: F401
 
     for line in sys.stdin.buffer:
         if os.fork() == 0:
