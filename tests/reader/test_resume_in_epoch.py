@@ -218,27 +218,33 @@ def test_what_goes_on_ends_as_if_nothing_had_been(
         assert values == whole.history.history[name][-len(values) :]
 
 
+@pytest.fixture(name="validated", scope="module")
+def _validated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a model that was trained and validated for two epochs without a break."""
+    place = tmp_path_factory.mktemp("validated") / "state"
+    return fit(batches(folder), place, validation_data=batches(folder, shuffle=False), epochs=2)
+
+
 @pytest.mark.parametrize(
     ("number", "in_validation"),
     [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)],
 )
 def test_a_signal_ends_training_behind_its_step(
-    folder: Path, tmp_path: Path, number: signal.Signals, *,
+    folder: Path, validated: Any, tmp_path: Path, number: signal.Signals, *,
     in_validation: bool,
 ) -> None:  # fmt: skip
     """What was trained is saved first; validation that was cut short is done again, as logged."""
     before = signal.signal(number, signal.default_int_handler)
     try:
         options = {"validation_data": batches(folder, shuffle=False), "epochs": 2}
-        whole = fit(batches(folder), tmp_path / "whole", **options)
         breaking = Breaking(5, number, in_validation=in_validation)
         with pytest.raises(KeyboardInterrupt):
             fit(batches(folder), tmp_path / "state", breaking, **options)
         assert signal.getsignal(number) is signal.default_int_handler
         data = batches(folder)
         model = fit(data, tmp_path / "state", model=model_of(seed=9), **options)
-        assert same(whole, model)
-        assert whole.history.history == model.history.history
+        assert same(validated, model)
+        assert validated.history.history == model.history.history
     finally:
         signal.signal(number, before)
 
