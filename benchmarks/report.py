@@ -24,7 +24,8 @@ from PIL import Image
 from benchmarks import photos
 from benchmarks.measure import Cost, Measure, Row, built, interleaved, run, shardprep
 from benchmarks.table import alone
-from shardprep.reporter.near import NEAR_BITS, near_groups, near_pairs
+from shardprep.image.near import NEAR_BITS, near_groups, near_pairs
+from shardprep.image.phash import PHASH
 from shardprep.reporter.report import Options, make_report
 
 if TYPE_CHECKING:
@@ -128,7 +129,9 @@ def _pairs(number: int) -> Iterator[Row]:
     unique = np.unique(hashes)
     start = time.perf_counter()
     found = near_pairs(unique)
-    near_groups(hashes)
+    images = np.zeros(len(hashes), PHASH)
+    images["hash"], images["contrast"], images["decoded"] = hashes, 50, True
+    near_groups(images)
     taken = time.perf_counter() - start
     start = time.perf_counter()
     brute = [

@@ -34,6 +34,7 @@ PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY  # one long comme
 
 _JPEGS = ("JPEG", "MPO")
 _FAST_MODES = ("RGB", "L")
+_JPEG_START = b"\xff\xd8\xff"
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
@@ -153,6 +154,24 @@ def decode_jpeg(data: bytes, height: int, width: int, scale: int) -> Pixels:
 
 decode_ordinary = stage("decode")(decode_jpeg)
 """Does what `decode` does, for a JPEG that has nothing but pixels."""
+
+
+def stored_pixels(data: bytes, raw_size: tuple[int, int] | None, least_side: int = 0) -> Pixels:
+    """Return a stored image, uint8[height, width, 3], at its size or smaller.
+
+    A JPEG whose sides all stay at `least_side` pixels or more is decoded at a fraction of its size;
+    0 for its own. `raw_size` is the height and width of pixels that are stored raw, None for files.
+    What a decoder says of bytes that it cannot decode is raised.
+    """
+    if raw_size is not None:
+        return np.frombuffer(data, np.uint8).reshape(*raw_size, 3)
+    if data.startswith(_JPEG_START):
+        found: Pixels = simplejpeg.decode_jpeg(
+            data, "RGB", min_height=least_side, min_width=least_side
+        )
+        return found
+    with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from shardprep.reporter import near
+from shardprep.image.near import NEAR_BITS, near_groups
 from shardprep.reporter.finding import Finding, excluding, images
 
 if TYPE_CHECKING:
@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 Kind = Literal["exact", "near"]
-_LEAST_CONTRAST = 2.0
-"""Standard deviation of grey, in levels of 255, below which a hash says nothing of a picture."""
 _WORDS = {
     "exact": "a copy, byte for byte,",
-    "near": f"a near copy (perceptual hash within {near.NEAR_BITS} of 64 bits)",
+    "near": f"a near copy (perceptual hash within {NEAR_BITS} of 64 bits)",
 }
 
 
@@ -64,10 +62,9 @@ def exact_copies(contents: Contents) -> tuple[Copies, ...]:
 
 def near_copies(contents: Contents, measured: Measured) -> tuple[Copies, ...]:
     """Return the groups of near copies, unless all of a group are exact copies."""
-    tells = measured.measures["decoded"] & (measured.measures["contrast"] >= _LEAST_CONTRAST)
-    numbers, measures = measured.numbers[tells], measured.measures[tells]
-    found = []
-    for group in near.near_copies(measures["hash"], measures["cells"]):
+    numbers, measures = measured.numbers, measured.measures
+    codes, found = near_groups(measures), []
+    for group in _groups(np.arange(len(codes)), codes):
         originals = contents.original_codes[numbers[group]]
         if originals.min() == originals.max() >= 0:
             continue

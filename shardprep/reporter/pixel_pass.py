@@ -6,10 +6,7 @@ dataset. A pass that met a damaged record is not kept, for a repair does not cha
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from shardprep.errors import RecordError, StorageError
+from shardprep.errors import RecordError
+from shardprep.image.phash import LEAST_SIDE, TILE, tile
 from shardprep.machine import usable_cores
 from shardprep.reporter import pixels
 from shardprep.reporter.stored_images import BOXES
-from shardprep.storage.atomic_file import DurableFile
-from shardprep.storage.cache import cache_root, make_cache
+from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,14 +30,14 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Triple = tuple[float, float, float]
 
-_VERSION = 2
+_VERSION = 3
 """Version of the measures: another one for other numbers of the same pixels."""
 _AT_ONCE = 64
 """Records that a thread measures at a time."""
 NUM_EXACT = 10_000
 """Images that are decoded whole for the mean and deviation of channels, at most."""
-_FORGOTTEN_S = 30 * 24 * 3600.0
-"""Seconds after its last use when a kept pass is removed."""
+_KEPT = {"measures", "channels", "labels", "counts", "tiles", "boxes"}
+"""Names of the arrays that a kept pass has."""
 
 
 class Watcher(Protocol):
@@ -124,7 +121,7 @@ class PassPlan:
         made = hashlib.sha256(f"{_VERSION} {self.manifest_sha256}".encode())
         for one in (self.numbers, self.exact, self.classes):
             made.update(one.tobytes())
-        return cache_root() / "pixels" / f"{made.hexdigest()[:32]}.npz"
+        return array_file("pixels", made.hexdigest()[:32])
 
 
 def plan_pass(manifest_sha256: str, classes: Ints, most: int, seed: int) -> PassPlan:
@@ -219,7 +216,7 @@ class _Part:
 
 def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
     numbers = plan.numbers[start : start + _AT_ONCE].tolist()
-    tiles = np.zeros((len(numbers), pixels.TILE, pixels.TILE, 3), np.uint8)
+    tiles = np.zeros((len(numbers), TILE, TILE, 3), np.uint8)
     sharpness = np.zeros(len(numbers), np.float32)
     part = _Part(start, np.zeros(0, pixels.MEASURES), Channels(), {}, {}, np.empty(0, BOXES))
     boxes = []
@@ -230,8 +227,8 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
         try:
             data = images.image(payload)
             boxes.append(images.boxes(numbers[i], payload))
-            small = images.pixels(data, pixels.SHARP_SIDE)
-            tiles[i] = pixels.tile(small)
+            small = images.pixels(data, LEAST_SIDE)
+            tiles[i] = tile(small)
             sharpness[i] = pixels.sharpness(small)
             if plan.exact[start + i]:
                 part.channels += Channels.of(images.pixels(data))
@@ -253,49 +250,35 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
 
 def _kept(plan: PassPlan) -> Measured | None:
     """Return the result of the same pass as it was kept, None where there is none that is whole."""
-    path = plan.file
-    try:
-        with np.load(path, allow_pickle=False) as kept:
-            measures, channels = kept["measures"], kept["channels"]
-            labels, counts, sums = kept["labels"], kept["counts"], kept["tiles"]
-            boxes = kept["boxes"]
-    except Exception:  # numpy raises anything for a damaged file
+    kept = kept_arrays(plan.file)
+    if kept is None or kept.keys() != _KEPT:
         return None
+    measures, channels, boxes = kept["measures"], kept["channels"], kept["boxes"]
     if measures.dtype != pixels.MEASURES or measures.shape != plan.numbers.shape:
         return None
     if boxes.dtype != BOXES or boxes.ndim != 1:
         return None
-    with contextlib.suppress(OSError):
-        os.utime(path)
+    labels = kept["labels"].tolist()
     return Measured(
         plan.numbers,
         measures,
-        dict(zip(labels.tolist(), sums, strict=True)),
-        dict(zip(labels.tolist(), counts.tolist(), strict=True)),
+        dict(zip(labels, kept["tiles"], strict=True)),
+        dict(zip(labels, kept["counts"].tolist(), strict=True)),
         Channels(int(channels[0]), int(channels[1]), channels[2:5], channels[5:]),
         boxes,
     )
 
 
 def _keep(plan: PassPlan, found: Measured) -> None:
-    """Keep a result, and remove others that have not been used for long; without room, neither."""
+    """Keep a result."""
     one = found.channels
-    with contextlib.suppress(OSError, StorageError):
-        folder = make_cache(plan.file.parent)
-        before = time.time() - _FORGOTTEN_S
-        for path in folder.glob("*.npz"):
-            if path.stat().st_mtime < before:
-                path.unlink(missing_ok=True)
-        with DurableFile(plan.file, is_shared=True) as file:
-            np.savez(
-                file.stream,
-                measures=found.measures,
-                channels=np.array([one.num_images, one.num_pixels, *one.sums, *one.squares]),
-                labels=np.array(list(found.tiles), np.int64),
-                counts=np.array(list(found.num_tiles.values()), np.int64),
-                tiles=np.array(list(found.tiles.values()), np.int64).reshape(
-                    -1, pixels.TILE, pixels.TILE, 3
-                ),
-                boxes=found.boxes,
-            )
-            file.commit()
+    tiles = np.array(list(found.tiles.values()), np.int64).reshape(-1, TILE, TILE, 3)
+    arrays = {
+        "measures": found.measures,
+        "channels": np.array([one.num_images, one.num_pixels, *one.sums, *one.squares]),
+        "labels": np.array(list(found.tiles), np.int64),
+        "counts": np.array(list(found.num_tiles.values()), np.int64),
+        "tiles": tiles,
+        "boxes": found.boxes,
+    }
+    keep_arrays(plan.file, arrays)

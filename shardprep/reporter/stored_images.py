@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import simplejpeg
-from PIL import Image
 
 from shardprep.dataset import example
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH
 from shardprep.errors import RecordError
+from shardprep.image.decode import stored_pixels
 from shardprep.reader.subset import open_subset
 
 if TYPE_CHECKING:
@@ -31,7 +29,6 @@ BOXES = np.dtype(
 )
 """A box: number of its record; class, −1 for none; ymin, xmin, ymax, xmax of the stored image, 0 to
 1; height and width of that image in pixels, 0 where they are not known."""
-_JPEG_START = b"\xff\xd8\xff"
 
 
 class StoredImages:
@@ -96,15 +93,7 @@ class StoredImages:
         A JPEG whose sides all stay at `least_side` pixels or more is decoded at a fraction of its
         size; 0 for the stored size. What a decoder says of bytes that it cannot decode is raised.
         """
-        if self._size is not None:
-            return np.frombuffer(data, np.uint8).reshape(*self._size, 3)
-        if data.startswith(_JPEG_START):
-            found: Pixels = simplejpeg.decode_jpeg(
-                data, "RGB", min_height=least_side, min_width=least_side
-            )
-            return found
-        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-            return np.asarray(image.convert("RGB"))
+        return stored_pixels(data, self._size, least_side)
 
     def damaged(self, number: int, error: Exception) -> RecordError:
         """Return the error of a record whose image cannot be had."""

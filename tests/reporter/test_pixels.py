@@ -9,29 +9,30 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
+from shardprep.image.near import NEAR_BITS
+from shardprep.image.phash import TILE, tile
 from shardprep.reporter import pixels as measure
-from shardprep.reporter.near import NEAR_BITS
 from tests.support.planted import photo
 
-TILES = np.stack([photo(seed, measure.TILE, measure.TILE) for seed in range(5)])
+TILES = np.stack([photo(seed, TILE, TILE) for seed in range(5)])
 FOUND = measure.measured(TILES)
 
 
 def hash_of(image: Image.Image) -> int:
     """Return the hash of an image."""
-    tile = measure.tile(np.asarray(image.convert("RGB")))
-    return int(measure.measured(tile[None])["hash"][0])
+    small = tile(np.asarray(image.convert("RGB")))
+    return int(measure.measured(small[None])["hash"][0])
 
 
 @pytest.mark.parametrize("number", range(len(TILES)))
 def test_tone_is_that_of_the_formulas(number: int) -> None:
-    tile, found = TILES[number].astype(float), FOUND[number]
-    red, green, blue = tile.reshape(-1, 3).T / 255
+    levels, found = TILES[number].astype(float), FOUND[number]
+    red, green, blue = levels.reshape(-1, 3).T / 255
     perceived = np.sqrt(0.241 * red**2 + 0.691 * green**2 + 0.068 * blue**2)
     assert found["brightness"] == pytest.approx(perceived.mean(), abs=1e-4)
     assert found["darkest"] == pytest.approx(np.percentile(perceived, 5), abs=0.005)
     assert found["lightest"] == pytest.approx(np.percentile(perceived, 99), abs=0.005)
-    spread = tile.max(axis=2) - tile.min(axis=2)
+    spread = levels.max(axis=2) - levels.min(axis=2)
     assert found["colour"] == pytest.approx(spread.mean() / 255, abs=1e-4)
 
 
@@ -45,7 +46,7 @@ def test_entropy_and_contrast_are_pillow_s(number: int) -> None:
 def test_a_hash_is_the_signs_of_low_frequencies() -> None:
     """By the sum that defines the transform, a frequency at a time."""
     grey = (TILES[0].astype(int) @ (77, 150, 29)) >> 8
-    size = measure.TILE // 2
+    size = TILE // 2
     half = grey.reshape(size, 2, size, 2).sum(axis=(1, 3))
     at = [math.pi * (2 * i + 1) / (2 * size) for i in range(size)]
     strengths = [
@@ -89,7 +90,7 @@ def test_blur_takes_sharpness_and_mist_does_not() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (2, 300), (300, 2), (3, 3), (56, 112)])
 def test_images_of_any_size_have_numbers(size: tuple[int, int]) -> None:
     image = photo(0, *size)
-    assert measure.tile(image).shape == (measure.TILE, measure.TILE, 3)
+    assert tile(image).shape == (TILE, TILE, 3)
     assert math.isfinite(measure.sharpness(image))
 
 

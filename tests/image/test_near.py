@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.reporter.near import NEAR_BITS, joined, near_copies, near_groups, near_pairs
+from shardprep.image.near import NEAR_BITS, joined, near_groups, near_pairs
+from shardprep.image.phash import PHASH
 
 if TYPE_CHECKING:
     Hashes = np.ndarray[Any, np.dtype[np.uint64]]
@@ -25,6 +26,13 @@ def compared(hashes: Hashes) -> list[tuple[int, int]]:
         for j in range(i + 1, len(texts))
         if (texts[i] ^ texts[j]).bit_count() <= NEAR_BITS
     ]
+
+
+def images(hashes: Any, cells: Any = 100, contrast: float = 50) -> np.ndarray[Any, Any]:
+    """Return images of some hashes and coarse colours."""
+    found = np.zeros(len(hashes), PHASH)
+    found["hash"], found["cells"], found["contrast"], found["decoded"] = hashes, cells, contrast, 1
+    return found
 
 
 def walked(number: int, pairs: list[tuple[int, int]]) -> list[int]:
@@ -51,7 +59,7 @@ def test_pairs_are_those_that_brute_force_finds(made: list[tuple[int, set[int]]]
     hashes = np.array([centres[i] ^ sum(1 << bit for bit in bits) for i, bits in made], np.uint64)
     unique = np.unique(hashes)
     assert near_pairs(unique).tolist() == [list(pair) for pair in compared(unique)]
-    assert near_groups(hashes).tolist() == walked(len(hashes), compared(hashes))
+    assert near_groups(images(hashes)).tolist() == walked(len(hashes), compared(hashes))
 
 
 def test_every_place_of_the_differing_bits_is_found() -> None:
@@ -67,24 +75,25 @@ def test_every_place_of_the_differing_bits_is_found() -> None:
 
 def test_a_hundred_thousand_copies_of_one_hash_are_one_group() -> None:
     hashes = np.full(100_000, 12345, np.uint64)
-    assert near_groups(hashes).max() == 0
+    assert near_groups(images(hashes)).max() == 0
 
 
 def test_no_hashes_have_no_groups() -> None:
-    assert near_groups(np.empty(0, np.uint64)).tolist() == []
+    assert near_groups(images([])).tolist() == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40))
 def test_pairs_join_to_groups(pairs: list[tuple[int, int]]) -> None:
-    found = joined(31, np.array(pairs, np.int64).reshape(-1, 2))
+    found = joined(np.arange(31), np.array(pairs, np.int64).reshape(-1, 2))
     assert found.tolist() == walked(31, pairs)
 
 
 def copies(*made: tuple[int, Any]) -> list[list[int]]:
     """Return the groups of near copies of some hashes and colours, the same in every cell."""
-    hashes = np.array([one for one, _ in made], np.uint64)
     cells = np.array([np.broadcast_to(colour, (16, 3)) for _, colour in made], np.uint8)
-    return [one.tolist() for one in near_copies(hashes, cells)]
+    groups = near_groups(images([one for one, _ in made], cells))
+    several = [np.flatnonzero(groups == one).tolist() for one in np.unique(groups)]
+    return [one for one in several if len(one) > 1]
 
 
 def test_none_and_all_alike_are_groups_too() -> None:
@@ -107,3 +116,23 @@ def test_what_only_another_colour_joins_falls_apart() -> None:
     red, green = (200, 40, 40), (40, 200, 40)
     assert copies((0, red), (0b1111, green), (0b1111_1111, red)) == []
     assert copies((0, red), (0b1111, red), (0b1111_1111, red)) == [[0, 1, 2]]
+
+
+def test_groups_do_not_depend_on_the_order_of_the_images() -> None:
+    """Colours drift along the chain, so that its ends do not agree."""
+    rng = np.random.default_rng(3)
+    cells = [np.full((16, 3), 100 + 8 * (i // 4), np.uint8) for i in range(40)]
+    found = images(rng.integers(0, 4, 40), np.stack(cells))
+    groups = near_groups(found)
+    assert len(np.unique(groups)) == 1
+    order = rng.permutation(40)
+    again = near_groups(found[order])
+    together = groups[:, None] == groups
+    assert ((again[:, None] == again) == together[order][:, order]).all()
+
+
+def test_images_without_shapes_or_that_are_no_images_are_copies_of_none() -> None:
+    assert near_groups(images([5, 5, 5], contrast=1.9)).tolist() == [0, 1, 2]
+    found = images([5, 5, 5, 5])
+    found["decoded"][1] = False
+    assert near_groups(found).tolist() == [0, 1, 0, 0]
