@@ -28,12 +28,13 @@ RULES = {"no labels": "none", "labels joined": "csv:labels.csv:id:label"}
 _PLAN = """
 import json, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from shardprep.writer.plan import make_plan
 from shardprep.recipe.recipe import make_recipe
 report, source, labels, folder = sys.argv[1:]
 keys = {"source": source, "labels": labels, "split": "train=0.9,validation=0.1"}
 start = time.perf_counter()
-plan = make_plan(make_recipe(keys, "benchmark"), Path(folder), print)
+plan = make_plan(make_recipe(keys, "benchmark"), Path(folder), SimpleNamespace(notice=print))
 seconds = time.perf_counter() - start
 status = Path("/proc/self/status").read_text()
 peak = int(status.split("VmHWM:")[1].split()[0]) * 1024

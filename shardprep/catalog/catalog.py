@@ -162,8 +162,9 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         annotated = annotate(recipe, images, naming)
     targets = _targets(index.keys, labelling, recipe, naming)
     splits = _splits(wanted, match, annotated)
-    match = with_headers(match, members, (*recipe.columns, recipe.group))
-    groups = group_keys(index.keys, recipe.group, match) if recipe.group else [""] * len(members)
+    rule = recipe.group_rule
+    match = with_headers(match, members, (*recipe.columns, rule))
+    groups = group_keys(index.keys, rule, match) if rule else [""] * len(members)
     lacks = _lacks(splits, targets.values)
     if annotated is not None:
         annotated = settled(annotated, splits)

@@ -56,9 +56,9 @@ def catalog_findings(
         unmapped = tuple(n for n in annotated.unmapped if not has_labels or n in unmapped)
     if unmapped:
         findings.append(f"--class-map: no class is called {some_of(unmapped)}")
-    if recipe.group:
+    if recipe.group_rule:
         is_cut = bool(recipe.split) and parse_split_rule(recipe.split).kind == "ratio"
-        findings += group_findings(items, recipe.group, is_cut=is_cut)
+        findings += group_findings(items, recipe.group_rule, is_cut=is_cut)
     if annotated is not None:
         findings += annotated.findings
         lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)

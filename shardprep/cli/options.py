@@ -97,6 +97,14 @@ def max_rejected(shown: str) -> Any:
     return number(replace(BUILD_OPTIONS["max_rejected"], panel="", shown=shown), float)
 
 
+_WORDS = {
+    f"--{name.replace('_', '-')}": option.metavar.strip("[]")
+    for name, option in BUILD_OPTIONS.items()
+    if option.metavar.startswith("[")
+}
+"""Switches that may have a word behind them → that word."""
+
+
 class _Plain:
     """A command whose help names values as they are called here, never by types of Python."""
 
@@ -114,6 +122,25 @@ class _Plain:
 
 class Command(_Plain, TyperCommand):
     """One command."""
+
+    def parse_args(self, context: Any, args: list[str]) -> list[str]:
+        """Read the arguments; a switch may have its word behind it, as in `--dedup near`."""
+        end = args.index("--") if "--" in args else len(args)
+        left: list[str] = []
+        words: dict[str, str] = {}
+        for before, one in zip(["", *args], args[:end], strict=False):
+            name, _, word = one.partition("=")
+            if _WORDS.get(before) == one:
+                words[before] = one
+            elif word and _WORDS.get(name) == word:
+                words[name] = word
+                left.append(name)
+            else:
+                words.pop(name.replace("--no-", "--", 1), None)
+                left.append(one)
+        rest: list[str] = super().parse_args(context, left + args[end:])
+        context.params.update({name[2:].replace("-", "_"): word for name, word in words.items()})
+        return rest
 
 
 class Group(_Plain, TyperGroup):

@@ -15,6 +15,7 @@ from shardprep.commands.resolve import (
     blaming,
     engine_of,
     local_source,
+    num_workers,
     part_of,
     recipe_applies,
     recipe_of,
@@ -193,12 +194,12 @@ def build(
             watch.notice(f"the options of {RECIPE_FILE} apply: it is for this source")
         made = replace(made, source=local_source(made.source, watch, refresh=run.refresh))
         if dry_run:
-            return _plan(made, piece, watch)
+            return _plan(made, piece, num_workers(run.workers), watch)
         with crew as workers:
             if piece is None:
                 return _dataset(made, workers, run, watch)
-            num_workers, engine = workers.num_workers, workers.engine
-            return build_part(made, piece, num_workers=num_workers, watcher=watch, engine=engine)
+            number, engine = workers.num_workers, workers.engine
+            return build_part(made, piece, num_workers=number, watcher=watch, engine=engine)
 
 
 class _Run(NamedTuple):
@@ -246,8 +247,8 @@ def _save_rejected(folder: Path, recipe: Recipe, into: Path | None, watch: Watch
     )
 
 
-def _plan(recipe: Recipe, part: Part | None, watch: Watch) -> Plan:
+def _plan(recipe: Recipe, part: Part | None, workers: int, watch: Watch) -> Plan:
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
-        plan = make_plan(recipe, Path(work), watch.notice)
+        plan = make_plan(recipe, Path(work), watch, workers)
     mine = plan if part is None else plan.of_part(part)
     return Plan(mine, part, len(plan.shards))

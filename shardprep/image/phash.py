@@ -40,7 +40,8 @@ _ONE = 1 << 16
 def _cosines() -> Floats:
     """Return the rows 0..8 of the discrete cosine transform (DCT-II) of 28 points."""
     rows, points = np.arange(_LOW + 1)[:, None], np.arange(TILE // 2)[None]
-    return np.rint(_ONE * np.cos(np.pi * rows * (2 * points + 1) / TILE))
+    cosines: Floats = np.rint(_ONE * np.cos(np.pi * rows * (2 * points + 1) / TILE))
+    return cosines
 
 
 _DCT = _cosines()
@@ -57,7 +58,8 @@ def tile(pixels: Pixels) -> Pixels:
 def grey_levels(tiles: Pixels) -> Pixels:
     """Return the grey, uint8[n, 56, 56], of tiles, uint8[n, 56, 56, 3]."""
     red, green, blue = (tiles[..., i] * _LUMA[i] for i in range(3))
-    return ((red + green + blue) >> 8).astype(np.uint8)
+    grey: Pixels = ((red + green + blue) >> 8).astype(np.uint8)
+    return grey
 
 
 def phashes(tiles: Pixels, grey: Pixels) -> np.ndarray[Any, Any]:

@@ -142,6 +142,7 @@ _VALID: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda names: "" not in names and len(set(names)) == len(names),
         "must be names, each once",
     ),
+    "group": (lambda rule: rule != "near,", "names no rule beside near"),
     "zip_encoding": (_is_encoding, "is no encoding that Python knows, such as cp932 or gbk"),
 }
 """Option → test of its value, and what is wanted of it."""

@@ -49,7 +49,7 @@ class RecipeKeywords(TypedDict, total=False):
     rle: Literal["auto", RunOrder]
     split: str | dict[str, float]
     group: str
-    dedup: bool
+    dedup: bool | Literal["near"]
     root: str
     include: Texts
     exclude: Texts

@@ -192,8 +192,11 @@ class BuildOptions:
         wanted="a text or a table of ratios")
     group: str = _option("",
         "Keep images of one group in one split; the group is a column, folder:N, or the first "
-        "group of regex:PATTERN.", _SPLITS, "RULE")
-    dedup: bool = _option(False, "Leave out images that are there already, byte for byte.", _SPLITS)
+        "group of regex:PATTERN; near, for near copies; or near,RULE for both.", _SPLITS, "RULE")
+    dedup: bool | Literal["near"] = _option(False,
+        "Leave out images that are there already, byte for byte; with near, near copies as well, "
+        "for which the pixels are looked at first.", _SPLITS, "[near]",
+        wanted="true, false or near")
     root: str = _option("", "Use only images below this folder of the source.", _USED, "FOLDER")
     include: tuple[str, ...] = _option((),
         "Use only images that match, such as *.png. May be repeated.", _USED, "GLOB",

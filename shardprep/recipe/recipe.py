@@ -10,7 +10,16 @@ import re
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX
 from shardprep.dataset.grammar import MAX_NAME
@@ -65,6 +74,21 @@ class Recipe(BuildOptions):
     def is_annotated(self) -> bool:
         """Whether boxes or masks are asked for."""
         return bool({self.boxes, self.masks} - {"", "none"})
+
+    @property
+    def groups_near(self) -> bool:
+        """Whether near copies are kept in one split."""
+        return self.group.partition(",")[0] == "near"
+
+    @property
+    def group_rule(self) -> str:
+        """Rule by which names and tables give the groups of images; "" for none."""
+        return self.group.removeprefix("near").removeprefix(",") if self.groups_near else self.group
+
+    @property
+    def finds_near(self) -> bool:
+        """Whether near copies are looked for, in the pixels, before anything else is decided."""
+        return self.groups_near or self.dedup == "near"
 
     @property
     def may_be_annotated(self) -> bool:
@@ -145,11 +169,12 @@ def stored_recipe(options: Mapping[str, Any]) -> Recipe:
 def _read(key: str, value: object) -> Any:
     """Return the value of an option as it is stored."""
     option, kind = BUILD_OPTIONS[key], _TYPES[key]
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if any("\0" in text for text in texts_in(value)):
         raise ValueError("holds a null character")
     try:
-        if isinstance(value, bool) is not (kind is bool):
+        is_switch = isinstance(value, bool)
+        if (is_switch and bool not in kinds) or (kind is bool and not is_switch):
             raise ValueError
         found = option.read(value) if option.read else value
         if found is None and type(None) in kinds:
@@ -170,6 +195,8 @@ def _choices(kind: object, found: object) -> tuple[object, ...]:
     """Return the values that a type allows; `found` alone is one of those it does not list."""
     if get_origin(kind) is Literal:
         return get_args(kind)
+    if bool in get_args(kind) and not isinstance(found, bool):
+        return get_args(get_args(kind)[1])
     return (found,) if kind is not str or isinstance(found, str) else ()
 
 

@@ -16,7 +16,8 @@ from shardprep.storage.cache import cache_root, make_cache
 if TYPE_CHECKING:
     from pathlib import Path
 
-    Arrays = dict[str, np.ndarray[Any, Any]]
+    Arrays = dict[str, Any]
+    """Arrays by name."""
 
 _FORGOTTEN_S = 30 * 24 * 3600.0
 """Seconds after its last use when a kept file is removed."""

@@ -22,8 +22,8 @@ from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, complete, publish
 from shardprep.writer.fingerprint import make_fingerprint
-from shardprep.writer.outline import make_outline, write_outline
-from shardprep.writer.plan import frozen_plan
+from shardprep.writer.outline import check_outline, make_outline, write_outline
+from shardprep.writer.plan import PlanWatcher, frozen_plan
 from shardprep.writer.shard import done_receipt, write_skipped
 from shardprep.writer.shard_plan import WHOLE, Part
 from shardprep.writer.workspace import states
@@ -42,28 +42,18 @@ if TYPE_CHECKING:
     from shardprep.writer.workspace.damaged import DamagedDataset
     from shardprep.writer.workspace.states import Folders, Workspace
 
-_WORKER_BYTES = 1 << 30
-"""Memory in bytes that a worker may use besides the pixels of an image."""
-_PIXEL_BYTES = 16
-"""Memory in bytes that decoding may use for each pixel, copies included."""
 _NUM_THREADS = 8
 """Number of threads that hash shards, or wait for object storage."""
 
 
-class Watcher(Protocol):
+class Watcher(PlanWatcher, Protocol):
     """Receives the progress of a build."""
-
-    def notice(self, line: str) -> None:
-        """Take one line about something worth knowing."""
 
     def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
         """Take the plan, and the shards that this run is to write; called once.
 
         Earlier runs have done `num_done` of the items in these shards.
         """
-
-    def encoded(self, num_items: int, num_rejected: int) -> None:
-        """Take the number of items done since the last call, and of the rejected among them."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -242,7 +232,7 @@ class _Shards:
         workspace = self.workspace
         with (
             workspace.scratch() as scratch,
-            frozen_plan(self.recipe, scratch, watcher.notice) as plan,
+            frozen_plan(self.recipe, scratch, watcher, self.num_workers) as plan,
         ):
             outline = make_outline(plan, self.recipe, self.fingerprint, part.count)
             mine = part.of(plan.shards)
@@ -252,6 +242,7 @@ class _Shards:
                 write_outline(folders.state, outline)
                 write_skipped(folders.state, plan.skipped)
                 num_new = self._write_shards(folders, plan, mine, watcher)
+                check_outline(folders.state, outline)  # another part may have begun beside it
         self._check_source(mine)
         return folders, outline, num_new
 
@@ -267,10 +258,7 @@ class _Shards:
         if not todo:
             return 0
         self._check_space(plan.estimated_bytes * num_todo // plan.num_items)
-        limits = WorkerLimits(
-            item_s=self.recipe.timeout,
-            worker_bytes=_WORKER_BYTES + _PIXEL_BYTES * self.recipe.max_pixels,
-        )
+        limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
         found = plan.annotations
         form = None if found is None else found.spec
         encoder = ChunkEncoder(

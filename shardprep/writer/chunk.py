@@ -175,12 +175,9 @@ _wait_for = stage("read")(next)
 
 
 def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
-    try:
-        data = _read(item)
-    except MemberError as error:
-        return b"", _unread(item, "unreadable", str(error))
-    except MemoryError:
-        return b"", _unread(item, "crashed", "is larger than the memory a worker may use")
+    data = read_item(item)
+    if isinstance(data, Outcome):
+        return b"", data
     image = process_image(data, encoder.spec)
     original = image.original
     facts = (original.height, original.width, original.format, len(data))
@@ -208,6 +205,16 @@ def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedO
     except MemoryError:
         return Rejection("crashed", "its mask is larger than the memory a worker may use")
     return place_objects(item.annotation or Annotation(), files, image.placement, spec)
+
+
+def read_item(item: Item) -> bytes | Outcome:
+    """Return the bytes of an item, or its rejection where they cannot be had."""
+    try:
+        return _read(item)
+    except MemberError as error:
+        return _unread(item, "unreadable", str(error))
+    except MemoryError:
+        return _unread(item, "crashed", "is larger than the memory a worker may use")
 
 
 @stage("read")

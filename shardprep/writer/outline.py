@@ -55,6 +55,8 @@ class Outline(Document):
     """The share of rejected images up to which the dataset may be published."""
     max_dropped: float = Field(default=1, ge=0, le=1)
     """The share of bad objects up to which it may be."""
+    near_copies: str = ""
+    """Hash of the near copies that the plan is made by, hex; "" where none are looked for."""
     num_parts: int = Field(ge=1)
     """Number of parts that the build was cut into, by the run that wrote this; 1: not cut."""
 
@@ -96,13 +98,29 @@ def make_outline(
         skipped=dict(sorted(Counter(one.reason for one in plan.skipped).items())),
         max_rejected=recipe.max_rejected,
         max_dropped=recipe.max_dropped,
+        near_copies=plan.near_copies,
         num_parts=num_parts,
     )
 
 
 def write_outline(state: Folder, outline: Outline) -> None:
-    """Write the outline of a build beside its receipts."""
+    """Write the outline of a build beside its receipts; BuildError where another plan is there."""
+    check_outline(state, outline)
     state.write(OUTLINE_FILE, outline.model_dump_json(indent=2).encode())
+
+
+def check_outline(state: Folder, outline: Outline) -> None:
+    """Check that no run of this build is by another plan, such as one that could not read an image.
+
+    All else that a plan is made of belongs to the fingerprint.
+    """
+    there = read_outline(state)
+    if there is not None and there.near_copies != outline.near_copies:
+        raise BuildError(
+            str(state),
+            "was begun with other near copies: some image could be read by one run alone",
+            f"remove {state} and start again, with an image that fails on an --exclude-list",
+        )
 
 
 def read_outline(state: Folder) -> Outline | None:

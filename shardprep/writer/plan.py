@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from shardprep.catalog.catalog import Catalog, make_catalog
 from shardprep.catalog.splits import parse_split_rule
@@ -24,10 +24,12 @@ from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
 from shardprep.source.extent import RefusedExtent
 from shardprep.source.listing import Skipped
-from shardprep.writer.shard_plan import cut_splits, plan_shards
+from shardprep.writer.hash_pass import PassWatcher, hash_images
+from shardprep.writer.near_copies import NearCopies
+from shardprep.writer.shard_plan import Cut, cut_splits, plan_shards, without_spoilers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from shardprep.catalog.annotations.annotated_images import AnnotationFacts
@@ -58,6 +60,8 @@ class BuildPlan:
     """Boxes and masks, None where none are stored."""
     estimated_bytes: int
     """Estimated size of all shards together."""
+    near_copies: str = ""
+    """Hash of the near copies that it is made by, hex; "" where none are looked for."""
 
     @property
     def num_items(self) -> int:
@@ -70,6 +74,13 @@ class BuildPlan:
         num_items = sum(len(shard.items) for shard in shards)
         estimate = self.estimated_bytes * num_items // self.num_items
         return replace(self, shards=shards, estimated_bytes=estimate)
+
+
+class PlanWatcher(PassWatcher, Protocol):
+    """Receives the progress of a plan."""
+
+    def notice(self, line: str) -> None:
+        """Take one line about something worth knowing."""
 
 
 @contextlib.contextmanager
@@ -86,34 +97,47 @@ def _paused_collection() -> Iterator[None]:
 
 @stage("plan")
 @_paused_collection()
-def make_plan(recipe: Recipe, work_dir: Path, notice: Callable[[str], None]) -> BuildPlan:
+def make_plan(
+    recipe: Recipe, work_dir: Path, watcher: PlanWatcher, num_workers: int = 1
+) -> BuildPlan:
     """Return the plan of a recipe.
 
-    Compressed inner archives are unpacked in `work_dir`, which must live until the items are read;
-    `notice` is called with one line on work that takes long.
+    Compressed inner archives are unpacked in `work_dir`, which must live until the items are read.
+    The workers are for near copies, which are looked for in the pixels.
     """
-    catalog = make_catalog(recipe, work_dir, notice)
+    catalog = make_catalog(recipe, work_dir, watcher.notice)
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
-    items, skipped = _final_splits(catalog, recipe)
+    ratios = parse_split_rule(recipe.split).ratios if recipe.split else {}
+    items, left_out, copies = catalog.items, list["Item"](), list[Skipped]()
+    near = None
+    if recipe.finds_near:
+        items, left_out = without_spoilers(items, ratios)
+        near = NearCopies.among(items, hash_images(items, spec, recipe, num_workers, watcher))
+        items, copies = near.without() if recipe.dedup == "near" else (near.together(), [])
+    items, more = _cut(items, ratios, recipe.seed)
+    findings = catalog.findings
+    if near is not None:
+        findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
     estimate = sum(_record_bytes(item, spec) for item in items)
     return BuildPlan(
         name=recipe.dataset_name,
         shards=plan_shards(recipe.dataset_name, items, recipe.shards, estimate, recipe.seed),
-        skipped=skipped,
+        skipped=[*catalog.skipped, *copies, *map(_spoiler, left_out + more)],
         spec=spec,
         schema=_schema(recipe, catalog, spec),
         labels_from=_found_by(catalog),
         rows_without_image=_without_image(catalog),
         columns=tuple(column.name for column in catalog.columns),
-        findings=catalog.findings,
+        findings=findings,
         annotations=catalog.annotations,
         estimated_bytes=estimate,
+        near_copies="" if near is None else near.digest,
     )
 
 
 @contextlib.contextmanager
 def frozen_plan(
-    recipe: Recipe, work_dir: Path, notice: Callable[[str], None]
+    recipe: Recipe, work_dir: Path, watcher: PlanWatcher, num_workers: int = 1
 ) -> Iterator[BuildPlan]:
     """Give what `make_plan` returns, hidden from the garbage collector until the end.
 
@@ -121,7 +145,7 @@ def frozen_plan(
     frozen objects (`gc.freeze`), nothing is hidden: `gc.unfreeze` cannot tell them apart.
     """
     with _paused_collection():
-        plan = make_plan(recipe, work_dir, notice)
+        plan = make_plan(recipe, work_dir, watcher, num_workers)
         freezes = gc.get_freeze_count() == 0
         if freezes:
             gc.freeze()
@@ -152,11 +176,11 @@ def _record_bytes(item: Item, spec: ImageSpec) -> int:
     return estimated_bytes(spec, item.extent.num_bytes) + _RECORD_OVERHEAD_BYTES + len(item.key)
 
 
-def _final_splits(catalog: Catalog, recipe: Recipe) -> tuple[list[Item], list[Skipped]]:
-    ratios = parse_split_rule(recipe.split).ratios if recipe.split else {}
+def _cut(items: list[Item], ratios: Mapping[str, float], seed: int) -> Cut:
+    """Return the items in their final splits, and those that a cut leaves out."""
     if not ratios:
-        return catalog.items, catalog.skipped
-    cut = cut_splits(catalog.items, ratios, recipe.seed)
+        return Cut(items, [])
+    cut = cut_splits(items, ratios, seed)
     empty = [split for split in ratios if all(item.split != split for item in cut.items)]
     if empty:
         raise RecipeError(
@@ -164,9 +188,12 @@ def _final_splits(catalog: Catalog, recipe: Recipe) -> tuple[list[Item], list[Sk
             f"{empty[0]}={ratios[empty[0]]:g} of {len(cut.items):,} images leaves none",
             "give it a larger share, or leave it out",
         )
+    return cut
+
+
+def _spoiler(item: Item) -> Skipped:
     reason = "no label, and --split makes this split of labelled images"
-    left_out = [Skipped(item.key, reason, item.extent.num_bytes) for item in cut.left_out]
-    return cut.items, catalog.skipped + left_out
+    return Skipped(item.key, reason, item.extent.num_bytes)
 
 
 def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:

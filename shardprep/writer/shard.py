@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _FACTS = b"shardprep"
 """Key of the facts among the metadata of a parquet file."""
 _SHA256 = re.compile("[0-9a-f]{64}")
-_RETRIED = ("unreadable", "crashed", "timeout")
+RETRIED = ("unreadable", "crashed", "timeout")
 """Rejections that the machine may be to blame for, such as a disk that was away; the next run
 tries these images again."""
 
@@ -237,7 +237,7 @@ def written_receipt(folders: Folders, shard: str) -> Receipt | None:
 def done_receipt(folders: Folders, shard: str) -> Receipt | None:
     """Return the receipt of a written shard without rejections that another run might undo."""
     receipt = written_receipt(folders, shard)
-    if receipt is None or set(receipt.table["kind"].cast("string").to_pylist()) & {*_RETRIED}:
+    if receipt is None or set(receipt.table["kind"].cast("string").to_pylist()) & {*RETRIED}:
         return None
     return receipt
 

@@ -81,6 +81,7 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
     unlabelled set is not cut: it keeps its split, or is left out where the cut makes a split of
     that name of labelled items, which it would spoil.
     """
+    items, left_out = without_spoilers(items, ratios)
     labelled = [item for item in items if item.is_labelled]
     pool = sorted(labelled or items, key=lambda item: _rank(item.key, seed, b"split"))
     rest = [item for item in items if not item.is_labelled] if labelled else []
@@ -88,8 +89,18 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
         cut = _cut_together(pool, ratios)
     else:
         cut = _cut_apart(pool, ratios)
-    cut.extend(item for item in rest if item.split not in ratios)
-    return Cut(cut, [item for item in rest if item.split in ratios])
+    return Cut(cut + rest, left_out)
+
+
+def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
+    """Return the items but those without a label whose split a cut makes of labelled ones."""
+    if not any(item.is_labelled for item in items):
+        return Cut(list(items), [])
+    stays = [item.is_labelled or item.split not in ratios for item in items]
+    return Cut(
+        [item for item, is_in in zip(items, stays, strict=True) if is_in],
+        [item for item, is_in in zip(items, stays, strict=True) if not is_in],
+    )
 
 
 def plan_shards(

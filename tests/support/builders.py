@@ -132,6 +132,9 @@ class Quiet:
         """Remember the line."""
         self.lines.append(line)
 
+    def count(self, what: str, num_images: int, num_done: int = 0) -> None:
+        """Take work that is not a build's."""
+
     def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
         """Remember how much was done before."""
         del plan, shards

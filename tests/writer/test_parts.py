@@ -670,7 +670,7 @@ def test_what_travels_to_a_worker_does_not_grow_with_the_plan(tmp_path: Path) ->
         members = {f"train/cat.{i:05d}.jpg": b"\xff\xd8" for i in range(num_items)}
         source = write(tmp_path / "pets.zip", zip_bytes({"train.zip": zip_bytes(members)}))
         keys = {"source": str(source), "labels": "none", "shards": num_items // 8}
-        plan = make_plan(make_recipe(keys, "test"), tmp_path / "work", print)
+        plan = make_plan(make_recipe(keys, "test"), tmp_path / "work", Quiet())
         task = plan.shards[0]
         chunk = ChunkTask("pets", 0, task.items[:4])
         assert len(task.items) == 8

@@ -12,7 +12,7 @@ from shardprep.cli.app import app
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan import frozen_plan, make_plan
-from tests.support.builders import animals, build, write, zip_bytes
+from tests.support.builders import Quiet, animals, build, write, zip_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ def _frozen() -> Iterator[int]:
 
 USES: dict[str, Callable[[Path, Path], object]] = {
     "make_plan": lambda source, work: make_plan(
-        make_recipe({"source": str(source)}, "test"), work, print
+        make_recipe({"source": str(source)}, "test"), work, Quiet()
     ),
     "--dry-run": lambda source, _: CliRunner().invoke(
         app, ["build", str(source), "--dry-run"], catch_exceptions=False
@@ -60,7 +60,7 @@ def test_objects_that_the_program_has_frozen_stay_so(
 
 def test_a_plan_is_frozen_while_it_is_used(source: Path, tmp_path: Path) -> None:
     recipe = make_recipe({"source": str(source)}, "test")
-    with frozen_plan(recipe, tmp_path, print) as plan:
+    with frozen_plan(recipe, tmp_path, Quiet()) as plan:
         assert gc.get_freeze_count() > plan.num_items == 6
     assert gc.get_freeze_count() == 0
 

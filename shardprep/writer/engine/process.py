@@ -37,6 +37,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """malloc.h"""
 _KEPT_BYTES = 512 << 20
 """Bytes of freed memory that malloc keeps, rather than map it anew for every image."""
+_WORKER_BYTES = 1 << 30
+"""Memory in bytes that a worker may use besides the pixels of an image."""
+_PIXEL_BYTES = 16
+"""Memory in bytes that decoding may use for each pixel, copies included."""
 _PRELOADED = ["shardprep.writer.engine.local", "shardprep.catalog.catalog"]
 """Modules of a task, to import once."""
 _ENVIRONMENT = {
@@ -55,6 +59,11 @@ class WorkerLimits:
     """Seconds of the wall for reading, decoding and encoding one item."""
     worker_bytes: int = 0
     """Memory that a worker may allocate."""
+
+    @classmethod
+    def of(cls, item_s: float, max_pixels: int) -> WorkerLimits:
+        """Return the limits for images of at most so many pixels."""
+        return cls(item_s=item_s, worker_bytes=_WORKER_BYTES + _PIXEL_BYTES * max_pixels)
 
 
 def _preparation(name: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan import make_plan
 from tests.catalog.annotations.test_mask_files import catalog, grey
-from tests.support.builders import SHARED_DATA, jpeg, png, write_folder
+from tests.support.builders import SHARED_DATA, Quiet, jpeg, png, write_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -253,7 +253,7 @@ def test_annotations_without_their_image_are_counted_and_told(tmp_path: Path) ->
     members = detection(3) | {"annotations/9.xml": VOC.replace(b"x.jpg", b"9.jpg")}
     source = write_folder(tmp_path / "source", members)
     recipe = make_recipe({"source": str(source), "boxes": "voc"}, "test")
-    plan = make_plan(recipe, tmp_path / "work", lambda _: None)
+    plan = make_plan(recipe, tmp_path / "work", Quiet())
     assert len(plan.rows_without_image) == 1
     assert "9" in plan.rows_without_image[0]
     assert plan.num_items == 3
@@ -265,7 +265,7 @@ def test_a_cut_spreads_the_classes_of_objects(tmp_path: Path) -> None:
         members[f"xml/{i:02d}.xml"] = VOC.replace(b"cat", (b"cat", b"dog")[i % 4 == 0])
     source = write_folder(tmp_path / "source", members)
     keys = {"source": str(source), "boxes": "voc", "split": "train=0.5,test=0.5"}
-    plan = make_plan(make_recipe(keys, "test"), tmp_path / "work", lambda _: None)
+    plan = make_plan(make_recipe(keys, "test"), tmp_path / "work", Quiet())
     counts = Counter((item.split, item.strata) for shard in plan.shards for item in shard.items)
     assert set(counts.values()) == {5, 15}
     assert len(counts) == 4
