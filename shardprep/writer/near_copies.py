@@ -96,13 +96,12 @@ class NearCopies:
             return ["no near copies are found"]
         sizes = [len(group) for group in self.groups]
         if are_left_out:
-            number = sum(
-                len({self.items[i].target for i in one} - {None}) > 1 for one in self.groups
-            )
-            odd = f"; {number:,} of them have a copy with another target" if number else ""
-            return [
-                f"{len(self._kept_of):,} near copies of {len(sizes):,} images are left out{odd}"
-            ]
+            targets = [{self.items[i].target for i in one} - {None} for one in self.groups]
+            number = sum(len(one) > 1 for one in targets)
+            odd = f"; {number:,} of these have one with another target" if number else ""
+            copies = "copy" if len(self._kept_of) == 1 else "copies"
+            kept = "1 image" if len(sizes) == 1 else f"{len(sizes):,} images"
+            return [f"left out: {len(self._kept_of):,} near {copies} of {kept}{odd}"]
         groups = "1 group" if len(sizes) == 1 else f"{len(sizes):,} groups"
         found = f"{groups} of near copies, {sum(sizes):,} images in all"
         return [f"{found}; the largest has {max(sizes):,}", *self._across(final)]

@@ -77,6 +77,27 @@ def test_a_flag_of_no_wins_over_a_switch_of_the_file(tmp_path: Path) -> None:
         assert f'"train": {count}' in plan
 
 
+@pytest.mark.parametrize(
+    ("flags", "dedup"),
+    [
+        ("--dedup pets.zip", True),
+        ("pets.zip --dedup", True),
+        ("--no-dedup pets.zip", False),
+        ("--dedup near pets.zip", "near"),
+        ("pets.zip --dedup=near", "near"),
+        ("--dedup near pets.zip --seed 3", "near"),
+        ("pets.zip --dedup near --no-dedup", False),
+        ("pets.zip --dedup near --dedup", True),
+        ("--dedup -- near", True),
+    ],
+)
+def test_a_switch_may_have_its_word_behind_it(flags: str, dedup: object) -> None:
+    command = COMMANDS["build"]
+    context = command.make_context("build", flags.split())
+    assert context.params["dedup"] == dedup
+    assert context.params["source"] == ("near" if "--" in flags.split() else "pets.zip")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_names_no_type_of_python(tmp_path: Path, command: str) -> None:
     shown = run(*command.split(), "--help", cwd=tmp_path)

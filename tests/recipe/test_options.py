@@ -163,3 +163,39 @@ def test_where_the_source_decides_the_fit_follows_what_it_has() -> None:
     recipe = make_recipe({"source": "x.zip"}, "t")
     assert recipe.settled(annotated=True).image_spec.fit == "pad"
     assert recipe.settled(annotated=False).image_spec.fit == recipe.image_spec.fit == "crop"
+
+
+@pytest.mark.parametrize("dedup", [True, False, "near"])
+def test_near_is_a_third_value_of_a_switch(dedup: object) -> None:
+    recipe = make_recipe({"source": "x.zip", "dedup": dedup}, "t")
+    assert recipe.dedup is dedup or recipe.dedup == "near"
+    assert recipe.finds_near is (dedup == "near")
+    assert recipe.fingerprint_options()["dedup"] == dedup
+
+
+@pytest.mark.parametrize("dedup", ["exact", "yes", 1, None, ["near"]])
+def test_a_switch_takes_no_other_word(dedup: object) -> None:
+    with pytest.raises(RecipeError, match="is not true, false or near"):
+        make_recipe({"source": "x.zip", "dedup": dedup}, "t")
+
+
+@pytest.mark.parametrize(
+    ("group", "near", "rule"),
+    [
+        ("", False, ""),
+        ("near", True, ""),
+        ("near,regex:^(a|b),", True, "regex:^(a|b),"),
+        ("nearest", False, "nearest"),
+        ("patient,near", False, "patient,near"),
+    ],
+)
+def test_groups_are_of_near_copies_or_of_a_rule_or_of_both(
+    group: str, near: object, rule: str
+) -> None:
+    recipe = make_recipe({"source": "x.zip", "group": group}, "t")
+    assert (recipe.groups_near, recipe.group_rule) == (near, rule)
+
+
+def test_near_with_a_comma_names_a_rule() -> None:
+    with pytest.raises(RecipeError, match="names no rule beside near"):
+        make_recipe({"source": "x.zip", "group": "near,"}, "t")

@@ -1,0 +1,376 @@
+"""Near copies are left out, or kept in one split: found before the plan, as a report finds them."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shardprep.dataset import item_table
+from shardprep.errors import BuildError
+from shardprep.image.near import NEAR_BITS
+from shardprep.image.phash import PHASH
+from shardprep.recipe.recipe import make_recipe
+from shardprep.reporter.report import Options, Report, make_report
+from shardprep.writer import hash_pass
+from shardprep.writer.chunk import Outcome
+from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.hash_pass import ImageHasher, hash_images
+from shardprep.writer.plan import make_plan
+from tests.support.builders import (
+    SHARED_DATA,
+    Quiet,
+    build,
+    build_part,
+    encoded,
+    finalize,
+    in_process,
+    tree,
+    write,
+    write_folder,
+    zip_bytes,
+)
+from tests.support.planted import file, photo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardprep.catalog.catalog import Item
+    from shardprep.image.phash import Pixels
+    from shardprep.writer.chunk import ChunkTask, EncodedChunk
+    from shardprep.writer.plan import BuildPlan
+
+CUT: dict[str, Any] = {"size": "64x64", "split": "train=0.5,test=0.5", "labels": "folder"}
+
+
+class Silent:
+    """A watcher of a report that is not watched."""
+
+    def begin(self, num_images: int) -> None:
+        """Take the number of images."""
+
+    def measured(self, num_images: int) -> None:
+        """Take the images that are done."""
+
+
+class Told(Quiet):
+    """A watcher that remembers the remarks on a plan."""
+
+    def planned(self, plan: BuildPlan, shards: Any, num_done: int) -> None:
+        """Remember them."""
+        super().planned(plan, shards, num_done)
+        self.lines += plan.findings
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Hash in this process, and keep the hashes below the test's folder."""
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(hash_pass, "run_chunks", in_process)
+    return tmp_path / "cache" / "near"
+
+
+def originals() -> dict[str, bytes]:
+    """Return 24 photos of two classes."""
+    return {f"{('cat', 'dog')[i % 2]}/{i:02d}.jpg": file(photo(i, 80, 100), quality=92)
+            for i in range(24)}  # fmt: skip
+
+
+def larger(image: Pixels) -> bytes:
+    """Return a larger copy, as a PNG."""
+    return encoded(Image.fromarray(image).resize((125, 100)), "PNG")
+
+
+def with_copies() -> dict[str, bytes]:
+    """Return the photos and copies of ten: two of each, the last two labelled otherwise."""
+    found = originals()
+    for i in range(10):
+        label = ("cat", "dog")[i % 2 if i < 8 else (i + 1) % 2]
+        found[f"{label}/again{i:02d}.jpg"] = file(photo(i, 80, 100), quality=35)
+        found[f"{label}/large{i:02d}.png"] = larger(photo(i, 80, 100))
+    return found
+
+
+@pytest.fixture(name="source")
+def _source(tmp_path: Path) -> Path:
+    return write(tmp_path / "photos.zip", zip_bytes(with_copies()))
+
+
+def reported(path: Path) -> Report:
+    """Return the report of a dataset."""
+    return make_report(path, Options(thumbs=0), Silent())
+
+
+def pairs_across(report: Report) -> int:
+    """Count the near pairs of stored images in different splits, each two compared."""
+    assert report.measured is not None
+    hashes = [int(one) for one in report.measured.measures["hash"]]
+    splits = report.contents.split.tolist()
+    return sum(
+        (hashes[i] ^ hashes[j]).bit_count() <= NEAR_BITS
+        for i in range(len(hashes))
+        for j in range(i)
+        if splits[i] != splits[j]
+    )
+
+
+def rows(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of the items of a dataset, by key."""
+    table = item_table.read_items(path / "items.parquet")
+    return {row["key"]: row for row in table.to_pylist()}
+
+
+def test_near_copies_are_kept_in_one_split(source: Path, tmp_path: Path) -> None:
+    plain = build(source, tmp_path / "plain", **CUT)
+    assert pairs_across(reported(plain.path)) > 0
+    grouped, told = tmp_path / "grouped", Told()
+    path = build(source, grouped, group="near", watcher=told, **CUT).path
+    report = reported(path)
+    assert pairs_across(report) == 0
+    assert "near-leaks" not in {one.name for one in report.findings}
+    assert "10 groups of near copies, 30 images in all; the largest has 3" in told.lines
+    assert [report.contents.manifest.splits[one].num_records for one in ("train", "test")] == [
+        22,
+        22,
+    ]
+    groups = {key: row["group"] for key, row in rows(path).items()}
+    assert groups["dog/01.jpg"] == groups["dog/large01.png"] == "dog/01.jpg"
+    assert groups["cat/20.jpg"] is None
+    assert report.contents.manifest.fingerprint.options["group"] == "near"
+    again = tmp_path / "cache" / "near"
+    for one in again.iterdir():
+        one.unlink()
+    assert tree(build(source, tmp_path / "again", group="near", **CUT).path) == tree(path)
+
+
+def test_near_copies_are_left_out_and_named(source: Path, tmp_path: Path) -> None:
+    told = Told()
+    made = build(source, tmp_path / "out", dedup="near", watcher=told, **CUT)
+    report, totals = reported(made.path), made.manifest.totals
+    assert report.copies == ()
+    assert totals.skipped == {"a near copy of another": 20}
+    assert (totals.num_inputs, totals.num_written) == (44, 24)
+    assert "left out: 20 near copies of 10 images; 2 of these have one with another target" in (
+        told.lines
+    )
+    row = rows(made.path)["dog/large01.png"]
+    assert (row["status"], row["reason"]) == ("skipped", "a near copy of another: dog/01.jpg")
+    assert made.manifest.fingerprint.options["dedup"] == "near"
+
+
+def test_of_near_copies_the_one_for_evaluation_stays(tmp_path: Path) -> None:
+    """Exact copies among them are left out as such; the unlabelled test set is not cut."""
+    members = {
+        "train/cat/1.jpg": file(photo(1), quality=90),
+        "train/cat/2.jpg": file(photo(2), quality=90),
+        "train/dog/3.jpg": file(photo(3), quality=90),
+        "train/dog/4.jpg": file(photo(4), quality=90),
+        "train/dog/5.jpg": file(photo(4), quality=90),
+        "test/a.jpg": file(photo(1), quality=40),
+        "test/b.jpg": file(photo(5), quality=40),
+    }
+    source = write_folder(tmp_path / "photos", members)
+    keys: dict[str, Any] = {"size": "64x64", "labels": "auto"}
+    given = rows(build(source, tmp_path / "given", dedup="near", **keys).path)
+    assert given["train/cat/1.jpg"]["reason"] == "a near copy of another: test/a.jpg"
+    assert given["train/dog/5.jpg"]["reason"] == "a copy of another: train/dog/4.jpg"
+    cut = {"split": "train=0.5,validation=0.5", **keys}
+    told = Told()
+    build(source, tmp_path / "cut", group="near", watcher=told, **cut)
+    assert [line for line in told.lines if "test/a.jpg and train/cat/1.jpg" in line]
+    spoiling = {"split": "train=0.5,test=0.5", **keys}
+    left = rows(build(source, tmp_path / "spoiling", dedup="near", **spoiling).path)
+    assert left["train/cat/1.jpg"]["status"] == "written", "its copy is not stored"
+
+
+def test_groups_by_rule_and_near_copies_join(tmp_path: Path) -> None:
+    """p1 and p2 have near copies of one photo, p2 and p3 of another; p4 is alone."""
+    numbers = {"p1_a": 1, "p2_a": 1, "p2_b": 2, "p3_a": 2, "p3_b": 3, "p4_a": 4, "x": 5, "y": 5}
+    members = {
+        f"{name}.jpg": file(photo(number), quality=90 - 7 * i)
+        for i, (name, number) in enumerate(numbers.items())
+    }
+    source = write(tmp_path / "photos.zip", zip_bytes(members))
+    keys: dict[str, Any] = {"labels": "none", "size": "64x64", "group": "near,regex:^(p\\d)_"}
+    groups = {key: row["group"] for key, row in rows(build(source, tmp_path, **keys).path).items()}
+    assert {groups[f"{name}.jpg"] for name in numbers if name < "p4"} == {"p1"}
+    assert groups["p4_a.jpg"] == "p4"
+    assert groups["x.jpg"] == groups["y.jpg"] == "x.jpg"
+
+
+FORMS: list[dict[str, Any]] = [
+    {"size": "64x64"},
+    {"size": "96x64", "fit": "pad", "quality": 60},
+    {"size": "150x150", "fit": "stretch", "format": "png"},
+    {"size": "64x64", "format": "raw"},
+    {"format": "keep"},
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_hashes_are_those_of_a_report_to_the_bit(tmp_path: Path, form: dict[str, Any]) -> None:
+    members = {
+        f"{i}.{kind}": file(photo(i, 60 + 40 * i, 230 - 20 * i), form)
+        for i, (kind, form) in enumerate([("jpg", "JPEG"), ("png", "PNG"), ("webp", "WEBP")] * 2)
+    } | {"broken.jpg": b"\xff\xd8\xff\xe0 no more than a beginning"}
+    source = write(tmp_path / "photos.zip", zip_bytes(members))
+    keys = {"source": str(source), "labels": "none", "max_rejected": 0.5, **form}
+    recipe = make_recipe(keys, "test")
+    plan = make_plan(recipe, tmp_path, Quiet())
+    items = sorted(plan.shards[0].items)
+    found = hash_images(items, plan.spec, recipe, 1, Quiet())
+    hashes = {item.key: one for item, one in zip(items, found, strict=True)}
+    assert not hashes.pop("broken.jpg")["decoded"]
+    del keys["source"]
+    report = reported(build(source, tmp_path / "out", **keys).path)
+    assert report.measured is not None
+    measured = dict(zip(report.contents.keys, report.measured.measures, strict=True))
+    for key, one in hashes.items():
+        assert [one[name].tolist() for name in PHASH.names or ()] == [
+            measured[key][name].tolist() for name in PHASH.names or ()
+        ], key
+
+
+def test_a_second_build_of_the_source_looks_at_no_pixel(
+    source: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build(source, tmp_path / "one", group="near", **CUT)
+    (kept,) = cache.iterdir()
+
+    def none(*_: object) -> Iterator[EncodedChunk]:
+        raise AssertionError("an image is read")
+
+    monkeypatch.setattr(hash_pass, "run_chunks", none)
+    build(source, tmp_path / "two", dedup="near", seed=3, exclude="cat/0*", **CUT)
+    monkeypatch.setattr(hash_pass, "run_chunks", in_process)
+    for data in (b"", kept.read_bytes()[:2000]):
+        kept.write_bytes(data)
+        again = build(source, tmp_path / "one", group="near", replace=True, **CUT)
+        assert again.manifest == first.manifest
+        assert kept.read_bytes() != data
+
+
+def test_an_interrupted_pass_goes_on_where_it_stopped(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def stopping(encode: Any, tasks: Any, *_: Any) -> Iterator[EncodedChunk]:
+        for task in tasks:
+            if len(seen) == 15:
+                raise KeyboardInterrupt
+            seen.extend(item.key for item in task.items)
+            yield encode(task, lambda: None)
+
+    monkeypatch.setattr(hash_pass, "run_chunks", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        build(source, tmp_path / "out", group="near", **CUT)
+    assert len(seen) == 15
+    monkeypatch.setattr(hash_pass, "run_chunks", in_process)
+
+    class Counting(Quiet):
+        def count(self, what: str, num_images: int, num_done: int = 0) -> None:
+            assert (what, num_images, num_done) == ("looking for near copies", 44, 15)
+
+    path = build(source, tmp_path / "out", group="near", watcher=Counting(), **CUT).path
+    assert pairs_across(reported(path)) == 0
+
+
+def test_parts_come_to_the_bytes_of_the_whole(source: Path, tmp_path: Path, cache: Path) -> None:
+    """Also where they share no cache."""
+    keys = {**CUT, "shards": 3, "group": "near"}
+    whole = build(source, tmp_path / "whole", **keys)
+    for part in ("1/2", "2/2"):
+        for one in cache.iterdir():
+            one.unlink()
+        build_part(source, tmp_path / "parts", part, **keys)
+    assert tree(finalize(tmp_path / "parts").path) == tree(whole.path)
+
+
+def test_parts_with_other_near_copies_do_not_become_one_dataset(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    """An image that only one machine can read belongs to a group there alone."""
+    keys = {**CUT, "shards": 3, "group": "near"}
+    build_part(source, tmp_path / "out", "1/2", **keys)
+    for one in cache.iterdir():
+        one.unlink()
+    monkeypatch.setattr(hash_pass, "ImageHasher", Unreading)
+    with pytest.raises(BuildError, match="was begun with other near copies"):
+        build_part(source, tmp_path / "out", "2/2", **keys)
+
+
+class Unreading(ImageHasher):
+    """Loses the copies that are called "large"."""
+
+    def _tile(self, item: Item) -> Pixels | Outcome:
+        if "large" in item.key:
+            return Outcome("crashed", "by construction", 0, 0, 0, "", 0, "")
+        return super()._tile(item)
+
+
+class Deadly(ImageHasher):
+    """Dies of one image, as a broken decoder does."""
+
+    def __call__(self, task: ChunkTask, before_item: Any) -> EncodedChunk:
+        if any("again05" in item.key for item in task.items):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(task, before_item)
+
+
+def test_an_image_that_kills_its_worker_costs_its_own_hash(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hash_pass, "run_chunks", run_chunks)
+    monkeypatch.setattr(hash_pass, "ImageHasher", Deadly)
+    made = build(source, tmp_path / "out", dedup="near", **CUT)
+    kept = [key for key, row in rows(made.path).items() if row["status"] == "written"]
+    copies = {key for key in kept if "again" in key or "large" in key}
+    assert copies == {"dog/again05.jpg", "cat/again09.jpg"}, "the latter is before its original"
+
+
+def test_inner_archives_and_folders_have_the_same_near_copies(tmp_path: Path) -> None:
+    members = with_copies()
+    inner = zip_bytes({"photos.zip": zip_bytes(members)})
+    sources = {
+        "folder": write_folder(tmp_path / "folder" / "photos.zip", members).parent,
+        "nested": write(tmp_path / "nested.zip", inner),
+    }
+    groups = {
+        name: {
+            key: row["group"]
+            for key, row in rows(build(at, tmp_path / name, group="near", **CUT).path).items()
+        }
+        for name, at in sources.items()
+    }
+    assert len({*groups["folder"].values()}) == 11
+    assert groups["folder"] == groups["nested"]
+
+
+@pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="needs the shared photographs")
+def test_no_near_copy_of_real_photos_is_across_splits(tmp_path: Path) -> None:
+    members: dict[str, bytes] = {}
+    with zipfile.ZipFile(SHARED_DATA / "dogs-vs-cats.zip") as outer:
+        inner = zipfile.ZipFile(io.BytesIO(outer.read("train.zip")))
+    draw = np.random.default_rng(0)
+    for name in sorted(inner.namelist())[:90]:
+        image = Image.open(io.BytesIO(inner.read(name)))
+        members[f"{name[6:9]}/{len(members)}.jpg"] = inner.read(name)
+        out = io.BytesIO()
+        ratio = 2 ** draw.uniform(-1, 1)
+        smaller = image.resize((round(image.width * ratio), round(image.height * ratio)))
+        smaller.save(out, "JPEG", quality=int(draw.integers(30, 96)))
+        members[f"{name[6:9]}/{len(members)}.jpg"] = out.getvalue()
+    source = write(tmp_path / "photos.zip", zip_bytes(members))
+    keys = {**CUT, "size": "224x224", "group": "near"}
+    path = build(source, tmp_path / "out", **keys).path
+    assert pairs_across(reported(path)) == 0
+    grouped = [row["group"] for row in rows(path).values() if row["group"]]
+    assert len(grouped) >= 0.97 * len(members)
