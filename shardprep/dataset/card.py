@@ -5,12 +5,22 @@ Names and reasons come from the files of others: control characters are escaped,
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from html import escape
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import printable, shown
+from shardprep.image.thumbnail import thumbnail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+
+    Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 _MOST_ROWS = 30
 """Lines of one mapping or sequence."""
@@ -18,6 +28,9 @@ _MOST_CHARACTERS = 240
 """Characters of one text."""
 _MOST_HTML = 60_000
 """Characters of a card, after which its rows are counted."""
+_MOST_BYTES = 100_000
+"""Bytes of a card with its pictures; without room for them, it has none."""
+MOST_PICTURES = 8
 _CELL = "text-align:left;vertical-align:top;padding:1px 12px 1px 0"
 
 
@@ -30,6 +43,10 @@ class Card:
         """Return what is worth showing, by title: first where it is, then the most telling."""
         return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
 
+    def pictures(self) -> Iterable[Pixels]:
+        """Return images to show below, uint8[height, width, 3]: none, where not said otherwise."""
+        return ()
+
     def __repr__(self) -> str:
         try:
             lines = (f"{title}: {_line(value)}" for title, value in self.facts().items())
@@ -38,9 +55,9 @@ class Card:
             return object.__repr__(self)
 
     def _repr_html_(self) -> str:
-        """Return a table of HTML without scripts, at most 100 KB: what a notebook shows."""
+        """Return a table of HTML without scripts, at most 100 KB: a notebook shows it."""
         try:
-            return _card(type(self).__name__, self.facts())
+            return card(type(self).__name__, self.facts(), self.pictures())
         except Exception:
             return f"<code>{escape(object.__repr__(self))}</code>"
 
@@ -74,7 +91,8 @@ def _more(found: Any, most: int) -> str:
     return f", … {len(found):,} in all" if len(found) > most else ""
 
 
-def _card(name: str, facts: Mapping[str, Any]) -> str:
+def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -> str:
+    """Return facts as a table of HTML, and the first pictures below it as far as there is room."""
     rows: list[str] = []
     num_characters = 0
     for title, value in facts.items():
@@ -85,7 +103,23 @@ def _card(name: str, facts: Mapping[str, Any]) -> str:
             rows.append(f"<tr><td>… {len(facts) - len(rows):,} more</td></tr>")
             break
         rows.append(row)
-    return f"<table><caption>{escape(name)}</caption><tbody>{''.join(rows)}</tbody></table>"
+    table = f"<table><caption>{escape(name)}</caption><tbody>{''.join(rows)}</tbody></table>"
+    shown_below = _pictures(pictures)
+    is_small = len(table.encode()) + len(shown_below) <= _MOST_BYTES
+    return table + shown_below if is_small else table
+
+
+def _pictures(pictures: Iterable[Pixels]) -> str:
+    """Return thumbnails as HTML; nothing is fetched for them."""
+    found = ""
+    for one in islice(pictures, MOST_PICTURES):
+        small = thumbnail(one)
+        data = b64encode(small.data).decode()
+        found += (
+            f'<img src="data:image/webp;base64,{data}" alt="" width="{small.width}" '
+            f'height="{small.height}" style="margin:2px">'
+        )
+    return f"<div>{found}</div>" if found else ""
 
 
 def _html(value: object) -> str:

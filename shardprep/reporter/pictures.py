@@ -16,6 +16,7 @@ from shardprep.dataset.pictures import annotated_picture, legend_of
 from shardprep.dataset.schema import OBJECT_MASK
 from shardprep.errors import RecordError
 from shardprep.image.contact_sheet import mask_layers
+from shardprep.image.thumbnail import SIDE, Thumbnail, thumbnail
 from shardprep.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -27,14 +28,11 @@ if TYPE_CHECKING:
     from shardprep.reporter.stored_images import Payload, StoredImages
 
 Made = TypeVar("Made")
-SIDE = 112
-"""Longest side of a thumbnail in pixels."""
 MOST_GROUPS = 40
 """Groups of copies that are shown."""
 MOST_OF_GROUP = 6
 """Images of a group that are shown."""
 NO_CLASS = -1
-_QUALITY = 45
 _BUDGET_BYTES = 2_700_000
 """Bytes of all thumbnails and what is drawn over them; base64 makes a third more of them."""
 MOST_BOXES = 60
@@ -44,15 +42,6 @@ _BOX_BYTES = 20
 _AT_ONCE = 16
 _NO_CLASS_TIMES = 4
 """Pictures of a set without classes, for one of a class."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thumbnail:
-    """A small WebP image."""
-
-    data: bytes
-    width: int
-    height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,15 +188,6 @@ def _in_parallel(
             return {number: one for part in parts for number, one in part}
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def thumbnail(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Thumbnail:
-    """Return an image, uint8[height, width, 3], as a small WebP; small ones keep their size."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((SIDE, SIDE), Image.Resampling.BOX)
-    out = io.BytesIO()
-    image.save(out, "WEBP", quality=_QUALITY, method=0)
-    return Thumbnail(out.getvalue(), image.width, image.height)
 
 
 def _means(report: Report) -> dict[int, Thumbnail]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.dataset.card import Card
+from shardprep.dataset.card import MOST_PICTURES, Card
+from shardprep.image.thumbnail import SIDE
 from shardprep.reporter import balance, boxes, copies, quality
 from shardprep.reporter.contents import Contents, read_contents
 from shardprep.reporter.finding import Finding, images, ranked
@@ -16,7 +18,7 @@ from shardprep.reporter.pixel_pass import Channels, Measured, Watcher, measure, 
 from shardprep.reporter.stored_images import StoredImages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from shardprep.dataset.remote import RemoteDataset
@@ -101,6 +103,15 @@ class Report(Card):
         looked = f"{self.num_measured:,} of {self.num_records:,} images"
         title = f"{self.name} {self.version}"
         return {"dataset": title, "looked at": looked, **(findings or {"found": "nothing"})}
+
+    def pictures(self) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
+        """Yield some images from all over the dataset, small; those that are damaged left out."""
+        if self.images is None:
+            return
+        numbers = np.unique(np.linspace(0, len(self.contents) - 1, MOST_PICTURES).astype(int))
+        for data in self.images.data(numbers.tolist()):
+            with contextlib.suppress(Exception):  # decoders raise anything
+                yield self.images.pixels(data, SIDE)  # type: ignore[arg-type]
 
     def html(self) -> str:
         """Return the page, in ASCII: the same text for the same dataset and options."""

@@ -6,14 +6,17 @@ split expressions, features and pixels.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 from dataclasses import replace
+from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
+from shardprep.dataset.card import MOST_PICTURES, card
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
-from shardprep.errors import DatasetError
+from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.argument_kinds import Function, Location  # noqa: TC001 - checked by these
 from shardprep.reader.arguments import Taking, check_position, checking
 from shardprep.reader.arrays.batches import Batches
@@ -25,6 +28,7 @@ from shardprep.reader.splits import AnySplit, is_training, part_range
 from shardprep.reader.state import Batching
 from shardprep.reader.subset import check_readers, open_subset, record_bytes
 from shardprep.reader.targets import Cut, check_boxes, target_of
+from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,6 +103,35 @@ class Dataset:
         name = "/".join(self.path.parts[-2:])
         records = f"{len(self):,} records {self._examples.records.digest}"
         return f"shardprep.reader.Dataset({name!r}, {self.split!r}, {records})"
+
+    def _repr_html_(self) -> str:
+        """Return a table of HTML and, of a folder, up to eight pictures: a notebook shows it."""
+        try:
+            return card("Dataset", self._facts(), self._pictures())
+        except Exception:
+            return f"<code>{escape(repr(self))}</code>"
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what is worth showing, by title."""
+        size = self.schema.image_size
+        found: dict[str, Any] = {
+            "at": str(self.path),
+            "split": self.split,
+            "records": len(self),
+            "images": f"{size[1]}x{size[0]} pixels" if size else "each of its own size",
+            "features": list(self.schema.features),
+        }
+        return found | ({"classes": list(self.class_names)} if self.class_names else {})
+
+    def _pictures(self) -> Iterator[Any]:
+        """Yield images from all over the records, without those that are damaged."""
+        if is_url(str(self.path)) or not len(self):  # nothing is read over a network for a look
+            return
+        values = Values(self.schema, (IMAGE,), decode=True)
+        images, last = Examples(self._examples.records, values), len(self) - 1
+        for number in sorted({last * i // (MOST_PICTURES - 1) for i in range(MOST_PICTURES)}):
+            with contextlib.suppress(RecordError):
+                yield images.item(number)[IMAGE]
 
     def __len__(self) -> int:
         return len(self._examples.records)

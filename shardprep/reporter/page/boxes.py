@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardprep.dataset.schema import Schema
+    from shardprep.image.thumbnail import Thumbnail
     from shardprep.reporter.contents import Contents
-    from shardprep.reporter.pictures import Overlay, Thumbnail
+    from shardprep.reporter.pictures import Overlay
     from shardprep.reporter.report import Report
 
 _CELLS = 32
