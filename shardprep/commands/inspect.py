@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardprep.commands.progress import PixelWatch, Watch
 from shardprep.commands.resolve import answering, dataset_at
 from shardprep.dataset.describe import read_facts
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
 from shardprep.dataset.pictures import contact_sheet
 from shardprep.dataset.remote import documents_of
-from shardprep.errors import RecipeError
+from shardprep.errors import DatasetError, RecipeError
+from shardprep.reporter.report import Options, make_report
 from shardprep.storage.atomic_file import write_durably
 from shardprep.storage.url import local_path
 
@@ -18,8 +20,13 @@ if TYPE_CHECKING:
     from shardprep.dataset.describe import Facts
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
+    from shardprep.reporter.finding import Finding
 
 _NUM_PICTURES = 24
+_MOST_JUDGED = 100_000
+"""Records up to which findings are made in a second."""
+_SAID = {"leaks", "duplicates", "rejected", "damaged", "not-used"}
+"""Findings that the numbers of `Facts` tell already."""
 
 
 def inspect(
@@ -48,6 +55,22 @@ def inspect(
         if boxes is not None:
             _draw(found, facts.schema, local_path(boxes))
     return facts
+
+
+def first_findings(facts: Facts, most: int) -> tuple[Finding, ...]:
+    """Return what `shardprep.report` finds worst without pixels, and `facts` do not tell.
+
+    There are none of a large dataset, where they take longer than a look at it should, and of one
+    whose documents contradict each other: that is for `verify` to tell.
+    """
+    if not 0 < facts.manifest.totals.num_written <= _MOST_JUDGED:
+        return ()
+    silent = PixelWatch(Watch(lambda _: None))
+    try:
+        found = make_report(dataset_at(facts.path), Options(has_pixels=False), silent)
+    except DatasetError:
+        return ()
+    return tuple(one for one in found.findings if one.name not in _SAID)[:most]
 
 
 def _draw(found: Path | RemoteDataset, schema: Schema, path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from shardprep.image.near import NEAR_BITS, near_groups
+from shardprep.image.near import NEAR_BITS, joined, near_groups
 from shardprep.reporter.finding import Finding, excluding, images
 
 if TYPE_CHECKING:
@@ -103,7 +103,13 @@ def copy_findings(
     contents: Contents, copies: Sequence[Copies], num_measured: int
 ) -> Iterator[Finding]:
     """Yield the findings on copies, exact ones in `copies` first."""
-    num_copies = sum(len(one.numbers) - 1 for one in copies if one.kind == "exact")
+    left_out = {
+        "exact": (
+            "--dedup",
+            _num_left_out(contents, [one for one in copies if one.kind == "exact"]),
+        ),
+        "near": ("--dedup near", _num_left_out(contents, copies)),
+    }
     severities: dict[str, Severity] = {
         "leaks": "serious",
         "near-leaks": "serious",
@@ -119,6 +125,9 @@ def copy_findings(
         out = [number for one in groups for number in one.numbers[1:]]
         where = "another split" if is_leak else "the same split"
         verb = "is" if len(out) == 1 else "are each"
+        flag, num_dropped = left_out[kind]
+        if kind == "near" and num_measured < len(contents):  # it would find more of them
+            flag, num_dropped = excluding(name), len(out)
         yield Finding(
             name,
             severity,
@@ -127,10 +136,18 @@ def copy_findings(
             f"{images(len(out))} {verb} {_WORDS[kind]} of one in {where}"
             f"{_between(groups) if is_leak else ''}",
             contents.keys_of(out),
-            "--dedup" if kind == "exact" else excluding(name),
-            num_copies if kind == "exact" else len(out),
+            flag,
+            num_dropped,
         )
     yield from _conflicts(contents, copies, num_measured)
+
+
+def _num_left_out(contents: Contents, copies: Sequence[Copies]) -> int:
+    """Return how many records are left out where one stays of those that copies join."""
+    pairs = [(one.numbers[0], other) for one in copies for other in one.numbers[1:]]
+    groups = np.arange(len(contents))
+    joints = np.array(pairs, np.int64).reshape(-1, 2)
+    return int((joined(groups, joints) != groups).sum())
 
 
 def _between(groups: Sequence[Copies]) -> str:

@@ -15,14 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from shardprep.dataset import item_table
 from shardprep.dataset.describe import Facts, read_facts
 from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.object_facts import measure_objects, near_duplicates
 from shardprep.dataset.pictures import annotated_pictures
 from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL, MASK
+from shardprep.storage.folder import LocalFolder
 from tests.support.annotated import HEIGHT, MARKED, WIDTH, Marked, annotated
-from tests.support.builders import SHARED_DATA, animals, build, tree, write_folder
+from tests.support.builders import SHARED_DATA, animals, build, jpeg, tree, write_folder
 from tests.support.command import run as command
 from tests.support.json_page import printed
 
@@ -48,6 +50,22 @@ def _run(tmp_path: Path) -> Callable[..., Done]:
 ALL = [*MARKED.values()]
 RECTANGLES = np.array([r for one in ALL for r in one.rectangles])
 SIDES = np.stack([RECTANGLES[:, 2] - RECTANGLES[:, 0], RECTANGLES[:, 3] - RECTANGLES[:, 1]], 1)
+
+
+def test_the_terminal_has_the_worst_findings_that_need_no_pixels(
+    run: Callable[..., Done], tmp_path: Path
+) -> None:
+    members = {f"{'cat' if i else 'dog'}/{i}.jpg": jpeg(30, 40 if i else 120, i) for i in range(12)}
+    members["cat/copy.jpg"] = members["cat/1.jpg"]
+    path = build(write_folder(tmp_path / "pets", members), tmp_path / "out", labels="folder").path
+    said = run("inspect", path).stdout
+    assert "13 images have originals with fewer pixels than are stored" in said.split("findings")[1]
+    assert said.count("byte for byte") == 0, "the copies are counted above"
+    assert "--dedup leaves them out" in said
+    table = item_table.read_items(path / "items.parquet")
+    item_table.write_items(LocalFolder(path), "items.parquet", [table.slice(1)])
+    done = run("inspect", path)
+    assert (done.returncode, "findings" in done.stdout) == (0, False)
 
 
 # --- facts --------------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import shardprep
 from shardprep.commands import cell
 from shardprep.commands.cell import Cell
 from shardprep.commands.progress import Progress
-from shardprep.dataset.card import Card
+from shardprep.dataset.card import Card, card
 from tests.support.builders import animals, tree, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Tags(HTMLParser):
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         assert not [name for name, _ in attrs if name.startswith("on")]
         self.found.add(tag)
-        if tag != "br":
+        if tag not in ("br", "img"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -122,6 +123,33 @@ def test_every_result_is_one_line_and_a_table(
         html = result._repr_html_()
         assert "script" not in Tags(html).found
         assert f"<caption>{name.strip()}</caption>" in html
+
+
+def test_a_dataset_and_a_report_show_eight_pictures_from_the_shards(tmp_path: Path) -> None:
+    """Those that are damaged are left out; of a set in object storage there are none."""
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(30)))
+    built = shardprep.build(source, tmp_path / "out", size=32, workers=1)
+    dataset = shardprep.reader.Dataset(built.path, decode=False)
+    for shown in (dataset, dataset[:9], shardprep.report(built.path)):
+        html = shown._repr_html_()
+        assert html.count('<img src="data:image/webp;base64,') == 8
+        assert len(html.encode()) < 100_000
+        assert "script" not in Tags(html).found
+    assert "<img" not in dataset[:0]._repr_html_()
+    shard = built.path / next(iter(built.manifest.shards))
+    data = bytearray(shard.read_bytes())
+    data[200] ^= 1
+    shard.write_bytes(data)
+    assert dataset._repr_html_().count("<img") == 7
+    assert repr(dataset).startswith("shardprep.reader.Dataset('pets/1.0.0', 'train', 30 records")
+
+
+def test_a_card_has_no_picture_where_there_is_no_room() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (8, 112, 112, 3), np.uint8)
+    facts = {f"fact {i}": "é" * 240 for i in range(200)}
+    assert card("Full", {}, noise).count("<img") == 8
+    assert "<img" not in card("Full", facts, noise)
+    assert len(card("Full", facts, noise).encode()) < 150_000
 
 
 def test_a_cell_shows_the_last_notices_a_bar_and_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
