@@ -47,9 +47,11 @@ RECALL = {
 }
 PRECISION = Measure("precision, the worst of these", ">= 0.99")
 UNRELATED = Measure("near pairs among the photos themselves")
+GROUPED = Measure("time of `build --group near` / of `build`, nothing kept")
+ACROSS = Measure("near pairs across splits after it, by brute force", "<= 0")
 MEASURES = (
     WITH_PIXELS, NO_PIXELS, LARGE_S, LARGE_MB, LARGE_GB, PAIRS, PAIRS_SAME, *RECALL.values(),
-    PRECISION, UNRELATED,
+    PRECISION, UNRELATED, GROUPED, ACROSS,
 )  # fmt: skip
 
 _PEAK = """
@@ -72,6 +74,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
             *_large(folder, 300 if quick else 100_000),
             *_pairs(1000 if quick else 100_000),
             *_copies(folder, 60 if quick else 2000),
+            *_grouped(folder, 60 if quick else 1000),
         ]
 
 
@@ -164,6 +167,38 @@ def _copies(folder: Path, most: int) -> Iterator[Row]:
     yield PRECISION.came_to(min(precision), shown)
     detail = f"of {number * (number - 1) // 2:,}; they are near copies"
     yield UNRELATED.came_to(len(beside), detail)
+
+
+def _grouped(folder: Path, most: int) -> Iterator[Row]:
+    """Measure a build of photos and a copy of each, half of them for the test set."""
+    originals = photos.originals()[:most]
+    copies = [_changed(data, [*RECALL][i % 2], i) for i, data in enumerate(originals)]
+    source = folder / "twice"
+    for i, data in enumerate([*originals, *copies]):
+        path = source / f"{i:05d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+    rule = ("--labels", "none", "--split", "train=0.5,test=0.5")
+    plain = shardprep(folder, "build", source, "--out", folder / "parted", *rule)
+    cost = shardprep(folder, "build", source, "--out", folder / "kept", *rule, "--group", "near")
+    ratio = cost.wall_s / plain.wall_s
+    yield GROUPED.came_to(ratio, f"{cost.wall_s:.1f} s / {plain.wall_s:.1f} s")
+    parted, kept = (_num_across(next((folder / name).glob("*/*"))) for name in ("parted", "kept"))
+    yield ACROSS.came_to(kept, f"{2 * len(originals):,} photos; {parted:,} without it")
+
+
+def _num_across(dataset: Path) -> int:
+    """Count the near pairs of stored images in different splits, each two compared."""
+    found = make_report(dataset, Options(thumbs=0), _Silent())
+    hashes, split = found.measured.measures["hash"], found.contents.split
+    apart = (np.bitwise_count(one ^ hashes) for one in hashes)
+    return (
+        sum(
+            int(((bits <= NEAR_BITS) & (split != here)).sum())
+            for bits, here in zip(apart, split, strict=True)
+        )
+        // 2
+    )
 
 
 def _pairs_of(folder: Path, files: Sequence[bytes]) -> set[tuple[int, int]]:
