@@ -5,6 +5,7 @@ It is kept beside the receipts, so that `finalize` can end a build without its s
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Self
 
@@ -110,11 +111,14 @@ def write_outline(state: Folder, outline: Outline) -> None:
 
 
 def check_outline(state: Folder, outline: Outline) -> None:
-    """Check that no run of this build is by another plan, such as one that could not read an image.
+    """Check that no run of this build is by other near copies, which an unread image may make.
 
     All else that a plan is made of belongs to the fingerprint.
     """
-    there = read_outline(state)
+    there = None
+    if outline.near_copies:
+        with contextlib.suppress(BuildError):  # a damaged one is written anew
+            there = read_outline(state)
     if there is not None and there.near_copies != outline.near_copies:
         raise BuildError(
             str(state),
