@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections import Counter
@@ -21,7 +22,8 @@ from shardprep.image.spec import fitted_size
 from shardprep.storage.regular_file import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from io import FileIO
     from pathlib import Path
 
     from shardprep.dataset.annotation_counts import AnnotationCounts
@@ -130,18 +132,29 @@ def read_items(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
     DatasetError where it is missing, damaged, or has other columns than a build writes.
     """
+    with readable(path), open_regular(path) as raw:
+        return bounded_table(parquet_file(raw, path), os.fstat(raw.fileno()).st_size, columns)
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Make what is raised for a missing or damaged item table a DatasetError that names it."""
     try:
-        with open_regular(path) as raw:
-            file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
-            found = file.schema_arrow.remove_metadata()
-            if not any(found.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
-                raise DatasetError(str(path), "has other columns than a build writes", COPY_AGAIN)
-            return bounded_table(file, os.fstat(raw.fileno()).st_size, columns)
+        yield
     except FileNotFoundError as error:
         raise DatasetError(str(path), "is missing", COPY_AGAIN) from error
     except UNREADABLE as error:
         text = getattr(error, "strerror", None) or (str(error).splitlines() or ["empty"])[0]
         raise DatasetError(str(path), f"cannot be read ({text})", COPY_AGAIN) from error
+
+
+def parquet_file(raw: FileIO, path: Path) -> pq.ParquetFile:
+    """Return an open item table; DatasetError where it has other columns than a build writes."""
+    file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
+    found = file.schema_arrow.remove_metadata()
+    if not any(found.equals(known) for known in (COLUMNS, ANNOTATED_COLUMNS)):
+        raise DatasetError(str(path), "has other columns than a build writes", COPY_AGAIN)
+    return file
 
 
 def bounded_table(

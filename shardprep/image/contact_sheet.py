@@ -102,19 +102,31 @@ def draw_contact_sheet(
     return sheet
 
 
-def _tile(picture: AnnotatedPicture, legend: Legend, side: int) -> Image.Image:
+def draw_marked(picture: AnnotatedPicture, legend: Legend, side: int) -> tuple[Image.Image, bool]:
+    """Return a picture with its boxes and masks drawn in, and whether its masks can be read.
+
+    `side` is its longer side in pixels then.
+    """
     height, width = picture.pixels.shape[:2]
     scale = side / max(height, width, 1)
     size = max(1, round(width * scale)), max(1, round(height * scale))
     # What is enlarged keeps its pixels, which tell how well a box fits.
     resampling = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
     image = Image.fromarray(picture.pixels).resize(size, resampling)
-    title = _shown(picture.title)
+    is_whole = True
     try:
         image = _masked(image, picture, legend)
     except Exception:  # decoders raise anything; the rest is worth seeing
-        title = f"(a mask cannot be read) {title}"
+        is_whole = False
     _draw_boxes(image, picture, legend)
+    return image, is_whole
+
+
+def _tile(picture: AnnotatedPicture, legend: Legend, side: int) -> Image.Image:
+    image, is_whole = draw_marked(picture, legend, side)
+    title = _shown(picture.title)
+    if not is_whole:
+        title = f"(a mask cannot be read) {title}"
     tile = Image.new("RGB", (side, image.height + _LINE), _PAPER)
     tile.paste(image, (0, 0))
     number = len(picture.boxes)

@@ -27,10 +27,12 @@ class Thumbnail:
     height: int
 
 
-def thumbnail(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> Thumbnail:
+def thumbnail(
+    pixels: np.ndarray[Any, np.dtype[np.uint8]], side: int = SIDE, quality: int = _QUALITY
+) -> Thumbnail:
     """Return an image, uint8[height, width, 3], as a small WebP; small ones keep their size."""
     image = Image.fromarray(pixels)
-    image.thumbnail((SIDE, SIDE), Image.Resampling.BOX)
+    image.thumbnail((side, side), Image.Resampling.BOX)
     out = io.BytesIO()
-    image.save(out, "WEBP", quality=_QUALITY, method=0)
+    image.save(out, "WEBP", quality=quality, method=0)
     return Thumbnail(out.getvalue(), image.width, image.height)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE, SCHEMA_FILE
+from shardprep.dataset.item_file import ItemFile
 from shardprep.dataset.remote import described, documents_of
 from shardprep.dataset.schema import LABEL, LABELS
 from shardprep.errors import DatasetError
@@ -28,12 +28,9 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
-_COLUMNS = (
-    "key", "status", "kind", "reason", "shard", "label", "labels", "target", "text",
-    "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
-)  # fmt: skip
-_ANNOTATED = ("num_objects", "num_dropped", "mask_pixels")
-"""Columns that tables of datasets with boxes or masks have besides."""
+STATUSES = (item_table.WRITTEN, item_table.REJECTED, item_table.SKIPPED)
+_LEFT_OUT = ("key", "status", "kind", "reason")
+"""Columns of inputs that are left out."""
 _KEPT_FIRST = ("test", "validation", "train")
 """Splits in the order in which a copy is kept there: sets for evaluation stay whole, as with
 `--dedup`."""
@@ -59,19 +56,64 @@ class RecordPlace:
     """Target in words: class names, a number or a text; "" where there is none."""
 
 
+class Rows:
+    """Some rows of an item table; a column is read when it is first asked for, and kept."""
+
+    def __init__(self, file: ItemFile, is_of: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        """Take the rows of which `is_of`, of all rows, is true."""
+        self._file = file
+        self._is_of = is_of
+        self._number = int(is_of.sum())
+        self._columns: dict[str, pa.ChunkedArray] = {}
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        if name not in self._columns:
+            self._columns[name] = self.read(name)
+        return self._columns[name]
+
+    def read(self, name: str) -> pa.ChunkedArray:
+        """Return a column that is needed once; DatasetError where it is damaged."""
+        return self._file.column(name).filter(pa.array(self._is_of))
+
+    def anew(self) -> Rows:
+        """Return the same rows, of which no column has been read."""
+        return Rows(self._file, self._is_of)
+
+    @cached_property
+    def numbers(self) -> Ints:
+        """Number of each row in the file."""
+        return np.flatnonzero(self._is_of)
+
+
 @dataclass(frozen=True)
 class Contents:
     """The records of a dataset by number, through its splits, shards and their records."""
 
     manifest: Manifest
     schema: Schema
-    written: pa.Table
+    items: ItemFile
+    """Rows of all inputs."""
+    status: np.ndarray[Any, np.dtype[np.int8]]
+    """Position in `STATUSES` of each row; the last for words that are none of them."""
+    written: Rows
     """Rows of the records, in their order."""
-    left_out: pa.Table
+    others: Rows
     """Rows of rejected and skipped inputs."""
 
     def __len__(self) -> int:
         return len(self.written)
+
+    def anew(self) -> Contents:
+        """Return the same, of which no column has been read."""
+        return replace(self, written=self.written.anew(), others=self.others.anew())
+
+    @cached_property
+    def left_out(self) -> pa.Table:
+        """Keys, status, kind and reason of rejected and skipped inputs."""
+        return pa.table({name: self.others.read(name) for name in _LEFT_OUT})
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
@@ -84,10 +126,9 @@ class Contents:
         counts = [one.num_records for one in self.manifest.splits.values()]
         return np.repeat(np.arange(len(counts)), counts)
 
-    @cached_property
-    def keys(self) -> list[str]:
-        """Key of each record."""
-        return [key or "" for key in self.written["key"].to_pylist()]
+    def key(self, number: int) -> str:
+        """Return the key of a record."""
+        return self.written["key"][number].as_py() or ""
 
     @cached_property
     def classes(self) -> list[list[int]]:
@@ -103,7 +144,7 @@ class Contents:
         """Class number of each record, −1 for none and in sets without single classes."""
         if self.schema.target != LABEL:
             return np.full(len(self), -1)
-        found = _whole(self.written["label"], -1)
+        found = _whole(self.written.read("label"), -1)
         found[(found < 0) | (found >= len(self.schema.labels))] = -1
         return found
 
@@ -122,22 +163,23 @@ class Contents:
     @cached_property
     def original_codes(self) -> Ints:
         """A number for each record, equal where the bytes of the originals are."""
-        return _codes(self.written["original_sha256"])
+        # Of all rows, then of the records: a copy of a million hashes more would be 70 MB.
+        return _codes(self.items.column("original_sha256"))[self.written.numbers]
 
     @cached_property
     def height(self) -> Ints:
         """Height of each original in pixels, 0 where it is not known."""
-        return _measure(self.written["original_height"])
+        return _measure(self.written.read("original_height"))
 
     @cached_property
     def width(self) -> Ints:
         """Width of each original in pixels, 0 where it is not known."""
-        return _measure(self.written["original_width"])
+        return _measure(self.written.read("original_width"))
 
     @cached_property
     def original_bytes(self) -> Ints:
         """Size of each original in bytes, 0 where it is not known."""
-        return _measure(self.written["original_bytes"])
+        return _measure(self.written.read("original_bytes"))
 
     @cached_property
     def formats(self) -> dict[str, int]:
@@ -153,7 +195,7 @@ class Contents:
         split = int(self.split[number])
         before = int(np.searchsorted(self.split, split))
         return RecordPlace(
-            self.keys[number],
+            self.key(number),
             self.splits[split],
             number - before,
             shards[shard].name,
@@ -168,16 +210,20 @@ class Contents:
     def target_text(self, number: int) -> str:
         """Return the target of a record in words, "" where it has none."""
         names, target = self.schema.labels, self.schema.target
-        if target in (LABEL, LABELS):
-            return ", ".join(names[one] for one in self.classes[number])
+        if target == LABEL:
+            label = int(self.label[number])
+            return names[label] if label >= 0 else ""
         value = self.written[target][number].as_py() if target else None
+        if target == LABELS:
+            return ", ".join(names[one] for one in value or () if 0 <= one < len(names))
         if value is None:
             return ""
         return f"{value:g}" if isinstance(value, float) else str(value)
 
     def keys_of(self, numbers: Iterable[int]) -> tuple[str, ...]:
         """Return the keys of some records."""
-        return tuple(self.keys[number] for number in numbers)
+        wanted = self.written["key"].take(pa.array(numbers, pa.int64()))
+        return tuple(key or "" for key in wanted.to_pylist())
 
     def kept_of(self, group: Iterable[int]) -> int:
         """Return the record of a group that stays where the others are left out, as by `--dedup`.
@@ -189,7 +235,7 @@ class Contents:
     def _rank(self, number: int) -> tuple[int, str]:
         split = self.splits[self.split[number]]
         place = _KEPT_FIRST.index(split) if split in _KEPT_FIRST else 0
-        return place, self.keys[number]
+        return place, self.key(number)
 
 
 def read_contents(dataset: Path | RemoteDataset) -> Contents:
@@ -201,25 +247,39 @@ def read_contents(dataset: Path | RemoteDataset) -> Contents:
     """
     manifest, schema = described(dataset)
     path = documents_of(dataset, (SCHEMA_FILE, ITEMS_FILE)) / ITEMS_FILE
-    columns = (*_COLUMNS, *(_ANNOTATED if schema.annotations else ()))
-    table = item_table.read_items(path, columns)
-    is_written = pc.equal(table["status"].cast("string"), item_table.WRITTEN)
-    written = table.filter(is_written)
-    runs = pc.run_end_encode(written["shard"].cast("string").combine_chunks())
-    ends = [0, *runs.run_ends.to_pylist()]
-    counts = [last - first for first, last in pairwise(ends)]
+    items = ItemFile(path)
+    words, known = coded(items.column("status"))
+    places = [STATUSES.index(one) if one in STATUSES else len(STATUSES) - 1 for one in known]
+    status = np.array(places, np.int8)[words]
+    written, others = Rows(items, status == 0), Rows(items, status != 0)
+    codes, names = coded(written.read("shard"))
+    starts = np.flatnonzero(np.diff(codes, prepend=-2))
+    counts = np.diff(starts, append=len(codes)).tolist()
+    found = [(names[code], count) for code, count in zip(codes[starts], counts, strict=True)]
     expected = [(one.name, one.num_records) for one in manifest.shards.values() if one.num_records]
-    if list(zip(runs.values.to_pylist(), counts, strict=True)) != expected:
+    if found != expected:
         what = "its rows are not the records that the manifest says"
         raise DatasetError(f"{dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
-    return Contents(manifest, schema, written, table.filter(pc.invert(is_written)))
+    return Contents(manifest, schema, items, status, written, others)
+
+
+def coded(words: pa.ChunkedArray) -> tuple[Ints, list[str | None]]:
+    """Return the words of a column as numbers, and the word of each; −1, the last, is none."""
+    found = words.unify_dictionaries().combine_chunks()
+    return _whole(found.indices, -1), [*found.dictionary.to_pylist(), None]
 
 
 def _codes(values: pa.ChunkedArray) -> Ints:
     """Return a number for each value, equal for equal ones, −1 for none."""
-    if not len(values):
-        return np.empty(0, np.int64)
-    return _whole(values.combine_chunks().dictionary_encode().indices, -1)
+    # Sorted: a dictionary of a million hashes takes 200 MB.
+    order = pc.sort_indices(values)
+    ranked = values.take(order)
+    is_next = pc.fill_null(pc.not_equal(ranked[1:], ranked[:-1]), False)  # noqa: FBT003 - of pyarrow
+    ranks = np.concatenate([np.zeros(len(values[:1]), np.int64), np.cumsum(is_next.to_numpy())])
+    ranks[pc.is_null(ranked).to_numpy()] = -1
+    codes = np.empty(len(values), np.int64)
+    codes[order.to_numpy()] = ranks
+    return codes
 
 
 def _measure(column: pa.ChunkedArray) -> Ints:

@@ -137,20 +137,24 @@ def _thumbnails(images: StoredImages, numbers: Sequence[int]) -> dict[int, Thumb
 
 
 def _overlay(images: StoredImages, payload: Payload) -> Overlay:
-    picture = annotated_picture(bytes(payload), images.schema)
+    return draw_overlay(annotated_picture(bytes(payload), images.schema), images.schema)
+
+
+def draw_overlay(picture: AnnotatedPicture, schema: Schema, side: int = SIDE) -> Overlay:
+    """Return what is drawn over a picture whose longest side is so many pixels, at most."""
     height, width = picture.pixels.shape[:2]
-    scale = min(1, SIDE / max(height, width))
+    scale = min(1, side / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
     boxes = np.nan_to_num(picture.boxes).clip(-1, 2) * (size[1], size[0], size[1], size[0])
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
     labels = tuple(picture.labels) or (-1,) * max(len(boxes), len(picture.masks))
     largest = np.argsort(-areas, kind="stable")[:MOST_BOXES].tolist()
-    if OBJECT_MASK in images.schema.features:
+    if OBJECT_MASK in schema.features:
         largest = []
-    if len(images.schema.annotation_labels) <= 1:
+    if len(schema.annotation_labels) <= 1:
         picture = replace(picture, labels=())  # each object has a colour of its own
     drawn = tuple((labels[i], tuple(boxes[i].round(1).tolist())) for i in largest)
-    return Overlay(labels, drawn, _painted(picture, images.schema, size))
+    return Overlay(labels, drawn, _painted(picture, schema, size))
 
 
 def _painted(picture: AnnotatedPicture, schema: Schema, size: tuple[int, int]) -> bytes:

@@ -147,7 +147,7 @@ def plan_pass(manifest_sha256: str, classes: Ints, most: int, seed: int) -> Pass
 
 def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watcher) -> Measured:
     """Return the result of a pass, of the cache if it was made before."""
-    found = _kept(plan)
+    found = kept(plan)
     if found is None:
         found = _pass(plan, images(), watcher)
         if not found.damaged:
@@ -248,22 +248,22 @@ def _measure(plan: PassPlan, images: StoredImages, start: int) -> _Part:
     return part
 
 
-def _kept(plan: PassPlan) -> Measured | None:
+def kept(plan: PassPlan) -> Measured | None:
     """Return the result of the same pass as it was kept, None where there is none that is whole."""
-    kept = kept_arrays(plan.file)
-    if kept is None or kept.keys() != _KEPT:
+    found = kept_arrays(plan.file)
+    if found is None or found.keys() != _KEPT:
         return None
-    measures, channels, boxes = kept["measures"], kept["channels"], kept["boxes"]
+    measures, channels, boxes = found["measures"], found["channels"], found["boxes"]
     if measures.dtype != pixels.MEASURES or measures.shape != plan.numbers.shape:
         return None
     if boxes.dtype != BOXES or boxes.ndim != 1:
         return None
-    labels = kept["labels"].tolist()
+    labels = found["labels"].tolist()
     return Measured(
         plan.numbers,
         measures,
-        dict(zip(labels, kept["tiles"], strict=True)),
-        dict(zip(labels, kept["counts"].tolist(), strict=True)),
+        dict(zip(labels, found["tiles"], strict=True)),
+        dict(zip(labels, found["counts"].tolist(), strict=True)),
         Channels(int(channels[0]), int(channels[1]), channels[2:5], channels[5:]),
         boxes,
     )

@@ -14,8 +14,16 @@ from shardprep.reporter import balance, boxes, copies, quality
 from shardprep.reporter.contents import Contents, read_contents
 from shardprep.reporter.finding import Finding, images, ranked
 from shardprep.reporter.page.page import render
-from shardprep.reporter.pixel_pass import Channels, Measured, Watcher, measure, plan_pass
-from shardprep.reporter.stored_images import StoredImages
+from shardprep.reporter.pixel_pass import (
+    Channels,
+    Measured,
+    PassPlan,
+    Watcher,
+    kept,
+    measure,
+    plan_pass,
+)
+from shardprep.reporter.stored_images import StoredImages, open_images
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -130,21 +138,38 @@ def make_report(dataset: Path | RemoteDataset, options: Options, watcher: Watche
 
     """
     contents = read_contents(dataset)
-    pictured = _pictured(contents)
     opened: list[StoredImages] = []
 
     def stored() -> StoredImages:
         if not opened:
-            opened.append(StoredImages(dataset, contents.manifest, contents.schema))
+            opened.append(open_images(dataset, contents.manifest, contents.schema))
         return opened[0]
 
     measured = None
     if options.has_pixels and len(contents):
-        wanted = np.where(np.isin(contents.label, pictured), contents.label, -1)
-        sha256 = contents.manifest.sha256
-        plan = plan_pass(sha256, wanted, options.sample, options.seed)
-        measured = measure(plan, stored, watcher)
+        measured = measure(_plan(contents, options), stored, watcher)
     has_pictures = options.has_pixels and options.thumbs and len(contents)
+    return _report(contents, options, measured, stored() if has_pictures else None)
+
+
+def known_report(contents: Contents) -> Report:
+    """Return what is known of a dataset without a look at its shards.
+
+    That is what the documents say, and the pixel pass if one of the usual scope has been kept.
+    """
+    options = Options()
+    measured = kept(_plan(contents, options)) if len(contents) else None
+    return _report(contents, options, measured, None)
+
+
+def _plan(contents: Contents, options: Options) -> PassPlan:
+    wanted = np.where(np.isin(contents.label, _pictured(contents)), contents.label, -1)
+    return plan_pass(contents.manifest.sha256, wanted, options.sample, options.seed)
+
+
+def _report(
+    contents: Contents, options: Options, measured: Measured | None, shown: StoredImages | None
+) -> Report:
     found = copies.exact_copies(contents)
     qualities = tuple(quality.original_qualities(contents))
     num_measured = 0
@@ -168,8 +193,8 @@ def make_report(dataset: Path | RemoteDataset, options: Options, watcher: Watche
         found,
         qualities,
         measured,
-        pictured,
-        stored() if has_pictures else None,
+        _pictured(contents),
+        shown,
     )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
+    from shardprep.reader.records import Records
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
     Payload = bytes | memoryview
@@ -31,13 +32,21 @@ BOXES = np.dtype(
 1; height and width of that image in pixels, 0 where they are not known."""
 
 
-class StoredImages:
-    """The images of all splits; a record's number counts through the splits of the manifest."""
+def open_images(dataset: Path | RemoteDataset, manifest: Manifest, schema: Schema) -> StoredImages:
+    """Return the images of all splits; numbers count through the splits of the manifest.
 
-    def __init__(self, dataset: Path | RemoteDataset, manifest: Manifest, schema: Schema) -> None:
-        """Open the shards; DatasetError where one is missing or not what the manifest says."""
-        splits = "+".join(name for name, one in manifest.splits.items() if one.num_records)
-        self._records = open_subset(str(dataset), splits).records
+    DatasetError where a shard is missing or not what the manifest says.
+    """
+    splits = "+".join(name for name, one in manifest.splits.items() if one.num_records)
+    return StoredImages(open_subset(str(dataset), splits).records, schema)
+
+
+class StoredImages:
+    """The images of some records, by their numbers among these."""
+
+    def __init__(self, records: Records, schema: Schema) -> None:
+        """Take the records, and the schema of their dataset."""
+        self._records = records
         dtypes = {name: one.dtype for name, one in schema.features.items()}
         self._decoder = ExampleDecoder(dtypes, (IMAGE,))
         of_boxes = {BOX, BOX_LABEL, HEIGHT, WIDTH} & dtypes.keys() if BOX in dtypes else set()

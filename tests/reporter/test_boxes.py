@@ -112,7 +112,7 @@ def test_boxes_are_those_of_the_records_and_are_kept_with_the_pass(
     assert report.measured is not None
     boxes = report.measured.boxes
     contents = report.contents
-    for number, key in enumerate(contents.keys):
+    for number, key in enumerate(contents.keys_of(range(len(contents)))):
         own = boxes[boxes["record"] == number]
         assert tuple(own["label"]) == ODD[key].labels
         assert np.allclose(own["corners"].ravel(), ODD[key].boxes)
@@ -157,7 +157,8 @@ def test_boxes_and_masks_are_drawn_where_they_are(
 
     masks = [attrs for tag, attrs in page.tags if tag == "img" and attrs.get("class") == "over"]
     assert len(masks) == len(ODD)
-    place = reported(odd).contents.keys.index("train/a.png")
+    contents = reported(odd).contents
+    place = contents.keys_of(range(len(contents))).index("train/a.png")
     found = []
     for attrs in masks:
         encoded = (attrs["src"] or "").partition("base64,")[2]

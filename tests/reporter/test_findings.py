@@ -77,7 +77,7 @@ def test_a_place_is_where_the_reader_finds_the_record(report: Report, planted: P
         item = reader.Dataset(planted / "tfrecords", place.split)[place.record]
         assert item["image/filename"] == place.key
         assert report.contents.schema.labels[item["label"]] == place.label
-        row = report.contents.written.slice(number, 1).to_pylist()[0]
+        row = report.contents.items.row(report.contents.written.numbers.item(number))
         assert place.shard == row["shard"]
         assert place.shard_record == place.record, "there is one shard a split"
 
@@ -95,7 +95,7 @@ def test_a_record_that_does_not_decode_is_told_and_the_page_goes_on(
     found = make_report(path, Options(), Silent())
     told = next(one for one in found.findings if one.name == "damaged-records")
     first = found.contents.split.tolist().index(1)
-    assert told.keys == (found.contents.keys[first],)
+    assert told.keys == (found.contents.key(first),)
     assert "CRC" in told.what
     assert b"damaged-records" in render(found)
 
@@ -172,7 +172,7 @@ def test_keys_of_any_shape_come_back_from_a_list(tmp_path: Path) -> None:
     )
     assert again.manifest.totals.num_written == len(members) - len(names)
     left = make_report(again.path, Options(), Silent())
-    assert all("keep/" in key for key in left.contents.keys)
+    assert all("keep/" in key for key in left.contents.keys_of(range(left.num_records)))
 
 
 def skewed(number: int, *, bright: int) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ import pytest
 from shardprep.dataset.remote import described
 from shardprep.reporter import pixel_pass
 from shardprep.reporter.pixel_pass import Measured, measure, plan_pass
-from shardprep.reporter.stored_images import StoredImages
+from shardprep.reporter.stored_images import open_images
 from tests.support.builders import build, tree, write, zip_bytes
 from tests.support.planted import file, photo
 
@@ -53,7 +53,7 @@ def passed(path: Path, most: int = 10**6, seed: int = 0, told: Told | None = Non
     manifest, schema = described(path)
     labels = np.arange(manifest.totals.num_written) % 3
     plan = plan_pass(manifest.sha256, labels, most, seed)
-    return measure(plan, lambda: StoredImages(path, manifest, schema), told or Told())
+    return measure(plan, lambda: open_images(path, manifest, schema), told or Told())
 
 
 @pytest.mark.parametrize("form", ["jpeg", "png", "raw", "keep"])
@@ -64,7 +64,7 @@ def test_each_stored_form_is_measured(tmp_path: Path, form: str) -> None:
     assert found.measures["decoded"].all()
     assert (told.total, told.done) == (NUMBER, NUMBER)
     manifest, schema = described(path)
-    images = StoredImages(path, manifest, schema)
+    images = open_images(path, manifest, schema)
     whole = [images.pixels(data) for data in images.data(range(NUMBER)) if isinstance(data, bytes)]
     stack = np.stack(whole).astype(float)
     mean, std = found.channels.mean_std()
@@ -93,7 +93,7 @@ def test_a_second_pass_opens_no_shard_and_gives_the_same(tmp_path: Path, cache: 
     assert [one.suffix for one in cache.iterdir()] == [".npz"]
     manifest, _ = described(path)
 
-    def none() -> StoredImages:
+    def none() -> Any:
         raise AssertionError("a shard is opened")
 
     plan = plan_pass(manifest.sha256, np.arange(NUMBER) % 3, 10**6, 0)

@@ -166,8 +166,12 @@ def overlay(
         is_of_classes = MASK in schema.features
         said = _mask_text(contents, number) if is_of_classes else _objects_text(marked, schema)
         yield picture(marked.mask, f"masks: {said}", max(thumbnail.width, thumbnail.height), "over")
-    if not marked.boxes:
-        return
+    if marked.boxes:
+        yield drawn_boxes(schema, marked, thumbnail.width, thumbnail.height)
+
+
+def drawn_boxes(schema: Schema, marked: Overlay, width: int, height: int) -> Html:
+    """Return the boxes of a record as a drawing over its picture, of that size in pixels."""
     paths: dict[int, list[str]] = {}
     for label, (top, left, bottom, right) in marked.boxes:
         corner, side = f"M{left:g} {top:g}", f"{right - left:.4g}"
@@ -176,14 +180,8 @@ def overlay(
         tag("path", d="".join(parts), stroke=charts.hex_colour(max(label, 0)))
         for label, parts in sorted(paths.items())
     ]
-    yield tag(
-        "svg",
-        tag("title", f"boxes: {_objects_text(marked, schema)}"),
-        *drawn,
-        viewBox=f"0 0 {thumbnail.width} {thumbnail.height}",
-        role="img",
-        class_="over",
-    )
+    title = tag("title", f"boxes: {_objects_text(marked, schema)}")
+    return tag("svg", title, *drawn, viewBox=f"0 0 {width} {height}", role="img", class_="over")
 
 
 def facts(contents: Contents, number: int, marked: Overlay) -> Iterator[tuple[str, str | Html]]:

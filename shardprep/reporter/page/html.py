@@ -9,7 +9,7 @@ from shardprep.errors import printable, shown
 
 _MOST_SHOWN = 240
 """Characters of a name of others on the page; of a longer one its two ends."""
-_VOID = frozenset(("img", "input", "meta"))
+_VOID = frozenset(("br", "img", "input", "link", "meta"))
 _SHAPES = frozenset(("line", "path", "rect"))
 """Elements of SVG that have no children; they close themselves, for others would be inside."""
 

@@ -19,13 +19,14 @@ from shardprep.reporter.page.html import Html, code, joined, key, more, section,
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
+    from shardprep.reporter.contents import Contents
     from shardprep.reporter.finding import Finding
     from shardprep.reporter.report import Report
 
 _MOST_KEYS = 200
 """Keys of a finding that stand on the page."""
 _MOST_SHARDS = 200
-_SIGNS = {"serious": "✖ serious", "warning": "▲ warning", "note": "● note"}
+SIGNS = {"serious": "✖ serious", "warning": "▲ warning", "note": "● note"}
 SECTION_OF = {
     "leaks": "copies", "near-leaks": "copies", "label-conflicts": "copies",
     "duplicates": "copies", "near-duplicates": "copies", "missing-classes": "classes",
@@ -39,24 +40,28 @@ SECTION_OF = {
 
 def head(report: Report) -> Html:
     """Return the title and one line of facts."""
-    contents = report.contents
+    manifest = report.contents.manifest
+    return tag(
+        "header",
+        tag("h1", manifest.name, " ", tag("small", manifest.version)),
+        tag("p", dataset_line(report.contents), class_="sum"),
+        tag("p", "manifest SHA-256 ", code(manifest.sha256), class_="dim"),
+    )
+
+
+def dataset_line(contents: Contents) -> str:
+    """Return a dataset in one line: how many images, splits and shards, and of which form."""
     manifest, totals = contents.manifest, contents.manifest.totals
     size = contents.schema.image_size
     encoding = {"any": "JPEG or PNG", "jpeg": "JPEG", "png": "PNG", "raw": "raw uint8"}
     shape = f"{size[1]} × {size[0]}" if size else "each its own size"
     form = f"{shape}, {encoding.get(contents.schema.image.encoding or '', 'images')}"
     num_shards = len(manifest.shards)
-    facts = (
+    return (
         f"{images(totals.num_written)} written, {totals.num_rejected:,} rejected, "
         f"{totals.num_skipped:,} skipped · {len(manifest.splits):,} "
         f"split{'s' * (len(manifest.splits) != 1)} · {form} · {megabytes(totals.num_bytes)} in "
         f"{num_shards:,} shard{'s' * (num_shards != 1)}"
-    )
-    return tag(
-        "header",
-        tag("h1", manifest.name, " ", tag("small", manifest.version)),
-        tag("p", facts, class_="sum"),
-        tag("p", "manifest SHA-256 ", code(manifest.sha256), class_="dim"),
     )
 
 
@@ -111,22 +116,28 @@ def _finding(one: Finding) -> Html:
     name = tag("a", one.name, href=f"#{anchor}") if anchor else tag("span", one.name)
     lines = [
         tag(
-            "p", tag("span", _SIGNS[one.severity], class_="badge"), " · ", name, " ",
+            "p", tag("span", SIGNS[one.severity], class_="badge"), " · ", name, " ",
             tag("span", of, class_="dim"),
         ),
         tag("p", f"{one.what[:1].upper()}{one.what[1:]}."),
     ]  # fmt: skip
-    if one.flag:
-        is_listed = one.flag == excluding(one.name)
-        first = joined(_list_command(one), " and ") if is_listed else ""
-        would = f" leaves out {images(one.num_dropped)}." if one.num_dropped else " shows them."
-        lines.append(tag("p", first, code(f"shardprep build … {one.flag}"), would, class_="dim"))
+    lines += remedy(one)
     if 0 < len(one.keys) <= _MOST_KEYS:
         keys = tag("ul", *(tag("li", key(each)) for each in one.keys), class_="keys")
         lines.append(more(f"keys ({len(one.keys):,})", keys))
     elif one.keys and one.flag != excluding(one.name):
         lines.append(tag("p", "All keys: ", _list_command(one), class_="dim"))
     return tag("li", *lines, class_=one.severity, id=f"finding-{one.name}")
+
+
+def remedy(one: Finding) -> list[Html]:
+    """Return the option of a build that answers a finding, and what it would do."""
+    if not one.flag:
+        return []
+    is_listed = one.flag == excluding(one.name)
+    first = joined(_list_command(one), " and ") if is_listed else ""
+    would = f" leaves out {images(one.num_dropped)}." if one.num_dropped else " shows them."
+    return [tag("p", first, code(f"shardprep build … {one.flag}"), would, class_="dim")]
 
 
 def _list_command(one: Finding) -> Html:

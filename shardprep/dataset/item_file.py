@@ -1,0 +1,54 @@
+"""An open `items.parquet`: a column, or a row, when it is asked for; many threads may ask."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardprep.dataset.item_table import bounded_table, parquet_file, readable
+from shardprep.storage.regular_file import open_regular
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+
+class ItemFile:
+    """The item table of a dataset, as it was when it was opened: a later file is not seen."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it; raises as `read_items`."""
+        self._path = path
+        self._lock = threading.Lock()
+        with readable(path):
+            self._raw = open_regular(path)
+            self._file = parquet_file(self._raw, path)
+            facts = self._file.metadata
+            groups = [facts.row_group(i).num_rows for i in range(facts.num_row_groups)]
+        self._ends = np.cumsum(groups, dtype=np.int64)
+
+    def close(self) -> None:
+        """Close it; whoever reads on is told by an error."""
+        with self._lock:
+            self._raw.close()
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return all values of a column; raises as `read_items`."""
+        with readable(self._path), self._lock:
+            num_bytes = os.fstat(self._raw.fileno()).st_size
+            return bounded_table(self._file, num_bytes, (name,))[name]
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Return a row by column, 0 ≤ number < rows; raises as `read_items`."""
+        group = int(np.searchsorted(self._ends, number, "right"))
+        with readable(self._path), self._lock:
+            table = self._file.read_row_group(group, use_threads=False)
+            place = number - int(self._ends[group]) + len(table)
+            row = table.slice(place, 1)
+            row.validate(full=True)
+            found: dict[str, Any] = row.to_pylist()[0]
+        return found
