@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from shardprep.commands.sample import sample
     from shardprep.commands.upload import upload
     from shardprep.commands.verify import repair, verify
+    from shardprep.commands.view import view
     from shardprep.writer.limits import TooManyRejectedError
 
     __version__: str
@@ -90,6 +91,7 @@ __all__ = [
     "sample",
     "upload",
     "verify",
+    "view",
 ]
 _VALUES = {
     "Progress": "shardprep.commands.progress",

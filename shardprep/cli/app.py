@@ -29,6 +29,7 @@ from shardprep.cli import (
     sample,
     upload,
     verify,
+    view,
 )
 from shardprep.cli import options as o
 from shardprep.cli.streams import outlive_readers, print_json, start_logging
@@ -188,6 +189,7 @@ _COMMANDS = {
     "init": init,
     "inspect": inspect,
     "report": report,
+    "view": view,
     "bench": bench,
     "verify": verify,
     "diff": diff,

@@ -31,6 +31,7 @@ __all__ = [
     "ChannelsJson", "Copies", "CopiesJson", "DownloadJson", "ErrorJson", "Exported",
     "FetchJson", "LeftOutJson", "PartJson", "PartResult", "PlanJson", "Problem", "QualityJson",
     "RecordJson", "Report", "ReportJson", "SampleJson", "Survey", "Verification", "VerifyJson",
+    "ViewJson",
 ]  # fmt: skip
 
 
@@ -203,6 +204,21 @@ class ReportJson(TypedDict):
     """Properties of the images and of their originals."""
     channels: ChannelsJson | None
     """Mean and deviation; null where no pixels were looked at."""
+
+
+class ViewJson(TypedDict):
+    """A dataset that is served; printed when it is, while the command goes on."""
+
+    url: str
+    """Address to open; it lets one browser in, once."""
+    name: str
+    """Name of the dataset."""
+    version: str
+    """Version of the dataset."""
+    num_records: int
+    """Records of the dataset."""
+    num_items: int
+    """Items that can be looked at: records, rejected and skipped inputs."""
 
 
 class DownloadJson(TypedDict):

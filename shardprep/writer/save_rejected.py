@@ -8,14 +8,17 @@ import io
 import re
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from shardprep.dataset import item_table
 from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.errors import SourceError
+from shardprep.image.process import RejectionKind
 from shardprep.recipe.recipe import outputs
 from shardprep.source.extent import MemberError
 from shardprep.source.listing import list_source
 from shardprep.storage.atomic_file import write_durably
+from shardprep.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +29,8 @@ LIST_FILE = "rejected.csv"
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_NAME = 80
 """Characters of a key that the name of its copy ends with, after a hash of the key."""
+_MOST_BYTES = 256 << 20
+"""Bytes of a copy that is read again."""
 
 
 def save_rejected(
@@ -66,9 +71,7 @@ def save_rejected(
             extents = {member.key: member.extent for member in listing.images}
         for row in table.to_pylist():
             key = row["key"]
-            mark = hashlib.sha256(key.encode()).hexdigest()[:8]
-            end = _ODD.sub("_", key.rpartition("/")[2])[-_MOST_NAME:]
-            file = f"{row['kind']}/{mark}-{end}"
+            file = _copy_name(key, row["kind"])
             try:
                 data = extents[key].read()
             except (KeyError, MemberError):
@@ -81,3 +84,24 @@ def save_rejected(
     into.mkdir(parents=True, exist_ok=True)
     write_durably(into / LIST_FILE, out.getvalue().encode())
     return num_files, len(table)
+
+
+def read_copy(folder: Path, key: str, kind: str) -> bytes:
+    """Return the copy of a rejected item in a folder that `save_rejected` has written.
+
+    Raises:
+        SourceError: there is none.
+
+    """
+    try:
+        if kind not in get_args(RejectionKind):  # it names a folder, and may be a stranger's
+            raise FileNotFoundError
+        return read_regular(folder / _copy_name(key, kind), _MOST_BYTES)
+    except OSError as error:
+        what = (error.strerror or "there is no copy").lower()
+        raise SourceError(key, f"is not in {folder} ({what})") from error
+
+
+def _copy_name(key: str, kind: str) -> str:
+    mark = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{kind}/{mark}-{_ODD.sub('_', key.rpartition('/')[2])[-_MOST_NAME:]}"

@@ -111,6 +111,7 @@ FAILURES: dict[str, tuple[tuple[str, ...], int]] = {
     "init": (("init", "nothing.zip"), 1),
     "inspect": (("inspect", "nowhere"), 1),
     "report": (("report", "nowhere"), 1),
+    "view": (("view", "nowhere"), 1),
     "bench": (("bench", "nowhere"), 1),
     "verify": (("verify", "nowhere"), 1),
     "diff": (("diff", "nowhere", "nowhere"), 1),

@@ -27,6 +27,7 @@ from shardprep.recipe.keywords import RecipeKeywords
 from shardprep.recipe.options import BUILD_OPTIONS
 from shardprep.recipe.recipe import _TYPES
 from shardprep.reporter.report import Report
+from shardprep.reporter.viewer.viewer import Viewer
 from shardprep.verifier.problem import Verification
 from shardprep.writer.build import PartResult
 from shardprep.writer.finalize import BuildResult
@@ -43,6 +44,7 @@ VALUES: dict[str, tuple[type, ...]] = {
     "init": (Survey,),
     "inspect": (Facts,),
     "report": (Report,),
+    "view": (Viewer,),
     "bench": (Benchmark,),
     "verify": (Verification,),
     "diff": (Difference,),

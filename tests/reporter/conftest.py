@@ -9,11 +9,15 @@ from unittest import mock
 import pytest
 
 from shardprep.reporter.report import Options, make_report
+from tests.support.browser import need_browser
 from tests.support.planted import planted_set
 from tests.support.shared import shared_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from playwright.sync_api import Browser
 
     from shardprep.reporter.report import Report
 
@@ -49,3 +53,14 @@ def _planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _report(planted: Path, passes: Path) -> Report:
     with mock.patch.dict(os.environ, SHARDPREP_CACHE=str(passes)):
         return make_report(planted / "tfrecords" / "planted" / "1.0.0", Options(), Silent())
+
+
+@pytest.fixture(name="browser", scope="session")
+def _browser() -> Iterator[Browser]:
+    program = need_browser()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -12,7 +12,6 @@ from shardprep.reporter.page.page import render
 from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
 from tests.support.annotated import annotated
-from tests.support.browser import need_browser
 from tests.support.builders import SHARED_DATA, build
 
 if TYPE_CHECKING:
@@ -24,24 +23,13 @@ if TYPE_CHECKING:
     from shardprep.reporter.report import Report
 
 WIDTHS = (360, 1280)
-_LUMINANCE = """
+LUMINANCE = """
 () => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((a, b) => a + +b, 0)
 """
-_UNSEEN = """
+UNSEEN = """
 () => [...document.images].filter(one => one.complete && one.naturalWidth === 0).length
 """
-_CONTROLS = "a[href], summary, button, [tabindex='0']"
-
-
-@pytest.fixture(name="browser", scope="module")
-def _browser() -> Iterator[Browser]:
-    program = need_browser()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+CONTROLS = "a[href], summary, button, [tabindex='0']"
 
 
 @pytest.fixture(name="page_file", scope="module")
@@ -78,9 +66,9 @@ def test_it_opens_offline_in_both_themes_and_widths(
     with opened(browser, page_file, width, color_scheme=theme) as page:
         assert page.title().startswith("planted")
         assert page.evaluate("document.images.length") > 60
-        assert page.evaluate(_UNSEEN) == 0
+        assert page.evaluate(UNSEEN) == 0
         assert page.evaluate("document.documentElement.scrollWidth") == width
-        is_light = page.evaluate(_LUMINANCE) > 3 * 127
+        is_light = page.evaluate(LUMINANCE) > 3 * 127
         assert is_light == (theme == "light")
 
 
@@ -111,15 +99,15 @@ def test_charts_are_drawn(browser: Browser, page_file: Path) -> None:
 
 def test_the_keyboard_reaches_every_control(browser: Browser, page_file: Path) -> None:
     with opened(browser, page_file) as page:
-        number = page.locator(_CONTROLS).count()
+        number = page.locator(CONTROLS).count()
         seen = set()
         for _ in range(number + 5):
             page.keyboard.press("Tab")
             seen.add(page.evaluate(
-                f"[...document.querySelectorAll(`{_CONTROLS}`)].indexOf(document.activeElement)"
+                f"[...document.querySelectorAll(`{CONTROLS}`)].indexOf(document.activeElement)"
             ))  # fmt: skip
         visible = page.evaluate(
-            f"[...document.querySelectorAll(`{_CONTROLS}`)].map((one, i) => "
+            f"[...document.querySelectorAll(`{CONTROLS}`)].map((one, i) => "
             "one.checkVisibility({contentVisibilityAuto: true}) ? i : -1).filter(i => i >= 0)"
         )
         assert set(visible) <= seen
@@ -173,7 +161,7 @@ def test_pages_of_real_sets_open(browser: Browser, tmp_path: Path, name: str) ->
     file.write_bytes(render(make_report(path, Options(), Silent())))
     for width in WIDTHS:
         with opened(browser, file, width) as page:
-            assert page.evaluate(_UNSEEN) == 0
+            assert page.evaluate(UNSEEN) == 0
             assert page.evaluate("document.documentElement.scrollWidth") == width
 
 

@@ -29,6 +29,7 @@ from shardprep.commands.results import (
     ReportJson,
     SampleJson,
     VerifyJson,
+    ViewJson,
 )
 from shardprep.commands.upload import Upload
 from shardprep.dataset.describe import Facts
@@ -42,6 +43,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "init": (Survey,),
     "inspect": (Facts,),
     "report": (ReportJson,),
+    "view": (ViewJson,),
     "bench": (Benchmark,),
     "verify": (VerifyJson,),
     "diff": (Difference,),

@@ -1,0 +1,69 @@
+"""`shardprep view`: a dataset in a browser of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Annotated
+
+from shardprep.cli import options as o
+from shardprep.cli.streams import bar, console, picked, print_json
+
+EPILOG = (
+    "Examples:\n\nshardprep view --open\n\n"
+    "shardprep view tfrecords/dogs_vs_cats --source dogs-vs-cats.zip\n\n"
+    "shardprep view s3://bucket/sets/pets --port 8000"
+)
+
+
+def view(
+    dataset: o.Dataset = None,
+    source: Annotated[
+        str | None,
+        o.value(
+            "Show originals and rejected images too: what the dataset was built from, or the "
+            "folder of build --save-rejected.",
+            "SOURCE",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, o.amount("Port to listen on, on this machine alone.", "N", "any that is free")
+    ] = None,
+    open_: Annotated[bool, o.switch("--open", "Open the first page in a browser.")] = False,
+    store_timeout: o.StoreTimeout = None,
+    as_json: o.Json = False,
+) -> None:
+    """Show a dataset in a browser: any image, with its boxes and masks, by filters and one by one.
+
+    A server for this machine alone, until Ctrl-C. The address that it prints lets one browser in.
+    """
+    # What Arrow's own allocator keeps for later would be half of the memory.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    from shardprep.commands.view import view as serve
+
+    with bar() as progress:
+        viewer = serve(dataset, source=source, port=port, progress=progress)
+    with viewer:
+        ended = threading.Event()
+        before = {
+            one: signal.signal(one, lambda *_: ended.set())
+            for one in (signal.SIGINT, signal.SIGTERM)
+        }
+        if as_json:
+            from shardprep.commands.results import ViewJson
+
+            print_json(picked(ViewJson, viewer))
+        else:
+            title = f"{viewer.name} {viewer.version}"
+            console().notice(f"{title} is at {viewer.url} until Ctrl-C")
+        sys.stdout.flush()  # whoever reads a pipe waits for it
+        if open_:
+            import webbrowser
+
+            webbrowser.open(viewer.url)
+        ended.wait()
+        for one, handler in before.items():
+            signal.signal(one, handler)  # a second Ctrl-C waits for nothing
+    console(stderr=True).notice("ended")

@@ -1,0 +1,268 @@
+"""The page of one item: its picture, what its record holds, its row, its copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, IMAGE, LABEL, LABELS, MASKS
+from shardprep.errors import ShardprepError
+from shardprep.reporter.contents import STATUSES
+from shardprep.reporter.page import boxes as page_boxes
+from shardprep.reporter.page import charts
+from shardprep.reporter.page.html import Html, code, joined, key, section, table, tag
+from shardprep.reporter.viewer.frame import document
+from shardprep.reporter.viewer.items import Filter
+from shardprep.reporter.viewer.list_page import PAGE_ITEMS, tile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardprep.dataset.schema import Feature, Schema
+    from shardprep.reporter.copies import Copies
+    from shardprep.reporter.viewer.items import Items
+    from shardprep.reporter.viewer.pictures import Drawing, Record, RecordPictures
+
+_LEAST_SIDE = 512
+"""CSS pixels of the longer side of a picture, to which smaller ones are enlarged."""
+_PIXELATED = 4
+"""Times that a picture is enlarged from which it shows its pixels."""
+_MOST_VALUES, _MOST_OBJECTS, _MOST_COPIES = 12, 300, 24
+"""Values of a feature, objects of an image and copies of a group that are shown."""
+
+
+def item_page(
+    items: Items, pictures: RecordPictures, number: int, wanted: Filter, *, has_originals: bool
+) -> Html:
+    """Return the page of an item, between those before and behind it that fit the filter."""
+    name = items.key(number)
+    shown: tuple[Html, ...]
+    if number < items.num_records:
+        shown = _record(items, pictures, number)
+    else:
+        shown = (tag("p", items.reason(number), class_="problem"),)
+    parts = [*shown, _row(items, number)]
+    if has_originals and STATUSES[items.status[number]] != "skipped":
+        parts.append(_original(number, name))
+    main = tag(
+        "main",
+        _ways(items, number, wanted),
+        tag("h2", key(name), class_="name"),
+        *parts,
+    )
+    return document(items.contents, name.rpartition("/")[2] or name, main)
+
+
+def _ways(items: Items, number: int, wanted: Filter) -> Html:
+    """Return the ways to the items before and behind, and back to the list."""
+    found = items.selected(wanted)
+    at = np.flatnonzero(found == number)
+    if not len(at):  # an address that somebody has written
+        wanted = Filter()
+        found = items.selected(wanted)
+        at = np.flatnonzero(found == number)
+    place = int(at[0])
+    page = place // PAGE_ITEMS + 1
+    back = wanted.address("/", **({"page": page} if page > 1 else {}))
+    which = "that fit" if wanted.conditions else "items"
+    return tag(
+        "nav",
+        _way("prev", "‹ previous", found[place - 1] if place else None, wanted),
+        _way("next", "next ›", found[place + 1] if place + 1 < len(found) else None, wanted),
+        tag("span", f"{place + 1:,} of {len(found):,} {which}"),
+        tag("a", "all of them", href=back, rel="up"),
+        aria_label="Items",
+        class_="pager",
+    )
+
+
+def _way(rel: str, words: str, to: Any, wanted: Filter) -> Html:
+    if to is None:
+        return tag("span", words, class_="dim", aria_hidden="true")
+    return tag("a", words, href=wanted.address(f"/item/{to}"), rel=rel)
+
+
+def _record(items: Items, pictures: RecordPictures, number: int) -> tuple[Html, ...]:
+    """Return what a record shows and holds; what is wrong with it in its place."""
+    contents = items.contents
+    place = contents.place(number)
+    facts: list[tuple[str, str | Html]] = [
+        ("split", place.split),
+        *((("target", place.label or "none"),) if contents.schema.target else ()),
+    ]
+    try:
+        record: Record | None = pictures.record(number)
+        problem = record.problem if record else ""
+    except ShardprepError as error:
+        record, problem = None, str(error)
+    drawing = record.drawing if record else None
+    if drawing:
+        facts += page_boxes.facts(contents, number, drawing.overlay)
+        facts.append(("stored", f"{drawing.size[0]:,} × {drawing.size[1]:,} pixels"))
+    facts += [
+        ("shard", f"{place.shard}, record {place.shard_record:,}"),
+        ("read it", code(f'reader.Dataset(path, "{place.split}")[{place.record}]')),
+        *_found(items, number),
+    ]
+    listed = tag("dl", *(joined(tag("dt", name), tag("dd", value)) for name, value in facts))
+    said = f"{place.label}: {place.key}" if place.label else place.key
+    parts = [_picture(contents.schema, number, drawing, said)] if drawing else []
+    if problem:
+        parts.append(tag("p", problem, class_="problem", role="alert"))
+    found = [tag("div", tag("div", *parts), listed, class_="one")]
+    if record:
+        found += [*_objects(contents.schema, record), _features(contents.schema, record)]
+    return *found, *_copies(items, number)
+
+
+def _picture(schema: Schema, number: int, drawing: Drawing, said: str) -> Html:
+    """Return the stored image with what lies over it, and the switch that hides that."""
+    width, height = drawing.size
+    scale = max(1, round(_LEAST_SIDE / max(width, height)))
+    sizes = {"width": width * scale, "height": height * scale}
+    layers = [tag("img", src=f"/image/{number}", alt=said, **sizes,
+                  class_="tiny" if scale >= _PIXELATED else None)]  # fmt: skip
+    if drawing.overlay.mask:
+        layers.append(tag("img", src=f"/mask/{number}", alt="its masks", **sizes, class_="over"))
+    if drawing.overlay.boxes:
+        layers.append(page_boxes.drawn_boxes(schema, drawing.overlay, *drawing.overlay_size))
+    shot = tag("div", *layers, class_="shot large")
+    return joined(shot, page_boxes.switch(schema)) if schema.annotations else shot
+
+
+def _found(items: Items, number: int) -> Iterator[tuple[str, Html]]:
+    """Yield the findings that a record is in, once they are made."""
+    if items.knowledge.is_made:
+        known = items.knowledge.get().numbers
+        links = [
+            tag("li", tag("a", name, href=Filter(finding=name).address("/")))
+            for name, numbers in known.items()
+            if (numbers == number).any()
+        ]
+        if links:
+            yield "findings", tag("ul", *links, class_="legend")
+
+
+def _objects(schema: Schema, record: Record) -> Iterator[Html]:
+    """Yield a table of the objects of a record, where it has some."""
+    drawing, features = record.drawing, record.features
+    boxes = np.array(features.get(BOX, ()), np.float64)
+    if not len(boxes) or len(boxes) % 4 or not drawing:
+        return
+    width, height = drawing.size
+    pixels = np.nan_to_num(boxes.reshape(-1, 4)).clip(-1, 2) * (height, width, height, width)
+    names = schema.features[BOX_LABEL].labels if BOX_LABEL in schema.features else ()
+    labels, crowds = features.get(BOX_LABEL, ()), features.get(CROWD, ())
+    rows: list[tuple[str | int, ...]] = []
+    for i, (top, left, bottom, right) in enumerate(pixels[:_MOST_OBJECTS].round(1).tolist()):
+        label = int(labels[i]) if i < len(labels) else -1
+        name = names[label] if 0 <= label < len(names) else f"object {i + 1}"
+        crowd = " (crowd)" if i < len(crowds) and crowds[i] else ""
+        named = joined(charts.chip(max(label, 0)), tag("bdi", name), crowd)
+        sides = f"{right - left:g} × {bottom - top:g}"
+        rows.append((named, f"{left:g}", f"{top:g}", sides))
+    titles = ("object", "left", "top", "width × height")
+    number = len(pixels)
+    said = f"{number:,} object{'s' * (number != 1)}, in pixels of the stored image"
+    if number > _MOST_OBJECTS:
+        said += f"; the first {_MOST_OBJECTS:,}"
+    yield section("objects", "Objects", tag("p", said, class_="dim"), table(titles, rows))
+
+
+def _features(schema: Schema, record: Record) -> Html:
+    """Return the features of a record as they were parsed."""
+    rows: list[tuple[str | int, ...]] = []
+    for name in sorted(schema.features.keys() | record.features.keys()):
+        feature = schema.features.get(name)
+        kind = f"{feature.kind}, {feature.dtype}" if feature else "not in the schema"
+        rows.append(
+            (code(name), kind, _value(schema, name, feature, record.features.get(name, [])))
+        )
+    return section("features", "Features", table(("feature", "kind", "value"), rows, left=3))
+
+
+def _value(schema: Schema, name: str, feature: Feature | None, values: list[Any]) -> str:
+    """Return the values of a feature in words: of bytes that are no text, how many."""
+    if name == IMAGE or name in MASKS:
+        sizes = [f"{len(one):,} bytes" for one in values[:_MOST_VALUES] if isinstance(one, bytes)]
+        shown = ", ".join(sizes)
+    elif name in (LABEL, LABELS, BOX_LABEL):
+        names = (feature.labels if feature else ()) or schema.labels
+        shown = ", ".join(_named(one, names) for one in values[:_MOST_VALUES])
+    else:
+        shown = ", ".join(_word(one) for one in values[:_MOST_VALUES])
+    rest = len(values) - _MOST_VALUES
+    return (shown or "none") + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def _named(label: Any, names: tuple[str, ...]) -> str:
+    is_known = isinstance(label, int) and 0 <= label < len(names)
+    return f"{label} ({names[label]})" if is_known else str(label)
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _row(items: Items, number: int) -> Html:
+    """Return all columns of an item in items.parquet."""
+    rows: list[tuple[str | int, ...]] = [
+        (code(name), _cell(value)) for name, value in items.row(number).items()
+    ]
+    shown = table(("column", "value"), rows, left=2)
+    return section("row", "Row of items.parquet", shown)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        parts = [": ".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value]
+        rest = len(parts) - _MOST_VALUES
+        shown = ", ".join(parts[:_MOST_VALUES]) or "none"
+        return shown + (f" and {rest:,} more" if rest > 0 else "")
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _copies(items: Items, number: int) -> Iterator[Html]:
+    """Yield the groups of copies that a record is in, once they are made."""
+    if not items.knowledge.is_made:
+        said = "Copies and other findings are still being looked for: reload the page for them."
+        yield tag("p", said, class_="dim")
+        return
+    known = items.knowledge.get()
+    groups = [known.copies[place] for place in known.groups.get(number, ())]
+    if groups:
+        yield section("copies", "Copies", *(_group(items, one, number) for one in groups))
+
+
+def _group(items: Items, one: Copies, number: int) -> Html:
+    """Return the images of a group of copies but the one whose page this is."""
+    tiles = []
+    for other, bits in list(zip(one.numbers, one.bits, strict=True))[:_MOST_COPIES]:
+        place = items.contents.place(other)
+        label = f" · {place.label}" if place.label else ""
+        distance = f" · {bits} bits" if one.kind == "near" and other != one.numbers[0] else ""
+        here = " · this one" if other == number else ""
+        split = tag("span", place.split, class_="split")
+        caption = joined(tag("bdi", place.key.rpartition("/")[2]), tag("br"), split, label,
+                         distance, here)  # fmt: skip
+        tiles.append(tile(items, other, f"/item/{other}", caption, picture=f"/tile/{other}"))
+    kind = "copies, byte for byte" if one.kind == "exact" else "near copies"
+    conflict = "; their targets differ" if one.is_conflict else ""
+    sign = "✖ leak: " if one.is_leak else ""
+    title = f"{sign}{len(one.numbers):,} {kind}, in {' and '.join(one.splits)}{conflict}"
+    rest = len(one.numbers) - len(tiles)
+    last = [tag("p", f"and {rest:,} more", class_="dim")] if rest else []
+    class_ = "group leak" if one.is_leak else "group"
+    return tag("div", tag("h3", title), tag("ul", *tiles, class_="tiles"), *last, class_=class_)
+
+
+def _original(number: int, name: str) -> Html:
+    """Return the image as the source has it."""
+    shown = tag("img", src=f"/original/{number}", alt=f"original of {name}", class_="original",
+                loading="lazy")  # fmt: skip
+    return section("original", "Original", shown)

@@ -1,0 +1,257 @@
+"""The items of a dataset by number, and which of them a filter means.
+
+Records come first, by their numbers through all splits; rejected and skipped inputs follow, in the
+order of the item table. A filter is a few conditions; what fits one is kept as a mask, so that
+another page, or one condition more, costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+import numpy as np
+import pyarrow.compute as pc
+
+from shardprep.dataset.item_table import SKIPPED
+from shardprep.dataset.schema import BOX, BOX_LABEL, LABELS
+from shardprep.reporter.contents import STATUSES, coded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+
+    from shardprep.reporter.contents import Contents
+    from shardprep.reporter.viewer.knowledge import Knowledge
+
+    Ints = np.ndarray[Any, np.dtype[Any]]
+    Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+Made = TypeVar("Made")
+NO_CLASS = "none"
+"""Value of `label` for images without a class."""
+_MOST_CONDITIONS, _MOST_SELECTIONS = 16, 4
+"""Masks and selections that are kept, of 1 and 4 bytes an item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Conditions that items must fit; "" for none."""
+
+    split: str = ""
+    status: str = ""
+    """`written`, `rejected` or `skipped`."""
+    label: str = ""
+    """Number of a class of images, or `NO_CLASS`."""
+    object: str = ""
+    """Number of a class of objects or of the values of masks."""
+    finding: str = ""
+    """Kind of a finding."""
+    key: str = ""
+    """Part of the key, in letters of any case."""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Filter:
+        """Return the filter of an address."""
+        return cls(**{one.name: query.get(one.name, "") for one in fields(cls)})
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """The conditions by name."""
+        pairs = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return {name: value for name, value in pairs if value}
+
+    def address(self, path: str, **more: str | int) -> str:
+        """Return the address of a page with this filter."""
+        query = urlencode({**self.conditions, **more}, errors="replace")
+        return f"{path}?{query}" if query else path
+
+
+class Items:
+    """The items of a dataset; many threads may ask."""
+
+    def __init__(self, contents: Contents, knowledge: Knowledge) -> None:
+        """Take what the documents say, and the findings, which may still be in the making."""
+        self.contents = contents
+        self.knowledge = knowledge
+        self.num_records = len(contents)
+        self._lock = threading.Lock()
+        self._mask = lru_cache(_MOST_CONDITIONS)(self._fitting)
+        self._selections = lru_cache(_MOST_SELECTIONS)(self._selected)
+        self._tallies = lru_cache(_MOST_SELECTIONS)(self._tallied)
+
+    def __len__(self) -> int:
+        return self.num_records + len(self.contents.others)
+
+    def key(self, number: int) -> str:
+        """Return the key of an item."""
+        if number < self.num_records:
+            return self.contents.key(number)
+        return self.contents.others["key"][number - self.num_records].as_py() or ""
+
+    def objects_text(self, number: int) -> str:
+        """Return how many objects a record has; "" where the dataset has no such thing."""
+        if BOX not in self.contents.schema.features:
+            return ""
+        count = self.contents.written["num_objects"][number].as_py() or 0
+        return f"{count:,} object{'s' * (count != 1)}"
+
+    def reason(self, number: int) -> str:
+        """Return why an input was left out."""
+        return self.contents.others["reason"][number - self.num_records].as_py() or "left out"
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Return all columns of an item."""
+        contents = self.contents
+        if number < self.num_records:
+            return contents.items.row(contents.written.numbers.item(number))
+        return contents.items.row(contents.others.numbers.item(number - self.num_records))
+
+    @cached_property
+    def split(self) -> Ints:
+        """Position in the dataset's splits of each item, −1 for none."""
+        codes, names = coded(self.contents.others.read("split"))
+        places = {name: i for i, name in enumerate(self.contents.splits)}
+        of_name = np.array([places.get(name or "", -1) for name in names], np.int16)
+        return np.concatenate([self.contents.split.astype(np.int16), of_name[codes]])
+
+    @cached_property
+    def status(self) -> Ints:
+        """Position in `STATUSES` of each item."""
+        contents = self.contents
+        order = np.concatenate([contents.written.numbers, contents.others.numbers])
+        found: Ints = contents.status[order]
+        return found
+
+    @cached_property
+    def _labels(self) -> tuple[Ints, Ints]:
+        """Items and classes of images, a pair for each class that an item has."""
+        contents, number = self.contents, len(self.contents.schema.labels)
+        if contents.schema.target == LABELS:
+            written, others = (
+                _pairs(one.read("labels")) for one in (contents.written, contents.others)
+            )
+            numbers = np.concatenate([written[0], others[0] + self.num_records])
+            return _distinct(numbers, np.concatenate([written[1], others[1]]), number)
+        rest = pc.fill_null(contents.others.read("label"), -1).to_numpy()
+        label = np.concatenate([contents.label, rest])
+        known = np.flatnonzero((label >= 0) & (label < number))
+        return known.astype(np.int32), label[known].astype(np.int32)
+
+    @cached_property
+    def _is_classless(self) -> Mask:
+        """Whether each item is an image without a class."""
+        mask: Mask = self.status != STATUSES.index(SKIPPED)
+        mask[self._labels[0]] = False
+        return mask
+
+    @cached_property
+    def _objects(self) -> tuple[Ints, Ints]:
+        """Items and classes of objects or of the values of masks, a pair for each that is there."""
+        contents, number = self.contents, len(self.contents.schema.annotation_labels)
+        if BOX_LABEL in contents.schema.features:
+            return _distinct(*_pairs(contents.written.read("object_labels")), number)
+        column = contents.written.read("mask_pixels").combine_chunks()
+        numbers = np.repeat(np.arange(len(column)), np.diff(column.offsets.to_numpy()))
+        return _distinct(numbers, column.keys.to_numpy()[: len(numbers)], number)
+
+    def selected(self, wanted: Filter) -> Ints:
+        """Return the numbers of the items that fit, int32: ascending, copies beside each other."""
+        return self._alone(self._selections, wanted)
+
+    def counts(self, wanted: Filter) -> dict[str, Counter[str]]:
+        """Return for each condition by name how many items each value of it would leave.
+
+        All other conditions of the filter hold.
+        """
+        return self._alone(self._tallies, wanted)
+
+    def _alone(self, work: Callable[[Filter], Made], wanted: Filter) -> Made:
+        """Return what is made of a filter, one at a time: masks of a million items add up."""
+        if wanted.finding:
+            self.knowledge.get()  # others do not wait for it
+        with self._lock:
+            return work(wanted)
+
+    def _selected(self, wanted: Filter) -> Ints:
+        mask = self._all(wanted)
+        if wanted.finding:
+            found = self.knowledge.numbers(wanted.finding)
+            return found[mask[found]].astype(np.int32)
+        return np.flatnonzero(mask).astype(np.int32)
+
+    def _all(self, wanted: Filter) -> Mask:
+        mask = np.ones(len(self), bool)
+        for name, value in wanted.conditions.items():
+            mask &= self._mask(name, value)
+        return mask
+
+    def _fitting(self, name: str, value: str) -> Mask:
+        """Return whether each item fits one condition; one that makes no sense fits none."""
+        if name == "split":
+            splits = self.contents.splits
+            return self.split == splits.index(value) if value in splits else self._none()
+        if name == "status":
+            return self.status == STATUSES.index(value) if value in STATUSES else self._none()
+        if name == "key":
+            columns = (self.contents.written["key"], self.contents.others["key"])
+            return np.concatenate([_holding(one, value) for one in columns])
+        mask = self._none()
+        if name == "finding":
+            mask[self.knowledge.numbers(value)] = True
+        elif name == "label" and value == NO_CLASS:
+            mask |= self._is_classless
+        elif value.isascii() and value.isdigit():
+            numbers, classes = self._labels if name == "label" else self._objects
+            mask[numbers[classes == min(int(value), 2**31 - 1)]] = True
+        return mask
+
+    def _none(self) -> Mask:
+        return np.zeros(len(self), bool)
+
+    def _tallied(self, wanted: Filter) -> dict[str, Counter[str]]:
+        contents = self.contents
+        found = {name: Counter[str]() for name in ("split", "status", "label", "object")}
+        masks = {name: self._all(replace(wanted, **{name: ""})) for name in found}
+        places = np.bincount(self.split[masks["split"]] + 1, minlength=len(contents.splits) + 1)
+        found["split"].update(dict(zip(contents.splits, places[1:].tolist(), strict=True)))
+        counts = np.bincount(self.status[masks["status"]], minlength=len(STATUSES)).tolist()
+        found["status"].update(dict(zip(STATUSES, counts, strict=True)))
+        if contents.schema.labels:
+            found["label"] += _counted(masks["label"], self._labels)
+            found["label"][NO_CLASS] = int((masks["label"] & self._is_classless).sum())
+        if contents.schema.annotation_labels:
+            found["object"] += _counted(masks["object"], self._objects)
+        return found
+
+
+def _counted(mask: Mask, pairs: tuple[Ints, Ints]) -> Counter[str]:
+    """Return how many items have each class."""
+    numbers, classes = pairs
+    return Counter({str(i): n for i, n in enumerate(np.bincount(classes[mask[numbers]]).tolist())})
+
+
+def _pairs(lists: pa.ChunkedArray) -> tuple[Ints, Ints]:
+    """Return the place and the value of each value of some lists."""
+    column = lists.combine_chunks()
+    values = pc.list_flatten(column).to_numpy(zero_copy_only=False)
+    return pc.list_parent_indices(column).to_numpy(), values
+
+
+def _distinct(numbers: Ints, classes: Ints, number: int) -> tuple[Ints, Ints]:
+    """Return each pair of an item and a class once, int32; classes are 0 to `number` − 1."""
+    known = (classes >= 0) & (classes < number)
+    single = np.unique(numbers[known].astype(np.int64) * number + classes[known])
+    return (single // max(number, 1)).astype(np.int32), (single % max(number, 1)).astype(np.int32)
+
+
+def _holding(keys: pa.ChunkedArray, part: str) -> Mask:
+    """Return whether each key has a part, whatever the case of its letters."""
+    found = pc.match_substring(keys, part.encode(errors="replace").decode(), ignore_case=True)
+    mask: Mask = pc.fill_null(found, False).to_numpy()  # noqa: FBT003 - of pyarrow
+    return mask

@@ -1,0 +1,235 @@
+"""The pictures of records by number: small, as they are stored, and what lies over them.
+
+A shard is opened when one of its records is first wanted, so that a missing one costs its own
+records alone. What is wrong with a record is an error of ours, and the others are shown.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from shardprep.dataset import example
+from shardprep.dataset.folder import index_name
+from shardprep.dataset.pictures import annotated_picture
+from shardprep.dataset.remote import RemoteDataset, addressed
+from shardprep.dataset.schema import MASK
+from shardprep.errors import RecordError, ShardprepError
+from shardprep.image.contact_sheet import Legend, draw_marked
+from shardprep.image.thumbnail import thumbnail
+from shardprep.reader.places import Places
+from shardprep.reader.records import open_records
+from shardprep.reader.remote_shards import RemoteShards
+from shardprep.reporter.pictures import Overlay, draw_overlay
+from shardprep.reporter.stored_images import StoredImages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from shardprep.dataset.example_decoder import Features
+    from shardprep.dataset.schema import Schema
+    from shardprep.image.contact_sheet import AnnotatedPicture
+    from shardprep.reporter.contents import Contents
+
+TILE_SIDE = 176
+"""Longest side of a tile in pixels."""
+_TILE_QUALITY = 70
+_OVERLAY_SIDE = 1024
+"""Longest side of what lies over a picture, in pixels."""
+_MOST_OPEN, _MOST_TILES = 64, 2_000
+"""Shards that are open, and tiles of some 5 KB that are kept."""
+_NUM_THREADS = 8
+"""Threads that read and make tiles."""
+_RUN = 15
+"""Records of a page that are read from object storage together."""
+_TYPES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png"}
+"""First bytes of a stored image → its type."""
+
+
+class Place(NamedTuple):
+    """A record in its shard."""
+
+    shard: int
+    """Number of the shard, through all splits."""
+    record: int
+
+
+class Drawing(NamedTuple):
+    """The image of a record, and what lies over it."""
+
+    size: tuple[int, int]
+    """Width and height of the image in pixels."""
+    overlay: Overlay
+    overlay_size: tuple[int, int]
+    """Width and height in pixels that the boxes are given in."""
+
+
+class Record(NamedTuple):
+    """What a record holds."""
+
+    features: Features
+    drawing: Drawing | None
+    """None where the image cannot be decoded."""
+    problem: str
+    """What is wrong with the image or its masks; "" for nothing."""
+
+
+class RecordPictures:
+    """The pictures of a dataset's records; many threads may ask."""
+
+    def __init__(self, dataset: Path | RemoteDataset, contents: Contents) -> None:
+        """Open nothing yet."""
+        self._dataset = dataset
+        self._contents = contents
+        self._shards = [*contents.manifest.shards.values()]
+        self._ends = np.cumsum([one.num_records for one in self._shards])
+        self._images = lru_cache(_MOST_OPEN)(self._opened)
+        self._tiles: OrderedDict[int, Future[bytes]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_NUM_THREADS, "shardprep-view")
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def place(self, number: int) -> Place:
+        """Return where a record lies."""
+        shard = int(np.searchsorted(self._ends, number, "right"))
+        return Place(shard, number - int(self._ends[shard]) + self._shards[shard].num_records)
+
+    def etag(self, number: int) -> str:
+        """Return what tells the bytes of a record from all others."""
+        shard, record = self.place(number)
+        return f"{self._shards[shard].sha256[:32]}-{record}"
+
+    def image(self, number: int) -> tuple[bytes, str]:
+        """Return the stored image and its type; plain pixels become a PNG."""
+        images, payload, record = self._payload(number)
+        try:
+            data = images.image(payload)
+            if images.schema.image.encoding == "raw":
+                return _png(images.pixels(data)), "image/png"
+            for start, kind in _TYPES.items():
+                if data.startswith(start):
+                    return data, kind
+            raise ValueError("neither a JPEG nor a PNG")
+        except Exception as error:  # decoders raise anything
+            raise images.damaged(record, error) from error
+
+    def record(self, number: int) -> Record:
+        """Return what a record holds; RecordError where it is no example."""
+        images, payload, record = self._payload(number)
+        features = example.decode(bytes(payload))
+        try:
+            picture = annotated_picture(bytes(payload), images.schema)
+        except Exception as error:  # decoders raise anything
+            return Record(features, None, str(images.damaged(record, error)))
+        try:
+            return Record(features, _drawing(picture, images.schema), "")
+        except Exception as error:
+            bare = _drawing(replace(picture, mask=b"", masks=()), images.schema)
+            return Record(features, bare, str(images.damaged(record, error)))
+
+    def tile(self, number: int) -> bytes:
+        """Return a small picture of a record as WebP, with its boxes and masks."""
+        return self._wanted((number,))[0].result()
+
+    def foresee(self, numbers: Sequence[int]) -> None:
+        """Begin to read the tiles of a page where each would be waited for: in object storage."""
+        if isinstance(self._dataset, RemoteDataset):
+            self._wanted(numbers)
+
+    def _wanted(self, numbers: Sequence[int]) -> list[Future[bytes]]:
+        """Return the tiles of some records, begun where they are not there."""
+        found, new = [], []
+        with self._lock:
+            for number in numbers:
+                tile = self._tiles.get(number)
+                if tile is None or (tile.done() and tile.exception() is not None):
+                    tile = self._tiles[number] = Future()
+                    new.append((number, tile))
+                self._tiles.move_to_end(number)
+                found.append(tile)
+            while len(self._tiles) > _MOST_TILES:
+                self._tiles.popitem(last=False)
+        shards = np.array([self.place(number).shard for number, _ in new])
+        for shard in np.unique(shards).tolist():
+            own = [new[i] for i in np.flatnonzero(shards == shard).tolist()]
+            for at in range(0, len(own), _RUN):
+                self._pool.submit(self._make, shard, own[at : at + _RUN])
+        return found
+
+    def _make(self, shard: int, wanted: Sequence[tuple[int, Future[bytes]]]) -> None:
+        """Make the tiles of some records of a shard, which are read together."""
+        try:
+            images = self._images(shard)
+            records = [self.place(number).record for number, _ in wanted]
+            payloads = images.payloads(records)
+        except Exception as error:
+            for _, tile in wanted:
+                tile.set_exception(error)
+            return
+        for record, payload, (_, tile) in zip(records, payloads, wanted, strict=True):
+            try:
+                if isinstance(payload, RecordError):
+                    raise payload
+                tile.set_result(_tile(images, payload))
+            except Exception as error:
+                is_ours = isinstance(error, ShardprepError) and error.where
+                tile.set_exception(error if is_ours else images.damaged(record, error))
+
+    def _payload(self, number: int) -> tuple[StoredImages, Any, int]:
+        shard, record = self.place(number)
+        images = self._images(shard)
+        payload = images.payloads([record])[0]
+        if isinstance(payload, RecordError):
+            raise payload
+        return images, payload, record
+
+    def _opened(self, number: int) -> StoredImages:
+        """Return the images of one shard; DatasetError where that is missing or another."""
+        found, shard, remote = self._dataset, self._shards[number], None
+        if isinstance(found, RemoteDataset):
+            remote = RemoteShards({shard.name: found.shard(shard)}, 0)  # nothing is copied
+            folder = found.checked(self._contents.manifest, (index_name(shard.name),))
+        else:
+            folder = found
+        records = np.arange(shard.num_records)
+        places = Places((shard,), np.zeros_like(records), records)
+        with addressed(folder, found):
+            opened = open_records(folder, places, remote)
+        return StoredImages(opened, self._contents.schema)
+
+
+def _drawing(picture: AnnotatedPicture, schema: Schema) -> Drawing:
+    height, width = picture.pixels.shape[:2]
+    scale = min(1, _OVERLAY_SIDE / max(height, width))
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    return Drawing((width, height), draw_overlay(picture, schema, _OVERLAY_SIDE), size)
+
+
+def _tile(images: StoredImages, payload: Any) -> bytes:
+    schema = images.schema
+    if not schema.annotations:
+        pixels = images.pixels(images.image(payload), TILE_SIDE)
+    else:
+        # Names of classes have no room.
+        legend = Legend(mask=schema.features[MASK].labels if MASK in schema.features else ())
+        drawn, _ = draw_marked(annotated_picture(bytes(payload), schema), legend, TILE_SIDE)
+        pixels = np.asarray(drawn)
+    return thumbnail(pixels, TILE_SIDE, _TILE_QUALITY).data
+
+
+def _png(pixels: np.ndarray[Any, Any]) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG", compress_level=1)
+    return out.getvalue()

@@ -1,0 +1,95 @@
+"""A viewer that serves: made, looked at, closed."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from shardprep.dataset.card import Card
+from shardprep.errors import RecipeError
+from shardprep.reporter.contents import read_contents
+from shardprep.reporter.viewer.server import Server
+from shardprep.reporter.viewer.site import Site
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.reporter.viewer.site import Originals
+
+
+@dataclass(frozen=True, repr=False)
+class Viewer(Card):
+    """A dataset that is served to one browser of this machine, until `close`.
+
+    A context as well, whose end closes it.
+    """
+
+    url: str
+    """Address to open; it lets one browser in, once."""
+    name: str
+    """Name of the dataset."""
+    version: str
+    """Version of the dataset."""
+    num_records: int
+    """Records of the dataset."""
+    num_items: int
+    """Items that can be looked at: records, rejected and skipped inputs."""
+    ending: ExitStack = field(compare=False)
+    """Acts that close it."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the dataset and where it is served."""
+        title = f"{self.name} {self.version}"
+        return {"dataset": title, "items": self.num_items, "url": self.url}
+
+    def close(self) -> None:
+        """End it; again has no effect."""
+        self.ending.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def serve(
+    dataset: Path | RemoteDataset, port: int, originals: Originals | None, ending: ExitStack
+) -> Viewer:
+    """Return a viewer that a thread of this process serves.
+
+    Args:
+        dataset: where it lies.
+        port: the port to listen on, 0 for any that is free.
+        originals: gives the images that the dataset was built from, where they are known.
+        ending: acts for when the viewer is closed; it takes them over, and adds its own.
+
+    Raises:
+        DatasetError: a document is missing, damaged, or contradicts another.
+        RecipeError: the port is taken.
+
+    """
+    contents = read_contents(dataset)
+    site = Site(dataset, contents, originals)
+    ending.callback(site.close)
+    try:
+        server = Server(port, site.answer)
+    except OSError as error:
+        what = f"{port} cannot be listened on ({(error.strerror or str(error)).lower()})"
+        raise RecipeError("--port", what, "leave it out for one that is free") from error
+    ending.callback(server.close)
+    work = threading.Thread(target=server.serve_forever, args=(0.1,), name="shardprep-view",
+                            daemon=True)  # fmt: skip
+    work.start()
+    manifest = contents.manifest
+    return Viewer(
+        url=server.url,
+        name=manifest.name,
+        version=manifest.version,
+        num_records=len(contents),
+        num_items=len(site.items),
+        ending=ending.pop_all(),
+    )

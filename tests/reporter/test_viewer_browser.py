@@ -1,0 +1,187 @@
+"""The viewer in a real browser: filters, arrow keys, without scripts, by keyboard, both themes."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
+from tests.reporter.test_browser import CONTROLS, LUMINANCE, UNSEEN, WIDTHS, serious
+from tests.support.annotated import annotated
+from tests.support.viewing import served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    from shardprep.reporter.report import Report
+    from tests.support.viewing import Served
+
+
+@pytest.fixture(name="one", scope="module")
+def _one(planted: Path, report: Report) -> Iterator[Served]:
+    """After a report, whose findings it shows."""
+    assert report.findings
+    with served(planted / "tfrecords" / "planted" / "1.0.0") as one:
+        one.client.page("/findings")
+        yield one
+
+
+@pytest.fixture(name="marked", scope="module")
+def _marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    path = annotated(tmp_path_factory.mktemp("marked"), BOX, BOX_LABEL, MASK)
+    with served(path) as one:
+        yield one
+
+
+@contextmanager
+def opened(browser: Browser, one: Served, width: int = 1280, **options: Any) -> Iterator[Page]:
+    """Open the first page; what the browser complains of, or asks of others, is a failure."""
+    home = f"http://127.0.0.1:{one.client.port}"
+    name, _, value = one.client.cookie.partition("=")
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, base_url=home, **options
+    )
+    context.add_cookies([{"name": name, "value": value, "url": home}])
+    page = context.new_page()
+    asked: list[str] = []
+    said: list[str] = []
+    page.on("request", lambda one: asked.append(one.url))
+    page.on("console", lambda one: said.append(one.text))
+    page.on("pageerror", lambda one: said.append(str(one)))
+    page.goto("/")
+    try:
+        yield page
+        assert {urlsplit(one).netloc for one in asked} == {urlsplit(home).netloc}
+        assert said == []
+    finally:
+        context.close()
+
+
+def arrived(page: Page, address: str) -> None:
+    """Wait until a page is shown."""
+    page.wait_for_url(re.compile(f"{re.escape(address)}$"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_pages_fit_both_themes_and_widths(
+    browser: Browser, one: Served, width: int, theme: Any
+) -> None:
+    with opened(browser, one, width, color_scheme=theme) as page:
+        for target in ("/", "/item/0", "/findings", "/item/60"):
+            page.goto(target)
+            page.wait_for_load_state("networkidle")
+            assert page.evaluate(UNSEEN) == 0
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            assert (page.evaluate(LUMINANCE) > 3 * 127) == (theme == "light")
+
+
+@pytest.mark.parametrize(("theme", "target"), [("light", "/"), ("dark", "/item/0")])
+def test_axe_finds_nothing_serious(
+    browser: Browser, marked: Served, theme: Any, target: str
+) -> None:
+    with opened(browser, marked, color_scheme=theme) as page:
+        page.goto(target)
+        assert serious(page) == []
+
+
+def test_a_choice_filters_and_the_address_says_so(browser: Browser, one: Served) -> None:
+    with opened(browser, one) as page:
+        page.get_by_label("Finding").select_option("leaks")
+        arrived(page, "/?finding=leaks")
+        assert page.locator(".tiles li").count() == 2
+        page.get_by_label("Split").select_option("validation")
+        arrived(page, "/?split=validation&finding=leaks")
+        assert page.locator(".tiles li").count() == 1
+        with page.expect_navigation():
+            page.get_by_role("link", name="All items").click()
+        page.keyboard.press("/")
+        page.keyboard.type("nearly")
+        page.keyboard.press("Enter")
+        arrived(page, "/?key=nearly")
+        assert "nearly.png" in page.locator(".tiles li").inner_text()
+
+
+def test_arrow_keys_lead_from_item_to_item_and_back(browser: Browser, one: Served) -> None:
+    with opened(browser, one) as page:
+        page.goto("/?label=0&split=validation")
+        shown = page.locator(".tiles a")
+        numbers = [int((shown.nth(i).get_attribute("href") or "").split("?")[0].rpartition("/")[2])
+                   for i in range(3)]  # fmt: skip
+        with page.expect_navigation():
+            shown.first.click()
+        for key, place in (("Right", 1), ("Right", 2), ("Left", 1), ("Left", 0), ("Left", 0)):
+            page.keyboard.press(f"Arrow{key}")
+            arrived(page, f"/item/{numbers[place]}?split=validation&label=0")
+        page.keyboard.press("ArrowUp")
+        arrived(page, "/?split=validation&label=0")
+        page.goto("/")
+        page.keyboard.press("ArrowRight")
+        arrived(page, "/?page=2")
+        page.get_by_label("Key").focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("Tab")
+        assert page.url.endswith("/?page=2")
+
+
+def test_all_of_it_works_without_scripts(browser: Browser, one: Served) -> None:
+    with opened(browser, one, java_script_enabled=False) as page:
+        page.get_by_label("Class").select_option("1")
+        page.get_by_label("Key").fill("train/dog/0")
+        with page.expect_navigation():
+            page.get_by_role("button", name="Show").click()
+        number = page.locator(".tiles li").count()
+        assert number == sum(f"{i:02d}"[0] == "0" for i in range(1, 32, 2))
+        with page.expect_navigation():
+            page.locator(".tiles a").first.click()
+        with page.expect_navigation():
+            page.get_by_role("link", name="next ›").click()
+        assert "2 of 5 that fit" in page.locator("nav.pager").inner_text()
+        with page.expect_navigation():
+            page.get_by_role("link", name="findings").first.click()
+        with page.expect_navigation():
+            page.get_by_role("link", name="Show 2 items").first.click()
+        assert page.locator(".tiles li").count() == 2
+
+
+@pytest.mark.parametrize("target", ["/", "/item/0"])
+def test_tab_reaches_every_control_in_the_order_of_the_page(
+    browser: Browser, one: Served, target: str
+) -> None:
+    controls = f"{CONTROLS}, input, select"
+    with opened(browser, one) as page:
+        page.goto(target)
+        number = page.locator(controls).count()
+        seen = []
+        for _ in range(number):
+            page.keyboard.press("Tab")
+            seen.append(page.evaluate(
+                f"[...document.querySelectorAll(`{controls}`)].indexOf(document.activeElement)"
+            ))  # fmt: skip
+        assert seen == [*range(number)]
+
+
+def test_boxes_and_masks_lie_on_the_image_and_can_be_hidden(
+    browser: Browser, marked: Served
+) -> None:
+    number = next(
+        number for number in range(7) if marked.client.page(f"/item/{number}").count("<path d=") > 1
+    )
+    for width in WIDTHS:
+        with opened(browser, marked, width, java_script_enabled=False) as page:
+            page.goto(f"/item/{number}")
+            place = page.locator(".large > img").first.bounding_box()
+            assert place is not None
+            assert place["width"] <= width
+            assert place == page.locator("img.over").bounding_box()
+            assert place == page.locator("svg.over").bounding_box()
+            page.get_by_label("Show boxes and masks").uncheck()
+            assert page.locator(".over:visible").count() == 0
+            assert page.locator(".large > img").first.is_visible()

@@ -1,0 +1,294 @@
+"""Who may ask the viewer, what it answers to what is none of its pages, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+import shardprep
+from shardprep.commands.results import ViewJson
+from tests.support.command import NARROW
+from tests.support.json_page import check
+from tests.support.viewing import Client, Got, answer, served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.viewing import Served
+
+PROTECTION = {
+    "content-security-policy": "default-src 'none'; img-src 'self'; style-src 'self'; script-src "
+    "'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "server": "shardprep",
+}
+PAGES = ("/", "/findings", "/item/0", "/tile/0", "/image/0", "/mask/0", "/static/view.css")
+
+
+@pytest.fixture(name="one", scope="module")
+def _one(planted: Path) -> Iterator[Served]:
+    with served(planted / "tfrecords" / "planted" / "1.0.0") as one:
+        yield one
+
+
+def protected(found: Got) -> Got:
+    """See that an answer has what every answer has."""
+    assert found.headers.items() >= PROTECTION.items()
+    assert found.headers["cache-control"].startswith("private")
+    assert not [name for name in found.headers if name.startswith("access-control")]
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:{port}", 200),
+        ("localhost", 200),
+        ("LOCALHOST:1", 200),
+        ("[::1]:{port}", 200),
+        ("evil.example", 421),
+        ("evil.example:{port}", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example:{port}", 421),
+        ("localhost@evil.example", 421),
+        ("127.1", 421),
+        ("0.0.0.0:{port}", 421),
+        ("", 421),
+        ("localhost\r\nHost: evil.example", 421),
+        ("evil.example\r\nX-Forwarded-Host: localhost", 421),
+    ],
+)
+def test_only_this_machine_is_served(one: Served, page: str, host: str, status: int) -> None:
+    """A name of strangers that leads to this machine is none of its names."""
+    found = protected(one.client.get(page, host=host.format(port=one.client.port)))
+    assert found.status == status
+
+
+def test_a_request_without_a_host_is_refused(one: Served) -> None:
+    for version in (" HTTP/1.1", " HTTP/1.0", ""):
+        found = one.client.send(f"GET /{version}\r\nCookie: {one.client.cookie}\r\n\r\n".encode())
+        assert protected(found).status == 421
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_who_was_not_let_in_gets_nothing(one: Served, page: str) -> None:
+    name, _, secret = one.client.cookie.partition("=")
+    used = urlsplit(one.viewer.url).query
+    for cookie in ("", f"{name}=", f"{name}={secret[:-1]}", f"{name}=é", f"other={secret}"):
+        stranger = Client(one.client.port, cookie)
+        assert protected(stranger.get(page)).status == 403
+        assert stranger.get(f"{page}?{used}").status == 403
+        assert stranger.get(f"{page}?token=").status == 403
+    assert Client(one.client.port, f"a=b; {one.client.cookie}; c=d").get(page).status == 200
+
+
+def test_the_printed_address_lets_one_browser_in_once(planted: Path) -> None:
+    with shardprep.view(planted / "tfrecords") as viewer:
+        address = urlsplit(viewer.url)
+        client = Client(address.port or 0)
+        target = f"/?{address.query}"
+        assert len(address.query) == len("token=") + 32
+        assert client.get(target, method="HEAD").status == 403
+        assert client.get(f"/findings?{address.query}").status == 403
+        found = protected(client.get(target))
+        assert (found.status, found.headers["location"], found.body) == (303, "/", b"")
+        cookie, *attributes = found.headers["set-cookie"].split("; ")
+        assert attributes == ["HttpOnly", "SameSite=Lax", "Path=/"]
+        assert str(client.port) in cookie
+        assert address.query.partition("=")[2] not in cookie
+        assert protected(client.get(target)).status == 403
+        client.cookie = cookie
+        assert client.get("/").status == 200
+        assert client.get(target).headers["location"] == "/"
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW", "get"]
+)
+def test_nothing_can_be_changed(one: Served, page: str, method: str) -> None:
+    found = protected(one.client.get(page, method=method))
+    assert (found.status, found.headers["allow"]) == (405, "GET, HEAD")
+    assert found.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("page", [*PAGES, "/nowhere"])
+def test_head_is_get_without_the_bytes(one: Served, page: str) -> None:
+    whole, head = (one.client.get(page, method=method) for method in ("GET", "HEAD"))
+    assert (head.status, head.body) == (whole.status, b"")
+    assert head.headers["content-length"] == str(len(whole.body))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/nowhere", "/item", "/item/", "/item/0/", "/item/1000000000", "/item/61",
+        "/image/-1", "/image/+1", "/image/1000000000", "/image/99999999999999999999", "/image/1e1",
+        "/image/0x1", "/image/1_0", "/image/%31", "/image/0%00", "/image/%00", "/image/..%2f0",
+        "/image/../0", "/image/0?size=../../etc/passwd%00/../x/../", "/image/٣", "/tile/60",
+        "/image/60", "/original/0", "/../../etc/passwd", "/static/../server.py", "/static/",
+        "/static/server.py", "/static/page.css%00", "/..%5c..%5cetc/passwd", "/etc/passwd",
+        "http://localhost/item/0", "*", "/?page=0", "/?page=-1", "/?page=1.5", "/?page=9999999999",
+        "/?key=%ff", "/?" + "&".join(f"a{i}=1" for i in range(30)),
+    ],
+)  # fmt: skip
+def test_what_is_no_page_is_not_found(one: Served, target: str) -> None:
+    found = protected(one.client.get(target))
+    is_page = target.startswith("/image/0?")
+    assert found.status == (200 if is_page else 404)
+    assert is_page or found.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\0\x01\0\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n", 505),
+        (b"GET / HTTP/1.x\r\nHost: localhost\r\n\r\n", 400),
+        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 70_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\n" + b"Host: localhost\r\n" * 101 + b"\r\n", 431),
+    ],
+)
+def test_what_is_no_request_is_answered_and_ended(one: Served, data: bytes, status: int) -> None:
+    found = protected(one.stranger.send(data))
+    assert (found.status, found.headers["connection"]) == (status, "close")
+
+
+def test_a_body_is_never_the_next_request(one: Served) -> None:
+    inner = f"GET /item/0 HTTP/1.1\r\nHost: localhost\r\nCookie: {one.client.cookie}\r\n\r\n"
+    for method in ("GET", "POST"):
+        for length in (f"Content-Length: {len(inner)}", "Transfer-Encoding: chunked"):
+            with socket.create_connection(("127.0.0.1", one.client.port), 20) as connection:
+                head = f"{method} / HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n"
+                connection.sendall((head + inner).encode())
+                answer(connection)
+                assert connection.recv(1) == b""
+
+
+def test_many_ask_one_after_the_other_and_side_by_side(one: Served) -> None:
+    with socket.create_connection(("127.0.0.1", one.client.port), 20) as connection:
+        for _ in range(3):
+            lines = ("GET /tile/0 HTTP/1.1", "Host: localhost", f"Cookie: {one.client.cookie}")
+            connection.sendall("\r\n".join([*lines, "", ""]).encode())
+            assert answer(connection).status == 200
+    targets = [f"/tile/{i}" for i in range(10)] + [f"/item/{i}" for i in range(10)]
+    with ThreadPoolExecutor(20) as pool:
+        assert {found.status for found in pool.map(one.client.get, targets)} == {200}
+
+
+def test_a_client_that_sends_slowly_or_reads_nothing_is_left(
+    one: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it spends its time: the whole request has one."""
+    monkeypatch.setattr(one.server, "request_s", 0.3)
+    with socket.create_connection(("127.0.0.1", one.client.port), 20) as slow:
+        ended = threading.Event()
+
+        def drip() -> None:
+            while not ended.wait(0.02):
+                try:
+                    slow.sendall(b"a")
+                except OSError:
+                    return
+
+        slow.sendall(b"GET / HTTP/1.1\r\nX: ")
+        sender = threading.Thread(target=drip)
+        sender.start()
+        try:
+            assert slow.recv(1) == b""
+        except ConnectionResetError:
+            pass
+        finally:
+            ended.set()
+            sender.join()
+    monkeypatch.undo()
+    assert one.client.get("/").status == 200
+
+
+def test_connections_have_a_bound(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardprep.reporter.viewer.server.MOST_CONNECTIONS", 2)
+    with served(planted / "tfrecords" / "planted" / "1.0.0") as one:
+
+        def all_are_free() -> bool:
+            free = one.server._free
+            taken = [free.acquire(timeout=20) for _ in range(2)]
+            free.release(len(taken))
+            return all(taken)
+
+        assert all_are_free()
+        places = [socket.create_connection(("127.0.0.1", one.client.port), 20) for _ in range(2)]
+        with socket.create_connection(("127.0.0.1", one.client.port), 20) as third:
+            assert third.recv(1) == b""
+        for place in places:
+            place.close()
+        assert all_are_free()
+        assert one.client.get("/").status == 200
+
+
+def test_a_viewer_that_is_closed_leaves_nothing(planted: Path) -> None:
+    before = threading.active_count()
+    with shardprep.view(planted / "tfrecords") as viewer:
+        port = urlsplit(viewer.url).port
+        assert "planted 1.0.0" in repr(viewer)
+        with pytest.raises(shardprep.RecipeError, match=f"port: {port} cannot be listened on"):
+            shardprep.view(planted / "tfrecords", port=port)
+    viewer.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port or 0), 1)
+    assert threading.active_count() <= before
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"), [("KAGGLE_KERNEL_RUN_TYPE", "Kaggle"), ("COLAB_RELEASE_TAG", "Colab")]
+)
+def test_where_nobody_can_reach_it_it_names_report(
+    planted: Path, monkeypatch: pytest.MonkeyPatch, variable: str, name: str
+) -> None:
+    monkeypatch.setenv(variable, "Interactive")
+    with pytest.raises(shardprep.RecipeError, match=rf"{name} notebook.*; shardprep report"):
+        shardprep.view(planted / "tfrecords")
+
+
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_prints_its_address_and_ends_by_ctrl_c(
+    planted: Path, way: signal.Signals
+) -> None:
+    """Also where a script starts it: what it prints comes at once."""
+    is_json = way == signal.SIGTERM
+    command = [sys.executable, "-m", "shardprep", "view", str(planted / "tfrecords")]
+    command += ["--json"] if is_json else []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=NARROW, text=True
+    ) as process:
+        assert process.stdout
+        said = process.stdout.readline()
+        while is_json and not said.endswith("}\n"):
+            said += process.stdout.readline()
+        if is_json:
+            found = json.loads(said)
+            check(found, ViewJson)
+            url = found["url"]
+            assert (found["num_records"], found["num_items"]) == (60, 61)
+        else:
+            url = said.split(" is at ")[1].split()[0]
+            assert said == f"planted 1.0.0 is at {url} until Ctrl-C\n"
+        address = urlsplit(url)
+        assert Client(address.port or 0).get(f"/?{address.query}").status == 303
+        process.send_signal(way)
+        rest, errors = process.communicate(timeout=60)
+    assert (process.returncode, rest, errors) == (0, "", "ended\n")

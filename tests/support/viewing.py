@@ -1,0 +1,115 @@
+"""A viewer in this process, and a client that sends what it is told to, byte for byte."""
+
+from __future__ import annotations
+
+import re
+import socket
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+from urllib.parse import urlsplit
+
+from shardprep.reporter.viewer import viewer
+from shardprep.reporter.viewer.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.reporter.viewer.site import Originals
+
+
+@dataclass(frozen=True)
+class Got:
+    """An answer."""
+
+    status: int
+    headers: dict[str, str]
+    """By names in lower case; one that comes twice fails."""
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+@dataclass
+class Client:
+    """A client of a server on loopback."""
+
+    port: int
+    cookie: str = ""
+
+    def send(self, data: bytes) -> Got:
+        """Return the answer to these bytes, read to the end of the connection."""
+        with socket.create_connection(("127.0.0.1", self.port), 20) as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            return answer(connection, data.partition(b" ")[0].decode("latin-1"))
+
+    def get(self, target: str, *headers: str, method: str = "GET", host: str = "localhost") -> Got:
+        """Ask as a browser does that was let in."""
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", *headers]
+        if self.cookie:
+            lines.append(f"Cookie: {self.cookie}")
+        return self.send("\r\n".join([*lines, "Connection: close", "", ""]).encode())
+
+    def page(self, target: str) -> str:
+        """Return the text of a page that is there."""
+        found = self.get(target)
+        assert found.status == 200, found
+        return found.text
+
+
+def answer(connection: socket.socket, method: str = "GET") -> Got:
+    """Read one answer."""
+    made = HTTPResponse(connection, method=method)
+    made.begin()
+    pairs = [(name.lower(), value) for name, value in made.getheaders()]
+    assert len(pairs) == len(dict(pairs))
+    return Got(made.status, dict(pairs), made.read())
+
+
+@dataclass
+class Served:
+    """A viewer and who was let in."""
+
+    viewer: viewer.Viewer
+    server: Server
+    client: Client
+    stranger: Client
+    """One who was not."""
+
+
+@contextmanager
+def served(dataset: Path | RemoteDataset, originals: Originals | None = None) -> Iterator[Served]:
+    """Serve a dataset, and let a client in by the address that is printed."""
+    made: list[Server] = []
+
+    def remembered(*arguments: Any) -> Server:
+        made.append(Server(*arguments))
+        return made[0]
+
+    with mock.patch.object(viewer, "Server", remembered):
+        one = viewer.serve(dataset, 0, originals, ExitStack())
+    with one, entered(one) as client:
+        yield Served(one, made[0], client, Client(client.port))
+
+
+@contextmanager
+def entered(one: viewer.Viewer) -> Iterator[Client]:
+    """Let a client in by the address that a viewer prints."""
+    address = urlsplit(one.url)
+    client = Client(address.port or 0)
+    found = client.get(f"/?{address.query}")
+    assert (found.status, found.headers["location"]) == (303, "/")
+    client.cookie = found.headers["set-cookie"].partition(";")[0]
+    yield client
+
+
+def items_of(page: str) -> list[int]:
+    """Return the numbers of the items on a page, in their order."""
+    return [int(one) for one in re.findall(r'<li><a href="/item/(\d+)', page)]
