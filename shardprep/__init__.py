@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from shardprep.commands.init import init
     from shardprep.commands.inspect import inspect
     from shardprep.commands.progress import Progress
+    from shardprep.commands.repack import repack
     from shardprep.commands.report import report
     from shardprep.commands.sample import sample
     from shardprep.commands.upload import upload
@@ -86,6 +87,7 @@ __all__ = [
     "init",
     "inspect",
     "reader",
+    "repack",
     "repair",
     "report",
     "sample",

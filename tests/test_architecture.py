@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "exporter": "dataset storage errors",
     "benchmark": "reader dataset machine errors",
     "reporter": "reader dataset image storage machine errors",
-    "commands": "reporter benchmark exporter verifier writer catalog recipe source dataset"
+    "commands": "reporter benchmark exporter verifier writer catalog reader recipe source dataset"
     " storage machine profiling errors",
     "cli": "commands writer recipe dataset storage errors",
     "__main__": "cli",

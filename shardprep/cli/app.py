@@ -25,6 +25,7 @@ from shardprep.cli import (
     finalize,
     init,
     inspect,
+    repack,
     report,
     sample,
     upload,
@@ -53,7 +54,7 @@ app = typer.Typer(
 
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Typer's error of arguments that it cannot take; it has no public name."""
-_GOING_ON = ("build", "finalize", "export", "download", "upload", "fetch")
+_GOING_ON = ("build", "finalize", "repack", "export", "download", "upload", "fetch")
 """Commands that keep what they have done."""
 _COMPLETION = "_SHARDPREP_COMPLETE"
 """Environment variable by which a shell asks for completions."""
@@ -193,6 +194,7 @@ _COMMANDS = {
     "bench": bench,
     "verify": verify,
     "diff": diff,
+    "repack": repack,
     "export": export,
     "sample": sample,
     "download": download,

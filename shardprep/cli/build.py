@@ -18,6 +18,7 @@ EPILOG = (
     "shardprep build dogs-vs-cats.zip --shards 20\n\n"
     "shardprep build photos/ --size 256x256 --fit pad --split train=0.9,validation=0.1\n\n"
     "shardprep build kaggle:dog-breed-identification --labels csv:labels.csv:id:breed\n\n"
+    "shardprep build photos-v2.zip --name photos --version 1.1.0 --reuse tfrecords/photos\n\n"
     "shardprep build photos.zip --out /shared/tfrecords --part 3/16\n\n"
     "shardprep build /shared/photos.zip --out /shared/tfrecords --engine ray --ray-address auto"
 )
@@ -31,6 +32,7 @@ def build(
     engine: o.Engine = "local",
     ray_address: o.RayAddress = None,
     part: o.Part = None,
+    reuse: o.Reuse = None,
     refresh: o.Refresh = False,
     overwrite: o.Overwrite = False,
     profile: o.Profile = False,
@@ -66,6 +68,7 @@ def build(
                 engine=engine,
                 ray_address=ray_address,
                 part=part,
+                reuse=reuse,
                 progress=progress,
                 **run,
                 **flags,

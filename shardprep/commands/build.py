@@ -13,6 +13,7 @@ from shardprep.commands.progress import watched
 from shardprep.commands.resolve import (
     answering,
     blaming,
+    dataset_at,
     engine_of,
     local_source,
     num_workers,
@@ -29,6 +30,7 @@ from shardprep.writer.build import build_dataset, build_part
 from shardprep.writer.engine.process import start_server
 from shardprep.writer.limits import TooManyRejectedError
 from shardprep.writer.plan import make_plan
+from shardprep.writer.reuse import open_old_dataset
 from shardprep.writer.save_rejected import LIST_FILE, save_rejected
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from shardprep.writer.build import PartResult
     from shardprep.writer.finalize import BuildResult
     from shardprep.writer.plan import BuildPlan
+    from shardprep.writer.reuse import OldDataset
     from shardprep.writer.shard_plan import Part
 
 
@@ -193,9 +196,12 @@ def build(
         if source is not None and recipe_applies(str(source)):
             watch.notice(f"the options of {RECIPE_FILE} apply: it is for this source")
         made = replace(made, source=local_source(made.source, watch, refresh=run.refresh))
+        old = None if run.reuse is None else open_old_dataset(dataset_at(run.reuse))
         if dry_run:
-            return _plan(made, piece, num_workers(run.workers), watch)
-        with crew as workers:
+            return _plan(made, piece, num_workers(run.workers), watch, old)
+        with crew as found:
+            copying = None if old is None else old.engine(found.engine, watch.notice)
+            workers = found._replace(engine=copying or found.engine)
             if piece is None:
                 return _dataset(made, workers, run, watch)
             number, engine = workers.num_workers, workers.engine
@@ -213,6 +219,7 @@ class _Run(NamedTuple):
     overwrite: bool = False
     profile: bool = False
     store_timeout: float | None = None
+    reuse: str | Path | None = None
 
 
 def _dataset(recipe: Recipe, crew: Crew, run: _Run, watch: Watch) -> BuildResult:
@@ -247,8 +254,13 @@ def _save_rejected(folder: Path, recipe: Recipe, into: Path | None, watch: Watch
     )
 
 
-def _plan(recipe: Recipe, part: Part | None, workers: int, watch: Watch) -> Plan:
+def _plan(
+    recipe: Recipe, part: Part | None, workers: int, watch: Watch, old: OldDataset | None
+) -> Plan:
     with tempfile.TemporaryDirectory(prefix="shardprep-") as work:
         plan = make_plan(recipe, Path(work), watch, workers)
     mine = plan if part is None else plan.of_part(part)
+    if old is not None:
+        places = old.places([item for shard in mine.shards for item in shard.items])
+        watch.notice(old.prospect(mine.spec, places))
     return Plan(mine, part, len(plan.shards))

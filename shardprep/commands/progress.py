@@ -139,6 +139,23 @@ class PixelWatch:
         self._watch.encoded(num_images)
 
 
+class CopyWatch:
+    """Makes reports of what a run tells that copies the records of datasets."""
+
+    def __init__(self, watch: Watch) -> None:
+        """Let `watch` make them."""
+        self.notice, self.count, self.encoded = watch.notice, watch.count, watch.encoded
+
+    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
+        """Report what is to be copied."""
+        num_all = len(shards)
+        written = f"{num_all:,} shard{'' if num_all == 1 else 's'}"
+        self.notice(f"{plan.num_items:,} images to {written}")
+        if num_done:
+            self.notice(f"going on with unfinished work: {num_done:,} images are done")
+        self.count("copying", plan.num_items, num_done)
+
+
 @contextlib.contextmanager
 def watched(progress: Show | bool) -> Iterator[Watch]:  # noqa: FBT001 - the option of all commands
     """Give what makes the reports, and report the end; True shows them where this program runs."""

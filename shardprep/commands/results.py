@@ -43,7 +43,9 @@ class BuildJson(TypedDict):
     was_there: bool
     """It was finished before, with the same inputs and options: nothing was done."""
     num_new_items: int
-    """Images that this run has encoded; others were done by an earlier one."""
+    """Images that this run has done; others were done by an earlier one."""
+    num_copied: int
+    """Images among them that the dataset of `--reuse` had stored; the others were encoded."""
     elapsed_s: float
     """Wall time of this run."""
     manifest: Manifest
@@ -66,7 +68,9 @@ class PartJson(TypedDict):
     num_all_shards: int
     """Shards of the dataset."""
     num_new_items: int
-    """Images that this run has encoded; others were done by an earlier one."""
+    """Images that this run has done; others were done by an earlier one."""
+    num_copied: int
+    """Images among them that the dataset of `--reuse` had stored; the others were encoded."""
     elapsed_s: float
     """Wall time of this run."""
 

@@ -137,7 +137,7 @@ def compare(before: Path | RemoteDataset, after: Path | RemoteDataset) -> Differ
     changes = pa.concat_tables(_changes(one.table, two.table))
     counts = {kind: pc.sum(pc.equal(changes["kind"], kind)).as_py() or 0 for kind in MEANINGS}
     classes, classes_now = one.manifest.labels.names, two.manifest.labels.names
-    features = tuple(_feature_differences(one.schema, two.schema))
+    features = tuple(feature_differences(one.schema, two.schema))
     num_before, num_after = (
         sum(split.num_records for split in side.manifest.splits.values()) for side in (one, two)
     )
@@ -191,7 +191,8 @@ def _shards(side: _Side) -> dict[str, list[str]]:
     return {name: [shard.sha256 for shard in split.shards] for name, split in splits.items()}
 
 
-def _feature_differences(one: Schema, two: Schema) -> list[str]:
+def feature_differences(one: Schema, two: Schema) -> list[str]:
+    """Return the differences of the features of two schemas, in words."""
     found = [f"{name} is gone" for name in one.features if name not in two.features]
     found += [f"{name} is new" for name in two.features if name not in one.features]
     for name, feature in one.features.items():

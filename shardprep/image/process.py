@@ -34,6 +34,7 @@ from shardprep.image.truncation import is_cut
 from shardprep.profiling import stage
 
 if TYPE_CHECKING:
+    from shardprep.image.jpeg_header import OrdinaryJpeg
     from shardprep.image.resample import Pixels
     from shardprep.image.spec import ImageSpec
 
@@ -128,7 +129,7 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
     original = Original(*size, "jpeg")
     if _refused(original, spec) is not None:
         return None  # a fault of the header would come first
-    if spec.format == "keep" and not jpeg.is_grey and _is_fitted(size, spec):
+    if _is_kept_ordinary(jpeg, spec):
         decode_ordinary(data, *size, _PROOF_SCALE)
         return ProcessedImage(data, *size, original, Placement.whole(size))
     pixels = decode_ordinary(data, *size, _dct_scale(size, spec))
@@ -136,6 +137,28 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
     stored = _encode(_fit(pixels, placement, spec), original, spec)
     placement = placement.of_file(size, UPRIGHT)
     return ProcessedImage(stored, *placement.size, original, placement, is_dark=_is_dark(pixels))
+
+
+def ordinary_placement(data: bytes, spec: ImageSpec) -> Placement | None:
+    """Return the placement that `process_image` gives a sound ordinary JPEG, by its header alone.
+
+    None for any other file: of those it is known once they are decoded.
+    """
+    jpeg = ordinary_jpeg(data)
+    if jpeg is None:
+        return None
+    size = (jpeg.height, jpeg.width)
+    if _is_kept_ordinary(jpeg, spec):
+        return Placement.whole(size)
+    scale = _dct_scale(size, spec)
+    decoded = -(-jpeg.height // scale), -(-jpeg.width // scale)
+    return Placement.fit(decoded, spec).of_file(size, UPRIGHT)
+
+
+def _is_kept_ordinary(jpeg: OrdinaryJpeg, spec: ImageSpec) -> bool:
+    """Tell whether an ordinary JPEG is stored byte by byte if its pixels are sound."""
+    size = (jpeg.height, jpeg.width)
+    return spec.format == "keep" and not jpeg.is_grey and _is_fitted(size, spec)
 
 
 def _unopened(data: bytes, error: Exception) -> Rejection:

@@ -78,6 +78,7 @@ class BuildKeywords(RecipeKeywords, total=False):
     workers: int | None
     engine: Literal["local", "ray"]
     ray_address: str | None
+    reuse: str | Path | None
     refresh: bool
     overwrite: bool
     profile: bool

@@ -274,6 +274,10 @@ RUN_OPTIONS = {
         "Write only the I-th of N equal shares of the shards, apart from the others (array jobs); "
         "then: shardprep finalize.",
         RUN, "I/N"),
+    "reuse": Option(
+        "Copy the images that this dataset has stored, where a build would make the same of the "
+        "same bytes; encode the others. The result is that of a build without it.",
+        RUN, "DATASET"),
     "refresh": Option("Download again what is in the cache.", RUN),
     "overwrite": Option("Replace what is there.", RUN),
     "profile": Option("Show where the time goes.", RUN),

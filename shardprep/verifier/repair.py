@@ -12,7 +12,7 @@ from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.manifest import MANIFEST_FILE, fingerprint_differences, load_manifest
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.writer.build import build_dataset
-from shardprep.writer.fingerprint import make_fingerprint, recorded_recipe
+from shardprep.writer.fingerprint import REPACKED, make_fingerprint, recorded_recipe
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.damaged import DamagedDataset, foreign_files
 from shardprep.writer.workspace.remote import ObjectWorkspace
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.verifier.problem import Verification
-    from shardprep.writer.build import Watcher
     from shardprep.writer.finalize import BuildResult
+    from shardprep.writer.run import Watcher
 
 
 def repair_dataset(
@@ -39,13 +39,16 @@ def repair_dataset(
         watcher: receives the progress.
 
     Raises:
-        DatasetError: the manifest is damaged itself, or the dataset was moved.
+        DatasetError: the manifest is damaged itself, the dataset was moved, or it has no source.
         BuildError: inputs, options or versions changed, or other bytes came out; the dataset is
             left as it is.
         SourceError, StorageError: as `build_dataset`.
 
     """
     manifest = _trusted_manifest(found)
+    if REPACKED in manifest.fingerprint.versions:
+        what = "was repacked of other datasets, so it has no source"
+        raise DatasetError(found.location, what, "run `shardprep repack` again with --overwrite")
     recipe = recorded_recipe(manifest, source, _out(found, manifest))
     if changes := fingerprint_differences(manifest.fingerprint, make_fingerprint(recipe)):
         raise BuildError(

@@ -1,59 +1,43 @@
-"""The build: plan, encode, commit shard by shard, publish.
+"""The build: the images of a source to a dataset, whole or in parts.
 
-A run that ends early, however it ends, keeps what is done in its workspace; the same command
-finds it, checks it and goes on. A build in parts is the same, with the last step for itself.
+A part writes its shards and leaves the last step for itself: `finalize`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from shardprep import profiling
 from shardprep.dataset.card import Card
-from shardprep.dataset.manifest import fingerprint_differences
-from shardprep.errors import BuildError, ShardprepError, SourceError
+from shardprep.errors import BuildError, SourceError
 from shardprep.writer.chunk import ChunkEncoder
-from shardprep.writer.engine.job import ShardJob, by_chunks
+from shardprep.writer.engine.job import Progress, by_chunks
 from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import WorkerLimits
-from shardprep.writer.finalize import BuildResult, complete, publish
+from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.fingerprint import make_fingerprint
-from shardprep.writer.outline import check_outline, make_outline, write_outline
-from shardprep.writer.plan import PlanWatcher, frozen_plan
-from shardprep.writer.shard import done_receipt, write_skipped
-from shardprep.writer.shard_plan import WHOLE, Part
+from shardprep.writer.outline import make_outline
+from shardprep.writer.plan import frozen_plan
+from shardprep.writer.run import Run
 from shardprep.writer.workspace import states
-from shardprep.writer.workspace.damaged import find_damage
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from shardprep.dataset.manifest import Fingerprint, Manifest
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.engine.job import Engine
     from shardprep.writer.outline import Outline
-    from shardprep.writer.plan import BuildPlan
-    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.plan import BuildPlan, PlanWatcher
+    from shardprep.writer.run import Watcher
+    from shardprep.writer.shard_plan import Part
     from shardprep.writer.workspace.damaged import DamagedDataset
-    from shardprep.writer.workspace.states import Folders, Workspace
-
-_NUM_THREADS = 8
-"""Number of threads that hash shards, or wait for object storage."""
-
-
-class Watcher(PlanWatcher, Protocol):
-    """Receives the progress of a build."""
-
-    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
-        """Take the plan, and the shards that this run is to write; called once.
-
-        Earlier runs have done `num_done` of the items in these shards.
-        """
+    from shardprep.writer.workspace.states import Workspace
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -64,7 +48,9 @@ class PartResult(Card):
     part: Part
     num_all_shards: int
     num_new_items: int = 0
-    """Items that this run has encoded; others were done by an earlier one."""
+    """Items that this run has done; others were done by an earlier one."""
+    num_copied: int = 0
+    """Items among them whose image the dataset of `reuse` had stored."""
     elapsed_s: float = 0.0
     was_there: bool = False
     """Whether the dataset was finished before, with the same inputs and options."""
@@ -85,8 +71,13 @@ class PartResult(Card):
             "at": self.location,
             "part": str(self.part),
             "shards": f"{self.num_shards:,} of {self.num_all_shards:,}",
-            "this run": f"{self.num_new_items:,} images in {self.elapsed_s:.1f} s",
+            "this run": f"{self.done} in {self.elapsed_s:.1f} s",
         }
+
+    @property
+    def done(self) -> str:
+        """The images of this run in words."""
+        return images_done(self.num_new_items, self.num_copied)
 
 
 ON_THIS_MACHINE = by_chunks(run_chunks)
@@ -128,50 +119,9 @@ def build_dataset(
         StorageError: object storage does not answer, or refuses.
 
     """
-    start = time.monotonic()
-    workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
-    stands = workspace.stands()
-    finished = workspace.finished() if stands and not overwrite and damaged is None else None
-    if finished is not None:
-        states.refuse_other_dataset(workspace, finished, fingerprint)
-        states.end_publishing(workspace, finished)
-        damaged = find_damage(workspace, finished, fingerprint)
-        if damaged is None:
-            return BuildResult(workspace.location, workspace.documents(), finished, was_there=True)
-        watcher.notice(str(damaged))
-    num_new = 0
-    with workspace.held(alone=True):
-        may_stand = overwrite or damaged is not None
-        is_new = states.begin(workspace, fingerprint, overwrite=overwrite, may_stand=may_stand)
-        try:
-            manifest = workspace.sealed()
-            if manifest is None:
-                if damaged is not None:
-                    with states.writing(workspace):
-                        damaged.take_into(workspace)
-                shards = _Shards(workspace, recipe, fingerprint, num_workers, engine)
-                folders, outline, num_new = shards.write(WHOLE, watcher)
-                expected = None if damaged is None else damaged.manifest
-                manifest = complete(workspace, folders, outline, expected)
-        except BaseException as error:
-            manifest = None if stands else _by_another(workspace, fingerprint, error)
-            if manifest is None:
-                # The user is told what went wrong first, not what goes wrong here.
-                with contextlib.suppress(ShardprepError, OSError):
-                    states.take_back(workspace, fingerprint, is_new=is_new)
-                raise
-        return publish(workspace, manifest, start, num_new)
-
-
-def _by_another(
-    workspace: Workspace, fingerprint: Fingerprint, error: BaseException
-) -> Manifest | None:
-    """Return the manifest of the same build, where another run has finished it meanwhile."""
-    if workspace.is_exclusive or not isinstance(error, BuildError):
-        return None
-    there = workspace.finished()
-    is_same = there is not None and not fingerprint_differences(there.fingerprint, fingerprint)
-    return there if is_same else None
+    images = SourceImages(recipe, make_fingerprint(recipe))
+    run = Run(workspace_of(recipe), images, num_workers, engine)
+    return run.to_dataset(watcher, overwrite=overwrite, damaged=damaged)
 
 
 def build_part(
@@ -202,12 +152,13 @@ def build_part(
                 if finished is None:
                     states.refuse_other_build(workspace, fingerprint)
                     known: Manifest | Outline | None = workspace.sealed()
-                    num_new = 0
+                    done = Progress(0, 0)
                     if known is None:
-                        shards = _Shards(workspace, recipe, fingerprint, num_workers, engine)
-                        _, known, num_new = shards.write(part, watcher)
-                    elapsed = time.monotonic() - start
-                    return PartResult(workspace, part, len(known.shards), num_new, elapsed)
+                        images = SourceImages(recipe, fingerprint)
+                        run = Run(workspace, images, num_workers, engine)
+                        _, known, done = run.write(part, watcher)
+                    num_new, elapsed = (done.num_items, done.num_copied), time.monotonic() - start
+                    return PartResult(workspace, part, len(known.shards), *num_new, elapsed)
         finally:
             states.take_back_unbegun(workspace)
     states.refuse_other_dataset(workspace, finished, fingerprint)
@@ -215,74 +166,37 @@ def build_part(
 
 
 @dataclass(frozen=True, slots=True)
-class _Shards:
-    """The step of a build that writes shards."""
+class SourceImages:
+    """The images of a recipe's source, of which a run makes a dataset."""
 
-    workspace: Workspace
     recipe: Recipe
     fingerprint: Fingerprint
-    num_workers: int
-    engine: Engine
 
-    def write(self, part: Part, watcher: Watcher) -> tuple[Folders, Outline, int]:
-        """Write the shards of a part that are not done.
+    def planned(
+        self, scratch: Path, watcher: PlanWatcher, num_workers: int
+    ) -> AbstractContextManager[BuildPlan]:
+        """Give the plan of the recipe."""
+        return frozen_plan(self.recipe, scratch, watcher, num_workers)
 
-        Return the folders and the outline of the build, and the number of items encoded now.
-        """
-        workspace = self.workspace
-        with (
-            workspace.scratch() as scratch,
-            frozen_plan(self.recipe, scratch, watcher, self.num_workers) as plan,
-        ):
-            outline = make_outline(plan, self.recipe, self.fingerprint, part.count)
-            mine = part.of(plan.shards)
-            states.join(workspace, self.fingerprint)
-            folders = states.folders_of(workspace, self.fingerprint)
-            with states.writing(workspace):
-                write_outline(folders.state, outline)
-                write_skipped(folders.state, plan.skipped)
-                num_new = self._write_shards(folders, plan, mine, watcher)
-                check_outline(folders.state, outline)  # another part may have begun beside it
-        self._check_source(mine)
-        return folders, outline, num_new
+    def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
+        """Return the outline of the plan."""
+        return make_outline(plan, self.recipe, self.fingerprint, num_parts)
 
-    def _write_shards(
-        self, folders: Folders, plan: BuildPlan, mine: Sequence[ShardPlan], watcher: Watcher
-    ) -> int:
-        with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            done = pool.map(lambda shard: done_receipt(folders, shard.name) is not None, mine)
-            todo = [shard for shard, is_done in zip(mine, done, strict=True) if not is_done]
-        num_todo = sum(len(shard.items) for shard in todo)
-        num_mine = sum(len(shard.items) for shard in mine)
-        watcher.planned(plan, mine, num_mine - num_todo)
-        if not todo:
-            return 0
-        self._check_space(plan.estimated_bytes * num_todo // plan.num_items)
+    def encoding(self, plan: BuildPlan) -> tuple[ChunkEncoder, WorkerLimits]:
+        """Return what makes records of its items, and the limits of one."""
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
         found = plan.annotations
         form = None if found is None else found.spec
         encoder = ChunkEncoder(
             plan.spec, plan.schema, plan.columns, form, is_timed=profiling.is_on()
         )
-        record_bytes = plan.estimated_bytes // plan.num_items
-        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes)
-        with contextlib.closing(self.engine(job, todo, self.num_workers)) as progress:
-            for step in progress:
-                watcher.encoded(*step)
-        return num_todo
+        return encoder, limits
 
-    def _check_space(self, num_bytes: int) -> None:
-        lacking = self.workspace.state.shortage(num_bytes)
-        if lacking:
-            hint = "free some space, give another --out, or a smaller --size"
-            raise BuildError(str(self.workspace.state), f"about {lacking}", hint)
-
-    def _check_source(self, mine: Sequence[ShardPlan]) -> None:
-        """Check that the source is still what was planned; else forget the shards read from it."""
+    def check(self) -> None:
+        """Check that the source is still what was planned."""
         with contextlib.suppress(SourceError):
             if make_fingerprint(self.recipe).inputs == self.fingerprint.inputs:
                 return
-        states.forget(self.workspace, (shard.name for shard in mine))
         raise BuildError(
             self.recipe.source,
             "has changed or gone while it was read",

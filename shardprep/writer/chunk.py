@@ -10,6 +10,7 @@ import math
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep import profiling
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from shardprep.image.objects import PlacedObjects
     from shardprep.image.process import RejectionKind
     from shardprep.image.spec import ImageSpec
+    from shardprep.source.extent import PlainExtent
+    from shardprep.writer.old_images import OldImage, OldRecords
 
 
 class ObjectCounts(NamedTuple):
@@ -77,6 +80,8 @@ class Outcome(NamedTuple):
     """Whether a written image is nearly black."""
     objects: ObjectCounts | None = None
     """Counts of the objects and masks of a written item, None where none are stored."""
+    is_copied: bool = False
+    """Whether a written image is the one that another dataset had stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,8 @@ class ChunkTask:
     start: int
     """Position of the first item in the shard's plan."""
     items: tuple[Item, ...]
+    old: Sequence[OldImage | None] = ()
+    """The image of each item that another dataset has stored; () for none at all."""
 
     def __str__(self) -> str:
         last = self.start + len(self.items) - 1
@@ -95,7 +102,8 @@ class ChunkTask:
     def apart(self) -> Iterator[ChunkTask]:
         """Yield a task for each item alone, in order."""
         for i, item in enumerate(self.items, self.start):
-            yield ChunkTask(self.shard, i, (item,))
+            at = i - self.start
+            yield ChunkTask(self.shard, i, (item,), self.old[at : at + 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +141,15 @@ class ChunkEncoder:
     """Names of the features that `Item.columns` holds."""
     annotations: AnnotationSpec | None = None
     """Form of boxes and masks, None where none are stored."""
+    old: OldRecords | None = None
+    """Records that tasks have images of."""
     is_timed: bool = False
     """Whether to count the seconds of each stage."""
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether boxes or masks are stored."""
+        return self.annotations is not None
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Return the records of the task's items; a bad image is an outcome, never an error.
@@ -143,11 +158,11 @@ class ChunkEncoder:
         time starts its clock anew.
         """
         if not self.is_timed:
-            return encode_chunk(task.items, self, before_item)
+            return encode_chunk(task, self, before_item)
         profiling.start()
         before = profiling.taken()
         start = time.perf_counter()
-        chunk = encode_chunk(task.items, self, before_item)
+        chunk = encode_chunk(task, self, before_item)
         seconds = profiling.taken()
         seconds["other"] = time.perf_counter() - start - sum(seconds.values())
         profiling.add(before)
@@ -155,18 +170,23 @@ class ChunkEncoder:
 
 
 def encode_chunk(
-    items: tuple[Item, ...], encoder: ChunkEncoder, before_item: Callable[[], None]
+    task: ChunkTask, encoder: ChunkEncoder, before_item: Callable[[], None]
 ) -> EncodedChunk:
     """Read, process, encode and frame the items, in order."""
     records: list[bytes] = []
     outcomes: list[Outcome] = []
-    with closing(read_ahead([item.extent.span for item in items])) as ahead:
-        for item in items:
+    olds = task.old or (None,) * len(task.items)
+    with closing(read_ahead(_spans(task))) as ahead:
+        for item, old in zip(task.items, olds, strict=True):
             _wait_for(ahead)
+            if old is not None:
+                _wait_for(ahead)
             before_item()
-            record, outcome = _encode_item(item, encoder)
+            record, outcome = _encode_item(item, old, encoder)
             records.append(record)
             outcomes.append(outcome)
+    if encoder.old is not None and any(outcome.is_copied for outcome in outcomes):
+        encoder.old.check()
     return EncodedChunk(b"".join(records), tuple(outcomes))
 
 
@@ -174,14 +194,30 @@ _wait_for = stage("read")(next)
 """Waits for what is read ahead."""
 
 
-def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
+def _spans(task: ChunkTask) -> list[PlainExtent]:
+    """Return what is read for the items, in order: each from its source, then its old record."""
+    spans = []
+    for item, old in zip_longest(task.items, task.old):
+        spans += [item.extent.span, *([] if old is None else [old.extent])]
+    return spans
+
+
+def _encode_item(item: Item, old: OldImage | None, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
     data = read_item(item)
     if isinstance(data, Outcome):
         return b"", data
-    image = process_image(data, encoder.spec)
+    sha256 = _sha256(data)
+    stored = None
+    if encoder.old is not None and old is not None and old.outcome.sha256 == sha256:
+        record = encoder.old.record(old)
+        if record is not None:
+            if encoder.old.is_tabled and (item.key, item.target) == (old.key, old.target):
+                return record, old.outcome
+            is_annotated = encoder.annotations is not None
+            stored = encoder.old.image(old, record, data, encoder.spec, is_annotated=is_annotated)
+    image = stored or process_image(data, encoder.spec)
     original = image.original
     facts = (original.height, original.width, original.format, len(data))
-    sha256 = _sha256(data)
     objects = counts = None
     if isinstance(image, ProcessedImage) and encoder.annotations is not None:
         found = _objects(item, image, encoder.annotations)
@@ -191,8 +227,9 @@ def _encode_item(item: Item, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
             objects, counts = found, ObjectCounts.of(found, encoder.annotations)
     if isinstance(image, Rejection):
         return b"", Outcome(image.kind, image.reason, 0, *facts, sha256)
-    record = _framed(item, image, objects, encoder)
-    return record, Outcome("", image.damage, len(record), *facts, sha256, image.is_dark, counts)
+    framed = _framed(item, image, objects, encoder)
+    more = image.is_dark, counts, stored is not None
+    return framed, Outcome("", image.damage, len(framed), *facts, sha256, *more)
 
 
 @stage("annotate")

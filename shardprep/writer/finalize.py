@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from shardprep.writer.engine.job import Progress
     from shardprep.writer.outline import Outline
     from shardprep.writer.workspace.states import Folders, Workspace
 
@@ -52,19 +53,33 @@ class BuildResult(Card):
     was_there: bool = False
     """Whether it was finished before, with the same inputs and options: nothing was done."""
     num_new_items: int = 0
-    """Items that this run has encoded; others were done by an earlier one."""
+    """Items that this run has done; others were done by an earlier one."""
+    num_copied: int = 0
+    """Items among them whose image the dataset of `reuse` had stored."""
     elapsed_s: float = 0.0
     profile: dict[str, float] | None = None
     """Seconds by stage, where they were counted; those of workers are added up over all of them."""
 
     def facts(self) -> dict[str, Any]:
         """Return where the dataset is, its images by split, and what became of the inputs."""
-        took = f"{self.num_new_items:,} images in {self.elapsed_s:.1f} s"
         return {
             "at": self.location,
             **self.manifest.facts(),
-            "this run": "nothing to do" if self.was_there else took,
+            "this run": "nothing to do"
+            if self.was_there
+            else f"{self.done} in {self.elapsed_s:.1f} s",
         }
+
+    @property
+    def done(self) -> str:
+        """The images of this run in words."""
+        return images_done(self.num_new_items, self.num_copied)
+
+
+def images_done(num_items: int, num_copied: int) -> str:
+    """Return in words the images that a run has done, and those copied among them."""
+    how = f" ({num_copied:,} copied, {num_items - num_copied:,} encoded)" if num_copied else ""
+    return f"{num_items:,} images{how}"
 
 
 def finalize_dataset(
@@ -105,14 +120,22 @@ def finalize_dataset(
 
 
 def publish(
-    workspace: Workspace, manifest: Manifest, start: float, num_new_items: int = 0
+    workspace: Workspace, manifest: Manifest, start: float, done: Progress | None = None
 ) -> BuildResult:
-    """Publish a sealed dataset; `start` is the monotonic time at which this run began."""
+    """Publish a sealed dataset.
+
+    `start` is the monotonic time at which this run began, `done` what it has written since.
+    """
     with states.writing(workspace):
         workspace.publish(manifest)
     path, elapsed = workspace.documents(), time.monotonic() - start
     return BuildResult(
-        workspace.location, path, manifest, num_new_items=num_new_items, elapsed_s=elapsed
+        workspace.location,
+        path,
+        manifest,
+        num_new_items=done.num_items if done else 0,
+        num_copied=done.num_copied if done else 0,
+        elapsed_s=elapsed,
     )
 
 

@@ -23,6 +23,8 @@ from shardprep.errors import RecipeError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from pyarrow import Table
+
     from shardprep.catalog.catalog import Item
 
 _Shard = TypeVar("_Shard")
@@ -45,6 +47,8 @@ class ShardPlan(NamedTuple):
     split: str
     items: tuple[Item, ...]
     """Items in the order of their records."""
+    old: Table | None = None
+    """A row for each item that `old_images` takes, of nulls where it has none; None: none has."""
 
 
 @dataclass(frozen=True, slots=True)

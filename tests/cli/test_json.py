@@ -115,6 +115,7 @@ FAILURES: dict[str, tuple[tuple[str, ...], int]] = {
     "bench": (("bench", "nowhere"), 1),
     "verify": (("verify", "nowhere"), 1),
     "diff": (("diff", "nowhere", "nowhere"), 1),
+    "repack": (("repack", "nowhere"), 1),
     "export": (("export", "nowhere", "--to", "folder"), 1),
     "sample": (("sample", "pets.zip"), 1),
     "download": (("download", "a/b/c/d/e"), 2),

@@ -48,6 +48,7 @@ VALUES: dict[str, tuple[type, ...]] = {
     "bench": (Benchmark,),
     "verify": (Verification,),
     "diff": (Difference,),
+    "repack": (BuildResult,),
     "export": (Exported,),
     "sample": (Sample,),
     "download": (Download,),

@@ -15,11 +15,13 @@ from PIL import Image
 
 from shardprep.commands.resolve import part_of
 from shardprep.commands.sample_archive import write_sample
+from shardprep.dataset.locate import locate
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import by_chunks
 from shardprep.writer.finalize import finalize_dataset
+from shardprep.writer.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from shardprep.writer.build import PartResult
     from shardprep.writer.chunk import ChunkTask, EncodedChunk
+    from shardprep.writer.engine.job import Engine
     from shardprep.writer.engine.process import WorkerLimits
     from shardprep.writer.finalize import BuildResult
     from shardprep.writer.plan import BuildPlan
@@ -180,17 +183,25 @@ def build(
     watcher: Quiet | None = None,
     engine: Any = in_process,
     replace: bool = False,
+    reuse: str | Path | None = None,
     **keys: Any,
 ) -> BuildResult:
     """Build a dataset from a source, in this process."""
     recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
+    watcher = watcher or Quiet()
     return build_dataset(
         recipe,
         num_workers=1,
-        watcher=watcher or Quiet(),
-        engine=by_chunks(engine),
+        watcher=watcher,
+        engine=_engine(engine, reuse, watcher),
         overwrite=replace,
     )
+
+
+def _engine(run: Any, reuse: str | Path | None, watcher: Quiet) -> Engine:
+    """Return the engine of a runner of chunks, which copies what a dataset has stored."""
+    base = by_chunks(run)
+    return base if reuse is None else open_old_dataset(locate(reuse)).engine(base, watcher.notice)
 
 
 def build_part(
@@ -200,16 +211,18 @@ def build_part(
     *,
     watcher: Quiet | None = None,
     engine: Any = in_process,
+    reuse: str | Path | None = None,
     **keys: Any,
 ) -> PartResult:
     """Build part "I/N" of a dataset, in this process."""
     recipe = make_recipe({"source": str(source), "out": str(out), **keys}, "test")
+    watcher = watcher or Quiet()
     return parts.build_part(
         recipe,
         part_of(part),
         num_workers=1,
-        watcher=watcher or Quiet(),
-        engine=by_chunks(engine),
+        watcher=watcher,
+        engine=_engine(engine, reuse, watcher),
     )
 
 

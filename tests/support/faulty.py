@@ -28,8 +28,11 @@ import pyarrow as pa
 from PIL import Image
 
 from shardprep.errors import BuildError
+from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.fingerprint import versions
-from tests.support.builders import build, build_part, finalize, in_process, tree
+from shardprep.writer.parents import open_parent
+from shardprep.writer.repack import repack_dataset
+from tests.support.builders import Quiet, build, build_part, finalize, in_process, tree
 from tests.support.disk import skip_fsync
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ LEAST = {
     "every change of parts": 50,
     "parts at random moments": 20,
     "parts together": 3,
+    "every ninth change of copies": 7,
 }
 """Plan → how many faults it must have made."""
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
@@ -306,6 +310,42 @@ def full_disk(source: Path, folder: Path, step: int) -> dict[str, int]:
     return {"tried": failed, "same bytes": failed}
 
 
+def every_ninth_change_of_copies(source: Path, folder: Path, step: int) -> dict[str, int]:
+    """Kill a build that reuses, and a repacking, before changes to the disk; do them again."""
+    old = build(source, folder / "old", **KEYS, version="0.9.0").path
+
+    def reuse(out: Path) -> None:
+        build(source, out, reuse=old, **KEYS)
+
+    def repack(out: Path) -> None:
+        recipe = make_recipe({"source": "-", "out": str(out), "shards": 3}, "test")
+        repack_dataset([open_parent(old)], recipe, Quiet())
+
+    tried = 0
+    for make in (reuse, repack):
+        assert forked(partial(make, folder / "whole" / make.__name__)) == 0
+        whole = tree(folder / "whole" / make.__name__)
+        for number in itertools.count(1, 9 * step):
+            out = folder / f"{make.__name__}{number}"
+
+            def faulty(
+                make: Callable[[Path], None] = make, out: Path = out, number: int = number
+            ) -> None:
+                kill_at_change(number, out)
+                make(out)
+
+            code = forked(faulty)
+            if code == 0:
+                break
+            assert code == -signal.SIGKILL
+            check_complete(out, whole)
+            assert forked(partial(make, out)) == 0
+            assert tree(out) == whole, f"{make.__name__} killed before change {number}"
+            shutil.rmtree(out)
+            tried += 1
+    return {"tried": tried, "same bytes": tried}
+
+
 def read_only(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Build onto a disk that may not be written, then make it writable."""
     del step
@@ -343,6 +383,7 @@ def main(plan: str, source: str, folder: str, step: str) -> None:
         "every change of parts": every_change_of_parts,
         "parts at random moments": parts_at_random_moments,
         "parts together": parts_together,
+        "every ninth change of copies": every_ninth_change_of_copies,
     }
     skip_fsync()
     import_once()

@@ -47,6 +47,7 @@ RESULTS: dict[str, tuple[type, ...]] = {
     "bench": (Benchmark,),
     "verify": (VerifyJson,),
     "diff": (Difference,),
+    "repack": (BuildJson,),
     "export": (Exported,),
     "sample": (SampleJson,),
     "download": (DownloadJson,),

@@ -236,7 +236,7 @@ def test_finalize_ends_a_whole_build_that_lacks_only_its_end(
     source: Path, out: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("shardprep.writer.build.complete", _stop)
+        patch.setattr("shardprep.writer.run.complete", _stop)
         with pytest.raises(StoppedError):
             build(source, out, **KEYS)
     finalize(out)

@@ -93,8 +93,7 @@ def show_result(result: BuildResult, *, as_json: bool) -> None:
     _print_sizes(terminal, manifest)
     if number := result.num_new_items:
         rate = number / result.elapsed_s
-        took = f"{number:,} images in {result.elapsed_s:.1f} s, {rate:,.0f} images/s"
-        terminal.entry("time", took)
+        terminal.entry("time", f"{result.done} in {result.elapsed_s:.1f} s, {rate:,.0f} images/s")
     terminal.entry("next", f"shardprep inspect {result.location.rpartition('/')[0]}")
     if number and result.profile is not None:
         print_profile(terminal, result.profile, number, result.elapsed_s)
@@ -112,7 +111,7 @@ def print_part(terminal: Terminal, result: PartResult) -> None:
         return
     terminal.print(
         f"part {result.part} is done: {result.num_shards:,} of {result.num_all_shards:,} shards; "
-        f"{result.num_new_items:,} images by this run in {result.elapsed_s:.1f} s",
+        f"{result.done} by this run in {result.elapsed_s:.1f} s",
         soft_wrap=True,
     )
     terminal.entry("next", "when all parts are done:")

@@ -16,12 +16,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from shardprep import profiling
 from shardprep.profiling import stage
-from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
+from shardprep.writer.chunk import ChunkTask, EncodedChunk
 from shardprep.writer.engine.process import WorkerLimits
+from shardprep.writer.old_images import old_images
 from shardprep.writer.shard import ShardWriter
 from shardprep.writer.shard_plan import chunks
 
@@ -34,12 +35,23 @@ _LEAVE_S = 10.0
 """Seconds that running commits get to end when a build fails."""
 
 
+class Encoder(Protocol):
+    """Makes the records of a chunk: a small value that travels to every worker."""
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether the records have boxes or masks."""
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        """Return the records of the task's items; as `ChunkEncoder` does."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardJob:
     """How shards are written: a small value that travels to every worker."""
 
     folders: Folders
-    encoder: ChunkEncoder
+    encoder: Encoder
     limits: WorkerLimits
     num_items: int
     """Items of the whole build; their number decides the size of chunks."""
@@ -48,14 +60,15 @@ class ShardJob:
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
         """Yield the chunks of a shard."""
-        start = 0
+        start, found = 0, () if shard.old is None else old_images(shard.old)
         for items in chunks(shard, self.num_items, self.record_bytes):
-            yield ChunkTask(shard.name, start, items)
-            start += len(items)
+            end = start + len(items)
+            yield ChunkTask(shard.name, start, items, found[start:end])
+            start = end
 
     def writer(self, shard: ShardPlan) -> ShardWriter:
         """Return the writer of a shard."""
-        return ShardWriter(self.folders, shard, is_annotated=self.encoder.annotations is not None)
+        return ShardWriter(self.folders, shard, is_annotated=self.encoder.is_annotated)
 
 
 class Progress(NamedTuple):
@@ -64,13 +77,17 @@ class Progress(NamedTuple):
     num_items: int
     num_rejected: int
     """Rejected items among `num_items`."""
+    num_copied: int = 0
+    """Items among `num_items` whose image another dataset had stored."""
+
+    def plus(self, more: Progress) -> Progress:
+        """Return both together."""
+        return Progress(*map(sum, zip(self, more, strict=True)))
 
 
 Engine = Callable[[ShardJob, Sequence["ShardPlan"], int], Generator[Progress]]
 """Takes the job, the shards, and how many workers it may have."""
-ChunkRunner = Callable[
-    [ChunkEncoder, Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]
-]
+ChunkRunner = Callable[["Encoder", Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]]
 """Yields the result of each task, in the order of the tasks."""
 
 
@@ -111,7 +128,8 @@ def _filled(writer: ShardWriter, encoded: Iterator[EncodedChunk]) -> Iterator[Pr
             profiling.add(chunk.seconds)
             writer.append(chunk)
             num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
-            yield Progress(len(chunk.outcomes), num_rejected)
+            num_copied = sum(outcome.is_copied for outcome in chunk.outcomes)
+            yield Progress(len(chunk.outcomes), num_rejected, num_copied)
     except BaseException:
         writer.abandon()
         raise

@@ -1,0 +1,285 @@
+"""Images that another dataset has stored, taken out of its records where a build would make them.
+
+A stored image follows from the bytes of its original, the options of images and the versions of
+what reads and writes them. Where all of these are as they were, the rest of a new record is made
+as always around the old image, so that the record is that of a fresh build. Whatever is not as it
+must be, such as a damaged record, is encoded from its source.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.dataset import item_table, tfrecord
+from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
+from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
+from shardprep.dataset.item_table import ANNOTATION_COLUMNS
+from shardprep.dataset.manifest import MANIFEST_FILE
+from shardprep.dataset.remote import RemoteDataset, documents_of
+from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, TARGET_FEATURES, WIDTH
+from shardprep.errors import BuildError, DatasetError, RecordError
+from shardprep.image.placement import Placement
+from shardprep.image.process import Original, ProcessedImage, ordinary_placement
+from shardprep.profiling import stage
+from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.storage import objects
+from shardprep.storage.regular_file import read_regular, sha256_of
+from shardprep.storage.url import ObjectUrl, is_url
+from shardprep.writer.chunk import ObjectCounts, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from shardprep.catalog.targets import Target
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
+    from shardprep.image.spec import ImageSpec
+
+_TABLED = frozenset({IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()})
+"""Features of the image, and those whose value the item table has."""
+
+_FACTS: dict[str, str | int] = {
+    "kind": "", "reason": "", "length": 0, "original_height": 0, "original_width": 0,
+    "original_format": "", "original_bytes": 0, "original_sha256": "",
+}  # fmt: skip
+"""Columns of the first fields of an `Outcome`, and what these hold where a column is null."""
+
+
+class OldImage(NamedTuple):
+    """The record of an image in another dataset, and what its item table says of it."""
+
+    file: str
+    """Path or address of the shard."""
+    offset: int
+    """Start of the framed record in bytes."""
+    key: str
+    target: Target
+    outcome: Outcome
+
+    @property
+    def extent(self) -> PlainExtent:
+        """The bytes of the framed record."""
+        return PlainExtent(self.file, self.offset, self.outcome.length)
+
+    def read(self) -> bytes:
+        """Return the framed record; its checksums are right.
+
+        Raises:
+            MemberError: it is gone or cut.
+            RecordError: it is damaged.
+
+        """
+        framed = self.extent.read()
+        tfrecord.unframe(framed, self.file, self.offset)
+        return framed
+
+
+@dataclass(frozen=True, slots=True)
+class OldRecords:
+    """The records of a dataset that images are copied from; every worker is given this."""
+
+    manifest: str
+    """Path or address of its manifest, by which it is told whether the dataset is still the one."""
+    mark: str
+    """What `mark_of` said of the manifest."""
+    dtypes: tuple[tuple[str, str], ...]
+    """Name and dtype of each feature."""
+    is_tabled: bool = False
+    """Whether new records have the same features, all of which follow from the image and what its
+    item table says: then a record whose item has not changed is the same."""
+
+    def for_records_of(self, schema: Schema) -> OldRecords:
+        """Return these for a build whose records are of a schema."""
+        own = dict(self.dtypes)
+        return replace(self, is_tabled=own == schema.dtypes and _TABLED.issuperset(own))
+
+    @stage("read")
+    def record(self, old: OldImage) -> bytes | None:
+        """Return the framed record of an image, None where it is damaged, gone or another one."""
+        try:
+            framed = old.read()
+        except (MemberError, RecordError):
+            return None
+        has_key = any(name == FILENAME for name, _ in self.dtypes)
+        return None if has_key and not names_key(framed, old.key) else framed
+
+    @stage("frame")
+    def image(
+        self, old: OldImage, record: bytes, data: bytes, spec: ImageSpec, *, is_annotated: bool
+    ) -> ProcessedImage | None:
+        """Return what `process_image` would, None where that is not known without it.
+
+        The placement is right for images that are annotated alone; those are taken only where
+        `ordinary_placement` knows it.
+
+        Args:
+            old: the stored image, of an original of the same SHA-256.
+            record: what `record` returned.
+            data: the original.
+            spec: that of both datasets.
+            is_annotated: whether boxes or masks are to be placed.
+
+        """
+        outcome = old.outcome
+        is_sound = is_annotated and not outcome.reason
+        placement = ordinary_placement(data, spec) if is_sound else None
+        if is_annotated and placement is None:
+            return None
+        try:
+            payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
+            values = _decoder(self.dtypes).decode(payload)
+        except RecordError:
+            return None
+        size = spec.fixed_size or (*values.get(HEIGHT, ()), *values.get(WIDTH, ()))
+        image = values.get(IMAGE, [])
+        if len(size) != 2 or len(image) != 1 or not isinstance(image[0], bytes):
+            return None
+        height, width = map(int, size)
+        placement = placement or Placement.whole((height, width))
+        original = Original(outcome.height, outcome.width, outcome.format)
+        return ProcessedImage(image[0], height, width, original, placement, outcome.reason)
+
+    def check(self) -> None:
+        """Check that what was read are records of that dataset; BuildError where it was replaced.
+
+        Where a dataset is replaced, its manifest is before its shards, or all of it at once.
+        """
+        if mark_of(self.manifest) != self.mark:
+            raise BuildError(
+                self.manifest,
+                "has changed or gone while images were copied from its dataset",
+                "what is done is kept: run the same command again when it is at rest",
+            )
+
+
+def manifest_mark(found: Path | RemoteDataset) -> tuple[str, str]:
+    """Return where the manifest of a dataset lies, and what `mark_of` says of it."""
+    manifest = _location(found, MANIFEST_FILE)
+    if isinstance(found, RemoteDataset):
+        return manifest, found.objects[MANIFEST_FILE].etag
+    return manifest, mark_of(manifest)
+
+
+def checked_items(
+    found: Path | RemoteDataset, manifest: Manifest, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """Return columns of the item table, or all; DatasetError where it is not the manifest's."""
+    items = documents_of(found, (ITEMS_FILE,)) / ITEMS_FILE
+    table = item_table.read_items(items, columns)
+    if sha256_of(items) != manifest.files.get(ITEMS_FILE):
+        what = "is not what the build wrote: its SHA-256 differs"
+        raise DatasetError(str(items), what, COPY_AGAIN)
+    return table
+
+
+def with_files(rows: pa.Table, found: Path | RemoteDataset) -> pa.Table:
+    """Return rows with the path or address of the shard, `file`, in place of its name."""
+    shards = rows["shard"].cast("string").combine_chunks().dictionary_encode()
+    files = pa.array(
+        [_location(found, name) for name in shards.dictionary.to_pylist()], pa.string()
+    )
+    place = rows.schema.get_field_index("shard")
+    file = pa.DictionaryArray.from_arrays(shards.indices, files)
+    return rows.set_column(place, "file", file)
+
+
+def _location(found: Path | RemoteDataset, name: str) -> str:
+    """Return where a file of a dataset lies; one that is not there has its place all the same."""
+    if isinstance(found, RemoteDataset):
+        facts = found.objects.get(name)
+        return str(found.url / (name if facts is None else facts.name))
+    return str(found / name)
+
+
+def names_key(record: bytes, key: str) -> bool:
+    """Tell whether a record holds a key, which stands near its end."""
+    return record.rfind(key.encode()) >= 0
+
+
+def mark_of(manifest: str) -> str:
+    """Return what changes when a manifest does, "" where it is not there."""
+    if is_url(manifest):
+        facts = objects.head(ObjectUrl.split(manifest))
+        return "" if facts is None else facts.etag
+    try:
+        return hashlib.sha256(read_regular(manifest, MAX_DOCUMENT_BYTES)).hexdigest()
+    except OSError:
+        return ""
+
+
+@functools.lru_cache(maxsize=4)
+def _decoder(dtypes: tuple[tuple[str, str], ...]) -> ExampleDecoder:
+    return ExampleDecoder(dict(dtypes), (IMAGE, HEIGHT, WIDTH))
+
+
+def old_images(rows: pa.Table) -> list[OldImage | None]:
+    """Return what rows of an item table say of stored images, None for a row of nulls.
+
+    In place of the shard they have its `file`; of the other columns they may lack those of boxes
+    and masks, and the kind of a rejection.
+    """
+    objects: list[Any] = [None] * len(rows)
+    if ANNOTATION_COLUMNS.names[0] in rows.column_names:
+        counts = (rows[name].to_pylist() for name in ANNOTATION_COLUMNS.names)
+        objects = [_objects(*one) for one in zip(*counts, strict=True)]
+    values = [_values(rows, *one) for one in _FACTS.items()]
+    is_dark, is_copied = [False] * len(rows), [not kind for kind in values[0]]
+    outcomes = map(Outcome._make, zip(*values, is_dark, objects, is_copied, strict=True))
+    places = zip(
+        _values(rows, "file", ""),
+        _values(rows, "offset", 0),
+        rows["key"].to_pylist(),
+        targets_of(rows),
+        strict=True,
+    )
+    return [
+        None if place[2] is None else OldImage(*place, outcome)
+        for place, outcome in zip(places, outcomes, strict=True)
+    ]
+
+
+def _values(rows: pa.Table, name: str, nothing: str | int) -> list[Any]:
+    """Return the values of a column, `nothing` in place of nulls, or of the whole column."""
+    if name not in rows.column_names:
+        return [nothing] * len(rows)
+    column = rows[name].cast("string") if isinstance(nothing, str) else rows[name]
+    found: list[Any] = pc.fill_null(column, nothing).to_pylist()
+    return found
+
+
+def targets_of(rows: pa.Table) -> list[Target]:
+    """Return the target of each row: the values of that column of the four which has some."""
+    for name in ("label", "labels", "target", "text"):
+        column = rows[name]
+        if column.null_count < len(column):
+            values: list[Any] = column.to_pylist()
+            return [tuple(one) if isinstance(one, list) else one for one in values]
+    return [None] * len(rows)
+
+
+def _objects(
+    _number: int | None,
+    labels: list[int] | None,
+    num_dropped: int | None,
+    dropped: list[tuple[str, int]] | None,
+    num_clipped: int | None,
+    _mask: str | None,
+    pixels: list[tuple[int, int]] | None,
+) -> ObjectCounts | None:
+    """Return the counts in the values of `ANNOTATION_COLUMNS`; None of an item without a record."""
+    if num_dropped is None:
+        return None
+    return ObjectCounts(
+        None if labels is None else tuple(labels),
+        num_clipped or 0,
+        dict(dropped or ()),
+        None if pixels is None else dict(pixels),
+    )

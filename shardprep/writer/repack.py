@@ -1,0 +1,318 @@
+"""Repack: the records of finished datasets as a new one, in other shards.
+
+Pixels are never touched: a record is copied as it is framed, or with another key and other class
+numbers around its image. Shards are shuffled and cut as those of a build, so that one whole dataset
+comes out as the build with this number of shards would have written it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from shardprep.catalog.catalog import Item
+from shardprep.dataset import example, tfrecord
+from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.manifest import Fingerprint
+from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS
+from shardprep.errors import BuildError, DatasetError, RecordError
+from shardprep.profiling import stage
+from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.source.listing import Member, Skipped
+from shardprep.source.range_reads import read_ahead
+from shardprep.writer.chunk import EncodedChunk
+from shardprep.writer.engine.job import by_chunks
+from shardprep.writer.engine.process import WorkerLimits
+from shardprep.writer.fingerprint import REPACKED, versions
+from shardprep.writer.old_images import mark_of, names_key, targets_of
+from shardprep.writer.outline import make_outline
+from shardprep.writer.parents import (
+    check_alike,
+    relabelled,
+    same_values,
+    skipped_reasons,
+    unique_keys,
+    united,
+)
+from shardprep.writer.plan import BuildPlan
+from shardprep.writer.run import Run
+from shardprep.writer.shard_plan import plan_shards
+from shardprep.writer.workspace.find import workspace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from shardprep.dataset.schema import Schema
+    from shardprep.recipe.recipe import Recipe
+    from shardprep.writer.chunk import ChunkTask
+    from shardprep.writer.engine.job import Encoder
+    from shardprep.writer.finalize import BuildResult
+    from shardprep.writer.old_images import OldImage
+    from shardprep.writer.outline import Outline
+    from shardprep.writer.parents import Parent
+    from shardprep.writer.plan import PlanWatcher
+    from shardprep.writer.run import Watcher
+
+_CHUNKS_AHEAD = 2
+"""Chunks of records that are read before they are written."""
+
+
+def repack_dataset(
+    parents: Sequence[Parent], recipe: Recipe, watcher: Watcher, *, overwrite: bool = False
+) -> BuildResult:
+    """Make one dataset of the records of others, or finish one that was begun.
+
+    Args:
+        parents: at least one; classes are numbered as in the first.
+        recipe: place, name, version, number of shards and seed of the new dataset.
+        watcher: receives the progress.
+        overwrite: replace a finished dataset, once the new one is complete.
+
+    Raises:
+        SchemaError: the features of the parents differ.
+        RecipeError: more shards are asked for than there are images, or images differ in their fit.
+        DatasetError: a shard of a parent has gone, or is not what its item table says.
+        RecordError: a record of a parent is damaged.
+        BuildError: another dataset or build is there, a parent was replaced, or the disk is full.
+        StorageError: object storage does not answer, or refuses.
+
+    """
+    check_alike(parents)
+    workspace, images = workspace_of(recipe), ParentImages(tuple(parents), recipe)
+    if workspace.stands() and not overwrite:
+        finished = workspace.finished()
+        if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
+            hint = "add --overwrite to replace it, or give another --version or --name"
+            raise BuildError(workspace.location, "is there already", hint)
+    run = Run(workspace, images, 1, by_chunks(_run_ahead))
+    return replace(run.to_dataset(watcher, overwrite=overwrite), num_copied=0)  # all of them are
+
+
+@dataclass(frozen=True, slots=True)
+class ParentImages:
+    """The images of finished datasets, of which a run makes another."""
+
+    parents: tuple[Parent, ...]
+    recipe: Recipe
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """The manifests of the parents, and what their images were made by."""
+        inputs = {
+            f"{number}: {one.manifest.name} {one.manifest.version}": _signature(one)
+            for number, one in enumerate(self.parents, 1)
+        }
+        specs = [
+            {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(one.spec).items()
+                if name in one.manifest.fingerprint.options
+            }
+            for one in self.parents
+        ]
+        own = {"shards": self.recipe.shards, "seed": self.recipe.seed}
+        made = [one.manifest.fingerprint.versions for one in self.parents]
+        return Fingerprint(
+            inputs=inputs, options={**same_values(specs), **own}, versions=_versions(made)
+        )
+
+    @contextlib.contextmanager
+    def planned(self, scratch: Path, watcher: PlanWatcher, num_workers: int) -> Iterator[BuildPlan]:
+        """Give the plan: all items of the parents, under keys that no other has."""
+        del scratch, watcher, num_workers
+        yield self._plan()
+
+    def _plan(self) -> BuildPlan:
+        schema = united([*self.parents])
+        items: list[Item] = []
+        skipped: list[Skipped] = []
+        tables = []
+        for parent, (keys, others) in zip(self.parents, unique_keys(self.parents), strict=True):
+            rows, _ = relabelled(parent, schema)
+            tables.append(rows)
+            items += _items(rows, keys)
+            sizes = parent.skipped["original_bytes"].to_pylist()
+            for key, size, why in zip(others, sizes, skipped_reasons(parent), strict=True):
+                skipped.append(Skipped(key, why[0], size or 0, why[1]))
+        if not items:
+            raise DatasetError(self.parents[0].where, "no record is taken of it")
+        rows = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+        number_of = {item.key: number for number, item in enumerate(items)}
+        estimate = sum(item.extent.num_bytes for item in items)
+        name, recipe = self.recipe.dataset_name, self.recipe
+        shards = tuple(
+            shard._replace(old=rows.take([number_of[item.key] for item in shard.items]))
+            for shard in plan_shards(name, items, recipe.shards, estimate, recipe.seed)
+        )
+        manifests = [one.manifest for one in self.parents]
+        return BuildPlan(
+            name=name,
+            shards=shards,
+            skipped=skipped,
+            spec=self.parents[0].spec,
+            schema=schema,
+            labels_from="; ".join(dict.fromkeys(one.labels.found_by for one in manifests)),
+            rows_without_image=tuple(
+                row for one in manifests for row in one.labels.rows_without_image
+            ),
+            columns=(),
+            findings=[],
+            annotations=None,
+            estimated_bytes=estimate,
+        )
+
+    def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
+        """Return the outline of the plan."""
+        outline = make_outline(plan, self.recipe, self.fingerprint, num_parts)
+        num_rows = sum(one.manifest.labels.num_rows_without_image for one in self.parents)
+        return outline.model_copy(update={"num_rows_without_image": num_rows})
+
+    def encoding(self, plan: BuildPlan) -> tuple[RecordCopier, WorkerLimits]:
+        """Return what copies records, and no limits."""
+        changed = [one for one in self.parents if relabelled(one, plan.schema)[1]]
+        files = {file for one in changed for file in one.rows["file"].unique().to_pylist()}
+        return RecordCopier(plan.schema, frozenset(files)), WorkerLimits()
+
+    def check(self) -> None:
+        """Check that no parent was replaced while it was read."""
+        for parent in self.parents:
+            manifest, mark = parent.mark
+            if mark_of(manifest) != mark:
+                raise BuildError(
+                    parent.where,
+                    "has changed or gone while its records were copied",
+                    "nothing is kept of this: run it again when the dataset is at rest",
+                )
+
+
+def _signature(parent: Parent) -> str:
+    """Return the hash of a parent's manifest, and that of the numbers of the records taken."""
+    if parent.numbers is None:
+        return parent.manifest.sha256
+    taken = hashlib.sha256(parent.numbers.astype("<i8").tobytes()).hexdigest()
+    return f"{parent.manifest.sha256}, records {taken}"
+
+
+def _versions(made: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Return the versions that made the images, all of them, and of this program."""
+    names = sorted({name for one in made for name in one})
+    of_images = {
+        name: ", ".join(dict.fromkeys(one.get(name, "none") for one in made)) for name in names
+    }
+    return of_images | {REPACKED: versions()["shardprep"]}
+
+
+def _items(rows: pa.Table, keys: Sequence[str]) -> Iterator[Item]:
+    """Yield the items of rows under other keys."""
+    split, group, offset, length = (
+        rows[name].to_pylist() for name in ("split", "group", "offset", "length")
+    )
+    masks = rows["mask_key"].to_pylist() if "mask_key" in rows.column_names else [None] * len(rows)
+    facts = zip(keys, split, targets_of(rows), group, offset, length, masks, strict=True)
+    for key, of, target, own, start, size, mask in facts:
+        extent = PlainExtent("", start or 0, size or 0)
+        files = () if mask is None else (Member(mask, extent),)
+        yield Item(key, extent, of, target, group=own or "", masks=files)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCopier:
+    """Copies the records of items; `task.old` has where they lie."""
+
+    schema: Schema
+    relabelled: frozenset[str]
+    """Shards whose records get other class numbers."""
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether the records have boxes or masks."""
+        return bool(self.schema.annotations)
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        """Return the records of the items, in order; a damaged one is an error.
+
+        Raises:
+            DatasetError: a shard is gone or cut, or holds another record.
+            RecordError: a record is damaged.
+
+        """
+        decoder = ExampleDecoder(self.schema.dtypes, self.schema.dtypes)
+        has_key = FILENAME in self.schema.features
+        records, outcomes = [], []
+        pairs = [(item, one) for item, one in zip(task.items, task.old, strict=True) if one]
+        spans = [one.extent for _, one in pairs if not one.outcome.kind]
+        with contextlib.closing(read_ahead(spans)) as ahead:
+            for item, old in pairs:
+                outcome = old.outcome
+                if not outcome.kind:
+                    next(ahead)
+                    before_item()
+                    record = _read(old, has_key=has_key)
+                    if item.key != old.key or old.file in self.relabelled:
+                        record = self._changed(record, item, old, decoder)
+                        outcome = outcome._replace(length=len(record))
+                    records.append(record)
+                outcomes.append(outcome)
+        return EncodedChunk(b"".join(records), tuple(outcomes))
+
+    def _changed(self, record: bytes, item: Item, old: OldImage, decoder: ExampleDecoder) -> bytes:
+        """Return a record with the key and the classes of an item."""
+        payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
+        values: dict[str, Any] = dict(decoder.decode(payload))
+        objects = old.outcome.objects
+        own = {
+            FILENAME: [item.key.encode()],
+            LABEL: [item.label],
+            LABELS: item.target if isinstance(item.target, tuple) else (),
+            BOX_LABEL: objects.labels or () if objects else (),
+        }
+        values |= {name: one for name, one in own.items() if name in values}
+        return tfrecord.frame(example.encode(values, self.schema.dtypes))
+
+
+@stage("read")
+def _read(old: OldImage, *, has_key: bool) -> bytes:
+    """Return a framed record, whose checksums are right."""
+    hint = f"run `shardprep verify {old.file.rpartition('/')[0]} --repair`"
+    try:
+        record = old.read()
+    except MemberError as error:
+        raise DatasetError(old.file, f"at byte {old.offset:,}: {error}", hint) from error
+    except RecordError as error:
+        raise RecordError(old.file, error.what, hint, offset=old.offset) from error
+    if has_key and not names_key(record, old.key):
+        what = f"the record at byte {old.offset:,} is not that of {old.key}"
+        raise DatasetError(old.file, what, hint)
+    return record
+
+
+def _run_ahead(
+    encode: Encoder, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
+) -> Generator[EncodedChunk]:
+    """Yield the result of each task, in order; the next ones are worked on meanwhile.
+
+    One thread does it, beside that which hashes and writes: neither waits for the interpreter.
+    """
+    del num_workers, limits
+    coming: deque[Future[EncodedChunk]] = deque()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            for task in tasks:
+                coming.append(pool.submit(encode, task, _nothing))
+                if len(coming) > _CHUNKS_AHEAD:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _nothing() -> None:
+    """Do nothing: a copy takes no time that is limited."""

@@ -1,0 +1,186 @@
+"""A run: plan, write what is not done, commit shard by shard, publish.
+
+A run that ends early, however it ends, keeps what is done in its workspace; the next run of the
+same finds it, checks it and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from shardprep.dataset.manifest import fingerprint_differences
+from shardprep.errors import BuildError, ShardprepError
+from shardprep.writer.engine.job import Progress, ShardJob
+from shardprep.writer.finalize import BuildResult, complete, publish
+from shardprep.writer.outline import check_outline, write_outline
+from shardprep.writer.plan import PlanWatcher
+from shardprep.writer.shard import done_receipt, write_skipped
+from shardprep.writer.shard_plan import WHOLE
+from shardprep.writer.workspace import states
+from shardprep.writer.workspace.damaged import find_damage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Fingerprint, Manifest
+    from shardprep.writer.engine.job import Encoder, Engine
+    from shardprep.writer.engine.process import WorkerLimits
+    from shardprep.writer.outline import Outline
+    from shardprep.writer.plan import BuildPlan
+    from shardprep.writer.shard_plan import Part, ShardPlan
+    from shardprep.writer.workspace.damaged import DamagedDataset
+    from shardprep.writer.workspace.states import Folders, Workspace
+
+_NUM_THREADS = 8
+"""Number of threads that hash shards, or wait for object storage."""
+
+
+class Watcher(PlanWatcher, Protocol):
+    """Receives the progress of a build."""
+
+    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
+        """Take the plan, and the shards that this run is to write; called once.
+
+        Earlier runs have done `num_done` of the items in these shards.
+        """
+
+
+class Images(Protocol):
+    """The images that a run makes a dataset of: those of a source, or of other datasets."""
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """All that the bytes of the dataset follow from."""
+
+    def planned(
+        self, scratch: Path, watcher: PlanWatcher, num_workers: int
+    ) -> AbstractContextManager[BuildPlan]:
+        """Give the plan, whose items are there until the end; `scratch` is a folder for them."""
+
+    def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
+        """Return the outline of the plan."""
+
+    def encoding(self, plan: BuildPlan) -> tuple[Encoder, WorkerLimits]:
+        """Return what makes records of its items, and the limits of one."""
+
+    def check(self) -> None:
+        """Check that what was read is still what was planned; BuildError where it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The making of a dataset: of which images, where, and by which means."""
+
+    workspace: Workspace
+    images: Images
+    num_workers: int
+    engine: Engine
+
+    def to_dataset(
+        self, watcher: Watcher, *, overwrite: bool, damaged: DamagedDataset | None = None
+    ) -> BuildResult:
+        """Make the dataset, or finish it; arguments and errors are those of `build_dataset`."""
+        start = time.monotonic()
+        workspace, fingerprint = self.workspace, self.images.fingerprint
+        stands = workspace.stands()
+        finished = workspace.finished() if stands and not overwrite and damaged is None else None
+        if finished is not None:
+            states.refuse_other_dataset(workspace, finished, fingerprint)
+            states.end_publishing(workspace, finished)
+            damaged = find_damage(workspace, finished, fingerprint)
+            if damaged is None:
+                there = workspace.documents()
+                return BuildResult(workspace.location, there, finished, was_there=True)
+            watcher.notice(str(damaged))
+        done = Progress(0, 0)
+        with workspace.held(alone=True):
+            may_stand = overwrite or damaged is not None
+            is_new = states.begin(workspace, fingerprint, overwrite=overwrite, may_stand=may_stand)
+            try:
+                manifest = workspace.sealed()
+                if manifest is None:
+                    if damaged is not None:
+                        with states.writing(workspace):
+                            damaged.take_into(workspace)
+                    folders, outline, done = self.write(WHOLE, watcher)
+                    expected = None if damaged is None else damaged.manifest
+                    manifest = complete(workspace, folders, outline, expected)
+            except BaseException as error:
+                manifest = None if stands else _by_another(workspace, fingerprint, error)
+                if manifest is None:
+                    # The user is told what went wrong first, not what goes wrong here.
+                    with contextlib.suppress(ShardprepError, OSError):
+                        states.take_back(workspace, fingerprint, is_new=is_new)
+                    raise
+            return publish(workspace, manifest, start, done)
+
+    def write(self, part: Part, watcher: Watcher) -> tuple[Folders, Outline, Progress]:
+        """Write the shards of a part that are not done.
+
+        Return the folders and the outline of the build, and the items that were done now.
+        """
+        workspace, images = self.workspace, self.images
+        with (
+            workspace.scratch() as scratch,
+            images.planned(scratch, watcher, self.num_workers) as plan,
+        ):
+            outline = images.outline(plan, part.count)
+            mine = part.of(plan.shards)
+            states.join(workspace, images.fingerprint)
+            folders = states.folders_of(workspace, images.fingerprint)
+            with states.writing(workspace):
+                write_outline(folders.state, outline)
+                write_skipped(folders.state, plan.skipped)
+                now = self._write_shards(folders, plan, mine, watcher)
+                check_outline(folders.state, outline)  # another part may have begun beside it
+        try:
+            images.check()
+        except BuildError:
+            states.forget(workspace, (shard.name for shard in mine))
+            raise
+        return folders, outline, now
+
+    def _write_shards(
+        self, folders: Folders, plan: BuildPlan, mine: Sequence[ShardPlan], watcher: Watcher
+    ) -> Progress:
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            done = pool.map(lambda shard: done_receipt(folders, shard.name) is not None, mine)
+            todo = [shard for shard, is_done in zip(mine, done, strict=True) if not is_done]
+        num_todo = sum(len(shard.items) for shard in todo)
+        num_mine = sum(len(shard.items) for shard in mine)
+        watcher.planned(plan, mine, num_mine - num_todo)
+        now = Progress(0, 0)
+        if not todo:
+            return now
+        self._check_space(plan.estimated_bytes * num_todo // plan.num_items)
+        encoder, limits = self.images.encoding(plan)
+        record_bytes = plan.estimated_bytes // plan.num_items
+        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes)
+        with contextlib.closing(self.engine(job, todo, self.num_workers)) as progress:
+            for step in progress:
+                watcher.encoded(step.num_items, step.num_rejected)
+                now = now.plus(step)
+        return now
+
+    def _check_space(self, num_bytes: int) -> None:
+        lacking = self.workspace.state.shortage(num_bytes)
+        if lacking:
+            hint = "free some space, give another --out, or a smaller --size"
+            raise BuildError(str(self.workspace.state), f"about {lacking}", hint)
+
+
+def _by_another(
+    workspace: Workspace, fingerprint: Fingerprint, error: BaseException
+) -> Manifest | None:
+    """Return the manifest of the same build, where another run has finished it meanwhile."""
+    if workspace.is_exclusive or not isinstance(error, BuildError):
+        return None
+    there = workspace.finished()
+    is_same = there is not None and not fingerprint_differences(there.fingerprint, fingerprint)
+    return there if is_same else None

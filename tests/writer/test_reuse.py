@@ -1,0 +1,378 @@
+"""A build that copies the images of another dataset makes the bytes of one that does not.
+
+The oracle is the same build without it, and the number of images that were processed.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardprep.commands.results import BuildJson
+from shardprep.dataset.locate import locate
+from shardprep.errors import BuildError, DatasetError
+from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
+from shardprep.image.spec import ImageSpec
+from shardprep.writer import chunk as chunks
+from shardprep.writer.reuse import open_old_dataset
+from tests.support.annotated_sources import outlined
+from tests.support.builders import (
+    Quiet,
+    animals,
+    build,
+    build_part,
+    finalize,
+    in_process,
+    jpeg,
+    png,
+    tree,
+    write,
+    write_folder,
+    zip_bytes,
+)
+from tests.support.command import error_of, run
+from tests.support.json_page import printed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from shardprep.writer.chunk import EncodedChunk
+    from shardprep.writer.finalize import BuildResult
+    from tests.support.object_store import Bucket, Proxy
+
+KEYS: dict[str, Any] = {"shards": 3, "size": "32x32", "labels": "prefix", "version": "1.1.0"}
+IMAGES = {**animals(40), "train/cat.90.jpg": b"\xff\xd8\xff no more", "train/dog.91.jpg": png()}
+"""41 that are written and one that is rejected; a PNG among them."""
+
+
+@pytest.fixture(name="old", scope="module")
+def _old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = write(tmp_path_factory.mktemp("old") / "pets.zip", zip_bytes(IMAGES))
+    return build(source, source.parent / "out", **{**KEYS, "version": "1.0.0"}).path
+
+
+@pytest.fixture(name="processed")
+def _processed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return what collects the originals that are decoded."""
+    seen: list[bytes] = []
+
+    def process(data: bytes, spec: ImageSpec) -> Any:
+        seen.append(data)
+        return process_image(data, spec)
+
+    monkeypatch.setattr(chunks, "process_image", process)
+    return seen
+
+
+def reused(folder: Path, images: dict[str, bytes], old: Path | str, **keys: Any) -> BuildResult:
+    """Build images with and without the old dataset; see that the bytes are the same."""
+    source = write(folder / "pets.zip", zip_bytes(images))
+    fresh = build(source, folder / "fresh", **{**KEYS, **keys})
+    result = build(source, folder / "out", reuse=old, **{**KEYS, **keys})
+    assert tree(folder / "out") == tree(folder / "fresh")
+    assert fresh.num_copied == 0
+    assert result.num_new_items == fresh.num_new_items
+    return result
+
+
+def added() -> dict[str, bytes]:
+    return {**IMAGES, **{f"train/cat.{i}.jpg": jpeg(seed=500 + i) for i in range(50, 54)}}
+
+
+def removed() -> dict[str, bytes]:
+    return {key: data for number, (key, data) in enumerate(IMAGES.items()) if number % 4}
+
+
+def moved() -> dict[str, bytes]:
+    return {f"v2/{key[6:9]}/{key.partition('/')[2]}": data for key, data in IMAGES.items()}
+
+
+def other_bytes() -> dict[str, bytes]:
+    """Return images of which two have changed, one to as many bytes as it had."""
+    images = dict(IMAGES)
+    images["train/cat.3.jpg"] = jpeg(seed=77)
+    data = bytearray(images["train/dog.3.jpg"])
+    data[data.index(b"JFIF") + 12] ^= 1  # the density, which nobody reads
+    return {**images, "train/dog.3.jpg": bytes(data)}
+
+
+def with_table() -> dict[str, bytes]:
+    rows = [f"{key},{('wolf', 'cat')['cat' in key]},{i}.5" for i, key in enumerate(IMAGES)]
+    return {**IMAGES, "labels.csv": "\n".join(["id,label,age", *rows]).encode()}
+
+
+CHANGES: dict[str, tuple[Callable[[], dict[str, bytes]], dict[str, Any], int]] = {
+    "nothing": (lambda: IMAGES, {}, 41),
+    "additions": (added, {}, 41),
+    "removals": (removed, {}, 31),
+    "moves": (moved, {}, 41),
+    "other bytes": (other_bytes, {}, 39),
+    "class order": (lambda: IMAGES, {"classes": "dog,cat"}, 41),
+    "labels of a table, and a column": (
+        with_table,
+        {"labels": "csv:labels.csv:id:label", "columns": "age"},
+        41,
+    ),
+    "no labels": (lambda: IMAGES, {"labels": "none"}, 41),
+    "another split": (lambda: IMAGES, {"split": "train=0.5,test=0.5"}, 41),
+    "more shards": (lambda: IMAGES, {"shards": 11}, 41),
+    "another seed and name": (lambda: IMAGES, {"seed": 3, "name": "beasts"}, 41),
+    "another quality": (lambda: IMAGES, {"quality": 80}, 0),
+    "another size": (lambda: IMAGES, {"size": "16x32"}, 0),
+    "a limit": (lambda: IMAGES, {"min_side": 41, "max_rejected": "50%"}, 0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_bytes_are_those_of_a_fresh_build(
+    change: str, old: Path, tmp_path: Path, processed: list[bytes]
+) -> None:
+    images, keys, num_copied = CHANGES[change]
+    result = reused(tmp_path, images(), old, **keys)
+    assert result.num_copied == num_copied
+    num_fresh = result.manifest.totals.num_written + result.manifest.totals.num_rejected
+    assert len(processed) == num_fresh + num_fresh - num_copied
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"format": "keep", "size": "none", "fit": "none"},
+        {"format": "png", "fit": "within"},
+        {"format": "raw"},
+    ],
+)
+def test_images_of_any_size_and_format_are_copied(keys: dict[str, Any], tmp_path: Path) -> None:
+    source = write(tmp_path / "a/pets.zip", zip_bytes(IMAGES))
+    old = build(source, tmp_path / "old", **{**KEYS, **keys}).path
+    assert reused(tmp_path, added(), old, **keys, classes="dog,cat").num_copied == 41
+
+
+def flip(shard: Path) -> None:
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+
+
+def cut(shard: Path) -> None:
+    shard.write_bytes(shard.read_bytes()[:-10])
+
+
+def link(shard: Path) -> None:
+    shard.unlink()
+    shard.symlink_to("nowhere")
+
+
+def of_another(shard: Path) -> None:
+    """Replace a shard by one whose records are sound, and of other images."""
+    source = write(shard.parent / "x/pets.zip", zip_bytes(animals(40, folder="other/")))
+    other = build(source, shard.parent / "x", **{**KEYS, "version": "1.0.0"}).path
+    shutil.copy(other / shard.name, shard)
+    shutil.rmtree(shard.parent / "x")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], int]] = {
+    "a bit": (flip, 1),
+    "its end": (cut, 1),
+    "all of it": (Path.unlink, 14),
+    "a link to nowhere": (link, 14),
+    "another shard": (of_another, 14),
+}
+"""Name → what befalls the second shard, which has 14 records, and the number of those lost."""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_damaged_is_encoded_anew(damage: str, old: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(old, tmp_path / "old"))
+    work, num_lost = DAMAGES[damage]
+    work(next(copy.glob("*-00001-of-00003")))
+    assert reused(tmp_path, added(), copy).num_copied == 41 - num_lost
+
+
+def test_a_dataset_may_be_reused_in_its_own_place(old: Path, tmp_path: Path) -> None:
+    there = shutil.copytree(old, tmp_path / "out/pets/1.0.0")
+    source = write(tmp_path / "pets.zip", zip_bytes(added()))
+    keys = {**KEYS, "version": "1.0.0"}
+    fresh = tree(build(source, tmp_path / "fresh", **keys).path)
+    result = build(source, tmp_path / "out", reuse=there, replace=True, **keys)
+    assert result.num_copied == 41
+    assert tree(tmp_path / "out/pets") == {f"1.0.0/{name}": data for name, data in fresh.items()}
+
+
+def test_the_old_dataset_is_only_read(old: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in old.rglob("*")}
+    reused(tmp_path, added(), old)
+    assert {path: path.stat().st_mtime_ns for path in old.rglob("*")} == before
+
+
+def test_options_and_versions_that_differ_are_named(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(IMAGES))
+    watcher = Quiet()
+    build(source, tmp_path / "a", reuse=old, watcher=watcher, **{**KEYS, "quality": 80})
+    line = f"no image is copied from {old}: made with other quality (90, now 80)"
+    assert watcher.lines[-1] == line
+    monkeypatch.setattr("shardprep.writer.reuse.versions", lambda: {"libjpeg_turbo": "99"})
+    result = build(source, tmp_path / "b", reuse=old, watcher=watcher, **KEYS)
+    assert "libjpeg_turbo (" in watcher.lines[-1]
+    assert result.num_copied == 0
+
+
+def test_an_interrupted_build_goes_on_with_the_same_bytes(old: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(added()))
+    fresh = tree(build(source, tmp_path / "fresh", **KEYS).path)
+
+    def engine(*arguments: Any) -> Iterator[EncodedChunk]:
+        for number, chunk in enumerate(in_process(*arguments)):
+            if number == 30:
+                raise KeyboardInterrupt
+            yield chunk
+
+    ways: list[dict[str, Any]] = [{"reuse": old}, {}]
+    for more in ways:
+        out = tmp_path / f"out{len(more)}"
+        with pytest.raises(KeyboardInterrupt):
+            build(source, out, engine=engine, reuse=old, **KEYS)
+        result = build(source, out, **more, **KEYS)
+        assert 0 < result.num_new_items < 46
+        assert bool(result.num_copied) is bool(more)
+        assert tree(result.path) == fresh
+
+
+def test_parts_copy_too(old: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "pets.zip", zip_bytes(added()))
+    fresh = tree(build(source, tmp_path / "fresh", **KEYS).path)
+    parts = [
+        build_part(source, tmp_path / "out", part, reuse=old, **KEYS) for part in ("1/2", "2/2")
+    ]
+    assert sum(part.num_copied for part in parts) == 41
+    assert tree(finalize(tmp_path / "out").path) == fresh
+
+
+def test_a_dataset_that_is_replaced_meanwhile_ends_the_build(old: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(old, tmp_path / "old")
+    source = write(tmp_path / "pets.zip", zip_bytes(added()))
+
+    def engine(*arguments: Any) -> Iterator[EncodedChunk]:
+        running = in_process(*arguments)
+        yield next(running)
+        (copy / "manifest.json").write_text("{}")
+        yield from running
+
+    with pytest.raises(BuildError, match="has changed or gone while images were copied from"):
+        build(source, tmp_path / "out", reuse=copy, engine=engine, **KEYS)
+    assert not list((tmp_path / "out").glob("pets/1.1.0"))
+
+
+def test_tables_that_do_not_verify_are_refused(old: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(old, tmp_path / "old"))
+    other = next(old.parent.parent.glob("*/1.0.0/items.parquet"))
+    data = bytearray(other.read_bytes())
+    (copy / "items.parquet").write_bytes(data[:-1])
+    with pytest.raises(DatasetError):
+        open_old_dataset(locate(copy))
+    (copy / "items.parquet").unlink()
+    with pytest.raises(DatasetError, match="is missing"):
+        open_old_dataset(locate(copy))
+
+
+def test_datasets_in_object_storage_are_read_by_ranges(
+    old: Path, tmp_path: Path, bucket: Bucket, proxy: Proxy
+) -> None:
+    for name, data in tree(old).items():
+        bucket.put(f"pets/1.0.0/{name}", data)
+    result = reused(tmp_path, added(), f"{bucket.url}/pets")
+    assert result.num_copied == 41
+    shards = [
+        one for one in proxy.requests if ".tfrecord-" in one.path and "/index/" not in one.path
+    ]
+    assert shards
+    assert all("range" in {name.lower() for name in one.headers} for one in shards)
+
+
+def test_boxes_are_placed_anew_around_copied_images(tmp_path: Path, processed: list[bytes]) -> None:
+    source = write_folder(tmp_path / "shapes", outlined(animals(12)))
+    keys: dict[str, Any] = {"shards": 2, "size": "40x40", "boxes": "coco", "name": "shapes"}
+    old = build(source, tmp_path / "old", **keys).path
+    num_images = len(processed)
+    document = next(source.rglob("*.json"))
+    changed = json.loads(document.read_text())
+    changed["annotations"] = changed["annotations"][:-1]
+    changed["annotations"][0]["bbox"][2] /= 2
+    document.write_text(json.dumps(changed))
+    del processed[:]
+    runs: dict[str, dict[str, Any]] = {"1.1.0": {}, "1.2.0": {"masks": "coco"}}
+    for version, more in runs.items():
+        fresh = build(source, tmp_path / "fresh", version=version, **keys, **more)
+        del processed[:]
+        result = build(source, tmp_path / "out", version=version, reuse=old, **keys, **more)
+        assert tree(result.path) == tree(fresh.path)
+        assert (result.num_copied, processed) == (num_images, [])
+
+
+@given(
+    st.integers(1, 70), st.integers(1, 70), st.integers(1, 40), st.integers(1, 40),
+    st.sampled_from(["crop", "pad", "stretch", "within", "none"]),
+    st.sampled_from(["jpeg", "png", "keep"]), st.sampled_from([jpeg, png]),
+)  # fmt: skip
+def test_placements_by_the_header_are_those_of_the_decoded_image(
+    height: int, width: int, to_height: int, to_width: int, fit: Any, form: Any, draw: Any
+) -> None:
+    data = draw(height, width)
+    size = None if fit == "none" else (to_height, to_width)
+    spec = ImageSpec(size=size, fit=fit, format=form)
+    found = ordinary_placement(data, spec)
+    made = process_image(data, spec)
+    assert isinstance(made, ProcessedImage)
+    assert found == (None if draw is png else made.placement)
+
+
+def test_shards_travel_with_their_old_images(old: Path, tmp_path: Path) -> None:
+    """As to the nodes of a cluster, which cut their own chunks."""
+    source = write(tmp_path / "pets.zip", zip_bytes(IMAGES))
+    sent: list[Any] = []
+
+    def engine(job: Any, shards: Any, num_workers: int) -> Generator[Any]:
+        del num_workers
+        sent.extend((list(job.tasks(shard)), pickle.dumps((job, shard))) for shard in shards)
+        yield from ()
+
+    dataset = open_old_dataset(locate(old))
+    plan = dataset.engine(engine, print)
+    with pytest.raises(BuildError):  # for it writes nothing
+        build_with(plan, source, tmp_path)
+    for tasks, data in sent:
+        job, shard = pickle.loads(data)
+        assert list(job.tasks(shard)) == tasks
+    assert sum(one is not None for tasks, _ in sent for task in tasks for one in task.old) == 41
+
+
+def build_with(engine: Any, source: Path, folder: Path) -> BuildResult:
+    from shardprep.recipe.recipe import make_recipe
+    from shardprep.writer.build import build_dataset
+
+    recipe = make_recipe({"source": str(source), "out": str(folder / "out"), **KEYS}, "test")
+    return build_dataset(recipe, num_workers=1, watcher=Quiet(), engine=engine)
+
+
+def test_the_command_says_what_was_copied(old: Path, tmp_path: Path) -> None:
+    shutil.copytree(old.parent, tmp_path / "tfrecords/pets")
+    write(tmp_path / "pets.zip", zip_bytes(added()))
+    options = ("pets.zip", "--size", "32x32", "--labels", "prefix", "--version", "1.1.0")
+    reuse = ("--reuse", "tfrecords/pets")
+    planned = run("build", *options, *reuse, "--dry-run", cwd=tmp_path)
+    assert "41 of 46 images may be copied from tfrecords/pets/1.0.0" in planned.stderr
+    done = run("build", *options, *reuse, cwd=tmp_path)
+    assert "46 images (41 copied, 5 encoded) in " in done.stdout
+    options = (*options[:-1], "1.2.0")
+    found = printed(run("build", *options, *reuse, "--json", cwd=tmp_path).stdout, BuildJson)
+    assert (found["num_copied"], found["num_new_items"]) == (45, 46)
+    assert error_of(run("build", *options, "--reuse", "nowhere", cwd=tmp_path), 1)
