@@ -110,7 +110,7 @@ def test_parts_then_finalize_say_what_to_do_next(here: Path) -> None:
     assert facts.pop("elapsed_s") > 0
     assert facts == {
         "path": "tfrecords/pets/1.0.0", "part": "2/2", "was_there": False, "num_shards": 1,
-        "num_all_shards": 3, "num_new_items": 7,
+        "num_all_shards": 3, "num_new_items": 7, "num_copied": 0,
     }  # fmt: skip
     done = run(*follow.split()[1:], "--json", cwd=here)
     result = json.loads(done.stdout)
