@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from shardprep.reader.argument_kinds import number
 from shardprep.reader.augment.batch import Op, between, draw, each, like, on_batch, white
+from shardprep.reader.tf.python_calls import as_written
 
 _YIQ = np.array(  # of NTSC, FCC 1953; the first row is the luma of ITU-R BT.601
     [[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5226, 0.3111]]
@@ -52,6 +53,7 @@ class Color(Op):
     saturation: Strength = 0.0
     hue: Annotated[float, number(0, 0.5)] = 0.0
 
+    @as_written
     def __call__(self, images: Any, *, seed: Any) -> Any:
         """Return the images, uint8, or floats of 0..1, in their dtype and range."""
 

@@ -24,6 +24,7 @@ from shardprep.reader.augment.placed import (
     shown,
     sorted_out,
 )
+from shardprep.reader.tf.python_calls import as_written
 
 _Scale = Annotated[
     tuple[float, float],
@@ -151,6 +152,7 @@ class Mosaic(Move):
                 parts.append(self._part(rolled, windows, frame, size))
         return found, _joined(parts) if parts else None
 
+    @as_written
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
         """Return the images in their dtype; with labels, (images, labels)."""
         follows, others = (None, {}) if labels is None else parted(labels)

@@ -13,6 +13,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Count, Share, number
 from shardprep.reader.augment.batch import Op, draw, each, like, on_batch
 from shardprep.reader.augment.placed import parted
+from shardprep.reader.tf.python_calls import as_written
 
 _NUM_QUANTILES = 1025
 Alpha = Annotated[float, number(0.01, 100)]
@@ -68,6 +69,7 @@ class MixUp(_Mix):
 
     alpha: Alpha = 0.2
 
+    @as_written
     def __call__(self, images: Any, labels: Any, *, seed: Any) -> tuple[Any, Any]:
         """Return images in their dtype, and soft labels, float32[batch, …]."""
         images, labels = self._pairs(images, labels)
@@ -92,6 +94,7 @@ class CutMix(_Mix):
 
     alpha: Alpha = 1.0
 
+    @as_written
     def __call__(self, images: Any, labels: Any, *, seed: Any) -> tuple[Any, Any]:
         """Return images in their dtype, and soft labels, float32[batch, …]."""
         images, labels = self._pairs(images, labels)

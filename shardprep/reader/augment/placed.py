@@ -15,6 +15,7 @@ import tensorflow as tf
 from shardprep.dataset.schema import BOX, MASK, OBJECT_MASK
 from shardprep.reader.augment.batch import Op, on_batch
 from shardprep.reader.targets import KEYS, PADDING
+from shardprep.reader.tf.python_calls import as_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ class Move(Op, ABC):
 
     __slots__ = ()
 
+    @as_written
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
         """Return the images in their dtype; with labels, (images, labels).
 

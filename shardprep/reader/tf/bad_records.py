@@ -18,7 +18,7 @@ from shardprep.dataset import example
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import RecordError
 from shardprep.reader.config import BadRecord
-from shardprep.reader.tf.python_calls import in_python
+from shardprep.reader.tf.python_calls import as_written, in_python
 
 if TYPE_CHECKING:
     from shardprep.reader.config import Request
@@ -60,6 +60,7 @@ class GoodRecords:
                 found.append(bytes(one))
         return found
 
+    @as_written
     def image(self, record: Any, position: Any) -> tuple[Any, Any]:
         """Return the bytes and the pixels of a record, or of the one in its place; for a graph."""
         image = tf.TensorSpec((*(self._size or (None, None)), 3), tf.uint8)

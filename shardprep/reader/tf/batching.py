@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.reader.tf.annotations import fills
+from shardprep.reader.tf.python_calls import as_written
 
 if TYPE_CHECKING:
     from shardprep.reader.config import Request
@@ -43,6 +44,7 @@ def evened(dataset: Any, subset: Subset, request: Request) -> Any:
     return dataset.take(num_batches(subset, request))
 
 
+@as_written
 def padded(dataset: Any, subset: Subset, request: Request) -> Any:
     """Return batches filled up to full size, with weights, as many for every reader.
 

@@ -13,6 +13,7 @@ from shardprep.reader.argument_kinds import AUGMENT_OPTIONS, parameters
 from shardprep.reader.arguments import shown
 from shardprep.reader.targets import KEYS, target_of
 from shardprep.reader.tf.annotations import Annotations, boxes_as, trimmed
+from shardprep.reader.tf.python_calls import as_written
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
@@ -53,6 +54,7 @@ class Decoder:
             features |= self._annotations.decoded(features, features[IMAGE])
         return self._as_asked(features)
 
+    @as_written
     def record_and_image(self, record: Any, _: Any) -> Any:
         """Return a record that comes with its tag, and its pixels."""
         image = {IMAGE: self.features[IMAGE]}

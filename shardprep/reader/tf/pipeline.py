@@ -20,6 +20,7 @@ from shardprep.reader.tf.batching import counted, evened, padded, stepped
 from shardprep.reader.tf.caching import cache_of, memory_cache, rows_a_turn
 from shardprep.reader.tf.decode import Decoder, Finisher
 from shardprep.reader.tf.folder_cache import twins
+from shardprep.reader.tf.python_calls import as_written
 from shardprep.reader.tf.records import Cursor, Reading
 from shardprep.reader.tf.service import served, served_records
 
@@ -136,11 +137,13 @@ def _dataset(
     if finish.is_needed:
         # After the batch: one call for many images. After the cache: what is random is never kept.
         last = finish if finish.wants_seed else _untagged(finish)
+        last = as_written(last) if request.augment is None else last
         dataset = dataset.map(last, tf.data.AUTOTUNE, deterministic=_in_order(request))
         finish.check()
     return served(dataset, total, request) if request.config.service else dataset
 
 
+@as_written
 def _by_position(
     reading: Reading,
     finish: Finisher,
@@ -162,6 +165,7 @@ def _by_position(
     )
 
 
+@as_written
 def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int | None) -> Any:
     """Return the dataset of decoded records, in batches where a size is given."""
     # Records as they are stored, in the order of each epoch: blocks from all shards in a seeded

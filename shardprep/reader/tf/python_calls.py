@@ -1,4 +1,6 @@
-"""Calls of tf.data's threads into Python, all of which are over before the interpreter ends.
+"""What TensorFlow makes of Python: functions as they are written, and calls of tf.data's threads.
+
+Calls are all over before the interpreter ends.
 
 A thread that asks for the interpreter while it ends never returns, and TensorFlow, taking down an
 iterator that somebody still holds, waits for that thread for ever.
@@ -10,13 +12,14 @@ import atexit
 import functools
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow as tf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
 _QUIET_S = 0.2
 """Seconds without a call after which reading ahead has its buffers full."""
 _MOST_S = 20.0
@@ -24,6 +27,16 @@ _MOST_S = 20.0
 
 _lock = threading.Lock()
 _calls = {"running": 0, "made": 0}
+
+
+def as_written(function: _Function) -> _Function:
+    """Return a function that becomes a graph, with all it calls, without AutoGraph.
+
+    Its own branches and loops are of Python alone; AutoGraph would read its source for them, which
+    takes several times as long as the graph does.
+    """
+    unconverted: _Function = tf.autograph.experimental.do_not_convert(function)
+    return unconverted
 
 
 def in_python(

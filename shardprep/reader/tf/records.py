@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from shardprep.errors import RecordError
 from shardprep.reader import order as orders
-from shardprep.reader.tf.python_calls import in_python
+from shardprep.reader.tf.python_calls import as_written, in_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,7 @@ class Reading:
         size = self.order.group_records if subset.records.is_remote else subset.block_length
         return self.batches(size, read).unbatch()
 
+    @as_written
     def batches(self, size: int, read: Read | None = None, *, drop: bool = False) -> Any:
         """Return the dataset of batches of (bytes, tag); the last one may have fewer."""
         number, read = self.subset.num_records, read or self.read
@@ -84,6 +85,7 @@ class Reading:
             found.append(bytes(one))
         return found
 
+    @as_written
     def tags(self, size: int, *, drop: bool = False) -> Any:
         """Return the dataset of batches of tags, int64[size]; the last one may have fewer."""
         if self.request.window:
