@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import random
@@ -69,6 +70,30 @@ exec(MODEL, names)
 model_of, Seen = names["model_of"], names["Seen"]
 
 
+@functools.cache
+def _traced(units: int, optimizer: str, options: tuple[tuple[str, Any], ...]) -> Any:
+    return built(model_of(0, units, optimizer, **dict(options)))
+
+
+def built(model: Any) -> Any:
+    model.build((None, 4, 4, 3))
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def used(seed: int = 0, units: int = 4, optimizer: str = "adam", **options: Any) -> Any:
+    """Return a model with the values of a new one: the last that this returned, its step traced."""
+    model = _traced(units, optimizer, tuple(options.items()))
+    new = built(model_of(seed, units, optimizer, **options))
+    for part, values in ((model, new), (model.optimizer, new.optimizer)):
+        for variable, value in zip(part.variables, values.variables, strict=True):
+            variable.assign(value)
+    model.reset_metrics()
+    model.stop_training = False
+    model._eval_epoch_iterator = None  # a `fit` that is broken off leaves its own
+    return model
+
+
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dataset of images that show their numbers."""
@@ -125,10 +150,10 @@ class Breaking(keras.callbacks.Callback):  # type: ignore[misc]  # keras carries
 
 
 def fit(data: Any, place: Path, *callbacks: Any, model: Any = None, **options: Any) -> Any:
-    """Train a new model, or go on; return it."""
+    """Train a model of new values, or go on; return it."""
     saving = {key: options.pop(key) for key in ("save_every",) if key in options}
     resume = reader.ResumeInEpoch(place, data, **saving)
-    model = model or model_of()
+    model = model or used()
     options = {"epochs": 3, "verbose": 0, **options}
     model.fit(data, callbacks=[*callbacks, resume], **options)
     return model
@@ -142,7 +167,7 @@ def same(one: Any, other: Any) -> bool:
 @pytest.fixture(name="whole", scope="module")
 def _whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return a model that was trained for three epochs without a break."""
-    return fit(batches(folder), tmp_path_factory.mktemp("whole") / "state")
+    return fit(batches(folder), tmp_path_factory.mktemp("whole") / "state", model=model_of())
 
 
 def test_fit_takes_what_iterate_returns(folder: Path) -> None:
@@ -205,11 +230,11 @@ def test_what_goes_on_ends_as_if_nothing_had_been(
     with pytest.raises(BrokenError):
         fit(
             batches(folder), tmp_path / "run" / "state", Breaking(number),
-            model=model_of(**options), save_every=3,
+            model=used(**options), save_every=3,
         )  # fmt: skip
     # Before the first save, a run begins with what the program makes; after it, with what is saved.
     seed = 9 if (tmp_path / "run" / "state").exists() else 0
-    again = model_of(seed=seed, **options)
+    again = (model_of if step == 19 else used)(seed=seed, **options)  # not built yet, and built
     model = fit(batches(folder), tmp_path / "run" / "state", model=again)
     assert (counts(model)[:3] == 1).all()
     assert counts(model).sum() == 3 * NUM_RECORDS
@@ -222,7 +247,8 @@ def test_what_goes_on_ends_as_if_nothing_had_been(
 def _validated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return a model that was trained and validated for two epochs without a break."""
     place = tmp_path_factory.mktemp("validated") / "state"
-    return fit(batches(folder), place, validation_data=batches(folder, shuffle=False), epochs=2)
+    options = {"validation_data": batches(folder, shuffle=False), "epochs": 2}
+    return fit(batches(folder), place, model=model_of(), **options)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +268,7 @@ def test_a_signal_ends_training_behind_its_step(
             fit(batches(folder), tmp_path / "state", breaking, **options)
         assert signal.getsignal(number) is signal.default_int_handler
         data = batches(folder)
-        model = fit(data, tmp_path / "state", model=model_of(seed=9), **options)
+        model = fit(data, tmp_path / "state", model=used(seed=9), **options)
         assert same(validated, model)
         assert validated.history.history == model.history.history
     finally:
@@ -273,7 +299,7 @@ def test_a_run_that_is_over_trains_nothing_and_goes_on_with_more_epochs(
 
 
 def test_one_callback_serves_fit_again(folder: Path, whole: Any, tmp_path: Path) -> None:
-    data, model = batches(folder), model_of()
+    data, model = batches(folder), used()
     resume = reader.ResumeInEpoch(tmp_path / "state", data)
     for epochs in (1, 3):
         model.fit(data, epochs=epochs, verbose=0, callbacks=[resume])
@@ -289,9 +315,9 @@ def test_training_that_a_callback_stops_goes_on_there(
             self.model.stop_training = batch == 6
 
     fit(batches(folder), tmp_path / "state", Stopping())
-    stopped = fit(batches(folder), tmp_path / "state", Stopping(), model=model_of(seed=9))
+    stopped = fit(batches(folder), tmp_path / "state", Stopping(), model=used(seed=9))
     assert stopped.layers[0].steps.numpy() == NUM_STEPS + 7, "an epoch that went on ended there"
-    model = fit(batches(folder), tmp_path / "state", model=model_of(seed=9))
+    model = fit(batches(folder), tmp_path / "state", model=used(seed=9))
     assert same(whole, model)
 
 
@@ -353,7 +379,7 @@ def test_fit_is_given_the_same_data_whole(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="fit has 5 steps an epoch, the batches are 12; "):
         model_of().fit(data, steps_per_epoch=5, verbose=0, callbacks=[resume])
     with pytest.raises(DatasetError, match="fit is given other data; give it the batches"):
-        model_of().fit(batches(folder), verbose=0, callbacks=[resume])
+        used().fit(batches(folder), verbose=0, callbacks=[resume])
     assert not (tmp_path / "state").exists()
 
 
