@@ -22,6 +22,7 @@ from rich.console import Console
 from shardprep.commands import bars
 from shardprep.commands.progress import Watch
 from shardprep.errors import RecipeError, SourceError
+from shardprep.source.kaggle import client_process
 from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.download import download
@@ -29,6 +30,7 @@ from shardprep.source.kaggle.integrity import damage
 from shardprep.source.kaggle.ref import KaggleRef, is_ref, parse_ref
 from shardprep.source.kaggle.retry import RetryLimits
 from tests.support.builders import tar_bytes, write, zip_bytes
+from tests.support.kaggle_clients import fork_clients
 from tests.support.kaggle_server import (
     KEY,
     LAST_MODIFIED,
@@ -91,7 +93,15 @@ def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     with KaggleServer({"pets": Archive(ZIP), "zoe/birds": Archive(ZIP)}) as server:
         for name, value in server.environment(home).items():
             monkeypatch.setenv(name, value)
+        fork_clients(monkeypatch)
         yield World(server, home, cache, Told())
+
+
+@pytest.fixture(name="real_client")
+def _real_client(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each client be a program of its own: it reads settings and paths when it is imported."""
+    del world
+    monkeypatch.setattr(client_process, "subprocess", subprocess)
 
 
 def fetch(
@@ -163,6 +173,7 @@ def test_every_ref_has_a_place_of_its_own_in_the_cache() -> None:
 # Downloading.
 
 
+@pytest.mark.usefixtures("real_client")
 def test_a_competition_is_downloaded_checked_and_used_again_without_a_request(
     world: World, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,12 +201,14 @@ def test_a_dataset_is_kept_by_version(world: World) -> None:
     assert world.server.requests[0].body["datasetVersionNumber"] == 3
 
 
+@pytest.mark.usefixtures("real_client")
 def test_a_public_dataset_needs_no_account(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KAGGLE_KEY")
     assert fetch(world, BIRDS).read_bytes() == ZIP
     assert not [one for one in world.server.requests if "Authorization" in one.headers]
 
 
+@pytest.mark.usefixtures("real_client")
 def test_no_setting_of_the_client_moves_the_download(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +218,7 @@ def test_no_setting_of_the_client_moves_the_download(
     assert not (world.home / "elsewhere").exists()
 
 
+@pytest.mark.usefixtures("real_client")
 def test_a_script_named_kaggle_in_this_folder_is_not_run(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,12 +356,14 @@ def test_a_file_without_credentials_is_none(
     assert not credentials()
 
 
+@pytest.mark.usefixtures("real_client")
 def test_a_kaggle_json_is_enough(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     without_key(monkeypatch)
     give(world, ".kaggle/kaggle.json", PAIR)
     assert fetch(world).read_bytes() == ZIP
 
 
+@pytest.mark.usefixtures("real_client")
 def test_a_token_is_enough(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     without_key(monkeypatch)
     monkeypatch.setenv("KAGGLE_API_TOKEN", "KGAT_0123456789")
@@ -364,6 +380,7 @@ def test_a_key_that_is_not_accepted_is_named_by_its_place(world: World) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 404, 401])
+@pytest.mark.usefixtures("real_client")
 def test_a_stale_token_that_hides_a_good_key_is_named(
     world: World, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
@@ -378,6 +395,7 @@ def test_a_stale_token_that_hides_a_good_key_is_named(
     assert "remove ~/.kaggle/access_token" in line
 
 
+@pytest.mark.usefixtures("real_client")
 def test_a_stale_token_alone_is_not_called_missing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +405,7 @@ def test_a_stale_token_alone_is_not_called_missing(
     assert "does not accept the credentials of KAGGLE_API_TOKEN" in failure(world)
 
 
+@pytest.mark.usefixtures("real_client")
 def test_no_secret_is_printed_logged_or_stored(
     world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -475,6 +494,7 @@ def test_no_network_says_what_the_system_says(
     assert sum("trying again" in told for told in world.told.lines) == 1
 
 
+@pytest.mark.usefixtures("real_client")
 def test_a_client_that_cannot_be_loaded_says_what_to_install(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -688,6 +708,7 @@ def test_a_second_process_waits_and_takes_what_the_first_has_brought(world: Worl
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("real_client")
 def test_a_second_refresh_takes_what_the_first_has_brought_though_it_is_the_same(
     world: World,
 ) -> None:
@@ -725,6 +746,7 @@ def test_a_killed_run_leaves_no_client_behind_and_is_gone_on_with(world: World) 
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("real_client")
 def test_a_watcher_that_raises_ends_the_client(world: World) -> None:
     class StoppedError(BaseException):
         pass

@@ -12,6 +12,7 @@ import pytest
 
 from shardprep.commands.results import DownloadJson
 from shardprep.commands.upload import Upload
+from tests.support import command
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.json_page import printed
 from tests.support.kaggle_server import Archive, KaggleServer
@@ -19,22 +20,31 @@ from tests.support.kaggle_server import Archive, KaggleServer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.support.command import Done
 
-def run(server: KaggleServer, here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+
+def environment(server: KaggleServer, here: Path) -> dict[str, str]:
     home = here / "home"
     home.mkdir(exist_ok=True)
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-    environment = {**kept, **server.environment(home), "COLUMNS": "80", "NO_COLOR": "1"}
+    return {**kept, **server.environment(home), "COLUMNS": "80", "NO_COLOR": "1"}
+
+
+def run(server: KaggleServer, here: Path, *arguments: str) -> Done:
+    return command.run(*arguments, cwd=here, environment=environment(server, here))
+
+
+def run_process(server: KaggleServer, here: Path, *arguments: str) -> Done:
     return subprocess.run(
         [sys.executable, "-m", "shardprep", *arguments],
-        cwd=here, env=environment, capture_output=True, text=True, check=False,
+        cwd=here, env=environment(server, here), capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
 def test_build_of_a_slug_downloads_once_and_builds(tmp_path: Path) -> None:
     inner = {"train.zip": zip_bytes(animals(20)), "sampleSubmission.csv": b"id,label\n1,0\n"}
     with KaggleServer({"dogs-vs-cats": Archive(zip_bytes(inner))}) as server:
-        built = run(server, tmp_path, "build", "kaggle:dogs-vs-cats", "--size", "32x32")
+        built = run_process(server, tmp_path, "build", "kaggle:dogs-vs-cats", "--size", "32x32")
         assert built.returncode == 0, built.stderr
         assert "tfrecords/dogs_vs_cats/1.0.0" in built.stdout
         asked = len(server.requests)

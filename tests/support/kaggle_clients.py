@@ -1,7 +1,8 @@
 """Processes of the kaggle client that are forked from one which has imported it.
 
 To import the client takes half a second of a processor, and an upload runs it four times. What such
-a process does is what `python -m shardprep.source.kaggle.client` does.
+a process does is what `python -m shardprep.source.kaggle.client` does, but for what the client
+reads when it is imported: where its folder of settings is.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     import pytest
 
 _FORKER = """
-import array, json, os, signal, socket, sys
+import contextlib, json, os, socket, sys
 from shardprep.source.kaggle import client, client_upload
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 asked = socket.socket(fileno=int(sys.argv[1]))
 while True:
     data, (stdin, stdout), _, _ = socket.recv_fds(asked, 1 << 20, 2)
@@ -45,9 +45,12 @@ while True:
         finally:
             os._exit(0)
     os.close(stdin), os.close(stdout)
-    watched = os.pidfd_open(child)
+    watched = os.pidfd_open(child)  # before it is waited for, though it may have ended
     socket.send_fds(asked, [b"."], [watched])
     os.close(watched)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 """
 
 
