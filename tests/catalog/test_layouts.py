@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import io
@@ -29,6 +30,7 @@ from tests.support.builders import in_process
 from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 BY_KIND = {
@@ -67,15 +69,32 @@ def command(*arguments: str) -> dict[str, Any]:
     return answer
 
 
-def built(layout: Layout, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
-    """Type the flags of a layout, and read what they have built."""
-    if layout.needs and importlib.util.find_spec(layout.needs) is None:
-        pytest.skip(f"needs {layout.needs}")
-    monkeypatch.chdir(folder)
+@pytest.fixture(name="built")
+def _built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Layout], Built]:
+    """Return what builds a layout, or has built it already; nobody changes it."""
+
+    def build_once(layout: Layout) -> Built:
+        if layout.needs and importlib.util.find_spec(layout.needs) is None:
+            pytest.skip(f"needs {layout.needs}")
+        number = LAYOUTS.index(layout)
+        if number not in _BUILT:
+            _BUILT[number] = from_flags(layout, tmp_path_factory.mktemp("layout"))
+        return _BUILT[number]
+
+    return build_once
+
+
+_BUILT: dict[int, Built] = {}
+"""By the layout's place in `LAYOUTS`."""
+
+
+def from_flags(layout: Layout, folder: Path) -> Built:
+    """Type the flags of a layout in a folder, and read what they have built."""
     small = () if "--format" in layout.flags else ("--size", "8x8")
     arguments = (write_source(layout, folder), *shlex.split(layout.flags), *small)
-    plan = command(*arguments, "--dry-run")
-    path = folder / command(*arguments)["path"]
+    with contextlib.chdir(folder):
+        plan = command(*arguments, "--dry-run")
+        path = folder / command(*arguments)["path"]
     manifest = load_manifest(path)
     examples = {}
     for shard in [shard for split in manifest.splits.values() for shard in split.shards]:
@@ -111,10 +130,8 @@ def expected(layout: Layout, key: str) -> object:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.id)
-def test_flags_alone_take_a_layout_in(
-    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = built(layout, tmp_path, monkeypatch)
+def test_flags_alone_take_a_layout_in(layout: Layout, built: Callable[[Layout], Built]) -> None:
+    result = built(layout)
     totals, splits = result.manifest.totals, result.manifest.splits
     assert {name: split.num_records for name, split in splits.items()} == layout.splits
     assert result.manifest.labels.names == layout.classes
@@ -141,10 +158,8 @@ def test_flags_alone_take_a_layout_in(
 
 
 @pytest.mark.parametrize("layout", CUT_BY_GROUP, ids=lambda layout: layout.id)
-def test_no_group_of_a_layout_is_parted(
-    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = built(layout, tmp_path, monkeypatch)
+def test_no_group_of_a_layout_is_parted(layout: Layout, built: Callable[[Layout], Built]) -> None:
+    result = built(layout)
     splits = defaultdict(set)
     for row in result.items:
         if row["group"] is not None and row["split"] != "test":
@@ -154,10 +169,10 @@ def test_no_group_of_a_layout_is_parted(
 
 
 def test_a_layout_that_bears_no_change_keeps_the_bytes_of_its_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: Callable[[Layout], Built],
 ) -> None:
     (layout,) = [layout for layout in LAYOUTS if "--format keep" in layout.flags]
-    result = built(layout, tmp_path, monkeypatch)
+    result = built(layout)
     members = layout.members()
     assert {key: example["image"] for key, example in result.examples.items()} == {
         key: [members[key]] for key in result.examples
@@ -167,11 +182,11 @@ def test_a_layout_that_bears_no_change_keeps_the_bytes_of_its_images(
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", READ.values(), ids=lambda layout: f"{layout.kind}-{layout.id}")
 def test_tfds_and_the_reader_find_the_targets_of_every_kind(
-    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layout: Layout, built: Callable[[Layout], Built]
 ) -> None:
     import tensorflow_datasets as tfds
 
-    result = built(layout, tmp_path, monkeypatch)
+    result = built(layout)
     opened = tfds.builder_from_directory(str(result.path))
     assert {name: split.num_examples for name, split in opened.info.splits.items()} == layout.splits
     places = {name: i for i, name in enumerate(layout.classes)}
@@ -220,14 +235,12 @@ def assert_read(found: Any, wanted: object, kind: str, places: dict[str, int]) -
 
 
 def test_every_stored_image_is_rgb_of_the_size_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: Callable[[Layout], Built],
 ) -> None:
     """Of TIFF, RGBA, 16-bit grey, grey and CMYK, each in the layout that has it."""
     for row in (3, 38, 39, 49, 58):
         layout = next(layout for layout in LAYOUTS if layout.row == row)
-        folder = tmp_path / layout.id
-        folder.mkdir()
-        for example in built(layout, folder, monkeypatch).examples.values():
+        for example in built(layout).examples.values():
             image = Image.open(io.BytesIO(example["image"][0]))
             assert (image.mode, image.size) == ("RGB", (8, 8))
 

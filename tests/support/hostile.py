@@ -228,7 +228,8 @@ def sevenzip(password: str | None = None, size: int = 0) -> bytes:
     import py7zr
 
     out = io.BytesIO()
-    with py7zr.SevenZipFile(out, "w", password=password) as archive:
+    quick = [{"id": py7zr.FILTER_LZMA2, "preset": 0}] if size else None
+    with py7zr.SevenZipFile(out, "w", password=password, filters=quick) as archive:
         for name, data in GOOD.items():
             archive.writestr(data, name)
         if size:

@@ -34,6 +34,7 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
+from tests.support.command import run as run_command
 from tests.support.ending import Deadly
 from tests.support.faulty import LEAST
 from tests.support.object_store import wait_until
@@ -256,12 +257,9 @@ def test_rejected_images_are_copied_out_with_their_reasons(tmp_path: Path) -> No
     good = {f"a/{i}.jpg": jpeg(seed=i) for i in range(40)}
     bad = {"b/x y.jpg": b"nothing", "a/cut.jpg": jpeg()[:-200], "a/\x1b[2J.jpg": b"<html>"}
     write(tmp_path / "pets.zip", zip_bytes({"train.zip": zip_bytes({**good, **bad})}))
-    command = [sys.executable, "-m", "shardprep", "build", "pets.zip", "--save-rejected", "bad"]
+    command = ("build", "pets.zip", "--save-rejected", "bad")
     for limit, code in (("1%", 1), ("50%", 0), ("50%", 0)):
-        done = subprocess.run(
-            [*command, "--max-rejected", limit], cwd=tmp_path, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
+        done = run_command(*command, "--max-rejected", limit, cwd=tmp_path)
         assert done.returncode == code, done.stderr
         assert "3 of 3 rejected images copied to bad" in done.stderr
         saved = {p.read_bytes() for p in (tmp_path / "bad").glob("*/*")}
