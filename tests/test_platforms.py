@@ -111,6 +111,7 @@ def test_the_reader_of_tensorflow_runs(sets: Sets) -> None:
     assert printed(LOAD, sets) == [0] * 6 + [1] * 6
 
 
+@pytest.mark.thorough
 def test_a_build_by_fresh_processes_gives_the_same_bytes(sets: Sets) -> None:
     shards = shardprep.inspect(sets.one).manifest.shards
     assert printed(BUILD, sets) == {name: shard.sha256 for name, shard in shards.items()}

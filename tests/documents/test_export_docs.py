@@ -38,6 +38,7 @@ def test_the_page_has_a_command_a_row_and_a_section_for_each_layout() -> None:
     assert len(re.findall(r"^## ", PAGE, re.MULTILINE)) == len(LAYOUTS) + 1
 
 
+@pytest.mark.thorough
 def test_the_code_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(here / "home"))

@@ -20,7 +20,7 @@ FEWER = {"epochs=12": "epochs=8", "epochs=7": "epochs=4"}
 
 def block_with(name: str) -> str:
     """Return the block about a model, which is trained for fewer epochs."""
-    (code,) = (one for one in BLOCKS if name in one)
+    code: str = next(one for one in BLOCKS if name in one)
     found = [epochs for epochs in FEWER if epochs in code]
     assert len(found) == 1
     return code.replace(found[0], FEWER[found[0]])

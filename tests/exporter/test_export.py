@@ -78,11 +78,11 @@ def test_an_export_that_was_interrupted_goes_on_behind_its_last_whole_shard(
     assert done.num_bytes == sum(map(len, tree(out).values()))
 
 
-@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.thorough)])
 def test_killed_before_any_change_of_the_disk_it_is_complete_or_absent(
-    tmp_path: Path, marked: Path, step: int
+    tmp_path: Path, marked: Path, request: pytest.FixtureRequest
 ) -> None:
     """And ends with the same bytes, run again; so does one that takes the place of another."""
+    step = 12 if request.config.getoption("--quick") else 1
     command = [sys.executable, "-m", "tests.support.faulty_export"]
     command += [str(marked), str(tmp_path), str(step)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -170,6 +170,7 @@ def test_what_is_less_visible_than_asked_is_cut_away() -> None:
     assert boxes[0].tolist() == boxes[1].tolist() == [0, 0, 1, 1]
 
 
+@pytest.mark.thorough
 def test_a_recipe_is_compiled_to_the_same_boxes() -> None:
     images, target = drawn([(4, 8, 30, 60), (0, 0, 64, 64), (20, 20, 26, 27), (50, 40, 60, 64)])
     ops = (*OPS[:3], augment.Color(0.2), OPS[4], OPS[7])

@@ -219,6 +219,7 @@ def test_the_weights_may_be_small_floats_and_the_stall_is_measured(
     assert same(whole, fit(batches(folder), tmp_path / "s", meter, model=small()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("step", "options"), [(2, {}), (12, {}), (19, {}), (19, {"steps_per_execution": 5})]
 )
@@ -251,6 +252,7 @@ def _validated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return fit(batches(folder), place, model=model_of(), **options)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("number", "in_validation"),
     [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)],

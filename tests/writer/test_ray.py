@@ -183,6 +183,7 @@ def test_a_node_that_cannot_read_the_source_is_named(shardprep: Shardprep) -> No
     assert not (shardprep.folder / "tfrecords").exists()
 
 
+@pytest.mark.thorough
 def test_a_cluster_that_does_not_answer_is_one_line_within_seconds(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
