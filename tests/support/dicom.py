@@ -85,6 +85,5 @@ def deflated_bomb(num_bytes: int) -> bytes:
     data = dicom(np.zeros((2, 2), np.uint8), DeflatedExplicitVRLittleEndian)
     end = 144 + int.from_bytes(data[140:144], "little")
     deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    block = bytes(1 << 20)
-    packed = [deflate.compress(block) for _ in range(num_bytes >> 20)]
-    return data[:end] + b"".join(packed) + deflate.flush()
+    block = deflate.compress(bytes(1 << 20)) + deflate.flush(zlib.Z_FULL_FLUSH)  # needs no other
+    return data[:end] + block * (num_bytes >> 20) + deflate.flush()
