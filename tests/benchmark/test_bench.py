@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -29,6 +27,7 @@ from tests.support.benchmark import TRACED, example
 from tests.support.builders import build, png, write, zip_bytes
 from tests.support.command import run
 from tests.support.json_page import printed
+from tests.support.program import run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,11 +208,7 @@ print(json.dumps({name: asdict(one) for name, one in found.items()}))
 @pytest.mark.thorough
 def test_reading_and_decoding_are_seen_in_both_readers(sets: dict[str, Path]) -> None:
     """In the threads of this package, which the profiler does not know, and in TensorFlow's."""
-    done = subprocess.run(
-        [sys.executable, "-c", TRACE, str(sets["raw"])],
-        check=True, capture_output=True, text=True, env={**os.environ, **bench_run._QUIET},
-    )  # fmt: skip
-    traces = json.loads(done.stdout)
+    traces = json.loads(run_program(TRACE, sets["raw"], **bench_run._QUIET))
     assert len(traces) == 3
     for name, found in traces.items():
         stop = found["train"][-1][1]
