@@ -18,11 +18,6 @@ EPILOG = (
     "shardprep diff tfrecords/pets s3://bucket/sets/pets --json"
 )
 
-_SHOWN = 3
-"""Changes of one kind."""
-_HASH_DIGITS = 12
-"""Hex digits of a SHA-256 that are shown."""
-
 
 def diff(
     before: Annotated[str, o.argument("Folder or address of the first dataset.")],
@@ -47,22 +42,12 @@ def diff(
 
 
 def _print(terminal: Terminal, found: Difference) -> None:
-    from shardprep.cli.display.console import counted, plain_table
+    from shardprep.cli.display.changes import print_changes
+    from shardprep.cli.display.console import counted
     from shardprep.dataset.difference import MEANINGS
 
     terminal.heading(found.before, f" → {found.after}")
-    kinds = {kind: number for kind, number in found.num_changes.items() if number}
-    if kinds:
-        table = plain_table("change", "items", "what it means", left=("what it means",))
-        for kind, number in kinds.items():
-            table.add_row(kind, f"{number:,}", MEANINGS[kind])
-        terminal.print(table)
-    for kind, number in kinds.items():
-        for i, change in enumerate(found.some(kind, _SHOWN)):
-            terminal.entry(kind if i == 0 else "", _line(change))
-        if number > _SHOWN:
-            more = f"and {number - _SHOWN:,} more; --json lists them all"
-            terminal.entry("", more, style="dim")
+    print_changes(terminal, found, MEANINGS, _line)
     for name in ("classes_added", "classes_removed"):
         if names := getattr(found, name):
             verb = name.removeprefix("classes_")
@@ -77,9 +62,11 @@ def _print(terminal: Terminal, found: Difference) -> None:
 
 def _line(change: Change) -> str:
     """Return a change in words: key, before and after."""
+    from shardprep.cli.display.changes import HASH_DIGITS
+
     before, after = change.before, change.after
     if change.kind == "source":
-        before, after = before[:_HASH_DIGITS], after[:_HASH_DIGITS]
+        before, after = before[:HASH_DIGITS], after[:HASH_DIGITS]
     if change.kind == "record":
         before, after = f"{int(before):,}", f"{int(after):,} bytes"
     return f"{change.key}: {before or 'nothing'} → {after or 'nothing'}"

@@ -13,11 +13,13 @@ from shardprep.errors import some_of
 if TYPE_CHECKING:
     from shardprep.cli.display.console import Terminal
     from shardprep.commands.results import Problem, Verification
+    from shardprep.dataset.source_difference import SourceChange, SourceDifference
 
 EPILOG = (
     "Examples:\n\nshardprep verify\n\n"
     "shardprep verify tfrecords/dogs_vs_cats --decode\n\n"
-    "shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip"
+    "shardprep verify tfrecords/dogs_vs_cats --repair --source dogs-vs-cats.zip\n\n"
+    "shardprep verify tfrecords/dogs_vs_cats --against dogs-vs-cats.zip"
 )
 
 _SHOWN = 5
@@ -39,39 +41,55 @@ def verify(
             "source of ./shardprep.toml",
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        o.value(
+            "Compare the images with those of this source, byte for byte, without decoding them.",
+            "SOURCE",
+        ),
+    ] = None,
     workers: Annotated[int | None, o.workers("Number of processes that read.")] = None,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:
     """Check that a dataset is what was built: every byte, record, label and document.
 
-    Exits with 3 where problems are found, or remain after --repair.
+    Exits with 3 where problems are found, or remain after --repair, and where the source of
+    --against differs.
     """
     from shardprep.commands import resolve
     from shardprep.commands.progress import watched
-    from shardprep.commands.verify import checks
+    from shardprep.commands.verify import checks, compared, other_source
 
     place, origin = resolve.dataset_at(dataset, damaged=True), None
     if repair:
         origin = resolve.repair_source(str(place), source)
     num_workers = resolve.num_workers(workers)
     with bar() as progress, watched(progress) as watch:
+        other = None if against is None else other_source(against, watch)
         for found in checks(place, origin, watch, decode=decode, num_workers=num_workers):
             if not as_json:
-                _print(console(), found, decode=decode, repair=repair)
-    if as_json:
+                _print(console(), found)
+        if other is not None:
+            found = compared(found, other, watch, num_workers=num_workers)
+    if not as_json:
+        if found.against is not None:
+            _print_difference(console(), found.against)
+        _print_next(console(), found, decode=decode, repair=repair)
+    else:
         from shardprep.commands.results import VerifyJson
 
-        more = {} if found.repaired is None else {"repaired": found.repaired}
         summary = picked(VerifyJson, found, path=found.location)
-        del summary["repaired"]
-        print_json({**summary, **more})
-    if found.problems:
+        for name in ("repaired", "against"):
+            if summary[name] is None:
+                del summary[name]
+        print_json(summary)
+    if found.problems or (found.against is not None and not found.against.is_equal):
         raise typer.Exit(EXIT_PROBLEMS)
 
 
-def _print(terminal: Terminal, found: Verification, *, decode: bool, repair: bool) -> None:
-    """Print what was checked and what is wrong; `decode` and `repair` are asked for already."""
+def _print(terminal: Terminal, found: Verification) -> None:
+    """Print what was checked and what is wrong."""
     from shardprep.cli.display.console import counted
     from shardprep.storage.space import megabytes
 
@@ -94,11 +112,42 @@ def _print(terminal: Terminal, found: Verification, *, decode: bool, repair: boo
     )
     if found.address:
         terminal.entry("not seen", "uploads that broke off: let a rule of the bucket end them")
+
+
+def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair: bool) -> None:
+    """Print what to do now; `decode` and `repair` are asked for already."""
     if found.problems and not repair:
         command = f"shardprep verify {found.location} --repair"
         terminal.entry("next", f"{command} builds what is damaged again from the source")
+    elif found.against is not None and not found.against.is_equal:
+        command = f"shardprep build {found.against.source} --reuse {found.location}"
+        terminal.entry("next", f"{command} with another --version builds what the source has now")
     elif not found.problems and not decode:
         terminal.entry("next", "--decode checks the pixels of every image as well")
+
+
+def _print_difference(terminal: Terminal, found: SourceDifference) -> None:
+    from shardprep.cli.display.changes import print_changes
+    from shardprep.cli.display.console import counted
+    from shardprep.dataset.source_difference import SOURCE_MEANINGS
+
+    terminal.entry("against", found.source)
+    print_changes(terminal, found, SOURCE_MEANINGS, _difference_line)
+    images = counted(found.num_before, "image")
+    which = f"all {images}" if found.is_equal else f"{found.num_same:,} of {images}"
+    style = "green" if found.is_equal else "red"
+    terminal.notice(f"{which} are those of the source, byte for byte", style=style)
+
+
+def _difference_line(change: SourceChange) -> str:
+    """Return a difference from a source in words."""
+    from shardprep.cli.display.changes import HASH_DIGITS
+
+    if change.kind == "changed":
+        return f"{change.key}: {change.before[:HASH_DIGITS]} → {change.after[:HASH_DIGITS]}"
+    if change.kind == "moved":
+        return f"{change.key} → {change.after}"
+    return f"{change.key}: {change.after}" if change.kind == "unreadable" else change.key
 
 
 def _print_problems(terminal: Terminal, verification: Verification) -> None:

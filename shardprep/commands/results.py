@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
 from shardprep.dataset.manifest import Manifest, Totals
+from shardprep.dataset.source_difference import SourceDifference
 from shardprep.reporter.finding import Finding
 from shardprep.reporter.quality import Histogram
 from shardprep.verifier.problem import Problem
@@ -109,7 +110,7 @@ class PlanJson(TypedDict):
 
 
 class VerifyJson(TypedDict):
-    """The problems of a dataset. Where there are some, the command exits with 3."""
+    """The problems of a dataset. Where there are some, or differences, the command exits with 3."""
 
     path: str
     """The dataset: a folder, or an address in object storage."""
@@ -127,6 +128,8 @@ class VerifyJson(TypedDict):
     """Files that are no part of a dataset and do it no harm."""
     repaired: NotRequired[tuple[Problem, ...]]
     """With `--repair`, where there was need: the problems before; `problems` are those left."""
+    against: NotRequired[SourceDifference]
+    """With `--against`: the differences from that source; they are no problems of the dataset."""
 
 
 class RecordJson(TypedDict):

@@ -15,8 +15,10 @@ from shardprep.commands.resolve import (
 )
 from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import RemoteDataset
+from shardprep.source.directory import find_files
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset, settle
+from shardprep.verifier.source import compare_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +34,7 @@ def verify(
     decode: bool = False,
     repair: bool = False,
     source: str | Path | None = None,
+    against: str | Path | None = None,
     workers: int | None = None,
     store_timeout: float | None = None,
     progress: Show | bool = False,
@@ -45,6 +48,8 @@ def verify(
         repair: build what is damaged again from the source, with the same bytes; `problems` are
             those left then, and `repaired` those before.
         source: what the dataset was built from, for `repair`; None: that of ./shardprep.toml.
+        against: a source to compare the originals with, without decoding them: a folder, an
+            archive, an address or kaggle:…; the differences are `against` of the result.
         workers: processes that read; None: one a usable core.
         store_timeout: seconds that object storage may be silent.
         progress: takes each `Progress`; True shows them.
@@ -53,6 +58,7 @@ def verify(
         DatasetError: there is no such dataset, or its build is not finished.
         RecipeError: nothing says what the dataset was built from.
         BuildError: it cannot be repaired with the same bytes; it is left as it is.
+        SourceError: the source to repair from, or to compare with, cannot be read.
 
     """
     with answering(store_timeout), watched(progress) as watch:
@@ -60,7 +66,9 @@ def verify(
         if repair:
             origin = repair_source(str(place), None if source is None else str(source))
         num = num_workers(workers)
-        return [*checks(place, origin, watch, decode=decode, num_workers=num)][-1]
+        other = None if against is None else other_source(str(against), watch)
+        found = [*checks(place, origin, watch, decode=decode, num_workers=num)][-1]
+        return found if other is None else compared(found, other, watch, num_workers=num)
 
 
 def repair(
@@ -107,3 +115,18 @@ def checks(
     left = verify_dataset(again, decode=decode, num_workers=num_workers, watcher=watch)
     watch.doing("")
     yield replace(left, repaired=found.problems)
+
+
+def other_source(source: str, watch: Watch) -> str:
+    """Return a source to compare with, on this machine; SourceError where there is none."""
+    local = local_source(source, watch, refresh=False)
+    next(iter(find_files(local)), None)
+    return local
+
+
+def compared(found: Verification, source: str, watch: Watch, *, num_workers: int) -> Verification:
+    """Return what a check has found, with the differences from a source on this machine."""
+    place = dataset_at(found.location)
+    difference = compare_source(place, source, num_threads=num_workers, watcher=watch)
+    watch.doing("")
+    return replace(found, against=difference)

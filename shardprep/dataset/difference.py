@@ -17,6 +17,14 @@ import pyarrow.compute as pc
 from shardprep.dataset import item_table
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
+from shardprep.dataset.item_changes import (
+    change_table,
+    differ,
+    first_changes,
+    num_by_kind,
+    places_of,
+    rows_of,
+)
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.dataset.remote import RemoteDataset, described, documents_of
 
@@ -27,7 +35,6 @@ if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
 
     Mask = np.ndarray[Any, np.dtype[np.bool_]]
-    Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 ADDED, REMOVED, SPLIT = "added", "removed", "split"
 TARGET, SOURCE, RECORD = "target", "source", "record"
@@ -45,7 +52,6 @@ _COLUMNS = (
     "key", "status", "kind", "reason", "split", "length",
     "label", "labels", "target", "text", "original_sha256",
 )  # fmt: skip
-_ROWS = pa.schema([(name, pa.string()) for name in ("key", "kind", "before", "after")])
 _BETWEEN = "\x1f"
 """Separator of class names, which is in no name of a person's making."""
 
@@ -111,8 +117,7 @@ class Difference(Card):
 
     def some(self, kind: str, number: int) -> list[Change]:
         """Return the first changes of a kind."""
-        rows = self.changes.filter(pc.equal(self.changes["kind"], kind)).slice(0, number)
-        return [Change(**row) for row in rows.to_pylist()]
+        return [Change(**row) for row in first_changes(self.changes, kind, number)]  # type: ignore[arg-type]
 
 
 class _Side(NamedTuple):
@@ -135,7 +140,7 @@ def compare(before: Path | RemoteDataset, after: Path | RemoteDataset) -> Differ
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(_side, (before, after))
     changes = pa.concat_tables(_changes(one.table, two.table))
-    counts = {kind: pc.sum(pc.equal(changes["kind"], kind)).as_py() or 0 for kind in MEANINGS}
+    counts = num_by_kind(changes, MEANINGS)
     classes, classes_now = one.manifest.labels.names, two.manifest.labels.names
     features = tuple(feature_differences(one.schema, two.schema))
     num_before, num_after = (
@@ -215,7 +220,7 @@ def _words(value: object) -> str:
 def _changes(one: pa.Table, two: pa.Table) -> list[pa.Table]:
     """Return the changes of each kind, in the order of `MEANINGS`."""
     one_there, two_there = _is_written(one), _is_written(two)
-    in_two = _places(one["key"], two["key"], two_there)
+    in_two = places_of(one["key"], two["key"], two_there)
     is_common = one_there & (in_two >= 0)
     removed, common = np.flatnonzero(one_there & ~is_common), np.flatnonzero(is_common)
     is_new = two_there.copy()
@@ -223,48 +228,24 @@ def _changes(one: pa.Table, two: pa.Table) -> list[pa.Table]:
     added = np.flatnonzero(is_new)
     aspects = {SPLIT: "split", TARGET: "target", SOURCE: "original_sha256", RECORD: "length"}
     is_other = {
-        kind: _differ(_rows_of(one[column], common), _rows_of(two[column], in_two[common]))
+        kind: differ(rows_of(one[column], common), rows_of(two[column], in_two[common]))
         for kind, column in aspects.items()
     }
     is_other[RECORD] &= ~(is_other[SOURCE] | is_other[TARGET])
     appeared, gone = two.take(added), one.take(removed)
     found = [
-        _table(ADDED, appeared["key"], _outcome(appeared["key"], one), appeared["split"]),
-        _table(REMOVED, gone["key"], gone["split"], _outcome(gone["key"], two)),
+        change_table(ADDED, appeared["key"], _outcome(appeared["key"], one), appeared["split"]),
+        change_table(REMOVED, gone["key"], gone["split"], _outcome(gone["key"], two)),
     ]
     for kind, column in aspects.items():
         rows = common[is_other[kind]]
         before, after = one[column].take(rows), two[column].take(in_two[rows])
-        found.append(_table(kind, one["key"].take(rows), _text(before), _text(after)))
+        found.append(change_table(kind, one["key"].take(rows), _text(before), _text(after)))
     return found
 
 
 def _is_written(table: pa.Table) -> Mask:
     return np.asarray(pc.equal(table["status"], item_table.WRITTEN))
-
-
-def _places(keys: pa.ChunkedArray, others: pa.ChunkedArray, is_there: Mask) -> Rows:
-    """Return the row of each key among the other keys that are there, −1 for none."""
-    if len(keys) == len(others) and keys.equals(others):
-        return np.where(is_there, np.arange(len(keys)), -1)
-    rows = np.flatnonzero(is_there)
-    found = pc.index_in(keys, _rows_of(others, rows))
-    return np.append(rows, -1).take(np.asarray(pc.fill_null(found, -1)))
-
-
-def _rows_of(column: pa.ChunkedArray, rows: Rows) -> pa.ChunkedArray:
-    """Return some rows; all of them in their order, as most sets compared are alike, as they are.
-
-    To gather a million strings takes longer than to compare them.
-    """
-    is_all = len(rows) == len(column) and np.array_equal(rows, np.arange(len(rows)))
-    return column if is_all else column.take(rows)
-
-
-def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> Mask:
-    same = pc.fill_null(pc.equal(one, two), False)  # noqa: FBT003 - the value
-    both_null = pc.and_(pc.is_null(one), pc.is_null(two))
-    return ~np.asarray(pc.or_(same, both_null))
 
 
 def _outcome(keys: pa.ChunkedArray, other: pa.Table) -> pa.Array:
@@ -280,12 +261,6 @@ def _outcome(keys: pa.ChunkedArray, other: pa.Table) -> pa.Array:
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     text = pc.fill_null(pc.cast(column, pa.string()), "")
     return pc.replace_substring(text, _BETWEEN, ", ")
-
-
-def _table(kind: str, key: Any, before: Any, after: Any) -> pa.Table:
-    """Return the changes of a kind."""
-    kinds = pa.array([kind] * len(key), pa.string())
-    return pa.table((key, kinds, before, after), _ROWS)
 
 
 def _num_changed(changes: pa.Table) -> int:

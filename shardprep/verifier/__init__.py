@@ -1,1 +1,1 @@
-"""Verification: whether a dataset is what its manifest says, and the repair of what is not."""
+"""Verification: whether a dataset is what its manifest says, or of a source; and the repair."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from shardprep.dataset.source_difference import SourceDifference
     from shardprep.storage.url import ObjectUrl
     from shardprep.writer.workspace.damaged import IntactShard
 
@@ -99,6 +100,8 @@ class Verification(Card):
     """The address of a dataset in object storage."""
     repaired: tuple[Problem, ...] | None = None
     """Problems before a repair; None where nothing was repaired."""
+    against: SourceDifference | None = None
+    """Differences from a source; None where it was compared with none."""
 
     @property
     def location(self) -> str:
@@ -125,6 +128,8 @@ class Verification(Card):
             found["such as"] = [f"{one.file}: {one.what}" for one in self.problems]
         if self.repaired is not None:
             found["repaired"] = f"{len(self.repaired):,} problems before"
+        if self.against is not None:
+            found["against"] = self.against.facts()
         if self.unknown:
             found["not ours"] = self.unknown
         records = f"{self.num_shards:,} shards, {self.num_records:,} records"
