@@ -7,6 +7,7 @@ its bytes are gone, cut, damaged, encrypted or packed by an unknown method, it i
 from __future__ import annotations
 
 import bz2
+import contextlib
 import lzma
 import os
 import struct
@@ -19,7 +20,7 @@ from shardprep.storage.regular_file import read_at, regular_descriptor
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     _Read = Callable[[int, int], bytes]
 
@@ -228,6 +229,21 @@ def _lzma_unpacker(head: bytes) -> tuple[Any, int]:
         "pb": properties // 45,
     }
     return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma1]), 4 + size
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[Callable[[PlainExtent], bytes]]:
+    """Give what reads extents as their own `read` does; each file is opened once, until the end."""
+    with contextlib.ExitStack() as stack:
+        opened: dict[str, _Read] = {}
+
+        def read(extent: PlainExtent) -> bytes:
+            found = opened.get(extent.file)
+            if found is None:
+                found = opened[extent.file] = stack.enter_context(_Opened(extent.file))
+            return found(extent.offset, extent.num_bytes)
+
+        yield read
 
 
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:

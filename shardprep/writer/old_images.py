@@ -35,7 +35,7 @@ from shardprep.storage.url import ObjectUrl, is_url
 from shardprep.writer.chunk import ObjectCounts, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from shardprep.catalog.targets import Target
@@ -69,15 +69,15 @@ class OldImage(NamedTuple):
         """The bytes of the framed record."""
         return PlainExtent(self.file, self.offset, self.outcome.length)
 
-    def read(self) -> bytes:
-        """Return the framed record; its checksums are right.
+    def read(self, read: Callable[[PlainExtent], bytes] = PlainExtent.read) -> bytes:
+        """Return the framed record, by what reads its extent; its checksums are right.
 
         Raises:
             MemberError: it is gone or cut.
             RecordError: it is damaged.
 
         """
-        framed = self.extent.read()
+        framed = read(self.extent)
         tfrecord.unframe(framed, self.file, self.offset)
         return framed
 

@@ -23,7 +23,7 @@ from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS
 from shardprep.errors import BuildError, DatasetError, RecordError
 from shardprep.profiling import stage
-from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.source.extent import MemberError, PlainExtent, reading
 from shardprep.source.listing import Member, Skipped
 from shardprep.source.range_reads import read_ahead
 from shardprep.writer.chunk import EncodedChunk
@@ -248,13 +248,13 @@ class RecordCopier:
         records, outcomes = [], []
         pairs = [(item, one) for item, one in zip(task.items, task.old, strict=True) if one]
         spans = [one.extent for _, one in pairs if not one.outcome.kind]
-        with contextlib.closing(read_ahead(spans)) as ahead:
+        with contextlib.closing(read_ahead(spans)) as ahead, reading() as read:
             for item, old in pairs:
                 outcome = old.outcome
                 if not outcome.kind:
                     next(ahead)
                     before_item()
-                    record = _read(old, has_key=has_key)
+                    record = _read(old, read, has_key=has_key)
                     if item.key != old.key or old.file in self.relabelled:
                         record = self._changed(record, item, old, decoder)
                         outcome = outcome._replace(length=len(record))
@@ -278,11 +278,11 @@ class RecordCopier:
 
 
 @stage("read")
-def _read(old: OldImage, *, has_key: bool) -> bytes:
+def _read(old: OldImage, read: Callable[[PlainExtent], bytes], *, has_key: bool) -> bytes:
     """Return a framed record, whose checksums are right."""
     hint = f"run `shardprep verify {old.file.rpartition('/')[0]} --repair`"
     try:
-        record = old.read()
+        record = old.read(read)
     except MemberError as error:
         raise DatasetError(old.file, f"at byte {old.offset:,}: {error}", hint) from error
     except RecordError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,6 +77,8 @@ class ShardWriter:
         self._folders = folders
         self._file = folders.output.new_file(plan.name)
         self._hash = hashlib.sha256()
+        self._hashing = ThreadPoolExecutor(1)
+        """Hashes a chunk while it is written; neither holds the interpreter."""
         self._num_items = 0
         self._num_records = 0
         self._num_bytes = 0
@@ -91,8 +94,8 @@ class ShardWriter:
     @stage("write")
     def append(self, chunk: EncodedChunk) -> None:
         """Add the next chunk of the plan."""
+        hashed = self._hashing.submit(self._hash.update, chunk.data)
         self._file.write(chunk.data)
-        self._hash.update(chunk.data)
         outcomes = chunk.outcomes
         start = self._num_items
         self._num_items += len(outcomes)
@@ -130,6 +133,7 @@ class ShardWriter:
         self._num_records += sum(written)
         self._num_bytes += len(chunk.data)
         self._num_dark += sum(outcome.is_dark for outcome in outcomes)
+        hashed.result()
 
     def commit(self) -> None:
         """Give the shard its name, then write its receipt: from then on it is done.
@@ -140,7 +144,7 @@ class ShardWriter:
             self._folders.check_build()
             mark = self._file.commit() or ""
         finally:
-            self._file.abandon()
+            self.abandon()
         shard = Shard(
             name=self.plan.name,
             num_records=self._num_records,
@@ -154,6 +158,7 @@ class ShardWriter:
 
     def abandon(self) -> None:
         """Remove what is not committed."""
+        self._hashing.shutdown()
         self._file.abandon()
 
 
