@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Member
@@ -61,9 +62,10 @@ def hash_originals(
         members = _members(recipe, items, Path(work), watcher, is_annotated=is_annotated)
         watcher.count("hashing the source", len(members))
         found = []
-        for some in _hashed(members, num_threads):
-            watcher.encoded(len(some), 0)
-            found += some
+        with contextlib.closing(_hashed(members, num_threads)) as hashed:
+            for some in hashed:
+                watcher.encoded(len(some), 0)
+                found += some
     place = {one.key: number for number, one in enumerate(found)}
     ordered = [found[place[member.key]] for member in sorted(members)]
     columns = zip(*ordered, strict=True) if ordered else ((),) * len(ORIGINALS)
@@ -94,13 +96,13 @@ def _members(
     return sorted(wanted, key=lambda one: one.extent.span)
 
 
-def _hashed(members: Sequence[Member], num_threads: int) -> Iterator[list[_Original]]:
+def _hashed(members: Sequence[Member], num_threads: int) -> Generator[list[_Original]]:
     """Yield what is found of a few images after the other."""
     runs = [members[at : at + _AT_ONCE] for at in range(0, len(members), _AT_ONCE)]
     if any(is_url(one.extent.span.file) for one in members):
-        ahead = read_ahead([one.extent.span for one in members])
-        for run in runs:
-            yield [_original(one) for one, _ in zip(run, ahead, strict=False)]
+        with contextlib.closing(read_ahead([one.extent.span for one in members])) as ahead:
+            for run in runs:
+                yield [_original(one) for one, _ in zip(run, ahead, strict=False)]
         return
     with ThreadPoolExecutor(num_threads) as pool:
         try:

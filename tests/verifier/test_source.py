@@ -224,5 +224,9 @@ def test_the_command_tells_differences_from_damage_and_exits_with_3(
     found = printed(as_json.stdout, VerifyJson)
     assert (as_json.returncode, found["problems"]) == (3, [])
     assert [one["key"] for one in found["against"]["changes"]] == ["train/dog.1.jpg"]
+    in_python = shardprep.verify(pets, against=other, workers=1)
+    assert in_python.against is not None
+    assert (in_python.problems, in_python.against.num_changes["changed"]) == ((), 1)
+    assert "against: " in repr(in_python)
     lost = run("verify", pets, "--against", "nowhere.zip", cwd=tmp_path)
     assert error_of(lost, 1).startswith("nowhere.zip: no such file or folder")
