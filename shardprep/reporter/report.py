@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardprep.dataset.card import MOST_PICTURES, Card
+from shardprep.errors import ShardprepError
 from shardprep.image.thumbnail import SIDE
 from shardprep.reporter import balance, boxes, copies, quality
 from shardprep.reporter.contents import Contents, read_contents
@@ -117,9 +118,10 @@ class Report(Card):
         if self.images is None:
             return
         numbers = np.unique(np.linspace(0, len(self.contents) - 1, MOST_PICTURES).astype(int))
-        for data in self.images.data(numbers.tolist()):
-            with contextlib.suppress(Exception):  # decoders raise anything
-                yield self.images.pixels(data, SIDE)  # type: ignore[arg-type]
+        with contextlib.suppress(ShardprepError, OSError):  # shards that are gone by now
+            for data in self.images.data(numbers.tolist()):
+                with contextlib.suppress(Exception):  # decoders raise anything
+                    yield self.images.pixels(data, SIDE)  # type: ignore[arg-type]
 
     def html(self) -> str:
         """Return the page, in ASCII: the same text for the same dataset and options."""

@@ -12,7 +12,6 @@ from tests.support.builders import Quiet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.image.annotation import AnnotationSpec
     from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
 
 
@@ -44,9 +43,9 @@ class Deadly:
     key: str
 
     @property
-    def annotations(self) -> AnnotationSpec | None:
-        """The form of boxes and masks."""
-        return self.encoder.annotations
+    def is_annotated(self) -> bool:
+        """Whether the records have boxes or masks."""
+        return self.encoder.is_annotated
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Encode the task, or die."""

@@ -95,7 +95,7 @@ def _record(items: Items, pictures: RecordPictures, number: int) -> tuple[Html, 
         record: Record | None = pictures.record(number)
         problem = record.problem if record else ""
     except ShardprepError as error:
-        record, problem = None, str(error)
+        record, problem = None, error.what
     drawing = record.drawing if record else None
     if drawing:
         facts += page_boxes.facts(contents, number, drawing.overlay)

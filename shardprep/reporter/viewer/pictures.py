@@ -132,12 +132,12 @@ class RecordPictures:
         try:
             picture = annotated_picture(bytes(payload), images.schema)
         except Exception as error:  # decoders raise anything
-            return Record(features, None, str(images.damaged(record, error)))
+            return Record(features, None, images.damaged(record, error).what)
         try:
             return Record(features, _drawing(picture, images.schema), "")
         except Exception as error:
             bare = _drawing(replace(picture, mask=b"", masks=()), images.schema)
-            return Record(features, bare, str(images.damaged(record, error)))
+            return Record(features, bare, images.damaged(record, error).what)
 
     def tile(self, number: int) -> bytes:
         """Return a small picture of a record as WebP, with its boxes and masks."""

@@ -115,7 +115,7 @@ class Site:
         try:
             data, kind = self._picture(what, number)
         except ShardprepError as error:
-            return _tile_of_words(str(error))
+            return _tile_of_words(error.what)
         return Answer(data, kind, headers={"ETag": etag})
 
     def _picture(self, what: str, number: int) -> tuple[bytes, str]:
@@ -136,7 +136,7 @@ class Site:
         try:
             data = self._originals(row["key"] or "", kind or "")
         except (ShardprepError, OSError) as error:
-            return _tile_of_words(str(error))
+            return _tile_of_words(getattr(error, "what", "") or str(error))
         for start, type_ in _TYPES.items():
             if re.match(start, data, re.DOTALL):
                 return Answer(data, type_)
