@@ -89,7 +89,7 @@ class OldRecords:
     manifest: str
     """Path or address of its manifest, by which it is told whether the dataset is still the one."""
     mark: str
-    """What `mark_of` said of the manifest."""
+    """Mark of the manifest, by `mark_of`."""
     dtypes: tuple[tuple[str, str], ...]
     """Name and dtype of each feature."""
     is_tabled: bool = False

@@ -1,4 +1,4 @@
-"""What TensorFlow makes of Python: functions as they are written, and calls of tf.data's threads.
+"""Python inside of TensorFlow: functions as they are written, and calls of tf.data's threads.
 
 Calls are all over before the interpreter ends.
 

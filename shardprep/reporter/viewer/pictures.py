@@ -74,13 +74,13 @@ class Drawing(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a record holds."""
+    """Content of a record."""
 
     features: Features
     drawing: Drawing | None
     """None where the image cannot be decoded."""
     problem: str
-    """What is wrong with the image or its masks; "" for nothing."""
+    """Fault of the image or its masks; "" for none."""
 
 
 class RecordPictures:

@@ -1,4 +1,4 @@
-"""What has ended the client, as values for the parent; in the child process."""
+"""Causes of a client's end, as values for the parent; in the child process."""
 
 from __future__ import annotations
 

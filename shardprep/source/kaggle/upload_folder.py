@@ -44,7 +44,7 @@ class Note:
 
 
 class UploadFolder:
-    """What is known on this machine of uploads to one dataset of Kaggle."""
+    """Knowledge of this machine about uploads to one dataset of Kaggle."""
 
     def __init__(self, ref: KaggleRef) -> None:
         self.path = cache_root() / "kaggle" / "uploads" / ref.owner / ref.name
