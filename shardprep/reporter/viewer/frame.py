@@ -1,4 +1,4 @@
-"""The frame of every page of the viewer: its head, the dataset's name and the way to other pages."""
+"""The frame of every page of the viewer: head, name of the dataset and links to other pages."""
 
 from __future__ import annotations
 
