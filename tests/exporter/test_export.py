@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @pytest.fixture(name="marked", scope="module")
 def _marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of two splits with boxes and masks; nobody may change it."""
-    return annotated(tmp_path_factory.mktemp("marked"), *ANNOTATIONS)
+    return annotated(tmp_path_factory.mktemp("marked"), *ANNOTATIONS, shards=5)
 
 
 @pytest.fixture(name="pets")
