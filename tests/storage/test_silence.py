@@ -221,7 +221,7 @@ def test_a_wait_can_be_interrupted(
     begun = time.monotonic()
     one.send_signal(signal.SIGINT)
     _, errors = one.communicate(timeout=120)
-    assert time.monotonic() - begun < 60, "of 180"
+    assert time.monotonic() - begun < 6, "of 180"
     assert (one.returncode, errors.count("\n")) == (130, 1), errors
 
 
@@ -236,7 +236,7 @@ def test_a_program_ends_though_shards_are_silent(pets: str, proxy: Proxy) -> Non
     begun = time.monotonic()
     _, errors = one.communicate(timeout=120)
     assert (one.returncode, errors) == (0, "")
-    assert time.monotonic() - begun < 60, "of 180"
+    assert time.monotonic() - begun < 6, "of 180"
 
 
 SIBLINGS = """

@@ -141,7 +141,7 @@ def test_a_killed_parent_takes_its_workers_along(
             time.sleep(draw.uniform(0, 0.1))
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-            wait_until(partial(is_gone, process.pid))
+            wait_until(partial(is_gone, process.pid), 5)
         assert not (tmp_path / "out/pets/1.0.0").exists()
     assert run.to_the_end(tmp_path / "out") == whole
 
@@ -173,7 +173,7 @@ def test_ctrl_c_exits_130_and_leaves_no_worker(
     assert process.returncode == 130
     assert said.splitlines()[-1].startswith("interrupted; run the same command again")
     assert "Traceback" not in said
-    wait_until(partial(is_gone, process.pid))
+    wait_until(partial(is_gone, process.pid), 10)
     assert run.to_the_end(tmp_path / "out") == whole
 
 

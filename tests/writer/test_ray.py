@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from shardprep.writer.engine.ray.preflight import Terms
 
-MOST_S = 60.0
-"""Seconds that are enough on any machine, however busy; Ray itself tries for minutes."""
+MOST_S = 5.0
+"""Seconds of a refusal; Ray itself tries for minutes."""
 NUM_IMAGES, NUM_SHARDS = 240, 12
 LONG: dict[str, Any] = {"shards": NUM_SHARDS, "size": "128x128", "format": "png"}
 """Long enough to do harm meanwhile."""
