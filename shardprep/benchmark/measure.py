@@ -1,6 +1,6 @@
 """The process that measures one pipeline.
 
-    python -m shardprep.benchmark.measure PIPELINE FOLDER SPLIT NUM_RECORDS BATCH_SIZE
+    python -m shardprep.benchmark.measure PIPELINE FOLDER SPLIT NUM_RECORDS BATCH_SIZE CHOSEN
 
 Its contract with `shardprep.benchmark.run`: every line of stdout is an object of JSON. The first
 comes when the pipeline has given a batch, `{"yields": dtype}`. Each line of stdin is a number of

@@ -13,12 +13,13 @@ from shardprep.dataset.schema import IMAGE, LABELS
 from shardprep.errors import DatasetError
 from shardprep.reader import Dataset, ReadConfig, load
 from shardprep.reader.places import Places
-from shardprep.reader.selection import numbers_of
+from shardprep.reader.selection import Selection, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.dataset.schema import Schema
+    from shardprep.reader.splits import AnySplit
 
 _SIZE_OF_OTHERS = (224, 224)
 """Height and width in pixels to which images are resized where theirs differ."""
@@ -29,31 +30,44 @@ _WHITE = 255.0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The records that every pipeline reads: the first ones of a split, in whole shards."""
+    """The records that every pipeline reads: the first of a split, in whole shards, or chosen."""
 
     folder: Path
     split: str
     num_records: int
     batch_size: int
+    chosen: str = ""
+    """File of a Selection of the records, "" for the first ones of the split."""
 
     @classmethod
-    def parsed(cls, folder: str, split: str, num_records: str, batch_size: str) -> Self:
+    def parsed(
+        cls, folder: str, split: str, num_records: str, batch_size: str, chosen: str
+    ) -> Self:
         """Return the source that arguments of a command line mean."""
-        return cls(Path(folder), split, int(num_records), int(batch_size))
+        return cls(Path(folder), split, int(num_records), int(batch_size), chosen)
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """The arguments of a command line that `parsed` takes."""
-        return str(self.folder), self.split, str(self.num_records), str(self.batch_size)
+        numbers = str(self.num_records), str(self.batch_size)
+        return str(self.folder), self.split, *numbers, self.chosen
+
+    @property
+    def records(self) -> AnySplit:
+        """The records, as this package's readers take them."""
+        return Selection.load(self.chosen) if self.chosen else self.slice
 
     @property
     def slice(self) -> str:
-        """The split expression of these records."""
+        """The split expression of the records; DatasetError where they are chosen one by one."""
+        if self.chosen:
+            what = "is no whole split, and this way reads whole shards"
+            raise DatasetError(self.split, what, "bench a whole split")
         return f"{self.split}[:{self.num_records}]"
 
     @property
     def files(self) -> list[str]:
-        """The shards, in order."""
+        """The shards, in order; DatasetError as `slice`."""
         manifest = load_manifest(self.folder)
         found = Places.of(manifest, numbers_of(manifest, self.slice))
         return [str(self.folder / shard.name) for shard in found.shards]
@@ -139,7 +153,7 @@ def with_tensorflow(source: Source) -> Any:
     config = ReadConfig(image_size=source.resized_to) if source.resized_to else None
     return load(
         source.folder,
-        source.slice,
+        source.records,
         batch_size=source.batch_size,
         shuffle=True,
         repeat=True,
@@ -149,7 +163,7 @@ def with_tensorflow(source: Source) -> Any:
 
 def without_tensorflow(source: Source) -> Any:
     """Return the batches of `reader.Dataset`, which needs no TensorFlow."""
-    return Dataset(source.folder, source.slice).batches(
+    return Dataset(source.folder, source.records).batches(
         source.batch_size, shuffle=True, epochs=None
     )
 

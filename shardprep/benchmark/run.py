@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from pydantic import TypeAdapter
@@ -25,13 +26,16 @@ from shardprep.benchmark.result import Benchmark, Round, Timeline, Way
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import DatasetError
 from shardprep.machine import usable_cores
+from shardprep.reader.places import Places
+from shardprep.reader.selection import as_selection
+from shardprep.reader.subset import record_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from shardprep.benchmark.result import Settings
-    from shardprep.dataset.manifest import Shard
+    from shardprep.dataset.manifest import Shard, Split
+    from shardprep.reader.splits import AnySplit
 
 _MOST_BYTES = 1 << 30
 """Bytes of shards that are read at most, but one shard always."""
@@ -44,9 +48,11 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIB
 
 
 def run_benchmark(
-    folder: Path, split: str, settings: Settings, notice: Callable[[str], None]
+    folder: Path, split: AnySplit, settings: Settings, notice: Callable[[str], None]
 ) -> Benchmark:
     """Measure every pipeline on one split; of a large one, on its first shards, about 1 GiB.
+
+    Of a slice or a Selection, those that can read it: this package's own.
 
     Timelines are traced while each batch is used for as long as `reader.load` takes to make one:
     the shortest step that it could keep up with.
@@ -55,12 +61,16 @@ def run_benchmark(
         DatasetError: there is no such split.
 
     """
-    shards = _first_shards(folder, split)
-    num_records = sum(shard.num_records for shard in shards)
-    num_bytes = sum(shard.num_bytes for shard in shards)
-    for shard in shards:
-        _warm(folder / shard.name)
-    source = Source(folder, split, num_records, settings.batch_size)
+    with tempfile.TemporaryDirectory() as scratch:
+        source, shards, num_bytes = _source(folder, split, settings.batch_size, Path(scratch))
+        for shard in shards:
+            _warm(folder / shard.name)
+        return _measured(source, num_bytes, settings, notice)
+
+
+def _measured(
+    source: Source, num_bytes: int, settings: Settings, notice: Callable[[str], None]
+) -> Benchmark:
     with ExitStack() as stack:
         notice("starting")  # all at once: that is not measured
         runs = [stack.enter_context(_Run(name, source)) for name in PIPELINES]
@@ -71,7 +81,7 @@ def run_benchmark(
                 if not run.problem:
                     notice(f"{PIPELINES[run.name].title}: round {turn + 1} of {settings.rounds}")
                     run.round(settings.seconds)
-        ways = tuple(run.result(num_bytes / num_records) for run in runs)
+        ways = tuple(run.result(num_bytes / source.num_records) for run in runs)
     step_s, traced = 0.0, []
     rates = {way.name: way.images_s for way in ways if way.rounds}
     if settings.timelines and rates:
@@ -80,9 +90,9 @@ def run_benchmark(
             notice(f"{PIPELINES[name].title}: tracing")
             traced.append(_trace(name, source, step_s))
     return Benchmark(
-        path=str(folder),
-        split=split,
-        num_records=num_records,
+        path=str(source.folder),
+        split=source.split,
+        num_records=source.num_records,
         num_bytes=num_bytes,
         settings=settings,
         num_cores=usable_cores(),
@@ -103,13 +113,29 @@ def _trace(name: str, source: Source, step_s: float) -> Timeline | None:
     return TypeAdapter(Timeline).validate_json(done.stdout)
 
 
-def _first_shards(folder: Path, split: str) -> list[Shard]:
+def _source(
+    folder: Path, split: AnySplit, batch_size: int, scratch: Path
+) -> tuple[Source, Sequence[Shard], int]:
+    """Return what is read, its shards, and the bytes of its records.
+
+    A whole split is read in whole shards, the first ones; of others a Selection goes to a file.
+    """
     manifest = load_manifest(folder)
-    if split not in manifest.splits:
-        names = ", ".join(manifest.splits)
-        raise DatasetError(manifest.name, f"has no split {split!r}", f"it has {names}")
+    if isinstance(split, str) and split in manifest.splits:
+        shards = _first_shards(manifest.splits[split])
+        num_records = sum(shard.num_records for shard in shards)
+        source = Source(folder, split, num_records, batch_size)
+        return source, shards, sum(shard.num_bytes for shard in shards)
+    mean = record_bytes(manifest)
+    chosen = as_selection(manifest, split)[: int(_MOST_BYTES / mean) or 1]
+    file = chosen.save(scratch / "selection.npz")
+    source = Source(folder, chosen.name, len(chosen), batch_size, str(file))
+    return source, Places.of(manifest, chosen.numbers).shards, round(mean * len(chosen))
+
+
+def _first_shards(split: Split) -> list[Shard]:
     found: list[Shard] = []
-    for shard in manifest.splits[split].shards:
+    for shard in split.shards:
         if found and sum(one.num_bytes for one in found) + shard.num_bytes > _MOST_BYTES:
             break
         found.append(shard)

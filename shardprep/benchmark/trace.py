@@ -1,6 +1,6 @@
 """The process that traces one pipeline: when it read, decoded and trained.
 
-    python -m shardprep.benchmark.trace PIPELINE FOLDER SPLIT NUM_RECORDS BATCH_SIZE STEP_S
+    python -m shardprep.benchmark.trace PIPELINE FOLDER SPLIT NUM_RECORDS BATCH_SIZE CHOSEN STEP_S
 
 draws batches and spends `STEP_S` seconds on each, as a training step on an accelerator would,
 which leaves the host's cores alone; writes one object of JSON, a `Timeline`, to stdout. Work of

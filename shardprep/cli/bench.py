@@ -18,7 +18,7 @@ EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats
 
 def bench(
     dataset: o.Dataset = None,
-    split: Annotated[str, o.value("Split to read.", "SPLIT", "train")] = "train",
+    split: Annotated[str, o.value("Split to read, or a slice of it.", "SPLIT", "train")] = "train",
     batch_size: Annotated[int, o.amount("Images in a batch.", "N", "64")] = 64,
     seconds: Annotated[
         float,

@@ -29,6 +29,10 @@ def report(
         str | None,
         o.value("Page to write, - for stdout.", "FILE", "NAME-report.html", "-o", "--output"),
     ] = None,
+    split: Annotated[
+        str | None,
+        o.value("Records to look at, such as train[:10%]+validation.", "SPLIT", "all"),
+    ] = None,
     sample: Annotated[
         int, o.amount("Images that are looked at, a seeded sample of more.", "N", "100000")
     ] = 100_000,
@@ -71,6 +75,7 @@ def report(
     with bar() as progress:
         found = make_report(
             dataset,
+            split=split,
             sample=sample,
             no_pixels=no_pixels,
             thumbs=thumbs,
@@ -132,6 +137,7 @@ def _json(found: Report, page: Path) -> Any:
         name=found.name,
         version=found.version,
         manifest_sha256=found.manifest_sha256,
+        split=found.split,
         num_records=found.num_records,
         num_measured=found.num_measured,
         findings=found.findings,

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
     from shardprep.benchmark.result import Benchmark
     from shardprep.commands.progress import Show
+    from shardprep.reader.splits import AnySplit
 
 
 def bench(
     dataset: str | Path | None = None,
     *,
-    split: str = "train",
+    split: AnySplit = "train",
     batch_size: int = 64,
     seconds: float = 2.0,
     rounds: int = 3,
@@ -34,7 +35,8 @@ def bench(
     Args:
         dataset: its folder or one above it; None: what ./shardprep.toml builds, else the one
             dataset under ./tfrecords.
-        split: the split to read.
+        split: the split to read, or a slice of it such as "train[:10%]", or a Selection; these two
+            by this package's readers alone.
         batch_size: images in a batch.
         seconds: seconds that each pipeline is measured in each round.
         rounds: rounds for each pipeline; the median counts.

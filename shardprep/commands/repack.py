@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from shardprep.commands.progress import CopyWatch, watched
 from shardprep.commands.resolve import answering, dataset_at
 from shardprep.dataset.remote import described
 from shardprep.errors import RecipeError
-from shardprep.reader.splits import EvenSplit, split_ranges
+from shardprep.reader.selection import as_selection
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.parents import open_parent
 from shardprep.writer.repack import repack_dataset
@@ -21,10 +19,10 @@ if TYPE_CHECKING:
 
     from shardprep.commands.progress import Show
     from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.remote import RemoteDataset
+    from shardprep.reader.order import Ints
     from shardprep.reader.splits import AnySplit
     from shardprep.writer.finalize import BuildResult
-
-    Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def repack(
@@ -73,7 +71,7 @@ def repack(
         raise RecipeError("shardprep repack", "no dataset is named", "name one or several")
     with answering(store_timeout), watched(progress) as watch:
         found = [dataset_at(one) for one in wanted]
-        parents = [open_parent(one, _numbers(described(one)[0], split)) for one in found]
+        parents = [open_parent(one, _numbers(one, split)) for one in found]
         manifests = [one.manifest for one in parents]
         options = {
             "out": None if out is None else str(out),
@@ -98,14 +96,6 @@ def _name(manifests: Sequence[Manifest]) -> str:
     return manifests[0].name
 
 
-def _numbers(manifest: Manifest, split: AnySplit | None) -> Numbers | None:
+def _numbers(dataset: Path | RemoteDataset, split: AnySplit | None) -> Ints | None:
     """Return the numbers of the records that are wanted, rising; None: all of them."""
-    if split is None:
-        return None
-    if isinstance(split, str | EvenSplit):
-        runs = [np.arange(one.start, one.stop) for one in split_ranges(manifest, split)]
-        return np.unique(np.concatenate(runs))
-    if split.fingerprint != manifest.sha256:
-        what = "is a selection of another dataset, or of another version of it"
-        raise RecipeError("--split", what, "select of the dataset that is repacked")
-    return np.unique(np.asarray(split.numbers, np.int64))
+    return None if split is None else as_selection(described(dataset)[0], split).numbers

@@ -16,6 +16,7 @@ from shardprep.storage.atomic_file import write_durably
 
 if TYPE_CHECKING:
     from shardprep.commands.progress import Show
+    from shardprep.reader.splits import AnySplit
     from shardprep.reporter.report import Report
 
 
@@ -23,6 +24,7 @@ def report(
     dataset: str | Path | None = None,
     *,
     output: str | Path | None = None,
+    split: AnySplit | None = None,
     sample: int = 100_000,
     no_pixels: bool = False,
     thumbs: int = 12,
@@ -36,6 +38,8 @@ def report(
         dataset: its folder or address, or one above it; None: what ./shardprep.toml builds, else
             the one dataset under ./tfrecords.
         output: an HTML page to write; None: none, while the command names one itself.
+        split: records to look at, such as "train[:10%]+validation", or a Selection; None: all, and
+            the inputs that were left out.
         sample: images that are looked at, a seeded sample of more.
         no_pixels: look at documents alone: no pictures, no near copies.
         thumbs: pictures of each class on the page; 0 for a page without any.
@@ -44,7 +48,7 @@ def report(
         progress: takes each `Progress`; True shows them.
 
     Raises:
-        DatasetError: there is no such dataset, or a file of it is missing or damaged.
+        DatasetError: there is no such dataset or split, or a file of one is missing or damaged.
         RecipeError: a number is out of bounds, or the page has no folder to be written to.
 
     """
@@ -57,7 +61,7 @@ def report(
         defaults={one.name: one.default for one in fields(BuildOptions)},
     )
     with answering(store_timeout), watched(progress) as watch:
-        found = make_report(dataset_at(dataset), options, PixelWatch(watch))
+        found = make_report(dataset_at(dataset), options, PixelWatch(watch), split)
         if page is not None:
             write_durably(page, found.html().encode())
     return found

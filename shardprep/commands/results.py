@@ -199,8 +199,10 @@ class ReportJson(TypedDict):
     """Version of the dataset."""
     manifest_sha256: str
     """SHA-256 of the manifest, as that says it."""
+    split: str | None
+    """Records that were asked for by --split; null for all."""
     num_records: int
-    """Records of the dataset."""
+    """Number of these records."""
     num_measured: int
     """Records whose pixels were looked at."""
     findings: tuple[Finding, ...]

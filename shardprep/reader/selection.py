@@ -229,3 +229,17 @@ def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
         return split.numbers
     ranges = split_ranges(manifest, split)
     return np.concatenate([np.arange(one.start, one.stop, dtype=np.int64) for one in ranges])
+
+
+def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
+    """Return the records of a split as a selection, each once; their labels are not told.
+
+    Raises:
+        DatasetError: as `numbers_of`.
+
+    """
+    if isinstance(split, Selection):
+        split.check(manifest)
+        return split
+    numbers = rising(numbers_of(manifest, split))
+    return Selection(str(split), manifest.sha256, numbers, np.full(len(numbers), -1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset import item_table
+from shardprep.dataset import excerpt, item_table
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE, SCHEMA_FILE
 from shardprep.dataset.item_file import ItemFile
 from shardprep.dataset.remote import described, documents_of
 from shardprep.dataset.schema import LABEL, LABELS
 from shardprep.errors import DatasetError
+from shardprep.reader.places import Places
+from shardprep.reader.selection import as_selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
+    from shardprep.reader.selection import Selection
+    from shardprep.reader.splits import AnySplit
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
     Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -88,11 +93,30 @@ class Rows:
         return np.flatnonzero(self._is_of)
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The records of a dataset to which its contents are narrowed."""
+
+    selection: Selection
+    whole: Manifest
+    """Manifest of the dataset."""
+
+    @property
+    def title(self) -> str:
+        """The scope and its size in words."""
+        total = sum(one.num_records for one in self.whole.splits.values())
+        return f"{self.selection.name}: {len(self.selection):,} of {total:,} records"
+
+
 @dataclass(frozen=True)
 class Contents:
-    """The records of a dataset by number, through its splits, shards and their records."""
+    """The records of a dataset by number, through its splits, shards and their records.
+
+    Where they are narrowed, the numbers count through the records of the scope.
+    """
 
     manifest: Manifest
+    """That of the dataset, or its excerpt for the scope."""
     schema: Schema
     items: ItemFile
     """Rows of all inputs."""
@@ -102,9 +126,19 @@ class Contents:
     """Rows of the records, in their order."""
     others: Rows
     """Rows of rejected and skipped inputs."""
+    scope: Scope | None = None
+    """None for all records."""
 
     def __len__(self) -> int:
         return len(self.written)
+
+    @property
+    def mark(self) -> str:
+        """Hashes that tell these records of this dataset from others."""
+        sign = self.manifest.sha256
+        if self.scope is not None:
+            sign += f" {hashlib.sha256(self.scope.selection.numbers.tobytes()).hexdigest()}"
+        return sign
 
     def anew(self) -> Contents:
         """Return the same, of which no column has been read."""
@@ -190,22 +224,21 @@ class Contents:
 
     def place(self, number: int) -> RecordPlace:
         """Return a record as a person finds it."""
-        shards = [*self.manifest.shards.values()]
-        shard = int(np.searchsorted(self._shard_ends, number, "right"))
-        split = int(self.split[number])
-        before = int(np.searchsorted(self.split, split))
+        manifest, record = self.manifest, number
+        if self.scope is not None:
+            manifest, record = self.scope.whole, int(self.scope.selection.numbers[number])
+        found = Places.of(manifest, np.array([record]))
+        split = self.splits[self.split[number]]
+        names = [*manifest.splits]
+        before = [manifest.splits[one].num_records for one in names[: names.index(split)]]
         return RecordPlace(
             self.key(number),
-            self.splits[split],
-            number - before,
-            shards[shard].name,
-            number - int(self._shard_ends[shard]) + shards[shard].num_records,
+            split,
+            record - sum(before),
+            found.shards[0].name,
+            int(found.record[0]),
             self.target_text(number),
         )
-
-    @cached_property
-    def _shard_ends(self) -> Ints:
-        return np.cumsum([one.num_records for one in self.manifest.shards.values()])
 
     def target_text(self, number: int) -> str:
         """Return the target of a record in words, "" where it has none."""
@@ -238,11 +271,12 @@ class Contents:
         return place, self.key(number)
 
 
-def read_contents(dataset: Path | RemoteDataset) -> Contents:
-    """Return what the documents say.
+def read_contents(dataset: Path | RemoteDataset, split: AnySplit | None = None) -> Contents:
+    """Return what the documents say of the records of a split, None for all, and of other inputs.
 
     Raises:
-        DatasetError: one is missing, damaged, or contradicts another.
+        DatasetError: one is missing, damaged, or contradicts another; there is no such split, or it
+            has no record.
 
     """
     manifest, schema = described(dataset)
@@ -260,7 +294,30 @@ def read_contents(dataset: Path | RemoteDataset) -> Contents:
     if found != expected:
         what = "its rows are not the records that the manifest says"
         raise DatasetError(f"{dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
-    return Contents(manifest, schema, items, status, written, others)
+    contents = Contents(manifest, schema, items, status, written, others)
+    return contents if split is None else _narrowed(contents, split)
+
+
+def _narrowed(contents: Contents, split: AnySplit) -> Contents:
+    """Return the contents of the records of a split alone."""
+    manifest, schema, items = contents.manifest, contents.schema, contents.items
+    selection = as_selection(manifest, split)
+    is_of = np.zeros(len(contents.status), bool)
+    is_of[contents.written.numbers[selection.numbers]] = True
+    written = Rows(items, is_of)
+    columns = excerpt.COLUMNS
+    if schema.annotations:
+        columns = (*columns, *item_table.ANNOTATION_COLUMNS.names)
+    rows = pa.table({name: written.read(name) for name in columns})
+    return Contents(
+        excerpt.excerpt(manifest, schema, rows),
+        schema,
+        items,
+        contents.status,
+        written,
+        Rows(items, np.zeros(len(is_of), bool)),
+        Scope(selection, manifest),
+    )
 
 
 def coded(words: pa.ChunkedArray) -> tuple[Ints, list[str | None]]:

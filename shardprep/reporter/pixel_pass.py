@@ -108,7 +108,8 @@ class Measured:
 class PassPlan:
     """The records of a pass; a function of the dataset and the options alone."""
 
-    manifest_sha256: str
+    mark: str
+    """Hash of the manifest, hex, and of what tells the records from all of the dataset."""
     numbers: Ints
     exact: np.ndarray[Any, np.dtype[np.bool_]]
     """Whether each is decoded whole."""
@@ -118,18 +119,18 @@ class PassPlan:
     @property
     def file(self) -> Path:
         """The file that keeps the result."""
-        made = hashlib.sha256(f"{_VERSION} {self.manifest_sha256}".encode())
+        made = hashlib.sha256(f"{_VERSION} {self.mark}".encode())
         for one in (self.numbers, self.exact, self.classes):
             made.update(one.tobytes())
         return array_file("pixels", made.hexdigest()[:32])
 
 
-def plan_pass(manifest_sha256: str, classes: Ints, most: int, seed: int) -> PassPlan:
+def plan_pass(mark: str, classes: Ints, most: int, seed: int) -> PassPlan:
     """Return the plan to measure all records, or a seeded sample of them if they are too many.
 
     Args:
-        manifest_sha256: hash of the manifest, hex.
-        classes: class of every record of the dataset whose tiles are wanted, −1 for none.
+        mark: hash of the manifest, hex, and of what tells the records from all of the dataset.
+        classes: class of every record whose tiles are wanted, −1 for none.
         most: records that are measured at most.
         seed: of the samples.
 
@@ -142,7 +143,7 @@ def plan_pass(manifest_sha256: str, classes: Ints, most: int, seed: int) -> Pass
     if len(numbers) > NUM_EXACT:
         exact[:] = False
         exact[draw.choice(len(numbers), NUM_EXACT, replace=False)] = True
-    return PassPlan(manifest_sha256, numbers, exact, classes[numbers])
+    return PassPlan(mark, numbers, exact, classes[numbers])
 
 
 def measure(plan: PassPlan, images: Callable[[], StoredImages], watcher: Watcher) -> Measured:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.dataset.remote import RemoteDataset
+    from shardprep.reader.splits import AnySplit
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -89,8 +90,14 @@ class Report(Card):
         return self.contents.manifest.sha256
 
     @property
+    def split(self) -> str | None:
+        """Name of the split or selection that it is of, None for the whole dataset."""
+        scope = self.contents.scope
+        return None if scope is None else scope.selection.name
+
+    @property
     def num_records(self) -> int:
-        """Records of the dataset."""
+        """Records of the dataset, or of its split."""
         return len(self.contents)
 
     @property
@@ -111,6 +118,8 @@ class Report(Card):
             findings[one.severity][one.name] = one.what
         looked = f"{self.num_measured:,} of {self.num_records:,} images"
         title = f"{self.name} {self.version}"
+        if self.contents.scope is not None:
+            title += f", {self.contents.scope.title}"
         return {"dataset": title, "looked at": looked, **(findings or {"found": "nothing"})}
 
     def pictures(self) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
@@ -132,19 +141,28 @@ class Report(Card):
         return next((one.keys for one in self.findings if one.name == name), ())
 
 
-def make_report(dataset: Path | RemoteDataset, options: Options, watcher: Watcher) -> Report:
-    """Return all that is known of a dataset; its pixels are measured if that was not done before.
+def make_report(
+    dataset: Path | RemoteDataset,
+    options: Options,
+    watcher: Watcher,
+    split: AnySplit | None = None,
+) -> Report:
+    """Return all that is known of a dataset, or of the records of a split of it.
+
+    Its pixels are measured if that was not done before.
 
     Raises:
-        DatasetError: a document is missing or damaged; with pixels, also a shard or an index.
+        DatasetError: a document is missing or damaged; with pixels, also a shard or an index; there
+            is no such split, or it has no record.
 
     """
-    contents = read_contents(dataset)
+    contents = read_contents(dataset, split)
+    selection = None if contents.scope is None else contents.scope.selection
     opened: list[StoredImages] = []
 
     def stored() -> StoredImages:
         if not opened:
-            opened.append(open_images(dataset, contents.manifest, contents.schema))
+            opened.append(open_images(dataset, contents.manifest, contents.schema, selection))
         return opened[0]
 
     measured = None
@@ -166,7 +184,7 @@ def known_report(contents: Contents) -> Report:
 
 def _plan(contents: Contents, options: Options) -> PassPlan:
     wanted = np.where(np.isin(contents.label, _pictured(contents)), contents.label, -1)
-    return plan_pass(contents.manifest.sha256, wanted, options.sample, options.seed)
+    return plan_pass(contents.mark, wanted, options.sample, options.seed)
 
 
 def _report(

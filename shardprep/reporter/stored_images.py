@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
     from shardprep.reader.records import Records
+    from shardprep.reader.splits import AnySplit
 
     Pixels = np.ndarray[Any, np.dtype[np.uint8]]
     Payload = bytes | memoryview
@@ -32,13 +33,15 @@ BOXES = np.dtype(
 1; height and width of that image in pixels, 0 where they are not known."""
 
 
-def open_images(dataset: Path | RemoteDataset, manifest: Manifest, schema: Schema) -> StoredImages:
-    """Return the images of all splits; numbers count through the splits of the manifest.
+def open_images(
+    dataset: Path | RemoteDataset, manifest: Manifest, schema: Schema, split: AnySplit | None = None
+) -> StoredImages:
+    """Return the images of a split; None for all, by numbers through those of the manifest.
 
     DatasetError where a shard is missing or not what the manifest says.
     """
     splits = "+".join(name for name, one in manifest.splits.items() if one.num_records)
-    return StoredImages(open_subset(str(dataset), splits).records, schema)
+    return StoredImages(open_subset(str(dataset), split or splits).records, schema)
 
 
 class StoredImages:

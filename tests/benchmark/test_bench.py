@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from shardprep import reader
 from shardprep.benchmark import run as bench_run
 from shardprep.benchmark.pipelines import PIPELINES, Pipeline, Source, images_of, naive
 from shardprep.benchmark.plot import check_plot, write_plot
@@ -141,6 +142,23 @@ def test_a_process_that_dies_is_a_way_that_cannot_run(
 def test_an_unknown_split_is_an_error(sets: dict[str, Path]) -> None:
     with pytest.raises(DatasetError, match="it has train"):
         run_benchmark(sets["png"], "test", SHORT, lambda _: None)
+
+
+@pytest.mark.parametrize("is_slice", [True, False])
+def test_records_of_a_choice_are_read_by_the_readers_that_can(
+    sets: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    is_slice: bool,  # noqa: FBT001
+) -> None:
+    cats = reader.select(sets["png"], "train", label="cat")
+    split = "train[:50%]" if is_slice else cats
+    monkeypatch.setattr(bench_run, "PIPELINES", {"dataset": PIPELINES["dataset"]})
+    found = run_benchmark(sets["png"], split, SHORT, lambda _: None)
+    assert found.num_records == NUM_IMAGES // 2
+    assert found.split == (split if is_slice else cats.name)
+    assert [way.problem for way in found.ways] == [""]
+    with pytest.raises(DatasetError, match=r"train: is no whole split, and this way reads whole"):
+        _ = Source(sets["png"], "train", 20, 8, "some.npz").files
 
 
 def test_of_a_large_split_only_the_first_shards_are_read(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import shardprep
+from shardprep import reader
+from shardprep.dataset.remote import described
 from shardprep.reporter.finding import MEANINGS, OF_PIXELS, SEVERITIES
 from shardprep.reporter.page.page import render
 from shardprep.reporter.report import Options, make_report
@@ -80,6 +83,36 @@ def test_a_place_is_where_the_reader_finds_the_record(report: Report, planted: P
         row = report.contents.items.row(report.contents.written.numbers.item(number))
         assert place.shard == row["shard"]
         assert place.shard_record == place.record, "there is one shard a split"
+
+
+def test_a_report_of_a_selection_is_that_of_a_set_of_these_records(
+    planted: Path, tmp_path: Path
+) -> None:
+    path = planted / "tfrecords" / "planted" / "1.0.0"
+    half = reader.select(path, "train") | reader.select(path, "validation")
+    half = half[half.labels == 0] | half[::3]
+    own = shardprep.repack(path, tmp_path, split=half, name="planted").path
+    some, alone = (
+        make_report(path, Options(), Silent(), half),
+        make_report(own, Options(), Silent()),
+    )
+    assert {(one.name, one.what, frozenset(one.keys)) for one in some.findings} == {
+        (one.name, one.what, frozenset(one.keys)) for one in alone.findings
+    }
+    assert {"leaks", "duplicates", "dark"} <= {one.name for one in some.findings}
+    counts = [
+        {name: (one.num_records, one.label_counts) for name, one in found.manifest.splits.items()}
+        for found in (some.contents, alone.contents)
+    ]
+    assert counts[0] == counts[1]
+    assert some.channels is not None
+    assert alone.channels is not None
+    assert some.channels.sums.tolist() == alone.channels.sums.tolist()
+    total = sum(one.num_records for one in described(path)[0].splits.values())
+    assert f"{len(half)} of {total} records" in some.html()
+    for number in (0, 9, len(half) - 1):
+        place = some.contents.place(number)
+        assert reader.Dataset(path, place.split)[place.record]["image/filename"] == place.key
 
 
 def test_a_record_that_does_not_decode_is_told_and_the_page_goes_on(

@@ -25,6 +25,9 @@ _ABSOLUTE = re.compile(r"(?:(?<![\w.])[/~]|\b[A-Za-z]:[\\/])[^:,=]*[\\/]")
 def left_out(report: Report) -> Html:
     """Return the inputs that are not in the dataset, by kind and reason."""
     totals, rows = report.contents.manifest.totals, report.contents.left_out
+    if report.contents.scope is not None:
+        text = "A report of some records tells nothing of other inputs; that of all of them does."
+        return section("left-out", "Rejected and skipped", tag("p", text))
     if not totals.num_rejected and not totals.num_skipped:
         text = f"✔ All {totals.num_inputs:,} inputs were written."
         return section("left-out", "Rejected and skipped", tag("p", text, class_="good"))

@@ -40,10 +40,11 @@ SECTION_OF = {
 
 def head(report: Report) -> Html:
     """Return the title and one line of facts."""
-    manifest = report.contents.manifest
+    manifest, scope = report.contents.manifest, report.contents.scope
     return tag(
         "header",
         tag("h1", manifest.name, " ", tag("small", manifest.version)),
+        *([tag("p", scope.title, class_="sum")] if scope is not None else []),
         tag("p", dataset_line(report.contents), class_="sum"),
         tag("p", "manifest SHA-256 ", code(manifest.sha256), class_="dim"),
     )
