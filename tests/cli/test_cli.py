@@ -14,7 +14,7 @@ from shardprep import __version__
 from shardprep.cli import app
 from shardprep.commands import sample_archive
 from tests.support.builders import animals, jpeg, write, zip_bytes
-from tests.support.command import error_of, run
+from tests.support.command import error_of, run, run_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,12 @@ def test_results_go_to_stdout_and_progress_to_stderr(here: Path) -> None:
     done = run("build", "pets.zip", cwd=here)
     assert "20 images to 1 shard" in done.stderr
     assert "20 images to 1 shard" not in done.stdout
+
+
+def test_no_time_goes_to_pandas(here: Path) -> None:
+    write(here / "pandas.py", b"raise SystemExit('pandas is imported')")
+    done = run_process("build", "pets.zip", cwd=here)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("build", "pets.zip"), ("build", "pets.zip", "--dry-run")])

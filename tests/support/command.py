@@ -42,6 +42,7 @@ def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = N
         contextlib.chdir(cwd),
         mock.patch.dict(os.environ, variables, clear=True),
         mock.patch.object(sys, "argv", command),
+        mock.patch.object(sys, "meta_path", [*sys.meta_path]),
         mock.patch.object(signal, "signal"),
         mock.patch.object(app, "_end_at_once"),
         _as_new(),
