@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.catalog.annotations import coco, labelme, via, voc, yolo_files
+from shardprep.catalog.annotations import coco, labelme, via, voc, voc_file, yolo_files
 from shardprep.catalog.annotations.box_table import (
     parse_box_rule,
     read_box_table,
@@ -140,8 +140,8 @@ def _read_voc(argument: str, source: AnnotatedSource) -> Found:
 def _recognise_voc(source: AnnotatedSource) -> list[Sign]:
     def is_voc(data: bytes) -> bool:
         try:
-            return any(box is not None for _, box in voc.parse_voc(data).objects)
-        except (voc.NotVocError, voc.VocError):
+            return any(box is not None for _, box in voc_file.parse_voc(data).objects)
+        except (voc_file.NotVocError, voc_file.VocError):
             return False
 
     return by_sample(source, named_as_images(source, ".xml"), is_voc, Sign("voc", "Pascal VOC"))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree as ET
 
 from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing, stem
 from shardprep.catalog.annotations.result import Found
+from shardprep.catalog.annotations.voc_file import NotVocError, VocError, VocFile, parse_voc
 from shardprep.catalog.lookup import AmbiguousIdError
 from shardprep.catalog.splits import given_split
 from shardprep.catalog.table import decoded
@@ -25,137 +22,8 @@ if TYPE_CHECKING:
 SPLIT_LISTS = "ImageSets/Main/"
 """Folder of the lists of images of each split."""
 _ANNOTATIONS = "Annotations/"
-_SIDES = ("xmin", "ymin", "xmax", "ymax")
-_MOST_DEPTH = 100
-"""Depth of elements in a file; an annotation has 4 or 5."""
-_PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
-"""Marks of tags, attributes and pieces of text in every encoding, and the weight of each."""
-_MOST_PARTS = 1_000_000
-"""Weight of the parts of a file, of which each takes 100 bytes; one of 100 objects has 4,000."""
-_FEW_BYTES = 100_000
-"""Size of a file below which it cannot have so many."""
-_DTD = b"<!DOCTYPE"
-_MOST_TEXT = 4096
-"""Characters of a name or a number."""
 _ORDER = ("test", "validation", "train")
 """Splits, the first of which counts where several lists name an image."""
-
-
-class NotVocError(ValueError):
-    """The XML is of another kind: its root is not `annotation`."""
-
-
-class VocError(ValueError):
-    """The XML is damaged or forbidden; the message says why."""
-
-
-@dataclass(slots=True)
-class VocFile:
-    """The content of one file."""
-
-    filename: str = ""
-    size: tuple[int, int] | None = None
-    """Height and width."""
-    objects: list[tuple[str, tuple[float, ...] | None]] = field(default_factory=list)
-    """Class name and box as written: xmin, ymin, xmax, ymax; None for a box that is none."""
-
-
-def parse_voc(data: bytes) -> VocFile:
-    """Return the content of an annotation.
-
-    Raises:
-        NotVocError: the root is another element.
-        VocError: it is damaged, nested too deeply, or has a document type definition.
-
-    """
-    if _has_dtd(data):
-        raise VocError("has a document type definition (DTD), which no annotation needs")
-    if len(data) > _FEW_BYTES and sum(data.count(part) * n for part, n in _PARTS) > _MOST_PARTS:
-        raise VocError(f"is XML of more than {_MOST_PARTS:,} parts")
-    root, fault = _tree(data)
-    tag = _local(root.tag) if root is not None else ""
-    if tag != "annotation" and (tag or fault is None):
-        raise NotVocError(f"its root is {tag[:_MOST_TEXT]!r}")
-    if root is not None:
-        _check_depth(root)
-    if root is None or fault is not None:
-        is_damaged = isinstance(fault, ET.ParseError)
-        what = "damaged XML" if is_damaged else "XML that cannot be read"
-        raise VocError(f"is {what} ({fault})") from fault
-    if root.tag != tag:
-        for element in root.iter():
-            element.tag = _local(element.tag)
-    return _content(root)
-
-
-def _has_dtd(data: bytes) -> bool:
-    """Tell whether a DTD may begin anywhere, in every encoding that expat reads.
-
-    In those of 8 bits, all characters of it are themselves; in UTF-16, a zero is beside each.
-    """
-    has_zeros = b"\0" in data
-    return _DTD in data or (has_zeros and _DTD in data.replace(b"\0", b""))
-
-
-def _tree(data: bytes) -> tuple[ET.Element | None, Exception | None]:
-    """Return the root of the elements, as many as there are before a fault, and the fault."""
-    builder = ET.TreeBuilder()
-    parser = ET.XMLParser(target=builder)  # noqa: S314 - a DTD does not come here
-    try:
-        parser.feed(data)
-        return parser.close(), None
-    except (ET.ParseError, LookupError, ValueError) as error:
-        return builder.close(), error
-
-
-def _local(tag: str) -> str:
-    """Return the name of an element without its namespace."""
-    return tag.rpartition("}")[2]
-
-
-def _check_depth(root: ET.Element) -> None:
-    level = [root]
-    for _ in range(_MOST_DEPTH):
-        level = [*itertools.chain.from_iterable(level)]
-        if not level:
-            return
-    raise VocError(f"is nested more than {_MOST_DEPTH} elements deep")
-
-
-def _content(root: ET.Element) -> VocFile:
-    """Return what an annotation says; only direct children count, not parts of an object."""
-    size = root.find("size")
-    stated = None
-    if size is not None:
-        height, width = _number(size.findtext("height")), _number(size.findtext("width"))
-        if 1 <= height < math.inf and 1 <= width < math.inf:
-            stated = int(height), int(width)
-    objects = [
-        (_text(one.findtext("name")), _corners(one.find("bndbox")))
-        for one in root.iterfind("object")
-    ]
-    return VocFile(_text(root.findtext("filename")), stated, objects)
-
-
-def _text(text: str | None) -> str:
-    return (text or "")[:_MOST_TEXT].strip()
-
-
-def _corners(box: ET.Element | None) -> tuple[float, ...] | None:
-    """Return the four numbers of a box, None where it does not have them."""
-    if box is None:
-        return None
-    try:
-        return tuple([float(box.findtext(side, "")) for side in _SIDES])
-    except ValueError:
-        return None
-
-
-def _number(text: str | None) -> float:
-    try:
-        return float(text or 0)
-    except ValueError:
-        return 0.0
 
 
 def read_voc(

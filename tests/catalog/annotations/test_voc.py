@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
 from collections import Counter
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 
-from shardprep.catalog.annotations.voc import VocError, parse_voc
+from shardprep.catalog.annotations.voc_file import NotVocError, VocError, VocFile, parse_voc
 from shardprep.errors import SourceError
 from tests.support.annotated_sources import opened, source
 from tests.support.builders import SHARED_DATA
@@ -244,11 +246,96 @@ def test_a_namespace_does_not_matter() -> None:
     assert parse_voc(text.encode()).objects == [("cat", (1, 2, 3, 4))]
 
 
+LABELIMG = """<annotation verified="yes">
+\t<folder>images</folder>
+\t<filename>x.jpg</filename>
+\t<path>C:\\images\\x.jpg</path>
+\t<source>
+\t\t<database>Unknown</database>
+\t</source>
+\t<size>
+\t\t<width>40</width>
+\t\t<height>30</height>
+\t\t<depth>3</depth>
+\t</size>
+\t<segmented>0</segmented>
+\t<object>
+\t\t<name>cat</name>
+\t\t<pose>Unspecified</pose>
+\t\t<truncated>0</truncated>
+\t\t<difficult>0</difficult>
+\t\t<bndbox>
+\t\t\t<xmin>1</xmin>
+\t\t\t<ymin>2.5</ymin>
+\t\t\t<xmax>3</xmax>
+\t\t\t<ymax>4</ymax>
+\t\t</bndbox>
+\t</object>
+</annotation>
+"""
+ROBOFLOW = LABELIMG.replace("<ymin>2.5</ymin>", "").replace(
+    "<xmax>3</xmax>", "<xmax>3</xmax><ymin>2.5</ymin>"
+)
+VOC2007 = (
+    LABELIMG.replace("Unknown</database>", "VOC2007</database><annotation>PASCAL</annotation>")
+    .replace(' verified="yes"', "")
+    .replace("<segmented>", "<owner><flickrid>?</flickrid><name>dog</name></owner><segmented>")
+)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("first", ["", '<?xml version="1.0" encoding="utf-8"?>\n'])
+@pytest.mark.parametrize("text", [LABELIMG, ROBOFLOW, VOC2007])
+def test_files_of_the_usual_tools_need_no_parser(
+    text: str, first: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(ET, "XMLParser")
+    data = (first + text).replace("\n", end).encode()
+    assert parse_voc(data) == VocFile("x.jpg", (30, 40), [("cat", (1, 2.5, 3, 4))])
+
+
+ODD = [
+    *["", " ", "\r\n", "c\rat", "1", " 2.5 ", "1e400", "nan", "1_0", "&#49;", "a]]>b"],
+    *["\x0b", "\x7f", "\0", "é", "\udcff", "<1>", "<?p i?>", "<!DOCTYPE a>", "<![CDATA[1]]>"],
+    *["<!-- c -->", "<b c=''>", "<name >", "<A:b>", "</a>", "<a>", "<a/>", "<a><b/></a>"],
+    *["<object>", "</object>", "<object/>", "<bndbox>", "</bndbox>", "<size>", "<part>p</part>"],
+    *["<name>dog</name>", "<xmin>9</xmin>", "<xmax>9</xmax>", "<width>9</width>"],
+    *["<filename>y</filename>", "<a><filename>y</filename></a>", "<height><a>7</a></height>"],
+    *["<size><width>9</width></size>", "<a><size>1</size></a>", "<bndbox>5</bndbox>"],
+    *[
+        "<object><name>dog</name></object>",
+        "<a><object>1</object></a>",
+        "<a><b><c><d/></c></b></a>",
+    ],
+]
+"""Pieces of XML and of what is none."""
+
+
+def test_a_file_says_the_same_whether_it_is_parsed_or_not() -> None:
+    """Each piece of a file is replaced by odd ones; a comment is what leaves it to the parser."""
+
+    def said(data: bytes) -> str:
+        try:
+            return repr(parse_voc(data))  # NaN does not equal itself
+        except (VocError, NotVocError) as error:
+            return type(error).__name__
+
+    pieces = re.split(r"(<[^>]*>)", LABELIMG)
+    for at, piece in enumerate(pieces):
+        for odd in ODD:
+            for changed in (odd, odd + piece):
+                text = "".join([*pieces[:at], changed, *pieces[at + 1 :]])
+                data = text.encode(errors="surrogateescape")
+                assert said(data) == said(b"<!-- -->" + data), (at, changed)
+    twice = LABELIMG.replace("ymax", "xmin").encode()
+    assert said(twice) == said(b"<!-- -->" + twice)
+
+
 @pytest.mark.thorough
 def test_the_worst_files_that_are_read_take_little_memory() -> None:
     code = """
 import resource, sys
-from shardprep.catalog.annotations.voc import VocError, parse_voc
+from shardprep.catalog.annotations.voc_file import VocError, parse_voc
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for part, number in (
     ("<a/>", 990_000), ("<a>\\n</a>", 330_000), ("<a b=''/>", 190_000), ("\\u0103\\n", 990_000),
