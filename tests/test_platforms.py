@@ -38,7 +38,10 @@ READ = """
 import json, sys
 import shardprep, shardprep.cli.app
 from shardprep import reader
+from shardprep.benchmark.measure import measure
+from shardprep.benchmark.pipelines import PIPELINES, Source
 one, other, _ = sys.argv[1:]
+few = Source.parsed(one, "train", 12, 4)
 with reader.Dataset(one, "train").batches(4, shuffle=True, seed=1, epochs=1) as batches:
     labels = [int(label) for _, labels in batches for label in labels]
 print(json.dumps({
@@ -48,6 +51,7 @@ print(json.dumps({
     "same": shardprep.diff(one, other).num_same,
     "shape": reader.Dataset(one, "train")[0]["image"].shape,
     "labels": sorted(labels),
+    "is_measured": measure(PIPELINES["dataset"].make, few, 0.001).num_images > 0,
 }))
 """
 LOAD = """
@@ -103,6 +107,7 @@ def test_the_reader_of_arrays_and_what_looks_at_datasets_run(sets: Sets) -> None
         "same": 10,
         "shape": [32, 32, 3],
         "labels": [0] * 6 + [1] * 6,
+        "is_measured": True,
     }
 
 

@@ -12,7 +12,6 @@ ends when stdin does.
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from dataclasses import asdict
@@ -35,25 +34,22 @@ def measure(make: Callable[[Source], Any], source: Source, seconds: float) -> Ro
     start = time.perf_counter()
     batches = iter(make(source))
     next(batches)
-    begin, cpu = time.perf_counter(), _cpu_s()
+    begin, cpu = time.perf_counter(), time.process_time()
     num_images, end = 0, begin
     while end - begin < seconds:
         num_images += len(images_of(next(batches)))
         end = time.perf_counter()
-    return Round(begin - start, num_images, end - begin, _cpu_s() - cpu)
-
-
-def _cpu_s() -> float:
-    """Return the processor seconds of this process."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    return Round(begin - start, num_images, end - begin, time.process_time() - cpu)
 
 
 def _peak_bytes() -> int:
-    """Return the most memory that this program has held; getrusage would count its parent's."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
+    """Return the most memory that this program has held, 0 where the system is not Linux.
+
+    `getrusage` would count what its parent held.
+    """
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def _say(**values: Any) -> None:

@@ -35,7 +35,7 @@ class Way:
     yields: str = ""
     """Dtype of its images."""
     peak_bytes: int = 0
-    """The most memory its process has held, libraries included."""
+    """The most memory its process has held, libraries included; 0 where the system is not Linux."""
     rounds: tuple[Round, ...] = ()
     """Measurements, one a round."""
     images_s: float = 0.0

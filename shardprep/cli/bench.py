@@ -71,7 +71,7 @@ def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
             f"{way.images_s_core:,.0f}",
             f"{way.bytes_s / 1e6:,.1f}",
             f"{way.first_batch_s:.2f} s",
-            megabytes(way.peak_bytes),
+            megabytes(way.peak_bytes) if way.peak_bytes else "-",
             way.yields,
         )
         table.add_row(way.title, *(cells if way.rounds else "-" * len(cells)))
