@@ -214,7 +214,10 @@ def feature_differences(one: Schema, two: Schema) -> list[str]:
 
 
 def _words(value: object) -> str:
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        between = "x" if any(isinstance(one, int) for one in value) else ", "
+        return between.join("?" if one is None else str(one) for one in value) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _changes(one: pa.Table, two: pa.Table) -> list[pa.Table]:

@@ -99,17 +99,22 @@ class Fingerprint(Document):
 def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
     """Return what differs, each in words: "quality (90, now 95)"."""
     found = []
-    for section in ("inputs", "options", "versions"):
+    for section, lacking in (("inputs", ""), ("options", "not given"), ("versions", "not there")):
         before, now = getattr(one, section), getattr(two, section)
         for key in sorted(before.keys() | now.keys()):
             if before.get(key) != now.get(key):
-                short = section != "inputs"
-                values = f" ({_shown(key, before.get(key))}, now {_shown(key, now.get(key))})"
-                found.append(key + (values if short else " (its content)"))
+                was, is_now = (_shown(key, side.get(key)) or lacking for side in (before, now))
+                values = f"{was}, now {is_now}" if lacking else "its content"
+                found.append(f"{key} ({values})")
     return found
 
 
 def _shown(key: str, value: object) -> str:
+    """Return a value in words, "" where there is none."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if not isinstance(value, list):
         return "none" if value == "" else str(value)
     parts = [f"{part:g}" if isinstance(part, float) else str(part) for part in value]

@@ -74,12 +74,21 @@ def test_each_kind_of_change_is_named(tmp_path: Path) -> None:
 
 def test_another_split_and_another_size_of_what_is_stored_are_named(tmp_path: Path) -> None:
     one = made(tmp_path / "a", animals(40))
-    two = made(tmp_path / "b", animals(40), split="train=0.5,test=0.5", size="12x12")
+    two = made(
+        tmp_path / "b",
+        animals(40),
+        split="train=0.5,test=0.5",
+        size="12x12",
+        shards=None,
+        dedup=True,
+    )
     found = compare(one, two)
     assert found.num_changes["split"] == 20
     assert found.num_changes["record"] > 30
     assert {(one.before, one.after) for one in found.some("split", 99)} == {("train", "test")}
     assert "size (16x16, now 12x12)" in found.recipe
+    assert "shards (1, now not given)" in found.recipe
+    assert "dedup (no, now yes)" in found.recipe
     assert any(line.startswith("image: shape 16x16x3, now 12x12x3") for line in found.features)
 
 
