@@ -31,15 +31,21 @@ from shardprep.storage.url import is_url
 from shardprep.writer.engine.process import start_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
     from multiprocessing.connection import Connection
 
     from shardprep.dataset.manifest import Manifest
     from shardprep.recipe.recipe import Recipe
 
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
-_EXTRAS = ("pydicom", "pylibjpeg", "pylibjpeg-libjpeg", "pylibjpeg-openjpeg", "pillow-heif")
-"""Packages that decode further formats where they are installed."""
+_EXTRAS = {
+    "pydicom": "dicom",
+    "pylibjpeg": "dicom",
+    "pylibjpeg-libjpeg": "dicom",
+    "pylibjpeg-openjpeg": "dicom",
+    "pillow-heif": "heif",
+}
+"""Packages that decode a further format where they are installed, and its name among items."""
 _CODECS = ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "littlecms2")
 _WITH_CODECS = frozenset({"tensorflow", "torch", "jax", "cv2"})
 """Packages that bring libraries of these names for the whole process."""
@@ -134,6 +140,14 @@ def versions() -> dict[str, str]:
     # A process that has loaded these asks Pillow for the version of their zlib, not of its own.
     is_shared = not _WITH_CODECS.isdisjoint(sys.modules)
     return found | (_codecs_of_workers() if is_shared else _codecs())
+
+
+def used_versions(of: Mapping[str, str], formats: Collection[str]) -> dict[str, str]:
+    """Return the versions that shape images of some formats: of extras those that decode them.
+
+    A build cannot know its formats before it reads, so it is recorded with all that was installed.
+    """
+    return {name: one for name, one in of.items() if _EXTRAS.get(name) in (None, *formats)}
 
 
 def _codecs() -> dict[str, str]:

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from shardprep.dataset import item_table
 from shardprep.dataset.manifest import Fingerprint, fingerprint_differences
 from shardprep.dataset.remote import RemoteDataset, described
-from shardprep.writer.fingerprint import REPACKED, recorded_recipe, versions
+from shardprep.writer.fingerprint import REPACKED, recorded_recipe, used_versions, versions
 from shardprep.writer.old_images import OldRecords, checked_items, manifest_mark, with_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from pathlib import Path
 
     from shardprep.catalog.catalog import Item
@@ -87,7 +87,7 @@ class OldDataset:
 
     def changes(self, spec: ImageSpec) -> list[str]:
         """Return the options and versions by which images of this `spec` would be others."""
-        return fingerprint_differences(self.made, _making(spec, versions()))
+        return fingerprint_differences(self.made, _making(spec, versions(), _formats(self.rows)))
 
     def places(self, items: Sequence[Item]) -> Rows:
         """Return the row of each item that may have the same bytes, −1 for none."""
@@ -119,20 +119,26 @@ def open_old_dataset(found: Path | RemoteDataset) -> OldDataset:
         mark=mark,
         dtypes=tuple(schema.dtypes.items()),
     )
-    made = _making(recipe.image_spec, manifest.fingerprint.versions)
+    rows = with_files(item_table.with_status(table, item_table.WRITTEN), found)
+    made = _making(recipe.image_spec, manifest.fingerprint.versions, _formats(rows))
     several = {name for name in made.options if name not in manifest.fingerprint.options}
     made.options.update(dict.fromkeys(several, "several"))  # of datasets that were merged
-    rows = with_files(item_table.with_status(table, item_table.WRITTEN), found)
     return OldDataset(str(found), made, records, rows)
 
 
-def _making(spec: ImageSpec, of: Mapping[str, str]) -> Fingerprint:
-    """Return what images follow from besides their originals."""
+def _formats(rows: pa.Table) -> set[str]:
+    """Return the formats of originals."""
+    return {*pc.unique(rows["original_format"]).cast("string").to_pylist()}
+
+
+def _making(spec: ImageSpec, of: Mapping[str, str], formats: Collection[str]) -> Fingerprint:
+    """Return what images of originals of some formats follow from besides these."""
     options = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in asdict(spec).items()
     }
-    shaping = {name: one for name, one in of.items() if name not in _SHAPE_NO_IMAGE}
+    used = used_versions(of, formats)
+    shaping = {name: one for name, one in used.items() if name not in _SHAPE_NO_IMAGE}
     return Fingerprint(inputs={}, options=options, versions=shaping)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from shardprep.commands.results import BuildJson
 from shardprep.dataset.locate import locate
@@ -21,6 +22,7 @@ from shardprep.errors import BuildError, DatasetError
 from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.writer import chunk as chunks
+from shardprep.writer.fingerprint import recorded_recipe, versions
 from shardprep.writer.reuse import open_old_dataset
 from tests.support.annotated_sources import outlined
 from tests.support.builders import (
@@ -39,6 +41,7 @@ from tests.support.builders import (
 )
 from tests.support.command import error_of, run
 from tests.support.json_page import printed
+from tests.support.odd_images import heic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -224,6 +227,21 @@ def test_options_and_versions_that_differ_are_named(
     result = build(source, tmp_path / "b", reuse=old, watcher=watcher, **KEYS)
     assert "libjpeg_turbo (" in watcher.lines[-1]
     assert result.num_copied == 0
+
+
+def test_decoders_count_where_images_needed_them(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = {"a/1.heic": heic(Image.new("RGB", (64, 64))), "b/2.png": png()}
+    source = write(tmp_path / "pets.zip", zip_bytes(photos))
+    with_heic = build(source, tmp_path / "out", size="32x32")
+    assert with_heic.manifest.totals.num_written == 2
+    newer = {**versions(), "pydicom": "99", "pillow-heif": "99"}
+    monkeypatch.setattr("shardprep.writer.reuse.versions", lambda: newer)
+    spec = recorded_recipe(with_heic.manifest, "-", "-").image_spec
+    assert open_old_dataset(old).changes(spec) == []
+    (change,) = open_old_dataset(with_heic.path).changes(spec)
+    assert change.startswith("pillow-heif (")
 
 
 def test_an_interrupted_build_goes_on_with_the_same_bytes(old: Path, tmp_path: Path) -> None:
