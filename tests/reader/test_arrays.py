@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import multiprocessing
+import os
 import pickle
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from PIL import Image
 
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
+from shardprep.reader import records
 from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -460,3 +462,13 @@ def test_tensorflow_is_never_imported(sets: Set) -> None:
 def test_an_attribute_that_the_reader_lacks_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"'shardprep\.reader' has no attribute 'Data'"):
         reader.Data  # noqa: B018
+
+
+def test_shards_are_closed_after_modules_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a program takes the names of modules before it lets go of all objects."""
+    number = os.open(os.devnull, os.O_RDONLY)
+    file: Any = records._Descriptor(number)
+    monkeypatch.setattr(records, "os", None)
+    del file
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
