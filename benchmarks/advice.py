@@ -1,13 +1,16 @@
 """The figure that `reader.diagnose` gives of its advice, beside what following the advice gives.
 
 Each set-up is slow for a reason of its own. It is diagnosed, its advice is followed in full (a
-cache is filled), and training is timed; the larger figure over the smaller is the value. A step
-that sleeps stands in for an accelerator, a small network on the host for a model without one.
+cache is filled), and training is timed with it and without, turn by turn: what else the machine
+does changes by the second. The larger gain over the smaller is the value; where there is nothing to
+follow, the larger figure over the smaller. A step that sleeps stands in for an accelerator, a small
+network on the host for a model without one.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from functools import partial
 from pathlib import Path
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 _BATCH = 64
 _LITTLE_MEMORY = 1 << 20
+_TURNS = 5
+"""Turns of training with a change and of training without it, one after the other."""
 
 
 class _Setup(NamedTuple):
@@ -113,11 +118,10 @@ def _try(setup: _Setup, path: Path, *, quick: bool) -> tuple[float, str]:
 
     step = setup.step()
     load = partial(reader.load, path, setup.split, batch_size=_BATCH)
-    after = load(**setup.options)
+    before = after = load(**setup.options)
     # As on a machine with so much memory.
     with mock.patch.object(runs, "free_bytes", return_value=setup.free_bytes):
-        found = reader.diagnose(after, step, seconds=1.0 if quick else 10.0)
-    given = found.gain * found.measured.training
+        found = reader.diagnose(before, step, seconds=1.0 if quick else 10.0)
     chosen = next((one for one in found.changes if one.advice == found.advice), None)
     take, disk = _step(step), None
     if chosen is not None:
@@ -127,14 +131,23 @@ def _try(setup: _Setup, path: Path, *, quick: bool) -> tuple[float, str]:
         if chosen.name == "cache in a folder":
             disk = Path(chosen.options["cache"])
     next(iter(after))  # fills a cache
-    followed = _rate(after, take, 0.5 if quick else 3.0, disk)
+    plain, training = _step(step), found.measured.training
+    rates = [
+        (
+            _rate(after, take, 0.1 if quick else 1.0, disk),
+            _rate(before, plain, 0.1 if quick else 1.0),
+        )
+        for _ in range(_TURNS)
+    ]
     if disk:
         reader.clear_cache(disk)
-    ratio = max(given / followed, followed / given)
+    with_it, without = (statistics.median(side) for side in zip(*rates, strict=True))
+    gain = statistics.median(one / other for one, other in rates)
+    given, came = (found.gain, gain) if chosen else (training, without)
     what = chosen.name if chosen else "nothing"
-    before = found.measured.training
-    return ratio, (
-        f"{found.bound}; {what}: {given:,.0f} / {followed:,.0f} images/s, before {before:,.0f}"
+    return max(given / came, came / given), (
+        f"{found.bound}; {what}: {found.gain:.2f} / {gain:.2f} times, {with_it:,.0f} images/s, "
+        f"before {without:,.0f}, in the diagnosis {training:,.0f}"
     )
 
 
@@ -149,7 +162,9 @@ def _step(step: Any, augment: Any = None) -> Callable[[Any], object]:
     return lambda batch: run((first(batch[0]), *batch[1:]))
 
 
-def _rate(dataset: Any, take: Callable[[Any], object], seconds: float, disk: Path | None) -> float:
+def _rate(
+    dataset: Any, take: Callable[[Any], object], seconds: float, disk: Path | None = None
+) -> float:
     """Return the images a second of whole epochs; without an end, of what is in its stride."""
     _evict(disk)
     endless = int(dataset.cardinality()) < 0
