@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.errors import StorageError
-from shardprep.storage.store import asked, has_answered
+from shardprep.storage.store import asked, asked_again, has_answered
 from shardprep.storage.store_error import ChangedError, NoAnswerError, no_bucket
 from shardprep.storage.timeout import timeout_s
 
@@ -150,17 +150,19 @@ def put(url: ObjectUrl, content: bytes | Path) -> str:
     with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
 
         def blocks(wait: Wait) -> Iterator[bytes]:
+            file.seek(0)
             while block := file.read(_UPLOAD_BYTES):
                 wait.moved()  # each that leaves shows that the store is there
                 yield block
 
+        def sent(store: Any, wait: Wait) -> Any:
+            # Where the last answer was cut, the client finds no upload to abort, and says that.
+            with contextlib.suppress(FileNotFoundError):
+                return store.put(url.key, blocks(wait), **options)
+            return store.put(url.key, blocks(wait), **options)
+
         with _found(no_bucket(url, writing=True)):
-            done = asked(
-                url,
-                lambda store, wait: store.put(url.key, blocks(wait), **options),
-                writing=True,
-                is_over=_is_program_over,
-            )
+            done = asked_again(url, sent, writing=True, is_over=_is_program_over)
     return done["e_tag"] or ""
 
 
@@ -228,7 +230,7 @@ def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
     """
     if num_bytes <= _COPY_BYTES:
         try:
-            asked(to, lambda store, _: store.copy(source.key, to.key), writing=True)
+            asked_again(to, lambda store, _: store.copy(source.key, to.key), writing=True)
         except FileNotFoundError:
             return False
         return True
@@ -262,7 +264,7 @@ def listing(url: ObjectUrl) -> list[ObjectFacts]:
                 yield ObjectFacts(facts["path"][skip:], facts["size"], facts["e_tag"] or "")
 
     with _found(no_bucket(url, writing=False)):
-        facts: list[ObjectFacts] = asked(url, lambda *given: sorted(found(*given)))
+        facts: list[ObjectFacts] = asked_again(url, lambda *given: sorted(found(*given)))
     return facts
 
 

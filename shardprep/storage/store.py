@@ -11,6 +11,7 @@ import functools
 import os
 import queue
 import threading
+import time
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from shardprep.errors import StorageError
 from shardprep.storage.store_error import (
     ChangedError,
+    NoAnswerError,
     endpoint_of,
     explained,
     no_answer,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 3
 _LOOK_EVERY_S = 0.25
+_PAUSES_S = (0.1, 0.4, 1.6)
+"""Before each further try of `asked_again`, in seconds."""
 _answered: set[str] = set()
 """Buckets that have answered this process."""
 
@@ -87,6 +91,30 @@ def asked(
         raise explained(error, url, writing=writing) from None
     _answered.add(url.root)
     return found
+
+
+def asked_again(
+    url: ObjectUrl,
+    call: Callable[[Any, Wait], Any],
+    *,
+    writing: bool = False,
+    is_over: Callable[[], bool] | None = None,
+) -> Any:
+    """Return what `asked` does, of a call that may be made twice.
+
+    The client tries requests again, but not those of which it has part of an answer.
+    """
+    begun_s = time.monotonic()
+    for pause_s in _PAUSES_S:
+        try:
+            return asked(url, call, writing=writing, is_over=is_over)
+        except NoAnswerError:
+            bounds = timeouts(is_known=has_answered(url), writing=writing)
+            is_late = time.monotonic() - begun_s + pause_s > bounds.retry_s
+            if is_late or (is_over is not None and is_over()):
+                raise
+        time.sleep(pause_s)
+    return asked(url, call, writing=writing, is_over=is_over)
 
 
 def _obstore() -> Any:

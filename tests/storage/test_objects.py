@@ -72,6 +72,35 @@ def test_a_write_is_tried_again(bucket: Bucket, proxy: Proxy, fault: Fault, size
     assert (facts.num_bytes, facts.etag) == (size, mark)
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "first"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST"])
+def test_what_has_a_cut_answer_is_done_again(
+    bucket: Bucket,
+    proxy: Proxy,
+    method: str,
+    is_known: bool,  # noqa: FBT001 - a case
+) -> None:
+    """The client tries no request again of which it has part of an answer."""
+    data = bytes(20 << 20)
+    bucket.put("some/key", b"0123456789")
+    if is_known:
+        objects.head(url_of(bucket, "some/key"))
+    proxy.rule = nth(
+        method == "POST", Fault(cut_at=40), lambda request: request.method == method
+    )  # of the two requests by POST, the second completes an upload
+    if method == "GET":
+        assert [facts.name for facts in objects.listing(url_of(bucket, "some"))] == ["key"]
+    elif method == "PUT":
+        assert objects.copy(url_of(bucket, "some/key"), url_of(bucket, "other"), 10)
+        assert bucket.read("other") == b"0123456789"
+    else:
+        mark = objects.put(url_of(bucket, "large"), data)
+        assert bucket.read("large") == data
+        facts = objects.head(url_of(bucket, "large"))
+        assert facts is not None
+        assert facts.etag == mark
+
+
 @pytest.mark.parametrize("fault", [Fault(is_reset=True), Fault(is_deaf=True)], ids=["RST", "lost"])
 def test_what_is_created_is_known_to_be_there(bucket: Bucket, proxy: Proxy, fault: Fault) -> None:
     assert objects.get(url_of(bucket, "key")) is None
