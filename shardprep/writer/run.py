@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,7 @@ from shardprep.writer.engine.job import Progress, ShardJob
 from shardprep.writer.finalize import BuildResult, complete, publish
 from shardprep.writer.outline import check_outline, write_outline
 from shardprep.writer.plan import PlanWatcher
+from shardprep.writer.second_look import readable_again
 from shardprep.writer.shard import done_receipt, write_skipped
 from shardprep.writer.shard_plan import WHOLE
 from shardprep.writer.workspace import states
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 _NUM_THREADS = 8
 """Number of threads that hash shards, or wait for object storage."""
+_MOST_LOOKS = 3
+"""Times that shards are written again, where a source goes away again and again."""
 
 
 class Watcher(PlanWatcher, Protocol):
@@ -166,7 +170,20 @@ class Run:
             for step in progress:
                 watcher.encoded(step.num_items, step.num_rejected)
                 now = now.plus(step)
+        if now.num_rejected:
+            self._look_again(job, todo, watcher)
         return now
+
+    def _look_again(self, job: ShardJob, shards: Sequence[ShardPlan], watcher: Watcher) -> None:
+        """Write shards again whose images could not be read, and can be now."""
+        for _ in range(_MOST_LOOKS):
+            shards = readable_again(job.folders, shards)
+            if not shards:
+                return
+            what = "1 shard is" if len(shards) == 1 else f"{len(shards):,} shards are"
+            watcher.notice(f"{what} written again: images that could not be read are back")
+            with contextlib.closing(self.engine(job, shards, self.num_workers)) as progress:
+                deque(progress, maxlen=0)  # their items are counted already
 
     def _check_space(self, num_bytes: int) -> None:
         lacking = self.workspace.state.shortage(num_bytes)

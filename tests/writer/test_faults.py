@@ -38,6 +38,7 @@ from tests.support.command import run as run_command
 from tests.support.ending import Deadly
 from tests.support.faulty import LEAST
 from tests.support.object_store import wait_until
+from tests.support.processes import is_gone, workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -101,32 +102,6 @@ def _whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byte
     return run.to_the_end(tmp_path_factory.mktemp("whole") / "out")
 
 
-def members(group: int) -> list[int]:
-    """Return the living processes of a group."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            state, _, of = (place / "stat").read_text().rsplit(")", 1)[1].split()[:3]
-            if int(of) == group and state != "Z":
-                found.append(int(place.name))
-    return found
-
-
-def is_gone(group: int) -> bool:
-    return not members(group)
-
-
-def workers(process: subprocess.Popen[str]) -> list[int]:
-    """Return the processes that were forked from the server of a program."""
-    found = []
-    for number in members(process.pid):
-        with contextlib.suppress(OSError):
-            stat = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()
-            if "forkserver" in Path(f"/proc/{stat[1]}/cmdline").read_text():
-                found.append(number)
-    return found
-
-
 def has_shard(out: Path) -> bool:
     return any(out.glob("pets/1.0.0.incomplete/pets-train*"))
 
@@ -154,7 +129,7 @@ def test_killed_workers_cost_nothing(run: Run, whole: dict[str, bytes], tmp_path
             done = len(list((tmp_path / "out").glob("pets/1.0.0.incomplete/pets-train*")))
             if done > num_shards and kills < 5:
                 num_shards = done
-                for number in workers(process)[:1]:
+                for number in workers(process.pid)[:1]:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(number, signal.SIGKILL)
                         kills += 1
@@ -229,6 +204,35 @@ def test_a_source_that_changes_while_it_is_read_gives_no_dataset(
     file.write_bytes(data)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert tree(build(source, tmp_path / "out", **KEYS).path) == whole
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_source_that_is_away_for_a_while_costs_no_image(kind: str, tmp_path: Path) -> None:
+    """Its name and times are what they were: nothing else tells that images are missing."""
+    source = SOURCES[kind](tmp_path, animals(100))
+    whole = tree(build(source, tmp_path / "whole", **KEYS).path)
+
+    times = iter(range(2))
+
+    def engine(*arguments: Any) -> Iterator[EncodedChunk]:
+        chunks = in_process(*arguments)
+        if next(times, None) is not None:
+            source.rename(tmp_path / "away")
+            yield next(chunks)
+            (tmp_path / "away").rename(source)
+        yield from chunks
+
+    watcher = Quiet()
+    result = build(source, tmp_path / "out", engine=engine, watcher=watcher, **KEYS)
+    assert tree(result.path) == whole
+    assert result.num_new_items == watcher.num_new == 100
+    assert (
+        watcher.lines
+        == [
+            "1 shard is written again: images that could not be read are back",
+        ]
+        * 2
+    )
 
 
 def test_a_member_that_could_not_be_read_is_tried_again_by_the_next_run(tmp_path: Path) -> None:

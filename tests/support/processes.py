@@ -1,0 +1,46 @@
+"""The processes of a build, as /proc shows them."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+
+def members(group: int) -> list[int]:
+    """Return the living processes of a group."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, of = (place / "stat").read_text().rsplit(")", 1)[1].split()[:3]
+            if int(of) == group and state != "Z":
+                found.append(int(place.name))
+    return found
+
+
+def is_gone(group: int) -> bool:
+    """Tell whether no process of a group lives."""
+    return not members(group)
+
+
+def workers(group: int) -> list[int]:
+    """Return the processes that were forked from the server of the program of a group."""
+    servers = {number for number in members(group) if _is_server(number)}
+    return [number for number in servers if _parent(number) in servers]
+
+
+def servers(group: int) -> list[int]:
+    """Return the server that forks the workers of the program of a group, if it lives."""
+    return [n for n in members(group) if _is_server(n) and not _is_server(_parent(n))]
+
+
+def _is_server(number: int) -> bool:
+    """Tell whether a process is a server, or was forked from one: those have its command line."""
+    with contextlib.suppress(OSError):
+        return "forkserver" in Path(f"/proc/{number}/cmdline").read_text()
+    return False
+
+
+def _parent(number: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return 0
