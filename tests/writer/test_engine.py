@@ -41,17 +41,25 @@ class Encode:
     at: int = -1
     fault: str = ""
     mark: str = ""
-    """A file; where it is given, the fault strikes only once."""
+    """A file with a byte for each time that the fault has struck."""
+    most: int = 1
+    """Times that it strikes, where there is such a file."""
 
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         data = b""
         for number in range(task.start, task.start + len(task.items)):
             before_item()
-            if number == self.at and not (self.mark and Path(self.mark).exists()):
-                Path(self.mark or os.devnull).touch()
+            if number == self.at and self._is_due():
                 self._strike()
             data += f"{number};".encode()
         return EncodedChunk(data, (WRITTEN,) * len(task.items))
+
+    def _is_due(self) -> bool:
+        if not self.mark:
+            return True
+        with Path(self.mark).open("ab") as file:
+            file.write(b".")
+            return file.tell() <= self.most
 
     def _strike(self) -> None:
         if self.fault == "killed":
@@ -132,6 +140,18 @@ def test_an_item_that_ends_its_worker_costs_that_item(
     lost = outcomes[13]
     assert (lost.kind, lost.length, lost.num_bytes) == (kind, 0, 7)
     assert said in lost.reason
+
+
+@pytest.mark.parametrize("num_items", CHUNK_SIZES)
+def test_an_item_whose_worker_is_killed_again_and_again_is_kept(
+    num_items: int, tmp_path: Path
+) -> None:
+    """The system does that where memory is short: it says nothing of the image."""
+    encode = Encode(at=13, fault="killed", mark=str(tmp_path / "struck"), most=5)
+    tasks = [task(i, num_items) for i in range(0, 30, num_items)]
+    data, outcomes = encoded(encode, tasks)
+    assert data == "".join(f"{i};" for i in range(30))
+    assert outcomes == [WRITTEN] * 30
 
 
 @pytest.mark.parametrize("fault", ["killed", "segfault", "hang"])

@@ -34,7 +34,11 @@ _WINDOW = 2
 """Chunks begun and not yet taken, per worker: bounds memory, hides uneven chunks."""
 _MOST_LOST_IN_A_ROW = 16
 """Items lost with none done between them: not the images are at fault then, but the machine."""
+_MOST_KILLS = 4
+"""Kills by SIGKILL at one item alone before it is rejected: what sends that is the system, for want
+of memory, or a person, and hardly ever an image."""
 _MOST_FAILED_STARTS = 3
+_KILL = getattr(signal, "SIGKILL", None)
 _ALARM = getattr(signal, "SIGALRM", None)
 
 
@@ -44,7 +48,8 @@ def run_chunks(
     """Yield the result of each task, in the order of the tasks.
 
     An item that ends its worker twice, the second time alone, is rejected: as `timeout` where it
-    took longer than the limits allow, else as `crashed`. Closing the iterator ends the workers.
+    took longer than the limits allow, else as `crashed`. One whose worker is killed by SIGKILL is
+    tried some more times. Closing the iterator ends the workers.
 
     Raises:
         BuildError: a worker cannot be started, or many die one after the other.
@@ -94,6 +99,7 @@ class _Worker:
         self._encode = encode
         self._limits = limits
         self._num_lost = 0
+        self._num_kills = 0
         self._num_failed_starts = 0
         self.number = -1
         self._start()
@@ -126,7 +132,7 @@ class _Worker:
                 self._is_up = self.pipe.recv_bytes() == b""
                 return None
             part = self._receive()
-            self._num_lost = self._num_failed_starts = 0
+            self._num_lost = self._num_kills = self._num_failed_starts = 0
         except (EOFError, OSError):
             self._replace()
         else:
@@ -175,6 +181,8 @@ class _Worker:
         elif not self._is_suspect:
             self._is_suspect = True
             self._todo = deque(self._todo[0].apart())
+        elif _KILL is not None and code == -_KILL and self._num_kills < _MOST_KILLS:
+            self._num_kills += 1
         else:
             self._num_lost += 1
             task = self._todo.popleft()
@@ -185,7 +193,9 @@ class _Worker:
                     "what is done is kept: free some memory and run the same command again",
                 )
             kind: RejectionKind = "crashed"
-            reason = f"its decoder ended the process, twice ({how})"
+            times = f"{self._num_kills + 2} times" if self._num_kills else "twice"
+            reason = f"its decoder ended the process, {times} ({how})"
+            self._num_kills = 0
             if _ALARM is not None and code == -_ALARM:
                 kind = "timeout"
                 reason = f"took longer than {self._limits.item_s:g} s, twice (--timeout)"
