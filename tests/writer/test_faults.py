@@ -152,6 +152,17 @@ def test_ctrl_c_exits_130_and_leaves_no_worker(
     assert run.to_the_end(tmp_path / "out") == whole
 
 
+def test_workers_start_where_the_temporary_folder_has_a_long_name(tmp_path: Path) -> None:
+    """As those of batch systems: the name of a socket in it would be too long for the system."""
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
+    temporary = tmp_path / ("job-" * 30)
+    temporary.mkdir()
+    command = [sys.executable, "-m", "shardprep", "build", str(source), "--out", str(tmp_path)]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_image_that_kills_its_worker_is_rejected_and_counted(tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(animals(40)))
 

@@ -14,8 +14,9 @@ import contextlib
 import ctypes
 import os
 import signal
+import tempfile
 from dataclasses import dataclass
-from multiprocessing import popen_spawn_posix, spawn
+from multiprocessing import popen_spawn_posix, spawn, util
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -43,6 +44,8 @@ _PIXEL_BYTES = 16
 """Memory in bytes that decoding may use for each pixel, copies included."""
 _PRELOADED = ["shardprep.writer.engine.local", "shardprep.catalog.catalog"]
 """Modules of a task, to import once."""
+_MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
+"""Bytes of the name of a folder in which sockets can lie."""
 _ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(_KEPT_BYTES),
     "MALLOC_MMAP_THRESHOLD_": str(_KEPT_BYTES),
@@ -112,6 +115,7 @@ def start_server() -> ForkServerContext | SpawnContext:
         return SpawnedContext()
     context = ForkedContext()
     context.set_forkserver_preload(_PRELOADED)
+    _shorten_sockets()
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -120,6 +124,20 @@ def start_server() -> ForkServerContext | SpawnContext:
         for name in added:
             del os.environ[name]
     return context
+
+
+def _shorten_sockets() -> None:
+    """Let the sockets of `multiprocessing` lie in /tmp where the temporary folder's name is long.
+
+    Batch systems make long ones, and the name of a socket has 107 bytes at most (unix(7)).
+    """
+    before = tempfile.gettempdir()
+    if len(os.fsencode(before)) > _MOST_FOLDER_BYTES:
+        tempfile.tempdir = "/tmp"  # noqa: S108 - a folder of our own is made in it
+        try:
+            util.get_temp_dir()  # which keeps it
+        finally:
+            tempfile.tempdir = before
 
 
 def hold_memory(num_bytes: int) -> None:
