@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "source": "image storage errors",
     "recipe": "source dataset image storage errors",
     "catalog": "recipe source dataset image storage errors",
-    "reader": "dataset storage machine errors",
+    "reader": "dataset image storage machine errors",
     "writer": "catalog recipe source dataset image storage profiling errors",
     "verifier": "writer dataset storage errors",
     "exporter": "dataset storage errors",

@@ -32,15 +32,18 @@ BACKEND: Final[Literal["c", "pillow"]] = "pillow" if _fill is None else "c"
 """Implementation of `resize` on this machine."""
 
 
-def resize(pixels: Pixels, size: tuple[int, int], box: Box | None = None) -> Pixels:
+def resize(
+    pixels: Pixels, size: tuple[int, int], box: Box | None = None, out: Pixels | None = None
+) -> Pixels:
     """Return a box of the pixels, by default all of them, scaled to a height and width.
 
     The image has 1 to 4 channels, filtered each by itself: alpha is a channel like the others.
     The filter reaches over the box's edges where the image goes on, as in Pillow. The result is
-    new and C-contiguous.
+    written to `out`, by default to a new array; it is C-contiguous.
 
     Raises:
-        ValueError: Not such pixels, no positive size, or a box that is not within the image.
+        ValueError: Not such pixels, no positive size, an `out` of another shape, or a box that is
+            not within the image.
     """
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or not 1 <= pixels.shape[2] <= 4:
         shape = f"{pixels.dtype}{list(pixels.shape)}"
@@ -52,9 +55,12 @@ def resize(pixels: Pixels, size: tuple[int, int], box: Box | None = None) -> Pix
     left, top, right, bottom = np.array(box, np.float32).tolist()  # as Pillow reads it
     if not (0.0 <= left <= right <= width and 0.0 <= top <= bottom <= height):
         raise ValueError(f"the box {box} is not within {height}x{width} pixels")
+    out = np.empty((*size, channels), np.uint8) if out is None else out
+    if out.shape != (*size, channels):
+        raise ValueError(f"{list(out.shape)} is no {size[0]}x{size[1]} of {channels} channels")
     if _fill is None:
-        return resize_by_pillow(pixels, size, box)
-    out = np.empty((*size, channels), np.uint8)
+        out[:] = resize_by_pillow(pixels, size, box)
+        return out
     _fill(np.ascontiguousarray(pixels), out, box, down_first(pixels, size))
     return out
 

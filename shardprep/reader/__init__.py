@@ -20,6 +20,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Folder, like
 from shardprep.reader.arguments import Taking, checking
 from shardprep.reader.config import Advice, BadRecord, ReadConfig, Request
+from shardprep.reader.crop import CenterCrop, RandomResizedCrop
 from shardprep.reader.extras import needing_tensorflow
 from shardprep.reader.splits import EvenSplit, even_splits
 
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Advice",
     "BadRecord",
+    "CenterCrop",
     "Dataset",
     "EvenSplit",
+    "RandomResizedCrop",
     "ReadConfig",
     "ResumeInEpoch",
     "Selection",
@@ -132,6 +135,12 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
             "memory"; a folder, written once for any number of runs and processes, height × width ×
             3 bytes an image; "auto", memory where they fit, else none, with the reason in the log.
             The order is unchanged.
+        random_resized_crop: (height, width), or a `reader.RandomResizedCrop`: a box of each image,
+            torchvision's, drawn anew in each epoch by the seed and the record, and resized to that
+            size. Only as many pixels are decoded as it needs. Images may differ in size. Boxes and
+            masks follow.
+        center_crop: (height, width), or a `reader.CenterCrop`: the middle in the aspect of that
+            size, as large as it fits, resized; for evaluation.
         augment: called with each batch of images, or each image without `batch_size`, after
             `dtype`. What has a parameter `training` gets True; `labels`, the labels, boxes among
             them as "rel_yxyx", and gives (images, labels); `seed`, int32[2] made of the seed, the

@@ -26,6 +26,7 @@ from shardprep.reader.argument_kinds import (
     like,
 )
 from shardprep.reader.arguments import check_fields, check_position
+from shardprep.reader.crop import AnyCenterCrop, AnyRandomResizedCrop, Crop, crop_of
 from shardprep.reader.splits import AnySplit, is_training
 
 InputContext = Annotated[
@@ -178,6 +179,8 @@ class Request:
     seed: Seed | None = None
     repeat: bool | Count = False
     cache: Literal[False, "auto", "memory"] | Folder = False
+    random_resized_crop: AnyRandomResizedCrop | None = None
+    center_crop: AnyCenterCrop | None = None
     augment: Augmentation | None = None
     dtype: Literal["uint8", "float32"] = "uint8"
     as_supervised: bool = True
@@ -190,6 +193,11 @@ class Request:
     def config(self) -> ReadConfig:
         """The `read_config`, or that of all defaults."""
         return self.read_config or ReadConfig()
+
+    @cached_property
+    def crop(self) -> Crop | None:
+        """The part of each image that is read, None for the whole."""
+        return crop_of("reader", self.random_resized_crop, self.center_crop)
 
     @property
     def window(self) -> int | None:
@@ -223,6 +231,8 @@ class BatchOptions:
     as_supervised: bool = True
     box_format: BoxFormat = "rel_yxyx"
     max_boxes: Count | None = None
+    random_resized_crop: AnyRandomResizedCrop | None = None
+    center_crop: AnyCenterCrop | None = None
     ragged: bool = False
     buckets: Buckets | None = None
     num_shards: Count = 1
@@ -230,6 +240,11 @@ class BatchOptions:
     on_error: Literal["raise", "skip"] = "raise"
     num_threads: Count | None = None
     prefetch: Number | None = None
+
+    @cached_property
+    def crop(self) -> Crop | None:
+        """The part of each image that is read, None for the whole."""
+        return crop_of("Dataset.batches", self.random_resized_crop, self.center_crop)
 
 
 def draw_seed() -> int:
@@ -260,8 +275,15 @@ def check_request(request: Request) -> None:
             "pad_batches fills the last batch of one epoch",
             "give batch_size, and neither repeat nor drop_remainder",
         )
+    if request.crop is not None and config.image_size is not None:
+        raise _refused("a crop and image_size, and a crop has its own size", "give one of them")
     if config.service is None:
         return
+    if request.crop is not None:
+        raise _refused(
+            "the workers of a service decode whole images",
+            "leave out the crop, augment.RandomResizedCrop in augment cuts decoded images",
+        )
     if request.batch_size is None:
         raise _refused("a service sends batches", "give batch_size")
     if request.cache == "memory":

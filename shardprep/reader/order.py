@@ -119,6 +119,18 @@ class Order:
             missing -= len(found[-1])
         return np.concatenate(found)[: stop - start]
 
+    def tags(self, epoch: int, start: int, positions: Ints, num_records: int) -> Ints:
+        """Return what names the records at the places of an epoch from `start` on, int64.
+
+        Epoch × records + position; where records are drawn by weight, and the same one may come
+        again, draw × records + position. `num_records` are those of the selection.
+        """
+        place = epoch * self.num_records
+        if self.draws is None:
+            return place + positions
+        draws = np.arange(place + start, place + start + len(positions))
+        return draws * num_records + positions
+
     def batch(self, epoch: int, number: int, size: int) -> tuple[Ints, tuple[int, int] | None]:
         """Return the positions of a batch of so many records, and height and width of its images.
 

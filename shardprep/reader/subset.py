@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import RemoteDataset, addressed, described
@@ -19,7 +19,6 @@ from shardprep.reader.splits import part_range
 from shardprep.reader.targets import check_boxes, class_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from shardprep.dataset.manifest import Manifest, Shard
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from shardprep.reader.records import Records
     from shardprep.reader.remote_shards import RemoteShards
     from shardprep.reader.splits import AnySplit
+    from shardprep.reader.tf.caching import DecodedRows
     from shardprep.reader.weights import Draws
 
 
@@ -51,8 +51,8 @@ class Subset:
     """Whether the shards are decoded twins of the dataset's."""
     draws: Draws | None = None
     """Draws by weight of an epoch, where there are such."""
-    rows: Callable[[Any], Any] | None = None
-    """Function of positions that gives decoded elements, where all are in memory; for a graph."""
+    rows: DecodedRows | None = None
+    """Decoded elements, where all are in memory."""
 
     @property
     def num_records(self) -> int:
@@ -73,7 +73,7 @@ class Subset:
         return class_names(self.schema)
 
     def image_size(self, request: Request) -> tuple[int, int] | None:
-        """Return height and width of images as they are yielded, None where they differ."""
+        """Return height and width of images before a crop, None where they differ."""
         return request.config.image_size or self.schema.image_size
 
     @property
@@ -147,12 +147,13 @@ def open_request(request: Request) -> Subset:
         items = Items(subset.path, subset.manifest, subset.schema)
         draws = draws_of("reader", request.weights, subset.records, items, config.shard_of)
         subset = replace(subset, draws=draws, num_all=draws.num_all)
-    if request.batch_size is not None and subset.image_size(request) is None:
+    crops = request.crop is not None
+    if request.batch_size is not None and subset.image_size(request) is None and not crops:
         raise DatasetError(
             str(subset.path),
             "its images differ in size, so they cannot be batched as they are",
-            "pass read_config=ReadConfig(image_size=(height, width)), leave out batch_size, "
-            "or build with --size",
+            "pass random_resized_crop, center_crop or ReadConfig(image_size=(height, width)), "
+            "leave out batch_size, or build with --size",
         )
     check_boxes("reader", subset.schema, request)
     if config.service and request.max_boxes is None and BOX in subset.schema.features:

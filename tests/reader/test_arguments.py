@@ -54,6 +54,7 @@ COUNTS: tuple[Any, ...] = (0, -1, "64", 2.5, True, False, [8], 1 << 70, float("n
 FLAGS: tuple[Any, ...] = (0, 1, "no", None, [])
 WEIGHTS: tuple[Any, ...] = ("even", 3, True, {"cat": 1.0}, b"balanced")
 SEEDS: tuple[Any, ...] = ("a", 1.5, True, [1], b"1")
+CROPS: tuple[Any, ...] = (224, "8x8", (8,), (0, 8), (8.0, 8.0), True, {"size": (8, 8)})
 LOAD: dict[str, tuple[Any, ...]] = {
     "path": (None, 3, "", b"folder", "a\0b", ["a"]),
     "split": (None, 3, "", ["train", "test"], ("train",), {"train": 1}, b"train"),
@@ -63,6 +64,8 @@ LOAD: dict[str, tuple[Any, ...]] = {
     "seed": SEEDS,
     "repeat": (0, -1, "2", 1.5, None),
     "cache": (True, None, "", "Memory", "AUTO", "none", "True", 3, b"memory", "a\0b", ["memory"]),
+    "random_resized_crop": CROPS,
+    "center_crop": CROPS,
     "augment": (
         "flip",
         3,
@@ -117,6 +120,8 @@ BATCHES: dict[str, tuple[Any, ...]] = {
     "as_supervised": FLAGS,
     "box_format": LOAD["box_format"],
     "max_boxes": LOAD["max_boxes"],
+    "random_resized_crop": CROPS,
+    "center_crop": CROPS,
     "buckets": ({}, [(8, 8)], {(8, 8): "train"}, {8: None}, True),
     "ragged": FLAGS,
     "num_shards": (0, -1, "2", 1.5, None, True),

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.reader.arrays.cropping import clipped, nearest
 from shardprep.reader.targets import PADDING, formatted
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.schema import Schema
     from shardprep.reader.config import BoxFormat
+    from shardprep.reader.crop import Crop, Window
     from shardprep.reader.targets import Cut
 
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -33,14 +35,21 @@ class Annotations:
     """
 
     def __init__(
-        self, schema: Schema, names: Sequence[str], *, decode: bool, cut: Cut | None
+        self,
+        schema: Schema,
+        names: Sequence[str],
+        *,
+        decode: bool,
+        cut: Cut | None,
+        crop: Crop | None,
     ) -> None:
         """Give those of the features `names`; without `decode`, masks stay bytes."""
         self._features = {name: one for name, one in schema.annotations.items() if name in names}
         self.names = frozenset(self._features)
-        self._size = schema.image_size
+        self._size = schema.image_size if crop is None else crop.size
         self._decode = decode
         self._cut = cut
+        self._crop = crop
 
     def columns(self, num_rows: int) -> dict[str, Array]:
         """Return an array for a batch of each feature, not filled; of objects where rows differ."""
@@ -66,7 +75,8 @@ class Annotations:
     def values(self, raw: Mapping[str, Any], size: tuple[int, ...] | None) -> dict[str, Any]:
         """Return the values of an example by feature; ValueError where one is damaged.
 
-        `size` is height and width of the image, None where masks are not decoded.
+        `size` is height and width of the image, None where masks are not decoded. Where images are
+        cropped, they are of the whole image, and all of its boxes: see `cropped`.
         """
         found = self._objects(raw, size) if BOX in self._features else {}
         if MASK in self._features:
@@ -88,7 +98,7 @@ class Annotations:
             if len(one) != len(boxes):
                 what = f"holds {len(one)} values of {len(boxes)} boxes"
                 raise ValueError(f"feature {name!r} {what}")
-        chosen = self._chosen(boxes)
+        chosen = None if self._crop is not None else self._chosen(boxes)
         found: dict[str, Any] = {}
         for name, one in of.items():
             kept = one if chosen is None else [one[place] for place in chosen]
@@ -100,6 +110,28 @@ class Annotations:
                 )
             else:
                 found[name] = np.array(kept, _DTYPES[name])
+        return found
+
+    def cropped(
+        self, values: dict[str, Any], window: Window, size: tuple[int, int]
+    ) -> dict[str, Any]:
+        """Return values as they are seen in a part of an image of `size`, in its height and width.
+
+        Boxes are clipped; those of which too little is left are gone, with all that goes with them.
+        Masks are resized by the nearest pixel centres.
+        """
+        if self._crop is None:
+            return values
+        found = dict(values)
+        if BOX in found:
+            found[BOX], is_left = clipped(found[BOX], window, size, self._crop)
+            left = np.flatnonzero(is_left)
+            chosen = self._chosen(found[BOX][left])
+            for name in PADDING.keys() & found.keys():
+                found[name] = found[name][left if chosen is None else left[chosen]]
+        for name, axis in ((OBJECT_MASK, 1), (MASK, 0)):
+            if name in found:
+                found[name] = nearest(found[name], window, self._crop.size, axis)
         return found
 
     def padded(self, columns: Mapping[str, Any]) -> dict[str, Any]:

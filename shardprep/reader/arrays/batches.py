@@ -17,6 +17,7 @@ from shardprep.errors import DatasetError, RecordError
 from shardprep.machine import usable_cores
 from shardprep.reader.arrays.annotations import boxes_as
 from shardprep.reader.arrays.buffers import IMAGES_A_TURN, Filler
+from shardprep.reader.arrays.cropping import crop_keys
 from shardprep.reader.remote_shards import NUM_READS
 from shardprep.reader.state import State, checked, identity
 
@@ -160,7 +161,11 @@ class Batches:
                 return
             epoch, batch = divmod(place, self.steps_per_epoch)
             numbers, image_size = self._order.batch(epoch, batch, size)
-            self._begun.append((place, self._filler.begin(numbers.tolist(), image_size)))
+            keys = [0] * len(numbers)
+            if self._options.crop is not None:
+                tags = self._order.tags(epoch, batch * size, numbers, len(self._examples.records))
+                keys = crop_keys(self._order.key, tags)
+            self._begun.append((place, self._filler.begin(numbers.tolist(), keys, image_size)))
 
     def _finished(self, filling: Filling) -> Columns:
         """Wait for a batch; return it, good records in the place of bad ones if that is asked."""
@@ -170,7 +175,7 @@ class Batches:
                 raise filling.errors[row]
             self._note(filling.numbers[row], filling.errors[row])
             records, columns = self._examples.records, filling.columns
-            fill = partial(self._examples.fill, columns=columns, row=row)
+            fill = partial(self._examples.fill, columns=columns, row=row, key=filling.keys[row])
             records.next_good(filling.numbers[row], fill, self._bad, self._note)
         return filling.columns
 

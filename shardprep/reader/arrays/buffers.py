@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
 
-    from shardprep.reader.arrays.features import Columns, Examples
+    from shardprep.reader.arrays.features import Columns, DecodedExamples, Examples
 
 IMAGES_A_TURN = 8
 """Images that make it worth while to wake another thread for a batch."""
@@ -36,6 +36,8 @@ class Filling:
 
     numbers: list[int]
     """Numbers of the records, by row."""
+    keys: list[int]
+    """Keys by which crops are drawn, by row."""
     columns: Columns
     futures: list[Future[None]] = field(default_factory=list)
     errors: dict[int, RecordError] = field(default_factory=dict)
@@ -45,11 +47,11 @@ class Filling:
     def __post_init__(self) -> None:
         self.rows = iter(range(len(self.numbers)))
 
-    def run(self, examples: Examples) -> None:
+    def run(self, examples: Examples | DecodedExamples) -> None:
         """Take rows and fill them."""
         for row in self.rows:  # the interpreter gives each to one thread only
             try:
-                examples.fill(self.numbers[row], self.columns, row)
+                examples.fill(self.numbers[row], self.columns, row, self.keys[row])
             except RecordError as error:
                 self.errors[row] = error
 
@@ -63,7 +65,12 @@ class Filler:
     """Begins batches of examples; its threads take those that are begun in turn."""
 
     def __init__(
-        self, examples: Examples, *, batch_size: int, num_threads: int, num_kept: int
+        self,
+        examples: Examples | DecodedExamples,
+        *,
+        batch_size: int,
+        num_threads: int,
+        num_kept: int,
     ) -> None:
         """Keep the memory of so many batches for later at most, however many are out at a time."""
         self._examples = examples
@@ -72,10 +79,12 @@ class Filler:
         self._pool: ThreadPoolExecutor | None = None
         self._buffers = _Buffers(num_kept)
 
-    def begin(self, numbers: list[int], image_size: tuple[int, int] | None = None) -> Filling:
+    def begin(
+        self, numbers: list[int], keys: list[int], image_size: tuple[int, int] | None = None
+    ) -> Filling:
         """Return a batch of the records of so many numbers, at most `batch_size`.
 
-        Images are resized to `image_size`, where there is one.
+        Crops are drawn by `keys`; images are resized to `image_size`, where there is one.
         """
         values = self._examples.values
         columns = values.columns(len(numbers))
@@ -84,7 +93,7 @@ class Filler:
             columns[IMAGE] = self._buffers.take((self._batch_size, *shape))[: len(numbers)]
         elif image_size is not None:
             columns[IMAGE] = np.empty((len(numbers), *image_size, 3), np.uint8)
-        filling = Filling(numbers, columns)
+        filling = Filling(numbers, keys, columns)
         turns = min(self._num_threads, -(-len(numbers) // IMAGES_A_TURN))
         pool = self._threads()
         try:

@@ -201,6 +201,8 @@ class Dataset:
                 are pixels of the image.
             max_boxes: the N of every batch. Of an image with more, the largest are kept, and an
                 `Advice` tells of it once.
+            random_resized_crop: as of `reader.load`; the same seed cuts the same parts there.
+            center_crop: as of `reader.load`.
             ragged: lists in place of arrays whose rows differ: an array an image of its boxes,
                 labels and masks, and images of a set in which they differ in size.
             buckets: those of `reader.buckets`, for images that differ in size: all images of a
@@ -230,7 +232,7 @@ class Dataset:
         )
         names = self._names(options.as_supervised)
         cut = None if options.max_boxes is None else Cut(options.max_boxes)
-        values = Values(self.schema, names, decode=self._decode, cut=cut)
+        values = Values(self.schema, names, decode=self._decode, cut=cut, crop=options.crop)
         return Batches(Examples(records, values), self._target, order, batching, options)
 
     def _order(self, options: BatchOptions) -> tuple[Records, Order, int]:
@@ -276,14 +278,19 @@ class Dataset:
                 "transform is for single items",
                 "apply it to what the iterator yields",
             )
-        if self.schema.image_size is not None:
+        if options.crop is not None and not self._decode:
+            raise DatasetError(
+                "Dataset.batches", "a crop is cut by decoding, and decode=False", "give one of them"
+            )
+        if self.schema.image_size is not None or options.crop is not None:
             return
         if self._decode and not options.ragged and options.buckets is None:
             raise DatasetError(
                 str(self.path),
                 "its images differ in size, so they cannot be batched as they are",
-                "build with --size, resize them to buckets=reader.buckets(…), take single items or "
-                "lists of them (ragged=True), or batch their bytes with decode=False",
+                "build with --size, pass random_resized_crop or center_crop, resize them to "
+                "buckets=reader.buckets(…), take single items or lists of them (ragged=True), or "
+                "batch their bytes with decode=False",
             )
         if not self._decode and not options.box_format.startswith("rel_"):
             raise DatasetError(
@@ -297,8 +304,8 @@ class Dataset:
             what, hint = "buckets, and its images are of one size", "leave out buckets"
         elif MASK in self.schema.features or OBJECT_MASK in self.schema.features:
             what, hint = "buckets, and masks of mixed sizes are not resized", "build with --size"
-        elif options.weights is not None or options.ragged or not self._decode:
-            what, hint = "buckets with weights, ragged or decode=False", "give one of them"
+        elif options.weights is not None or options.ragged or not self._decode or options.crop:
+            what, hint = "buckets with weights, ragged, a crop or decode=False", "give one of them"
         else:
             return
         raise DatasetError("Dataset.batches", what, hint)

@@ -19,12 +19,15 @@ from shardprep.dataset import example
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.schema import IMAGE
 from shardprep.errors import RecordError
+from shardprep.image.resample import resize
 from shardprep.reader.arrays.annotations import Annotations
+from shardprep.reader.arrays.cropping import crop_jpeg, crop_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shardprep.dataset.schema import Feature, Schema
+    from shardprep.reader.crop import Crop
     from shardprep.reader.records import Records
     from shardprep.reader.targets import Cut
 
@@ -47,23 +50,27 @@ class Values:
         decode: bool,
         otherwise: Callable[[bytes], Pixels] | None = None,
         cut: Cut | None = None,
+        crop: Crop | None = None,
     ) -> None:
         """Give the features `names`; without `decode`, images stay the bytes they are stored as.
 
         `otherwise` is asked for the pixels of an image that cannot be decoded here, and raises
-        whatever it likes; `cut` is the most boxes of an image.
+        whatever it likes; `cut` is the most boxes of an image; `crop` the part of it that is given.
         """
         self.names = names
-        self.annotations = Annotations(schema, names, decode=decode, cut=cut)
+        self.image_size = schema.image_size if crop is None else crop.size
+        """Height and width of all images as they are given, None where they differ."""
+        self.annotations = Annotations(schema, names, decode=decode, cut=cut, crop=crop)
         self._is_annotated = bool(self.annotations.names)
+        self.encoding = schema.image.encoding
         self._whole = [one for one in names if one not in self.annotations.names]
         """Features of the image as a whole."""
         self._otherwise = otherwise
         self._schema = schema
         self._decode = decode
-        self.image_size = schema.image_size
-        """Height and width of all images as they are stored, None where they differ."""
+        self._crop = crop
         self._shape = (*self.image_size, 3) if self.image_size and decode else None
+        self._stored_shape = (*schema.image_size, 3) if schema.image_size else None
         self._features = schema.features
         self._decoder = ExampleDecoder(schema.dtypes, names)
 
@@ -88,7 +95,7 @@ class Values:
         return self._shape
 
     def item(self, payload: memoryview) -> dict[str, Any]:
-        """Return the values of one example by feature."""
+        """Return the values of one example by feature, the image whole."""
         raw = self._raw(payload)
         found = {
             name: self._image(raw) if name == IMAGE else self._value(name, raw)
@@ -99,22 +106,50 @@ class Values:
         found |= self._annotated(raw, found[IMAGE])
         return {name: found[name] for name in self.names}
 
-    def fill(self, payload: memoryview, columns: Columns, row: int) -> None:
-        """Write the values of one example into a row of each column, the image's among them."""
+    def fill(self, payload: memoryview, columns: Columns, row: int, key: int) -> None:
+        """Write the values of one example into a row of each column, the image's among them.
+
+        `key` is what a crop is drawn by.
+        """
         raw = self._raw(payload)
         image = None
         for name in self._whole:
             if name != IMAGE:
                 columns[name][row] = self._value(name, raw)
+            elif self._crop is not None:
+                self._fill_crop(self._crop, raw, columns, row, key)
             elif self._shape is not None:
                 image = self._image(raw, columns[IMAGE][row])
             elif columns[IMAGE].dtype == object:
                 image = columns[IMAGE][row] = self._image(raw)
             else:
                 image = columns[IMAGE][row] = _resized(self._image(raw), columns[IMAGE].shape)
-        if self._is_annotated:
+        if self._is_annotated and self._crop is None:
             for name, value in self._annotated(raw, image).items():
                 columns[name][row] = value
+
+    def _fill_crop(
+        self, crop: Crop, raw: dict[str, Any], columns: Columns, row: int, key: int
+    ) -> None:
+        """Write the part of an image that a key draws into a row, and what is annotated there."""
+        data, out = _only(IMAGE, self._features[IMAGE], raw), columns[IMAGE][row]
+        found = crop_jpeg(data, crop, key, out) if self._is_jpeg(data) else None
+        if found is None:
+            found = crop_pixels(self._pixels(data), crop, key, out)
+        window, size = found
+        _check_shape((*size, 3), self._stored_shape)
+        if self._is_annotated:
+            values = self.annotations.values(raw, size)
+            for name, value in self.annotations.cropped(values, window, size).items():
+                columns[name][row] = value
+
+    def fill_decoded(self, found: dict[str, Any], columns: Columns, row: int, key: int) -> None:
+        """Write values that are decoded into a row of each column, cropped."""
+        if self._crop is None:
+            raise ValueError("nothing is to be cropped")
+        window, size = crop_pixels(found.pop(IMAGE), self._crop, key, columns[IMAGE][row])
+        for name, value in self.annotations.cropped(found, window, size).items():
+            columns[name][row] = value
 
     def _annotated(self, raw: dict[str, Any], image: Any) -> dict[str, Any]:
         return self.annotations.values(raw, image.shape[:2] if self._decode else None)
@@ -151,21 +186,23 @@ class Values:
         data = _only(IMAGE, self._features[IMAGE], raw)
         if not self._decode:
             return bytes(data)
-        shape, is_raw = self._shape, self._features[IMAGE].encoding == "raw"
-        if is_raw:
-            if shape is None:
-                raise ValueError("plain pixels, and no size of them in the schema")
-            pixels = np.frombuffer(data, np.uint8).reshape(shape)
-        else:
-            # Fresh pages for every image would cost half as much again as the decoding.
-            pixels = self._decoded(data, out)
-            if shape is not None:
-                _check_shape(pixels, shape)
+        pixels = self._pixels(data, out)
         if out is None:
-            return pixels.copy() if is_raw else pixels  # `frombuffer` cannot be written to
+            return pixels if pixels.flags.writeable else pixels.copy()
         if not self._is_jpeg(data):
             out[:] = pixels
         return out
+
+    def _pixels(self, data: bytes | memoryview, out: Pixels | None = None) -> Pixels:
+        """Return the pixels of an image; those of a JPEG are in `out` then."""
+        if self._features[IMAGE].encoding == "raw":
+            if self._stored_shape is None:
+                raise ValueError("plain pixels, and no size of them in the schema")
+            return np.frombuffer(data, np.uint8).reshape(self._stored_shape)
+        # Fresh pages for every image would cost half as much again as the decoding.
+        pixels = self._decoded(data, out)
+        _check_shape(pixels.shape, self._stored_shape)
+        return pixels
 
     def _decoded(self, data: bytes | memoryview, out: Pixels | None = None) -> Pixels:
         """Return the pixels; those of a JPEG are in `out` then, if they fit."""
@@ -199,6 +236,9 @@ class Examples:
     records: Records
     values: Values
 
+    def __len__(self) -> int:
+        return len(self.records)
+
     def item(self, number: int) -> dict[str, Any]:
         """Return the values of one example by feature. Raises as `Records.payload`."""
         payload = self.records.payload(number)
@@ -207,11 +247,11 @@ class Examples:
         except Exception as error:
             raise self._damaged(number, error) from error
 
-    def fill(self, number: int, columns: Columns, row: int) -> None:
+    def fill(self, number: int, columns: Columns, row: int, key: int) -> None:
         """Write the values of one example into a row. Raises as `Records.payload`."""
         payload = self.records.payload(number)
         try:
-            self.values.fill(payload, columns, row)
+            self.values.fill(payload, columns, row, key)
         except Exception as error:
             raise self._damaged(number, error) from error
 
@@ -221,6 +261,23 @@ class Examples:
             return error
         what = error.what if isinstance(error, RecordError) else " ".join(str(error).split())
         return self.records.damaged(number, what or type(error).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedExamples:
+    """Examples that are decoded, whole, in memory; `values` crops them."""
+
+    arrays: Columns
+    """Feature → its values by number, of objects where they differ in shape."""
+    values: Values
+
+    def __len__(self) -> int:
+        return len(self.arrays[IMAGE])
+
+    def fill(self, number: int, columns: Columns, row: int, key: int) -> None:
+        """Write the values of one example into a row, the part of its image that a key draws."""
+        found = {name: one[number] for name, one in self.arrays.items()}
+        self.values.fill_decoded(found, columns, row, key)
 
 
 def _only(name: str, feature: Feature, raw: dict[str, Any]) -> Any:
@@ -235,11 +292,10 @@ def _resized(pixels: Pixels, shape: tuple[int, ...]) -> Pixels:
     _, height, width, _ = shape
     if pixels.shape[:2] == (height, width):
         return pixels
-    size = width, height
-    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC))
+    return resize(pixels, (height, width))
 
 
-def _check_shape(pixels: Pixels, shape: tuple[int, ...]) -> None:
-    if pixels.shape != shape:
-        found, wanted = ("x".join(map(str, one[:2])) for one in (pixels.shape, shape))
+def _check_shape(shape: tuple[int, ...], stored: tuple[int, ...] | None) -> None:
+    if stored is not None and shape != stored:
+        found, wanted = ("x".join(map(str, one[:2])) for one in (shape, stored))
         raise ValueError(f"the image is {found} (height x width), the schema says {wanted}")

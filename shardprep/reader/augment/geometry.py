@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.argument_kinds import Share, Size, number, pair
+from shardprep.reader.argument_kinds import Share, Size  # noqa: TC001 - checked by these
 from shardprep.reader.augment.batch import between, draw, like, white
 from shardprep.reader.augment.placed import Move, each_placed, follow
+from shardprep.reader.crop import Ratio, Scale  # noqa: TC001 - checked by these
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,14 +95,8 @@ class RandomResizedCrop(Move):
     """
 
     size: Size
-    scale: Annotated[
-        tuple[float, float],
-        pair(number(1e-6, 1), "(smallest, largest), two numbers above 0 up to 1", rising=True),
-    ] = (0.08, 1.0)
-    ratio: Annotated[
-        tuple[float, float],
-        pair(number(1e-6), "(smallest, largest), two numbers above 0", rising=True),
-    ] = (3 / 4, 4 / 3)
+    scale: Scale = (0.08, 1.0)
+    ratio: Ratio = (3 / 4, 4 / 3)
     min_visible: Share = 0.1
 
     def moved(self, images: Any, labels: Any, seed: Any) -> tuple[Any, Any]:

@@ -19,10 +19,11 @@ from shardprep.reader.tf.annotations import fills
 from shardprep.reader.tf.python_calls import in_python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from shardprep.reader.config import Request
     from shardprep.reader.subset import Subset
+    from shardprep.reader.tf.decode import Decoder
 
 _log = logging.getLogger("shardprep.reader")
 _Image = TypeVar("_Image")
@@ -100,8 +101,33 @@ def rows_a_turn(height: int, width: int) -> int:
     return min(_MOST_ROWS, max(1, _BYTES_A_TURN // (height * width * 3)))
 
 
-def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> Callable[[Any], Any]:
-    """Fill arrays in memory, one a component; return the function of positions that gives elements.
+class DecodedRows:
+    """Decoded elements in memory, an array for each of their components."""
+
+    def __init__(self, spec: Any, num_records: int) -> None:
+        """Take the spec of an element; the arrays are to be filled."""
+        self._spec = spec
+        self._flat = tf.nest.flatten(spec)
+        self._fills = tf.nest.flatten(fills(spec))
+        self.arrays = [_empty(one, num_records) for one in self._flat]
+
+    def __call__(self, positions: Any) -> Any:
+        """Return the elements at some positions; for a graph."""
+        specs = [tf.TensorSpec([*positions.shape, *one.shape], one.dtype) for one in self._flat]
+        found = in_python(self._picked, [positions], specs)
+        return tf.nest.pack_sequence_as(self._spec, found)
+
+    def by_feature(self, decoder: Decoder) -> dict[str, Any]:
+        """Return the arrays by feature; `decoder` is that of the elements."""
+        return decoder.features_of(tf.nest.pack_sequence_as(self._spec, self.arrays))
+
+    def _picked(self, places: Any) -> list[Any]:
+        pairs = zip(self.arrays, self._fills, strict=True)
+        return [_picked(array, places, value) for array, value in pairs]
+
+
+def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> DecodedRows:
+    """Return the elements of a dataset in memory.
 
     Args:
         decoded: dataset of all elements in order.
@@ -112,31 +138,20 @@ def memory_cache(decoded: Any, num_records: int, batch_size: int | None) -> Call
     spec = decoded.element_spec
     if batch_size is not None:
         spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), spec)
-    flat, values_beside = tf.nest.flatten(spec), tf.nest.flatten(fills(spec))
-    arrays = [_empty(one, num_records) for one in flat]
+    rows = DecodedRows(spec, num_records)
 
     def copied() -> Iterator[None]:
         start = 0
         for element in decoded.as_numpy_iterator():
             values = tf.nest.flatten(element)
             stop = start + (1 if batch_size is None else len(values[0]))
-            for array, value in zip(arrays, values, strict=True):
+            for array, value in zip(rows.arrays, values, strict=True):
                 array[slice(start, stop) if batch_size else start] = value
             yield from itertools.repeat(None, stop - start)
             start = stop
 
     for _ in Progress(num_records, "memory").over(copied()):
         pass
-
-    def picked(places: Any) -> list[Any]:
-        pairs = zip(arrays, values_beside, strict=True)
-        return [_picked(array, places, value) for array, value in pairs]
-
-    def rows(positions: Any) -> Any:
-        specs = [tf.TensorSpec([*positions.shape, *one.shape], one.dtype) for one in flat]
-        found = in_python(picked, [positions], specs)
-        return tf.nest.pack_sequence_as(spec, found)
-
     return rows
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from shardprep.dataset.schema import BOX
 from shardprep.errors import DatasetError
+from shardprep.reader.arrays.features import DecodedExamples, Examples
 from shardprep.reader.subset import open_request
 from shardprep.reader.tf.advice import advise
 from shardprep.reader.tf.annotations import batched
@@ -95,7 +96,8 @@ def opened(request: Request) -> Subset:
         # that of the records, so it is the same with and without.
         return twins(subset, request, Path(kept))
     size = subset.image_size(request)
-    is_ragged = BOX in subset.schema.features and request.max_boxes is None
+    has_all = request.max_boxes is None or request.crop is not None
+    is_ragged = BOX in subset.schema.features and has_all
     batch_size = None if size is None or is_ragged else rows_a_turn(*size)
     decoded = _plain(subset, request, batch_size)
     return replace(subset, rows=memory_cache(decoded, subset.num_records, batch_size))
@@ -127,11 +129,12 @@ def _dataset(
     reading = Reading(subset, subset.order(request), request, cursor)
     decoder = Decoder(subset.schema, request)
     finish = Finisher(request, decoder.target, reading.order.key)
-    if subset.rows is not None:
-        dataset = _by_position(reading, finish, subset.rows, total)
-    elif not subset.records.is_remote and is_faster(subset.schema, request):
-        filled = Filled(subset.records, decoder, request)
-        dataset = _by_position(reading, finish, filled.batch, total, filled.num_parallel_calls)
+    filled = _filled(subset, decoder, reading.order.key)
+    if filled is not None:
+        dataset = _by_tag(reading, finish, filled.element, total, filled.num_parallel_calls)
+    elif subset.rows is not None:
+        rows, number = subset.rows, subset.num_records
+        dataset = _by_tag(reading, finish, lambda tags: rows(tags % number), total)
     else:
         dataset = _by_record(reading, finish, decoder, total)
     if finish.is_needed:
@@ -143,23 +146,34 @@ def _dataset(
     return served(dataset, total, request) if request.config.service else dataset
 
 
+def _filled(subset: Subset, decoder: Decoder, key: int) -> Filled | None:
+    """Return what fills the elements of a request in one call, None where the graph makes them."""
+    request = decoder.request
+    if subset.rows is not None and request.crop is not None:
+        arrays = subset.rows.by_feature(decoder)
+        return Filled(DecodedExamples(arrays, decoder.values()), decoder, key)
+    if subset.rows is None and not subset.records.is_remote and is_faster(subset.schema, request):
+        return Filled(Examples(subset.records, decoder.values()), decoder, key)
+    return None
+
+
 @as_written
-def _by_position(
+def _by_tag(
     reading: Reading,
     finish: Finisher,
     decode: Callable[[Any], Any],
     total: int | None,
     num_calls: int | None = None,
 ) -> Any:
-    """Return the dataset of what is made from positions: no record is read in the graph."""
-    request, number = reading.request, reading.subset.num_records
+    """Return the dataset of what is made from tags: no record is read in the graph."""
+    request = reading.request
     size, drop = request.batch_size, request.drop_remainder
     dataset = reading.tags(size or _POSITIONS_A_STEP, drop=drop and size is not None)
     if size is None:
         dataset = dataset.unbatch()
     dataset = counted(dataset, total, size or 1, drop=drop)
     return dataset.map(
-        _tagged(lambda tags: decode(tags % number), finish),
+        _tagged(decode, finish),
         num_calls or request.config.num_parallel_calls_for_decode or tf.data.AUTOTUNE,
         deterministic=_in_order(request),
     )
@@ -178,7 +192,7 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
     num_calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
     good = None if config.on_error == "raise" else GoodRecords(subset, decoder, request)
     by_batch = size is not None and subset.schema.image.encoding == "raw" and good is None
-    by_batch &= not decoder.has_annotations
+    by_batch &= not decoder.has_annotations and request.crop is None
     if by_batch and not config.service and not subset.records.is_remote:
         drop = request.drop_remainder
         batches = counted(reading.batches(size or 1, drop=drop), total, size or 1, drop=drop)
@@ -192,10 +206,13 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
     else:
         dataset = counted(reading.records(None if good is None else good.read), total, 1)
 
+    cropped = None if request.crop is None else decoder.cropped(reading.order.key)
+
     def one(record: Any, tag: Any) -> Any:
-        if good is None:
-            return decoder.one(record)
-        return decoder.one(*good.image(record, tag % subset.num_records))
+        pixels = None
+        if good is not None:
+            record, pixels = good.image(record, tag % subset.num_records)
+        return decoder.one(record, pixels) if cropped is None else cropped(record, tag)
 
     def batch(dataset: Any) -> Any:
         if size is None:
@@ -223,9 +240,12 @@ def _plain(subset: Subset, request: Request, batch_size: int | None) -> Any:
         drop_remainder=False,
         shuffle=False,
         repeat=False,
+        random_resized_crop=None,
+        center_crop=None,
         augment=None,
         dtype="uint8",
         box_format="rel_yxyx",
+        max_boxes=request.max_boxes if request.crop is None else None,
         cache=False,
     )
     return _dataset(replace(subset, draws=None), plain, Cursor, None).with_options(_options(plain))

@@ -64,6 +64,7 @@ def in_python(
 
     call = tf.py_function if eager else functools.partial(tf.numpy_function, stateful=False)
     found = call(counted, inputs, [one.dtype for one in specs])
+    found = found if isinstance(found, (list, tuple)) else [found]  # so is one outside of a graph
     return [tf.ensure_shape(one, spec.shape) for one, spec in zip(found, specs, strict=True)]
 
 

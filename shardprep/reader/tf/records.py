@@ -1,9 +1,8 @@
 """The records of all epochs in their order: Python finds which, reads them, and the graph decodes.
 
-A tag is epoch × records + position, and names one record of one epoch; where records are drawn by
-weight it is draw × records + position. Tags are found in Python,
-many at a time: an order written as a graph takes longer to be made ready, in every epoch anew, than
-the first batch takes to be decoded. A plain window alone draws its tags in the graph.
+A tag names one record of one epoch (`Order.tags`). Tags are found in Python, many at a time: an
+order written as a graph takes longer to be made ready, in every epoch anew, than the first batch
+takes to be decoded. A plain window alone draws its tags in the graph.
 """
 
 from __future__ import annotations
@@ -125,11 +124,7 @@ class Reading:
             epoch, place = divmod(start, number)
             end = min(number, place + stop - start)
             positions = self.order.positions(epoch, place, end)
-            if self.order.draws is None:
-                parts.append(epoch * number + positions)
-            else:  # the same record may come again: its tag is that of the draw
-                draws = np.arange(start, start + end - place)
-                parts.append(draws * self.subset.num_records + positions)
+            parts.append(self.order.tags(epoch, place, positions, self.subset.num_records))
             start += end - place
         return np.concatenate(parts)
 

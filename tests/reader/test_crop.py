@@ -1,0 +1,357 @@
+"""Crops that are cut while images are decoded: Pillow's pixels, torchvision's boxes, one seed."""
+
+from __future__ import annotations
+
+import io
+import math
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import simplejpeg
+import tensorflow as tf
+from PIL import Image
+
+from shardprep import reader
+from shardprep.dataset import example
+from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, IMAGE, MASK, OBJECT_MASK
+from shardprep.dataset.tfrecord import read_records
+from shardprep.errors import DatasetError
+from shardprep.reader.arrays import cropping
+from shardprep.reader.crop import CenterCrop, RandomResizedCrop
+from tests.support.annotated import CLASSES, HEIGHT, WIDTH, Marked, annotated
+from tests.support.builders import build, jpeg, png, write, zip_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIZE = (24, 40)
+ALL = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, MASK)
+CROP = RandomResizedCrop((40, 56), scale=(0.2, 0.9), min_visible=0.3)
+NUM_TRAIN = 14
+
+
+def large(seed: int) -> bytes:
+    """Return a JPEG of 480x360 with edges and grain, as a photo has them."""
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(0, 256, (9, 12, 3), np.uint8))
+    smooth = np.asarray(coarse.resize((480, 360), Image.Resampling.BICUBIC)).astype(float)
+    smooth[100:220, 130:300] = rng.integers(0, 256, 3)
+    out = io.BytesIO()
+    grain = smooth + rng.normal(0, 6, smooth.shape)
+    Image.fromarray(grain.clip(0, 255).astype(np.uint8)).save(out, "JPEG", quality=92)
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module", name="photos")
+def _photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset of JPEG and PNG of mixed sizes, large and small."""
+    root = tmp_path_factory.mktemp("photos")
+    members = {f"train/{'ab'[i % 2]}/{i}.jpg": large(i) for i in range(6)}
+    members |= {
+        "train/a/s.jpg": jpeg(30, 70),
+        "train/a/p.png": png(60, 50),
+        "train/b/t.jpg": jpeg(),
+    }
+    source = write(root / "photos.zip", zip_bytes(members))
+    return build(source, root / "out", size="none", format="keep", labels="folder").path
+
+
+@pytest.fixture(scope="module", name="marked")
+def _marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset of one size with boxes and masks, PNG, each object apart from the others."""
+    rng = np.random.default_rng(3)
+    found: dict[str, Marked] = {"train/x/none.png": Marked()}
+    for i in range(NUM_TRAIN - 1):
+        places = [(0, 0, 20, 28), (4, 34, 22, 62), (24, 2, 46, 30), (25, 33, 47, 64)]
+        chosen = tuple(places[k] for k in sorted(rng.choice(4, 1 + i % 4, replace=False)))
+        labels = tuple(rng.integers(0, len(CLASSES), len(chosen)).tolist())
+        found[f"train/x/{i}.png"] = Marked(chosen, labels)
+    return annotated(tmp_path_factory.mktemp("marked"), *ALL, marked=found)
+
+
+def whole_images(folder: Path) -> dict[str, Image.Image]:
+    """Return the stored images by name, as Pillow decodes them."""
+    found = {}
+    for path in sorted(folder.glob("*-train.tfrecord*")):
+        with path.open("rb") as file:
+            payloads = [record.payload for record in read_records(file, path.name)]
+        for features in map(example.decode, payloads):
+            (name,), (data,) = features["image/filename"], features[IMAGE]
+            assert isinstance(name, bytes)
+            assert isinstance(data, bytes)
+            found[name.decode()] = Image.open(io.BytesIO(data)).convert("RGB")
+    return found
+
+
+def by_name(batches: Any) -> dict[str, Any]:
+    """Return the images of batches of either reader by name."""
+    return {
+        name if isinstance(name, str) else name.decode(): image
+        for batch in batches
+        for name, image in zip(np.asarray(batch["image/filename"]), batch[IMAGE], strict=True)
+    }
+
+
+def arrays(batches: Any) -> list[list[Any]]:
+    return [[np.asarray(one) for one in tf.nest.flatten(batch)] for batch in batches]
+
+
+def same(some: Any, others: Any) -> bool:
+    pairs = list(zip(arrays(some), arrays(others), strict=True))
+    return bool(pairs) and all(
+        np.array_equal(one, other)
+        for left, right in pairs
+        for one, other in zip(left, right, strict=True)
+    )
+
+
+def torchvisions(rng: Any, height: int, width: int, scale: Any, ratio: Any) -> Any:
+    """Draw as `RandomResizedCrop.get_params` of torchvision 0.28 says: top, left, height, width."""
+    area = height * width
+    for _ in range(10):
+        target = area * rng.uniform(*scale)
+        aspect = math.exp(rng.uniform(*map(math.log, ratio)))
+        w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return rng.integers(0, height - h + 1), rng.integers(0, width - w + 1), h, w
+    if width / height < min(ratio):
+        w, h = width, round(width / min(ratio))
+    elif width / height > max(ratio):
+        h, w = height, round(height * max(ratio))
+    else:
+        w, h = width, height
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+@pytest.mark.parametrize("size", [(375, 500), (300, 90), (60, 61)])
+@pytest.mark.parametrize("scale", [(0.08, 1.0), (0.5, 1.0)])
+def test_boxes_are_distributed_as_torchvisions(
+    size: tuple[int, int], scale: tuple[float, float]
+) -> None:
+    """Kolmogorov and Smirnov's distance of each side, at a level of 0.001; the seeds are fixed."""
+    number, crop = 3000, RandomResizedCrop((8, 8), scale)
+    keys = cropping.crop_keys(12345, np.arange(number) * 37)
+    ours = np.array([crop.window(*size, cropping.draws(key)) for key in keys])
+    rng = np.random.default_rng(0)
+    theirs = np.array([torchvisions(rng, *size, scale, crop.ratio) for _ in range(number)])
+    assert (ours[:, :2] >= 0).all()
+    assert (ours[:, :2] + ours[:, 2:] <= size).all()
+    assert (ours[:, 2:] > 0).all()
+    for one, other in zip(ours.T, theirs.T, strict=True):
+        grid = np.unique(np.concatenate([one, other]))
+        shares = [np.searchsorted(np.sort(x), grid, "right") / number for x in (one, other)]
+        assert np.abs(shares[0] - shares[1]).max() < 1.95 * math.sqrt(2 / number)
+    # A box says nothing of the one of the next record.
+    varied = ours[:, ours.std(axis=0) > 0].T
+    pairs = np.corrcoef(varied[:, :-1], varied[:, 1:])[: len(varied), len(varied) :]
+    assert np.abs(pairs).max(initial=0) < 4.5 / math.sqrt(number)
+
+
+@pytest.mark.parametrize(
+    ("size", "fraction", "window"),
+    [
+        ((100, 100), 1.0, (0, 62, 375, 375)),
+        ((224, 224), 0.875, (23, 86, 328, 328)),
+        ((50, 200), 1.0, (125, 0, 125, 500)),
+        ((200, 50), 1.0, (0, 203, 375, 94)),
+    ],
+)
+def test_the_center_is_the_middle_in_the_aspect_of_the_result(
+    size: tuple[int, int], fraction: float, window: tuple[int, ...]
+) -> None:
+    assert CenterCrop(size, fraction).window(375, 500, iter(())) == window
+
+
+def test_a_crop_is_what_pillow_cuts_and_resizes(photos: Path) -> None:
+    """Exactly, where the image is decoded at its size; else within some levels of 255."""
+    crop = CenterCrop(SIZE)
+    found = by_name(reader.Dataset(photos).batches(4, as_supervised=False, center_crop=SIZE))
+    images = whole_images(photos)
+    assert found.keys() == images.keys()
+    for name, image in images.items():
+        top, left, height, width = crop.window(image.height, image.width, iter(()))
+        box = (left, top, left + width, top + height)
+        wanted = image.resize(SIZE[::-1], Image.Resampling.BICUBIC, box=box)
+        off = np.abs(np.asarray(wanted).astype(int) - found[name])
+        if cropping.scale_of(crop.window(image.height, image.width, iter(())), SIZE) == 1:
+            assert off.max() == 0, name
+        else:
+            assert off.mean() < 2, name
+            assert np.quantile(off, 0.99) <= 12, name
+
+
+def test_a_crop_is_the_region_that_tensorflow_decodes() -> None:
+    """`decode_and_crop_jpeg` reads as few pixels; Pillow resizes what it gives."""
+    data, crop, key = large(1), RandomResizedCrop((180, 200), scale=(0.3, 0.9)), 77
+    out = np.empty((*crop.size, 3), np.uint8)
+    found = cropping.crop_jpeg(data, crop, key, out)
+    assert found is not None
+    window, size = found
+    assert size == (360, 480)
+    region = tf.image.decode_and_crop_jpeg(
+        data, list(window), channels=3, dct_method="INTEGER_ACCURATE"
+    ).numpy()
+    wanted = Image.fromarray(region).resize(crop.size[::-1], Image.Resampling.BICUBIC)
+    inner = (slice(3, -3), slice(3, -3))  # at its edges ours sees what is beyond
+    assert np.abs(np.asarray(wanted)[inner].astype(int) - out[inner]).max() <= 2
+
+
+def test_a_jpeg_is_decoded_as_small_as_the_crop_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, decode = [], simplejpeg.decode_jpeg
+
+    def noted(*args: Any, **options: Any) -> Any:
+        pixels = decode(*args, **options)
+        shapes.append(pixels.shape[:2])
+        return pixels
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", noted)
+    for side in (360, 181, 180, 91, 90, 45, 12):
+        cropping.crop_jpeg(
+            large(0), CenterCrop((side, side)), 0, np.empty((side, side, 3), np.uint8)
+        )
+    half, quarter, eighth = (180, 240), (90, 120), (45, 60)
+    assert shapes == [(360, 480)] * 2 + [half] * 2 + [quarter] + [eighth] * 2
+
+
+def test_images_that_differ_in_size_make_batches(photos: Path) -> None:
+    options: dict[str, Any] = {"seed": 5, "random_resized_crop": SIZE}
+    batches = list(reader.Dataset(photos).batches(4, **options))
+    assert [images.shape for images, _ in batches] == [(4, *SIZE, 3), (4, *SIZE, 3), (1, *SIZE, 3)]
+    assert same(batches, reader.load(photos, batch_size=4, **options))
+    assert same(batches, reader.load(photos, **options).batch(4))
+    # A cache has whole images: what was decoded smaller differs by what `docs/reading.md` says.
+    cached = arrays(reader.load(photos, batch_size=4, cache="memory", **options))
+    for (images, labels), (others, same_labels) in zip(arrays(batches), cached, strict=True):
+        assert np.array_equal(labels, same_labels)
+        assert np.abs(images.astype(int) - others).mean() < 2
+
+
+def test_a_seed_means_one_crop_of_a_record_in_an_epoch_whoever_reads(
+    marked: Path, tmp_path: Path
+) -> None:
+    """Boxes and masks too: both readers, from any cache, resumed, one by one, skipping bad ones."""
+    crop: dict[str, Any] = {"random_resized_crop": CROP, "max_boxes": 3}
+    options: dict[str, Any] = {"seed": 2, **crop}
+    epochs = list(reader.Dataset(marked).batches(4, epochs=2, **options))
+    first, second = epochs[:4], epochs[4:]
+    assert not same(first, second)
+    load = {"batch_size": 4, **options}
+    one_by_one = reader.load(marked, repeat=2, **options).batch(NUM_TRAIN).take(1)
+    for others in (
+        reader.load(marked, **load),
+        reader.load(marked, cache="memory", **load),
+        reader.load(marked, cache=tmp_path / "cache", **load),
+        reader.load(marked, read_config=reader.ReadConfig(on_error="skip"), **load),
+    ):
+        assert same(first, others)
+        assert same(second, others)  # the next epoch
+    single = arrays(one_by_one)[0]
+    for place, column in enumerate(single):
+        assert np.array_equal(column, np.concatenate([one[place] for one in arrays(first)]))
+    begun = reader.Dataset(marked).batches(4, epochs=None, **options)
+    list(islice(begun, 2))
+    for again in (
+        reader.iterate(marked, batch_size=4, **crop),
+        reader.Dataset(marked).batches(4, **crop),
+    ):
+        again.load_state_dict(begun.state_dict())
+        assert same(first[2:], again)
+
+
+def test_a_record_that_is_drawn_again_is_cut_anew(marked: Path) -> None:
+    weights = np.eye(NUM_TRAIN)[0]
+    options: dict[str, Any] = {"seed": 1, "weights": weights, "random_resized_crop": (9, 9)}
+    (batch,) = reader.Dataset(marked).batches(NUM_TRAIN, **options)
+    assert len({image.tobytes() for image in batch[0]}) > NUM_TRAIN // 2
+    assert same([batch], reader.load(marked, batch_size=NUM_TRAIN, **options))
+
+
+@pytest.mark.parametrize("crop", [CROP, CenterCrop((30, 30), 0.9)], ids=["random", "center"])
+def test_boxes_and_masks_end_where_their_pixels_do(marked: Path, crop: Any) -> None:
+    name = "random_resized_crop" if crop is CROP else "center_crop"
+    seen = cut_away = 0
+    whole = {one["image/filename"]: one for one in reader.Dataset(marked)}
+    options: dict[str, Any] = {"seed": 4, "epochs": 3, "as_supervised": False, name: crop}
+    for batch in reader.Dataset(marked).batches(NUM_TRAIN, **options):
+        sides = np.array(crop.size * 2, np.float32)
+        for i, image in enumerate(batch[IMAGE].astype(int)):
+            there = batch[BOX_LABEL][i] >= 0
+            assert there.tolist() == sorted(there.tolist(), reverse=True)
+            assert (batch[BOX][i][~there] == -1).all()
+            assert not batch[OBJECT_MASK][i][~there].any()
+            red, _, blue = (image[..., k] for k in range(3))
+            classes = batch[MASK][i, ..., 0]
+            strong = (np.abs(red - blue) > 150) & (classes != 255)
+            agrees = classes[strong] == np.where(red > blue, 1, 2)[strong]
+            assert agrees.sum() >= 0.9 * agrees.size
+            of = whole[batch["image/filename"][i]]
+            cut_away += len(of[BOX_LABEL]) - there.sum()
+            for box, mask in zip(batch[BOX][i][there], batch[OBJECT_MASK][i][there], strict=True):
+                top, left, bottom, right = box * sides
+                rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+                ends = np.array([rows[0], columns[0], rows[-1] + 1, columns[-1] + 1])
+                assert np.abs(ends - [top, left, bottom, right]).max() <= 1
+                assert (bottom - top >= 0.99) & (right - left >= 0.99)
+                seen += 1
+    assert seen > NUM_TRAIN
+    assert cut_away or crop is not CROP
+
+
+def test_of_a_box_that_is_cut_too_small_nothing_is_left(tmp_path: Path) -> None:
+    """The middle 48 of 64 columns: of the boxes of 16 columns, 8 are left, 4 and none."""
+    boxes = ((0, 0, 48, 16), (0, 60, 48, 64), (4, 0, 8, 10), (10, 20, 20, 30))
+    marked = {"train/a.png": Marked(boxes, (0, 1, 0, 1))}
+    path = annotated(tmp_path, *ALL, marked=marked, shards=1)
+
+    def labels(min_visible: float) -> Any:
+        crop = CenterCrop((HEIGHT, HEIGHT), min_visible=min_visible)
+        ((_, target),) = reader.Dataset(path).batches(1, center_crop=crop)
+        return target["labels"][0].tolist(), target["boxes"][0]
+
+    assert WIDTH - HEIGHT == 16
+    kept, moved = labels(0.1)
+    assert kept == [0, 0, 1]
+    assert moved == pytest.approx(
+        np.array(
+            [[0, 0, 1, 8 / 48], [4 / 48, 0, 8 / 48, 2 / 48], [10 / 48, 12 / 48, 20 / 48, 22 / 48]]
+        )
+    )
+    assert labels(0.5)[0] == [0, 1]
+    assert labels(0.51)[0] == [1]
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "two": ({"center_crop": (8, 8)}, "random_resized_crop and center_crop"),
+    "image_size": (
+        {"read_config": reader.ReadConfig(image_size=(8, 8))},
+        "a crop has its own size",
+    ),
+    "service": (
+        {"read_config": reader.ReadConfig(service="grpc://localhost:1")},
+        "a service decode whole images",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_options_that_contradict_a_crop_are_refused_in_a_line(photos: Path, case: str) -> None:
+    options, what = REFUSED[case]
+    with pytest.raises(DatasetError, match=what) as error:
+        reader.load(photos, batch_size=2, random_resized_crop=(8, 8), **options)
+    assert error.value.hint
+    assert "\n" not in str(error.value)
+
+
+def test_batches_refuse_a_crop_beside_what_contradicts_it(photos: Path) -> None:
+    buckets = reader.buckets(photos, sizes=[(8, 8)])
+    crop: dict[str, Any] = {"random_resized_crop": (8, 8)}
+    with pytest.raises(DatasetError, match=r"buckets with .* a crop"):
+        reader.Dataset(photos).batches(2, buckets=buckets, **crop)
+    with pytest.raises(DatasetError, match="decode=False"):
+        reader.Dataset(photos, decode=False).batches(2, **crop)
+    with pytest.raises(DatasetError, match="random_resized_crop and center_crop"):
+        reader.Dataset(photos).batches(2, center_crop=(8, 8), **crop)
+    with pytest.raises(DatasetError, match="scale="):
+        RandomResizedCrop((8, 8), scale=(0.9, 0.1))
