@@ -1,8 +1,8 @@
 """Ways to read one set of images with TensorFlow, side by side, from warm files.
 
-Shards of 224 px (JPEG and raw) and of the original sizes hold the same photos. Each round times
-every way once, in turn, after some batches that do not count. A ratio is of the wall clock; that of
-processor time, in the figures, is the steadier of the two where other programs run.
+Shards of 224 px (JPEG and raw), 500x375 and the original sizes hold the same photos. Each round
+times every way once, in turn, after some batches that do not count. A ratio is of the wall clock;
+that of processor time, in the figures, is the steadier of the two where other programs run.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 BATCH = 64
+SIDE = 224
+"""Pixels of a side of the results of crops."""
 
 TUNED = Measure("`load` / hand-tuned `tf.data`", ">= 1.0")
 TUTORIAL = Measure("`load` / a tutorial's loop", ">= 4")
@@ -33,6 +35,7 @@ BLOCKS_RAW = Measure("`load`: block shuffle / none, raw", ">= 0.95")
 SEEDED = Measure("`load`: with a seed / without")
 MEMORY = Measure("`load`: cached in memory / not")
 FOLDER = Measure("`load`: cached in a folder / not")
+CROP = Measure("`load`: `random_resized_crop` of 224 from 500x375 / `augment` crop", ">= 1.3")
 ORDER = Measure("block shuffle: rank correlation with the order of files")
 RUNS = Measure("block shuffle: run of one label, if files came sorted by it", "", "records")
 RESUME = Measure("first batch in the middle of 1,000,000 records", "< 2 s", "s")
@@ -45,6 +48,7 @@ RATIOS = {
     SEEDED: ("seeded", "load"),
     MEMORY: ("in memory", "load"),
     FOLDER: ("in a folder", "load"),
+    CROP: ("cropped", "decoded and cropped"),
 }
 MEASURES = (*RATIOS, ORDER, RUNS, RESUME)
 
@@ -57,6 +61,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     jpeg = built(folder / "jpeg", source, "--shards", 8)
     raw = built(folder / "raw", source, "--shards", 8, "--format", "raw")
     original = built(folder / "original", source, "--shards", 8, "--size", "none")
+    large = built(folder / "large", source, "--shards", 8, "--size", "500x375")
     ways: dict[str, Callable[[], Any]] = {
         "hand-tuned": partial(hand_tuned, jpeg),
         "tutorial": partial(tutorial, original),
@@ -67,6 +72,8 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
         "in a folder": partial(load, jpeg, cache=folder / "cache"),
         "raw": partial(load, raw),
         "raw, not shuffled": partial(load, raw, shuffle=False),
+        "cropped": partial(load, large, random_resized_crop=(SIDE, SIDE)),
+        "decoded and cropped": partial(decoded_and_cropped, large),
     }
     cost = interleaved({name: partial(of, make, batches) for name, make in ways.items()}, rounds)
     ratios = [ratio(measure, cost, names, batches) for measure, names in RATIOS.items()]
@@ -150,6 +157,13 @@ def load(folder: Path, **options: Any) -> Any:
 
     options = {"batch_size": BATCH, "repeat": True, "drop_remainder": True, **options}
     return reader.load(folder, **options)
+
+
+def decoded_and_cropped(folder: Path) -> Any:
+    """Return whole images, of which the op of `reader.augment` cuts the same boxes."""
+    from shardprep.reader import augment
+
+    return load(folder, augment=augment.Compose([augment.RandomResizedCrop((SIDE, SIDE))]))
 
 
 def quality(folder: Path) -> list[Row]:
