@@ -21,10 +21,12 @@ from shardprep.errors import DatasetError
 from shardprep.reader.arrays import cropping
 from shardprep.reader.crop import CenterCrop, RandomResizedCrop
 from tests.support.annotated import CLASSES, HEIGHT, WIDTH, Marked, annotated
-from tests.support.builders import build, jpeg, png, write, zip_bytes
+from tests.support.builders import build, jpeg, png, tree, write, zip_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.support.object_store import Bucket
 
 SIZE = (24, 40)
 ALL = (BOX, BOX_LABEL, CROWD, OBJECT_MASK, MASK)
@@ -258,6 +260,18 @@ def test_a_seed_means_one_crop_of_a_record_in_an_epoch_whoever_reads(
     ):
         again.load_state_dict(begun.state_dict())
         assert same(first[2:], again)
+
+
+def test_crops_of_a_set_in_object_storage_are_those_of_its_folder(
+    marked: Path, bucket: Bucket
+) -> None:
+    for path, data in tree(marked).items():
+        bucket.put(f"marked/1.0.0/{path}", data)
+    options: dict[str, Any] = {"seed": 2, "random_resized_crop": CROP}
+    here = list(reader.Dataset(marked).batches(4, **options))
+    there = f"{bucket.url}/marked/1.0.0"
+    assert same(here, reader.Dataset(there).batches(4, **options))
+    assert same(here, reader.load(there, batch_size=4, **options))
 
 
 def test_a_record_that_is_drawn_again_is_cut_anew(marked: Path) -> None:
