@@ -282,7 +282,7 @@ def check_request(request: Request) -> None:
     if request.crop is not None:
         raise _refused(
             "the workers of a service decode whole images",
-            "leave out the crop, augment.RandomResizedCrop in augment cuts decoded images",
+            "pass augment=augment.RandomResizedCrop((height, width)) in its place",
         )
     if request.batch_size is None:
         raise _refused("a service sends batches", "give batch_size")
