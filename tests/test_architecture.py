@@ -121,6 +121,10 @@ def test_the_command_line_starts_without_heavy_modules() -> None:
     assert not loaded("import shardprep.cli.app") & heavy
 
 
+def test_the_viewer_starts_without_what_draws() -> None:
+    assert not loaded("import shardprep.commands.view") & {"PIL", "simplejpeg", "rich"}
+
+
 def test_workers_never_import_tensorflow_or_protobuf() -> None:
     code = "import shardprep.writer.build, shardprep.dataset.describe"
     assert not loaded(code) & {"tensorflow", "google.protobuf", "keras", "kaggle"}

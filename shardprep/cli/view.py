@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import nullcontext
 from typing import Annotated
 
 from shardprep.cli import options as o
@@ -43,7 +44,7 @@ def view(
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from shardprep.commands.view import view as serve
 
-    with bar() as progress:
+    with bar() if source else nullcontext(False) as progress:  # a dataset alone is there at once
         viewer = serve(dataset, source=source, port=port, progress=progress)
     with viewer:
         ended = threading.Event()

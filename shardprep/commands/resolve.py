@@ -1,6 +1,7 @@
 """Resolve the arguments of a command: a recipe, a source on this machine, a dataset.
 
-Those that only the command line checks as it reads them are checked here for Python as well.
+Those that only the command line checks as it reads them are checked here for Python as well. What
+builds is imported where it is asked for: most commands only read.
 """
 
 from __future__ import annotations
@@ -18,16 +19,10 @@ from shardprep.recipe.document import RECIPE_FILE, read_recipe
 from shardprep.recipe.options import Option
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.recipe.values import read_number
-from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.ref import is_ref, parse_ref
 from shardprep.source.names import is_archive_name
 from shardprep.storage.timeout import TIMEOUT_VARIABLE
 from shardprep.storage.url import is_url
-from shardprep.writer.build import ON_THIS_MACHINE
-from shardprep.writer.engine.ray import cluster
-from shardprep.writer.shard_plan import Part
-from shardprep.writer.workspace import states
-from shardprep.writer.workspace.find import find_workspace, refuse_other_parts, workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -35,6 +30,7 @@ if TYPE_CHECKING:
     from shardprep.commands.progress import Watch
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.writer.engine.job import Engine
+    from shardprep.writer.shard_plan import Part
     from shardprep.writer.workspace.states import Workspace
 
 _Number = TypeVar("_Number", int, float)
@@ -87,6 +83,8 @@ def _keys_here() -> dict[str, Any]:
 def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
     """Return a source that lies on this machine: itself, or the archive of a Kaggle slug."""
     if is_ref(source):
+        from shardprep.source.kaggle.download import download
+
         return str(download(parse_ref(source), refresh=refresh, watcher=watch))
     return source
 
@@ -104,16 +102,22 @@ def engine_of(
 ) -> AbstractContextManager[Crew]:
     """Return what gives the workers that are asked for, and lets them go."""
     if name == "ray":
+        from shardprep.writer.engine.ray import cluster
+
         return _on_cluster(cluster.wanted_address(ray_address), workers)
     if name != "local":
         raise RecipeError("--engine", f"{name!r} is not one of local, ray")
     if ray_address is not None:
         raise RecipeError("--ray-address", "is for --engine ray", "add that, or leave this out")
+    from shardprep.writer.build import ON_THIS_MACHINE
+
     return nullcontext(Crew(ON_THIS_MACHINE, num_workers(workers)))
 
 
 @contextmanager
 def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
+    from shardprep.writer.engine.ray import cluster
+
     with cluster.connected(address):
         from shardprep.writer.engine.ray.engine import by_shards
 
@@ -164,6 +168,8 @@ def answering(store_timeout: float | None) -> Iterator[None]:
 
 def part_of(text: str) -> Part:
     """Return the part that "3/16" means."""
+    from shardprep.writer.shard_plan import Part
+
     found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
     part = Part(int(found[1]), int(found[2])) if found else Part(0, 0)
     if not 1 <= part.number <= part.count:
@@ -173,6 +179,9 @@ def part_of(text: str) -> Part:
 
 def unfinished(dataset: str | Path | None) -> Workspace:
     """Return the workspace of a dataset, finished or not; None is the one of the recipe."""
+    from shardprep.writer.workspace import states
+    from shardprep.writer.workspace.find import find_workspace, refuse_other_parts, workspace_of
+
     recipe = _recipe_here() if dataset is None else None
     if recipe is None:
         return find_workspace(_datasets() if dataset is None else str(dataset))
@@ -185,6 +194,8 @@ def unfinished(dataset: str | Path | None) -> Workspace:
 def repair_source(location: str, source: str | None) -> str:
     """Return the source that is given, else that of the recipe here, if it builds this dataset."""
     if source is None and "source" in _keys_here():
+        from shardprep.writer.workspace.find import workspace_of
+
         recipe = make_recipe(_keys_here(), RECIPE_FILE)
         is_same = _is_same(workspace_of(recipe).location, location)
         source = recipe.source if is_same else None

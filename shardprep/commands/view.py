@@ -11,19 +11,13 @@ from typing import TYPE_CHECKING
 
 from shardprep.commands.progress import watched
 from shardprep.commands.resolve import answering, checked, dataset_at, local_source
-from shardprep.dataset.remote import described
 from shardprep.errors import RecipeError, SourceError
-from shardprep.recipe.recipe import outputs
 from shardprep.reporter.viewer.viewer import serve
-from shardprep.source.extent import MemberError
-from shardprep.source.listing import list_source
 from shardprep.storage.url import is_url
-from shardprep.writer.fingerprint import recorded_recipe
-from shardprep.writer.save_rejected import LIST_FILE, read_copy
 
 if TYPE_CHECKING:
     from shardprep.commands.progress import Show, Watch
-    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.remote import RemoteDataset
     from shardprep.reporter.viewer.site import Originals
     from shardprep.reporter.viewer.viewer import Viewer
 
@@ -69,15 +63,25 @@ def view(
         found = dataset_at(dataset)
         originals = None
         if source is not None:
-            manifest, _ = described(found)
-            originals = _originals(str(source), manifest, ending, watch)
+            originals = _originals(str(source), found, ending, watch)
         return serve(found, number, originals, ending)
 
 
-def _originals(source: str, manifest: Manifest, ending: ExitStack, watch: Watch) -> Originals:
+def _originals(
+    source: str, dataset: Path | RemoteDataset, ending: ExitStack, watch: Watch
+) -> Originals:
     """Return what gives originals: of a folder of rejected images, else of the source."""
+    # Whoever looks at a dataset alone does not wait for what lists a source.
+    from shardprep.dataset.remote import described
+    from shardprep.recipe.recipe import outputs
+    from shardprep.source.extent import MemberError
+    from shardprep.source.listing import list_source
+    from shardprep.writer.fingerprint import recorded_recipe
+    from shardprep.writer.save_rejected import LIST_FILE, read_copy
+
     if not is_url(source) and (Path(source) / LIST_FILE).is_file():
         return partial(read_copy, Path(source))
+    manifest, _ = described(dataset)
     recipe = recorded_recipe(manifest, local_source(source, watch, refresh=False), "-")
     work = ending.enter_context(tempfile.TemporaryDirectory(prefix="shardprep-"))
     listing = list_source(

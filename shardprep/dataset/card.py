@@ -13,7 +13,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import printable, shown
-from shardprep.image.thumbnail import thumbnail
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -111,6 +110,8 @@ def card(name: str, facts: Mapping[str, Any], pictures: Iterable[Pixels] = ()) -
 
 def _pictures(pictures: Iterable[Pixels]) -> str:
     """Return thumbnails as HTML; nothing is fetched for them."""
+    from shardprep.image.thumbnail import thumbnail
+
     found = ""
     for one in islice(pictures, MOST_PICTURES):
         small = thumbnail(one)

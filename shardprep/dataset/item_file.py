@@ -12,6 +12,7 @@ from shardprep.dataset.item_table import bounded_table, parquet_file, readable
 from shardprep.storage.regular_file import open_regular
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -38,17 +39,26 @@ class ItemFile:
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return all values of a column; raises as `read_items`."""
-        with readable(self._path), self._lock:
-            num_bytes = os.fstat(self._raw.fileno()).st_size
-            return bounded_table(self._file, num_bytes, (name,))[name]
+        return self._read((name,))[name]
+
+    def part(self, name: str, row: int) -> tuple[range, pa.ChunkedArray]:
+        """Return the values of a column around a row, and the numbers of their rows.
+
+        They are those of its row group, such as a shard; raises as `read_items`.
+        """
+        group = int(np.searchsorted(self._ends, row, "right"))
+        table = self._read((name,), group)
+        return range(int(self._ends[group]) - len(table), int(self._ends[group])), table[name]
 
     def row(self, number: int) -> dict[str, Any]:
         """Return a row by column, 0 ≤ number < rows; raises as `read_items`."""
         group = int(np.searchsorted(self._ends, number, "right"))
-        with readable(self._path), self._lock:
-            table = self._file.read_row_group(group, use_threads=False)
-            place = number - int(self._ends[group]) + len(table)
-            row = table.slice(place, 1)
-            row.validate(full=True)
-            found: dict[str, Any] = row.to_pylist()[0]
+        table = self._read(None, group)
+        row = table.slice(number - int(self._ends[group]) + len(table), 1)
+        found: dict[str, Any] = row.to_pylist()[0]
         return found
+
+    def _read(self, names: Sequence[str] | None, group: int | None = None) -> pa.Table:
+        with readable(self._path), self._lock:
+            num_bytes = os.fstat(self._raw.fileno()).st_size
+            return bounded_table(self._file, num_bytes, names, group)

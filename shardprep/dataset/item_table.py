@@ -158,11 +158,14 @@ def parquet_file(raw: FileIO, path: Path) -> pq.ParquetFile:
 
 
 def bounded_table(
-    file: pq.ParquetFile, num_bytes: int, columns: Sequence[str] | None = None
+    file: pq.ParquetFile,
+    num_bytes: int,
+    columns: Sequence[str] | None = None,
+    group: int | None = None,
 ) -> pa.Table:
-    """Return some columns, or all, of an untrusted file of `num_bytes` bytes.
+    """Return some columns, or all, of one row group, or all, of an untrusted file.
 
-    What it says of itself is bounded first, and with it the memory.
+    What it says of itself is bounded first, and with it the memory; it has `num_bytes` bytes.
     """
     facts = file.metadata
     groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
@@ -176,7 +179,8 @@ def bounded_table(
     # No threads of Arrow (`pre_buffer` has them too): one that drops its last buffer while the
     # interpreter ends aborts the process.
     names = columns_of(file.schema_arrow).names if columns is None else list(columns)
-    table = file.read(columns=names, use_threads=False)
+    wanted = range(file.num_row_groups) if group is None else [group]
+    table = file.read_row_groups([*wanted], columns=names, use_threads=False)
     table.validate(full=True)
     return table
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import colorsys
 import io
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from shardprep.image.palette import INK, class_colour
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    Colour = tuple[int, int, int]
+    from shardprep.image.palette import Colour
+
     Array = np.ndarray[Any, Any]
 
 _PAPER, _FAINT = (255, 255, 255), (120, 120, 120)
-INK = (20, 20, 20)
-"""Colour, RGB, of text and of the pixels of a mask that are of no class."""
 _MARGIN, _LINE = 8, 18
 """Pixels between tiles, and of a line of text."""
 _FONT_SIZE = 12
@@ -33,13 +32,6 @@ _FEW_BOXES = 15
 """Boxes of a picture up to which each has its name; of more, those as wide as their names."""
 _MOST_CLASSES = 60
 """Classes in the legend."""
-_COLOURS = (
-    *("e6194b", "3cb44b", "4363d8", "ffe119", "f58231", "911eb4", "42d4f4", "f032e6", "bfef45"),
-    *("469990", "9a6324", "fabed4", "800000", "aaffc3", "808000", "dcbeff", "000075", "ffd8b1"),
-)
-"""Colours of the first classes, RGB in hex: the distinct ones of Sasha Trubetskoy's list."""
-_GOLDEN = (math.sqrt(5) - 1) / 2
-"""Turns of the colour wheel from one class to the next behind those: neighbours are far apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +59,6 @@ class Legend:
 
     objects: tuple[str, ...] = ()
     mask: tuple[str, ...] = ()
-
-
-def class_colour(label: int) -> Colour:
-    """Return the colour of a class, RGB: the same in every sheet."""
-    if 0 <= label < len(_COLOURS):
-        found = bytes.fromhex(_COLOURS[label])
-        return found[0], found[1], found[2]
-    red, green, blue = colorsys.hsv_to_rgb((label * _GOLDEN) % 1.0, 0.9 - 0.25 * (label % 2), 0.95)
-    return round(red * 255), round(green * 255), round(blue * 255)
 
 
 def draw_contact_sheet(

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 STATUSES = (item_table.WRITTEN, item_table.REJECTED, item_table.SKIPPED)
 _LEFT_OUT = ("key", "status", "kind", "reason")
 """Columns of inputs that are left out."""
+_MOST_PARTS = 4
+"""Parts of a column that are kept before the whole is."""
 _KEPT_FIRST = ("test", "validation", "train")
 """Splits in the order in which a copy is kept there: sets for evaluation stay whole, as with
 `--dedup`."""
@@ -69,7 +71,11 @@ class Rows:
         self._file = file
         self._is_of = is_of
         self._number = int(is_of.sum())
+        # Of its buffer: from an array, Arrow would import what numpy has for masked ones.
+        bits = pa.py_buffer(np.packbits(is_of, bitorder="little"))
+        self._bits = pa.BooleanArray.from_buffers(pa.bool_(), len(is_of), [None, bits])
         self._columns: dict[str, pa.ChunkedArray] = {}
+        self._parts: dict[str, dict[range, pa.ChunkedArray]] = {}
 
     def __len__(self) -> int:
         return self._number
@@ -77,11 +83,29 @@ class Rows:
     def __getitem__(self, name: str) -> pa.ChunkedArray:
         if name not in self._columns:
             self._columns[name] = self.read(name)
+            self._parts.pop(name, None)
         return self._columns[name]
+
+    def value(self, name: str, number: int) -> Any:
+        """Return a value of a row; of a column that was not read, only what lies around it is.
+
+        That is, until so many parts of a column were wanted that the whole is.
+        """
+        if name in self._columns:
+            return self._columns[name][number].as_py()
+        row, parts = int(self.numbers[number]), self._parts.setdefault(name, {})
+        for rows, values in parts.items():
+            if row in rows:
+                return values[row - rows.start].as_py()
+        if len(parts) == _MOST_PARTS:
+            return self[name][number].as_py()
+        rows, values = self._file.part(name, row)
+        self._parts[name] = {**parts, rows: values}
+        return values[row - rows.start].as_py()
 
     def read(self, name: str) -> pa.ChunkedArray:
         """Return a column that is needed once; DatasetError where it is damaged."""
-        return self._file.column(name).filter(pa.array(self._is_of))
+        return self._file.column(name).filter(self._bits)
 
     def anew(self) -> Rows:
         """Return the same rows, of which no column has been read."""
@@ -162,7 +186,7 @@ class Contents:
 
     def key(self, number: int) -> str:
         """Return the key of a record."""
-        return self.written["key"][number].as_py() or ""
+        return self.written.value("key", number) or ""
 
     @cached_property
     def classes(self) -> list[list[int]]:
@@ -246,7 +270,7 @@ class Contents:
         if target == LABEL:
             label = int(self.label[number])
             return names[label] if label >= 0 else ""
-        value = self.written[target][number].as_py() if target else None
+        value = self.written.value(target, number) if target else None
         if target == LABELS:
             return ", ".join(names[one] for one in value or () if 0 <= one < len(names))
         if value is None:
@@ -323,7 +347,7 @@ def _narrowed(contents: Contents, split: AnySplit) -> Contents:
 def coded(words: pa.ChunkedArray) -> tuple[Ints, list[str | None]]:
     """Return the words of a column as numbers, and the word of each; −1, the last, is none."""
     found = words.unify_dictionaries().combine_chunks()
-    return _whole(found.indices, -1), [*found.dictionary.to_pylist(), None]
+    return pc.fill_null(found.indices, -1).to_numpy(), [*found.dictionary.to_pylist(), None]
 
 
 def _codes(values: pa.ChunkedArray) -> Ints:

@@ -15,7 +15,7 @@ from shardprep.dataset.folder import read_schema
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.object_facts import measure_objects
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
-from shardprep.image.contact_sheet import class_colour
+from shardprep.image.palette import class_colour
 from shardprep.reporter.boxes import is_tiny, twice
 from shardprep.reporter.finding import OF_ANNOTATIONS
 from shardprep.reporter.page.page import render

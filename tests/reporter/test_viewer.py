@@ -20,9 +20,11 @@ from PIL import Image
 
 import shardprep
 from shardprep import reader
+from shardprep.dataset.item_file import ItemFile
+from shardprep.dataset.item_table import read_items
 from shardprep.dataset.locate import locate
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
-from shardprep.reporter.contents import read_contents
+from shardprep.reporter.contents import Rows, read_contents
 from shardprep.reporter.viewer.server import Request
 from shardprep.reporter.viewer.site import Site
 from shardprep.writer.save_rejected import read_copy
@@ -194,6 +196,24 @@ def test_images_are_the_stored_bytes_and_tiles_are_of_them(one: Served, path: Pa
         again = one.client.get(f"/tile/{number}", f"If-None-Match: {tile.headers['etag']}")
         assert (again.status, again.body) == (304, b"")
         assert again.headers["etag"] == tile.headers["etag"] != found.headers["etag"]
+
+
+def test_a_value_is_that_of_its_column_however_little_was_read(path: Path, tmp_path: Path) -> None:
+    table = read_items(path / "items.parquet")
+    pq.write_table(table, tmp_path / "items.parquet", row_group_size=7)
+    is_of = np.random.default_rng(0).random(len(table)) < 0.8
+    whole = table.filter(pa.array(is_of))
+    file = ItemFile(tmp_path / "items.parquet")
+    rows = Rows(file, is_of)
+    for name in ("key", "label", "status"):
+        for number in np.random.default_rng(1).permutation(len(whole)).tolist():
+            assert rows.value(name, number) == whole[name][number].as_py()
+            row = file.row(int(rows.numbers[number]))
+            assert row == whole.slice(number, 1).to_pylist()[0]
+    with mock.patch.object(ItemFile, "column", side_effect=AssertionError("was read whole")):
+        near = Rows(file, is_of)
+        assert [near.value("key", i) for i in range(12)] == whole["key"][:12].to_pylist()
+    file.close()
 
 
 def test_plain_pixels_become_a_png(tmp_path: Path) -> None:

@@ -92,18 +92,18 @@ class Items:
         """Return the key of an item."""
         if number < self.num_records:
             return self.contents.key(number)
-        return self.contents.others["key"][number - self.num_records].as_py() or ""
+        return self.contents.others.value("key", number - self.num_records) or ""
 
     def objects_text(self, number: int) -> str:
         """Return how many objects a record has; "" where the dataset has no such thing."""
         if BOX not in self.contents.schema.features:
             return ""
-        count = self.contents.written["num_objects"][number].as_py() or 0
+        count = self.contents.written.value("num_objects", number) or 0
         return f"{count:,} object{'s' * (count != 1)}"
 
     def reason(self, number: int) -> str:
         """Return why an input was left out."""
-        return self.contents.others["reason"][number - self.num_records].as_py() or "left out"
+        return self.contents.others.value("reason", number - self.num_records) or "left out"
 
     def row(self, number: int) -> dict[str, Any]:
         """Return all columns of an item."""
@@ -124,9 +124,18 @@ class Items:
     def status(self) -> Ints:
         """Position in `STATUSES` of each item."""
         contents = self.contents
-        order = np.concatenate([contents.written.numbers, contents.others.numbers])
-        found: Ints = contents.status[order]
+        found: Ints = contents.status[self._rows]
         return found
+
+    @cached_property
+    def _rows(self) -> Ints:
+        """Row in the item table of each item."""
+        return np.concatenate([self.contents.written.numbers, self.contents.others.numbers])
+
+    @cached_property
+    def _keys(self) -> pa.ChunkedArray:
+        """Keys of all rows of the item table."""
+        return self.contents.items.column("key")
 
     @cached_property
     def _labels(self) -> tuple[Ints, Ints]:
@@ -199,8 +208,8 @@ class Items:
         if name == "status":
             return self.status == STATUSES.index(value) if value in STATUSES else self._none()
         if name == "key":
-            columns = (self.contents.written["key"], self.contents.others["key"])
-            return np.concatenate([_holding(one, value) for one in columns])
+            found: Mask = _holding(self._keys, value)[self._rows]
+            return found
         mask = self._none()
         if name == "finding":
             mask[self.knowledge.numbers(value)] = True

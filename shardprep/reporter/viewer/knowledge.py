@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.reporter.report import known_report
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -75,6 +73,9 @@ class Knowledge:
 
     def _make(self) -> None:
         try:
+            # The first page does not wait for what makes them.
+            from shardprep.reporter.report import known_report
+
             # What is read for them is let go of afterwards: pages need less.
             known = _known(known_report(self._contents.anew()))
         except Exception as error:  # of documents that contradict each other: pages are shown yet

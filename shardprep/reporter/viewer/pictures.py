@@ -144,9 +144,8 @@ class RecordPictures:
         return self._wanted((number,))[0].result()
 
     def foresee(self, numbers: Sequence[int]) -> None:
-        """Begin to read the tiles of a page where each would be waited for: in object storage."""
-        if isinstance(self._dataset, RemoteDataset):
-            self._wanted(numbers)
+        """Begin to read the tiles of a page."""
+        self._wanted(numbers)
 
     def _wanted(self, numbers: Sequence[int]) -> list[Future[bytes]]:
         """Return the tiles of some records, begun where they are not there."""

@@ -6,27 +6,27 @@ import hashlib
 import html
 import re
 import textwrap
+import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.remote import RemoteDataset
 from shardprep.errors import ShardprepError, printable, shown
 from shardprep.reporter.contents import STATUSES
 from shardprep.reporter.viewer.frame import ICON, SCRIPT, STYLES
-from shardprep.reporter.viewer.item_page import item_page
 from shardprep.reporter.viewer.items import Filter, Items
 from shardprep.reporter.viewer.knowledge import Knowledge
 from shardprep.reporter.viewer.list_page import PAGE_ITEMS, findings_page, list_page
-from shardprep.reporter.viewer.pictures import RecordPictures
 from shardprep.reporter.viewer.server import Answer, Request, plain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.dataset.remote import RemoteDataset
     from shardprep.reporter.contents import Contents
     from shardprep.reporter.page.html import Html
+    from shardprep.reporter.viewer.pictures import RecordPictures
 
 Originals = Callable[[str, str], bytes]
 """Function of the key and the kind of rejection of an item ("" for none) that gives the bytes of
@@ -59,7 +59,9 @@ class Site:
     ) -> None:
         """Read nothing yet; findings are looked for once the first page is made."""
         self.items = Items(contents, Knowledge(contents))
-        self._pictures = RecordPictures(dataset, contents)
+        self._dataset = dataset
+        self._lock = threading.Lock()
+        self._made: RecordPictures | None = None
         self._originals = originals
         self._assets = {f"/static/{name}": _asset(name) for name in _ASSETS}
 
@@ -67,7 +69,18 @@ class Site:
         """Let the threads end; the one that looks for findings stops at its next column."""
         self.items.contents.items.close()
         self.items.knowledge.close()
-        self._pictures.close()
+        if self._made is not None:
+            self._made.close()
+
+    @property
+    def _pictures(self) -> RecordPictures:
+        """The pictures; what makes them is imported for the first, not for the first page."""
+        with self._lock:
+            if self._made is None:
+                from shardprep.reporter.viewer.pictures import RecordPictures
+
+                self._made = RecordPictures(self._dataset, self.items.contents)
+            return self._made
 
     def answer(self, request: Request) -> Answer:
         """Return the answer to a request: a page, a picture, or that there is none."""
@@ -91,7 +104,8 @@ class Site:
             return plain(HTTPStatus.NOT_FOUND, "there is no such page")
         first = (int(page) - 1) * PAGE_ITEMS
         numbers = self.items.selected(wanted)[first : first + PAGE_ITEMS]
-        self._pictures.foresee(numbers[numbers < self.items.num_records].tolist())
+        if isinstance(self._dataset, RemoteDataset):  # where each tile would be waited for
+            self._pictures.foresee(numbers[numbers < self.items.num_records].tolist())
         has_originals = self._originals is not None
         answer = _page(list_page(self.items, wanted, int(page), has_originals=has_originals))
         self.items.knowledge.begin()
@@ -99,6 +113,8 @@ class Site:
 
     def _numbered(self, what: str, number: int, request: Request) -> Answer:
         if what == "item":
+            from shardprep.reporter.viewer.item_page import item_page
+
             has_originals = self._originals is not None
             wanted = Filter.of(request.query)
             page = item_page(

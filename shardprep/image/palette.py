@@ -1,0 +1,27 @@
+"""The colours of classes, the same in every picture and page."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+
+Colour = tuple[int, int, int]
+"""Red, green and blue, 0 to 255."""
+INK = (20, 20, 20)
+"""Colour, RGB, of text and of the pixels of a mask that are of no class."""
+_COLOURS = (
+    *("e6194b", "3cb44b", "4363d8", "ffe119", "f58231", "911eb4", "42d4f4", "f032e6", "bfef45"),
+    *("469990", "9a6324", "fabed4", "800000", "aaffc3", "808000", "dcbeff", "000075", "ffd8b1"),
+)
+"""Colours of the first classes, RGB in hex: the distinct ones of Sasha Trubetskoy's list."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
+"""Turns of the colour wheel from one class to the next behind those: neighbours are far apart."""
+
+
+def class_colour(label: int) -> Colour:
+    """Return the colour of a class, RGB: the same in every sheet."""
+    if 0 <= label < len(_COLOURS):
+        found = bytes.fromhex(_COLOURS[label])
+        return found[0], found[1], found[2]
+    red, green, blue = colorsys.hsv_to_rgb((label * _GOLDEN) % 1.0, 0.9 - 0.25 * (label % 2), 0.95)
+    return round(red * 255), round(green * 255), round(blue * 255)
