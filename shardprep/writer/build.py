@@ -14,7 +14,7 @@ from shardprep import profiling
 from shardprep.dataset.card import Card
 from shardprep.errors import BuildError, SourceError
 from shardprep.writer.chunk import ChunkEncoder
-from shardprep.writer.engine.job import Progress, by_chunks
+from shardprep.writer.engine.job import Progress, ShardJob, by_chunks
 from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
@@ -26,6 +26,7 @@ from shardprep.writer.workspace import states
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from shardprep.writer.outline import Outline
     from shardprep.writer.plan import BuildPlan, PlanWatcher
     from shardprep.writer.run import Watcher
-    from shardprep.writer.shard_plan import Part
+    from shardprep.writer.shard_plan import Part, ShardPlan
     from shardprep.writer.workspace.damaged import DamagedDataset
-    from shardprep.writer.workspace.states import Workspace
+    from shardprep.writer.workspace.states import Folders, Workspace
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -119,8 +120,8 @@ def build_dataset(
         StorageError: object storage does not answer, or refuses.
 
     """
-    images = SourceImages(recipe, make_fingerprint(recipe))
-    run = Run(workspace_of(recipe), images, num_workers, engine)
+    images = SourceImages(recipe, make_fingerprint(recipe), num_workers, engine)
+    run = Run(workspace_of(recipe), images)
     return run.to_dataset(watcher, overwrite=overwrite, damaged=damaged)
 
 
@@ -154,9 +155,8 @@ def build_part(
                     known: Manifest | Outline | None = workspace.sealed()
                     done = Progress(0, 0)
                     if known is None:
-                        images = SourceImages(recipe, fingerprint)
-                        run = Run(workspace, images, num_workers, engine)
-                        _, known, done = run.write(part, watcher)
+                        images = SourceImages(recipe, fingerprint, num_workers, engine)
+                        _, known, done = Run(workspace, images).write(part, watcher)
                     num_new, elapsed = (done.num_items, done.num_copied), time.monotonic() - start
                     return PartResult(workspace, part, len(known.shards), *num_new, elapsed)
         finally:
@@ -171,26 +171,30 @@ class SourceImages:
 
     recipe: Recipe
     fingerprint: Fingerprint
+    num_workers: int
+    engine: Engine
 
-    def planned(
-        self, scratch: Path, watcher: PlanWatcher, num_workers: int
-    ) -> AbstractContextManager[BuildPlan]:
+    def planned(self, scratch: Path, watcher: PlanWatcher) -> AbstractContextManager[BuildPlan]:
         """Give the plan of the recipe."""
-        return frozen_plan(self.recipe, scratch, watcher, num_workers)
+        return frozen_plan(self.recipe, scratch, watcher, self.num_workers)
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         """Return the outline of the plan."""
         return make_outline(plan, self.recipe, self.fingerprint, num_parts)
 
-    def encoding(self, plan: BuildPlan) -> tuple[ChunkEncoder, WorkerLimits]:
-        """Return what makes records of its items, and the limits of one."""
+    def written(
+        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
+    ) -> Generator[Progress]:
+        """Encode the items of shards by the engine; yield what is done."""
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
         found = plan.annotations
         form = None if found is None else found.spec
         encoder = ChunkEncoder(
             plan.spec, plan.schema, plan.columns, form, is_timed=profiling.is_on()
         )
-        return encoder, limits
+        record_bytes = plan.estimated_bytes // plan.num_items
+        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes)
+        return self.engine(job, shards, self.num_workers)
 
     def check(self) -> None:
         """Check that the source is still what was planned."""

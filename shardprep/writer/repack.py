@@ -9,28 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from shardprep.catalog.catalog import Item
-from shardprep.dataset import example, tfrecord
-from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.manifest import Fingerprint
-from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS
-from shardprep.errors import BuildError, DatasetError, RecordError
-from shardprep.profiling import stage
-from shardprep.source.extent import MemberError, PlainExtent, reading
+from shardprep.errors import BuildError, DatasetError
+from shardprep.source.extent import PlainExtent
 from shardprep.source.listing import Member, Skipped
-from shardprep.source.range_reads import read_ahead
-from shardprep.writer.chunk import EncodedChunk
-from shardprep.writer.engine.job import by_chunks
-from shardprep.writer.engine.process import WorkerLimits
+from shardprep.writer.copier import RecordCopier
 from shardprep.writer.fingerprint import REPACKED, versions
-from shardprep.writer.old_images import mark_of, names_key, targets_of
+from shardprep.writer.old_images import mark_of, targets_of
 from shardprep.writer.outline import make_outline
 from shardprep.writer.parents import (
     check_alike,
@@ -46,22 +37,18 @@ from shardprep.writer.shard_plan import plan_shards
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
     from pathlib import Path
 
-    from shardprep.dataset.schema import Schema
     from shardprep.recipe.recipe import Recipe
-    from shardprep.writer.chunk import ChunkTask
-    from shardprep.writer.engine.job import Encoder
+    from shardprep.writer.engine.job import Progress
     from shardprep.writer.finalize import BuildResult
-    from shardprep.writer.old_images import OldImage
     from shardprep.writer.outline import Outline
     from shardprep.writer.parents import Parent
     from shardprep.writer.plan import PlanWatcher
     from shardprep.writer.run import Watcher
-
-_CHUNKS_AHEAD = 2
-"""Chunks of records that are read before they are written."""
+    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.workspace.states import Folders
 
 
 def repack_dataset(
@@ -91,7 +78,7 @@ def repack_dataset(
         if finished is not None and finished.fingerprint.inputs != images.fingerprint.inputs:
             hint = "add --overwrite to replace it, or give another --version or --name"
             raise BuildError(workspace.location, "is there already", hint)
-    run = Run(workspace, images, 1, by_chunks(_run_ahead))
+    run = Run(workspace, images)
     return replace(run.to_dataset(watcher, overwrite=overwrite), num_copied=0)  # all of them are
 
 
@@ -124,9 +111,9 @@ class ParentImages:
         )
 
     @contextlib.contextmanager
-    def planned(self, scratch: Path, watcher: PlanWatcher, num_workers: int) -> Iterator[BuildPlan]:
+    def planned(self, scratch: Path, watcher: PlanWatcher) -> Iterator[BuildPlan]:
         """Give the plan: all items of the parents, under keys that no other has."""
-        del scratch, watcher, num_workers
+        del scratch, watcher
         yield self._plan()
 
     def _plan(self) -> BuildPlan:
@@ -174,11 +161,13 @@ class ParentImages:
         num_rows = sum(one.manifest.labels.num_rows_without_image for one in self.parents)
         return outline.model_copy(update={"num_rows_without_image": num_rows})
 
-    def encoding(self, plan: BuildPlan) -> tuple[RecordCopier, WorkerLimits]:
-        """Return what copies records, and no limits."""
+    def written(
+        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
+    ) -> Generator[Progress]:
+        """Copy the records of shards; yield what is done."""
         changed = [one for one in self.parents if relabelled(one, plan.schema)[1]]
         files = {file for one in changed for file in one.rows["file"].unique().to_pylist()}
-        return RecordCopier(plan.schema, frozenset(files)), WorkerLimits()
+        return RecordCopier(plan.schema, frozenset(files)).copied(folders, shards)
 
     def check(self) -> None:
         """Check that no parent was replaced while it was read."""
@@ -220,99 +209,3 @@ def _items(rows: pa.Table, keys: Sequence[str]) -> Iterator[Item]:
         extent = PlainExtent("", start or 0, size or 0)
         files = () if mask is None else (Member(mask, extent),)
         yield Item(key, extent, of, target, group=own or "", masks=files)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordCopier:
-    """Copies the records of items; `task.old` has where they lie."""
-
-    schema: Schema
-    relabelled: frozenset[str]
-    """Shards whose records get other class numbers."""
-
-    @property
-    def is_annotated(self) -> bool:
-        """Whether the records have boxes or masks."""
-        return bool(self.schema.annotations)
-
-    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
-        """Return the records of the items, in order; a damaged one is an error.
-
-        Raises:
-            DatasetError: a shard is gone or cut, or holds another record.
-            RecordError: a record is damaged.
-
-        """
-        decoder = ExampleDecoder(self.schema.dtypes, self.schema.dtypes)
-        has_key = FILENAME in self.schema.features
-        records, outcomes = [], []
-        pairs = [(item, one) for item, one in zip(task.items, task.old, strict=True) if one]
-        spans = [one.extent for _, one in pairs if not one.outcome.kind]
-        with contextlib.closing(read_ahead(spans)) as ahead, reading() as read:
-            for item, old in pairs:
-                outcome = old.outcome
-                if not outcome.kind:
-                    next(ahead)
-                    before_item()
-                    record = _read(old, read, has_key=has_key)
-                    if item.key != old.key or old.file in self.relabelled:
-                        record = self._changed(record, item, old, decoder)
-                        outcome = outcome._replace(length=len(record))
-                    records.append(record)
-                outcomes.append(outcome)
-        return EncodedChunk(b"".join(records), tuple(outcomes))
-
-    def _changed(self, record: bytes, item: Item, old: OldImage, decoder: ExampleDecoder) -> bytes:
-        """Return a record with the key and the classes of an item."""
-        payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
-        values: dict[str, Any] = dict(decoder.decode(payload))
-        objects = old.outcome.objects
-        own = {
-            FILENAME: [item.key.encode()],
-            LABEL: [item.label],
-            LABELS: item.target if isinstance(item.target, tuple) else (),
-            BOX_LABEL: objects.labels or () if objects else (),
-        }
-        values |= {name: one for name, one in own.items() if name in values}
-        return tfrecord.frame(example.encode(values, self.schema.dtypes))
-
-
-@stage("read")
-def _read(old: OldImage, read: Callable[[PlainExtent], bytes], *, has_key: bool) -> bytes:
-    """Return a framed record, whose checksums are right."""
-    hint = f"run `shardprep verify {old.file.rpartition('/')[0]} --repair`"
-    try:
-        record = old.read(read)
-    except MemberError as error:
-        raise DatasetError(old.file, f"at byte {old.offset:,}: {error}", hint) from error
-    except RecordError as error:
-        raise RecordError(old.file, error.what, hint, offset=old.offset) from error
-    if has_key and not names_key(record, old.key):
-        what = f"the record at byte {old.offset:,} is not that of {old.key}"
-        raise DatasetError(old.file, what, hint)
-    return record
-
-
-def _run_ahead(
-    encode: Encoder, tasks: Iterable[ChunkTask], num_workers: int, limits: WorkerLimits
-) -> Generator[EncodedChunk]:
-    """Yield the result of each task, in order; the next ones are worked on meanwhile.
-
-    One thread does it, beside that which hashes and writes: neither waits for the interpreter.
-    """
-    del num_workers, limits
-    coming: deque[Future[EncodedChunk]] = deque()
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            for task in tasks:
-                coming.append(pool.submit(encode, task, _nothing))
-                if len(coming) > _CHUNKS_AHEAD:
-                    yield coming.popleft().result()
-            while coming:
-                yield coming.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _nothing() -> None:
-    """Do nothing: a copy takes no time that is limited."""

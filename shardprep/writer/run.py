@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.errors import BuildError, ShardprepError
-from shardprep.writer.engine.job import Progress, ShardJob
+from shardprep.writer.engine.job import Progress
 from shardprep.writer.finalize import BuildResult, complete, publish
 from shardprep.writer.outline import check_outline, write_outline
 from shardprep.writer.plan import PlanWatcher
@@ -26,13 +26,11 @@ from shardprep.writer.workspace import states
 from shardprep.writer.workspace.damaged import find_damage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from shardprep.dataset.manifest import Fingerprint, Manifest
-    from shardprep.writer.engine.job import Encoder, Engine
-    from shardprep.writer.engine.process import WorkerLimits
     from shardprep.writer.outline import Outline
     from shardprep.writer.plan import BuildPlan
     from shardprep.writer.shard_plan import Part, ShardPlan
@@ -62,16 +60,16 @@ class Images(Protocol):
     def fingerprint(self) -> Fingerprint:
         """All that the bytes of the dataset follow from."""
 
-    def planned(
-        self, scratch: Path, watcher: PlanWatcher, num_workers: int
-    ) -> AbstractContextManager[BuildPlan]:
+    def planned(self, scratch: Path, watcher: PlanWatcher) -> AbstractContextManager[BuildPlan]:
         """Give the plan, whose items are there until the end; `scratch` is a folder for them."""
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         """Return the outline of the plan."""
 
-    def encoding(self, plan: BuildPlan) -> tuple[Encoder, WorkerLimits]:
-        """Return what makes records of its items, and the limits of one."""
+    def written(
+        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
+    ) -> Generator[Progress]:
+        """Write shards of the plan and their receipts; yield what is done."""
 
     def check(self) -> None:
         """Check that what was read is still what was planned; BuildError where it is not."""
@@ -79,12 +77,10 @@ class Images(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The making of a dataset: of which images, where, and by which means."""
+    """The making of a dataset: of which images, and where."""
 
     workspace: Workspace
     images: Images
-    num_workers: int
-    engine: Engine
 
     def to_dataset(
         self, watcher: Watcher, *, overwrite: bool, damaged: DamagedDataset | None = None
@@ -132,7 +128,7 @@ class Run:
         workspace, images = self.workspace, self.images
         with (
             workspace.scratch() as scratch,
-            images.planned(scratch, watcher, self.num_workers) as plan,
+            images.planned(scratch, watcher) as plan,
         ):
             outline = images.outline(plan, part.count)
             mine = part.of(plan.shards)
@@ -163,26 +159,25 @@ class Run:
         if not todo:
             return now
         self._check_space(plan.estimated_bytes * num_todo // plan.num_items)
-        encoder, limits = self.images.encoding(plan)
-        record_bytes = plan.estimated_bytes // plan.num_items
-        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes)
-        with contextlib.closing(self.engine(job, todo, self.num_workers)) as progress:
+        with contextlib.closing(self.images.written(folders, plan, todo)) as progress:
             for step in progress:
                 watcher.encoded(step.num_items, step.num_rejected)
                 now = now.plus(step)
         if now.num_rejected:
-            self._look_again(job, todo, watcher)
+            self._look_again(folders, plan, todo, watcher)
         return now
 
-    def _look_again(self, job: ShardJob, shards: Sequence[ShardPlan], watcher: Watcher) -> None:
+    def _look_again(
+        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan], watcher: Watcher
+    ) -> None:
         """Write shards again whose images could not be read, and can be now."""
         for _ in range(_MOST_LOOKS):
-            shards = readable_again(job.folders, shards)
+            shards = readable_again(folders, shards)
             if not shards:
                 return
             what = "1 shard is" if len(shards) == 1 else f"{len(shards):,} shards are"
             watcher.notice(f"{what} written again: images that could not be read are back")
-            with contextlib.closing(self.engine(job, shards, self.num_workers)) as progress:
+            with contextlib.closing(self.images.written(folders, plan, shards)) as progress:
                 deque(progress, maxlen=0)  # their items are counted already
 
     def _check_space(self, num_bytes: int) -> None:

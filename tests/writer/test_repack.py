@@ -16,6 +16,9 @@ from shardprep.commands.results import BuildJson
 from shardprep.dataset import example, tfrecord
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import load_manifest
+from shardprep.recipe.recipe import make_recipe
+from shardprep.writer.parents import open_parent
+from shardprep.writer.repack import repack_dataset
 from tests.support.annotated_sources import outlined
 from tests.support.builders import (
     Quiet,
@@ -262,6 +265,34 @@ def test_a_damaged_record_ends_it_and_what_is_done_is_kept(pets: Path, tmp_path:
     next(copy.glob("*-00002-of-00003")).write_bytes(b"")
     with pytest.raises(shardprep.DatasetError, match="has 0 bytes, the manifest says"):
         shardprep.repack(copy, tmp_path / "out2", shards=11)
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 3_000, 4 << 20])
+def test_a_run_of_records_is_that_of_each(
+    batch_bytes: int, pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are read, hashed and written many at a time; an error names the one at fault."""
+    monkeypatch.setattr("shardprep.writer.copier._BATCH_BYTES", batch_bytes)
+    again = shardprep.repack(pets, tmp_path / "out", shards=3)
+    assert records(again.path) == records(pets)
+    copy = shutil.copytree(pets, tmp_path / "copy")
+    shard = next(copy.glob("*-00001-of-00003"))
+    with shard.open("rb") as file:
+        places = [(one.offset, one.length) for one in tfrecord.read_records(file, "")]
+    offset, length = places[4]
+    recipe = make_recipe({"source": "-", "out": str(tmp_path / "torn"), "shards": 1}, "test")
+    data = shard.read_bytes()
+    parent = open_parent(copy)
+    shard.write_bytes(data[: offset + length // 2])
+    with pytest.raises(shardprep.DatasetError, match=f"at byte {offset:,}: is cut") as cut:
+        repack_dataset([parent], recipe, Quiet())
+    assert cut.value.where == str(shard)
+    middle = offset + length // 2
+    shard.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+    with pytest.raises(shardprep.RecordError, match="data CRC is") as torn:
+        repack_dataset([parent], recipe, Quiet())
+    assert (torn.value.where, torn.value.offset) == (str(shard), offset)
+    assert not list(tmp_path.glob("torn/*/1.0.0"))
 
 
 def test_a_dataset_that_is_there_stays_unless_it_is_to_be_replaced(
