@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 import itertools
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -22,6 +23,7 @@ from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
     CROWD,
+    FILENAME,
     HEIGHT,
     IMAGE,
     LABEL,
@@ -66,8 +68,7 @@ class Objects:
     """PNG of 0 and 1, as large as the image; () where the dataset has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One record, ready to be written somewhere else."""
 
     key: str
@@ -83,7 +84,7 @@ class Sample:
     objects: Objects | None
     mask: bytes | None
     """Grey PNG of classes."""
-    columns: Mapping[str, int | float | str | None] = field(default_factory=dict)
+    columns: Mapping[str, int | float | str | None] = MappingProxyType({})
     """Columns of the label table by name; None where the cell was empty, but "" of a text."""
 
     @property
@@ -167,16 +168,22 @@ def _blocks(found: Path | RemoteDataset, shard: Shard) -> Iterator[bytes]:
 
 def _cut(blocks: Iterator[bytes], lengths: Sequence[int]) -> Iterator[bytes]:
     """Yield the bytes of each frame, fewer where the file has ended."""
-    buffer = bytearray()
+    data, at = b"", 0
     for length in lengths:
-        while len(buffer) < length and (block := next(blocks, b"")):
-            buffer += block
-        yield bytes(buffer[:length])
-        del buffer[:length]
+        if at + length > len(data):
+            rest = [data[at:]]
+            left = length - len(rest[0])
+            while left > 0 and (block := next(blocks, b"")):
+                rest.append(block)
+                left -= len(block)
+            data, at = b"".join(rest), 0
+        yield data[at : at + length]
+        at += length
 
 
 def _parser(schema: Schema) -> Callable[[bytes, str, str], Sample]:
-    decoder = ExampleDecoder(schema.dtypes, schema.dtypes)
+    known = {FILENAME} if schema.image_size is None else {FILENAME, HEIGHT, WIDTH}
+    decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
     target, columns = schema.target, table_columns(schema)
 
     def parse(payload: bytes, key: str, name: str) -> Sample:

@@ -142,7 +142,9 @@ class _Copy:
         if rows is None:
             raise TypeError("records are copied of rows")
         self._common, self._schema, self._plan, self._rows = common, copier.schema, plan, rows
-        self._has_key = FILENAME in copier.schema.features
+        self._dtypes = copier.schema.dtypes
+        self._has_key = FILENAME in self._dtypes
+        self._decoder = ExampleDecoder(self._dtypes, self._dtypes)
         self._written = np.flatnonzero(rows["kind"].is_null().to_numpy())
         """Rows with a record."""
         taken = rows.take(pa.array(self._written))
@@ -273,9 +275,9 @@ class _Copy:
 
     def _changed(self, number: int, record: bytes) -> bytes:
         """Return a record with the key and the classes of its item."""
-        dtypes, item = self._schema.dtypes, self._items[number]
+        item = self._items[number]
         payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
-        values: dict[str, Any] = dict(ExampleDecoder(dtypes, dtypes).decode(payload))
+        values: dict[str, Any] = dict(self._decoder.decode(payload))
         own: dict[str, Any] = {
             FILENAME: [item.key.encode()],
             LABEL: [item.label],
@@ -285,7 +287,7 @@ class _Copy:
             row = int(self._written[number])
             own[BOX_LABEL] = self._rows["object_labels"][row].as_py() or ()
         values |= {name: one for name, one in own.items() if name in values}
-        return tfrecord.frame(example.encode(values, dtypes))
+        return tfrecord.frame(example.encode(values, self._dtypes))
 
 
 def _files(rows: pa.Table | None) -> list[str]:
