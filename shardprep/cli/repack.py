@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Annotated
 
@@ -53,6 +54,8 @@ def repack(
     Classes are united by name; keys that several datasets have get the name of theirs before them.
     Every checksum is compared on the way. What was interrupted goes on where it stopped.
     """
+    # What Arrow's own allocator keeps for later would be a fifth of the memory.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from typing import Any
 
     from shardprep.cli.display.summary import show_result

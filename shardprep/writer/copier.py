@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
     Read = Callable[[PlainExtent], bytes]
 
-_BATCH_BYTES = 4 << 20
+_BATCH_BYTES = 1 << 20
 """Bytes that are read, hashed and written at a time, unless one record has more."""
 _SHARDS_AT_ONCE = 3
 """Shards that are written at a time: while one is hashed, others are read or synced."""

@@ -23,12 +23,14 @@ import traceback
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pyarrow as pa
 from PIL import Image
 
 from shardprep.errors import BuildError
 from shardprep.recipe.recipe import make_recipe
+from shardprep.writer.copier import RecordCopier
 from shardprep.writer.fingerprint import versions
 from shardprep.writer.parents import open_parent
 from shardprep.writer.repack import repack_dataset
@@ -55,6 +57,7 @@ LEAST = {
     "parts at random moments": 20,
     "parts together": 3,
     "every ninth change of copies": 7,
+    "full disk of copies": 8,
 }
 """Plan → how many faults it must have made."""
 _CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
@@ -278,6 +281,13 @@ def exit_with(error: BuildError, number: int) -> None:
     os._exit(number if os.strerror(number) in str(error) else 1)
 
 
+def fill_but(pages: int, filler: Path) -> None:
+    """Fill the disk that a file lies on by it, but for so many pages."""
+    with filler.open("wb") as file:
+        size = (os.statvfs(filler.parent).f_bavail - pages) * _PAGE_BYTES
+        os.posix_fallocate(file.fileno(), 0, size)
+
+
 def full_disk(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Fill the disk so that a build fails at each page it writes, then make room and go on."""
     whole = undisturbed(source, folder / "whole")
@@ -291,10 +301,7 @@ def full_disk(source: Path, folder: Path, step: int) -> dict[str, int]:
 
         def faulty(out: Path = out, filler: Path = filler, pages: int = pages) -> None:
             def fill(*arguments: Any) -> Iterator[Any]:
-                status = os.statvfs(place)
-                with filler.open("wb") as file:
-                    size = (status.f_bavail - pages) * _PAGE_BYTES
-                    os.posix_fallocate(file.fileno(), 0, size)
+                fill_but(pages, filler)
                 return in_process(*arguments)
 
             try:
@@ -314,26 +321,79 @@ def full_disk(source: Path, folder: Path, step: int) -> dict[str, int]:
     return {"tried": failed, "same bytes": failed}
 
 
-def every_ninth_change_of_copies(source: Path, folder: Path, step: int) -> dict[str, int]:
-    """Kill a build that reuses, and a repacking, before changes to the disk; do them again."""
+def copies(source: Path, folder: Path) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return what reuses a dataset, and what repacks it; `begin` is called before shards are."""
     old = build(source, folder / "old", **KEYS, version="0.9.0").path
 
-    def reuse(out: Path) -> None:
-        build(source, out, reuse=old, **KEYS)
+    def reuse(out: Path, begin: Callable[[], object] = int) -> None:
+        def run(*arguments: Any) -> Iterator[Any]:
+            begin()
+            return in_process(*arguments)
 
-    def repack(out: Path) -> None:
+        build(source, out, reuse=old, engine=run, **KEYS)
+
+    def repack(out: Path, begin: Callable[[], object] = int) -> None:
         recipe = make_recipe({"source": "-", "out": str(out), "shards": 3}, "test")
-        repack_dataset([open_parent(old)], recipe, Quiet())
+        copied = RecordCopier.copied
 
+        def begun(*arguments: Any) -> Iterator[Any]:
+            begin()
+            return copied(*arguments)
+
+        with mock.patch.object(RecordCopier, "copied", begun):
+            repack_dataset([open_parent(old)], recipe, Quiet())
+
+    return reuse, repack
+
+
+def full_disk_of_copies(source: Path, folder: Path, step: int) -> dict[str, int]:
+    """Fill the disk so that copies fail at pages that they write, then make room and go on."""
+    works = copies(source, folder)
+    wholes = []
+    for make in works:
+        assert forked(partial(make, folder / "whole" / make.__name__)) == 0
+        wholes.append(tree(folder / "whole" / make.__name__))
+    place = folder / "disk"
+    place.mkdir()
+    if not own_disk(place):
+        return {"tried": 0}
+    failed = 0
+    for make, whole in zip(works, wholes, strict=True):
+        for pages in range(0, 10_000, 4 * step):
+            out, filler = place / f"{make.__name__}{pages}", place / "filler"
+
+            def faulty(
+                make: Callable[..., None] = make, out: Path = out, pages: int = pages
+            ) -> None:
+                try:
+                    make(out, partial(fill_but, pages, place / "filler"))
+                except BuildError as error:
+                    exit_with(error, errno.ENOSPC)
+
+            code = forked(faulty)
+            filler.unlink()
+            if code == 0:
+                break
+            assert code == errno.ENOSPC
+            failed += 1
+            check_complete(out, whole)
+            assert forked(partial(make, out)) == 0
+            assert tree(out) == whole, f"{make.__name__} on a disk full after {pages} pages"
+            shutil.rmtree(out)
+    return {"tried": failed, "same bytes": failed}
+
+
+def every_ninth_change_of_copies(source: Path, folder: Path, step: int) -> dict[str, int]:
+    """Kill a build that reuses, and a repacking, before changes to the disk; do them again."""
     tried = 0
-    for make in (reuse, repack):
+    for make in copies(source, folder):
         assert forked(partial(make, folder / "whole" / make.__name__)) == 0
         whole = tree(folder / "whole" / make.__name__)
         for number in itertools.count(1, 9 * step):
             out = folder / f"{make.__name__}{number}"
 
             def faulty(
-                make: Callable[[Path], None] = make, out: Path = out, number: int = number
+                make: Callable[..., None] = make, out: Path = out, number: int = number
             ) -> None:
                 kill_at_change(number, out)
                 make(out)
@@ -388,6 +448,7 @@ def main(plan: str, source: str, folder: str, step: str) -> None:
         "parts at random moments": parts_at_random_moments,
         "parts together": parts_together,
         "every ninth change of copies": every_ninth_change_of_copies,
+        "full disk of copies": full_disk_of_copies,
     }
     skip_fsync()
     import_once()
