@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 GROUPS = (
     "build", "parent", "memory", "plan", "ray", "verify", "read", "read_arrays", "first_batch",
-    "resample", "augment", "advice", "report", "view",
+    "resample", "augment", "advice", "report", "view", "reuse",
 )  # fmt: skip
 """Names of scripts, and of the markers in the document."""
 DOCUMENT = ROOT / "docs" / "performance.md"
