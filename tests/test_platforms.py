@@ -1,4 +1,4 @@
-"""What runs where a system has no locks, no fork server, no alarm and no reads at a position.
+"""Systems without locks, fork server, alarm and reads at a position: what runs there.
 
 Windows lacks these, macOS some; interpreters from which they were taken stand for both.
 """
@@ -33,7 +33,7 @@ for name in (
 for name in ("SIGALRM", "SIGVTALRM", "setitimer"):
     delattr(signal, name)
 """
-"""What every interpreter runs at its start, those of workers as well."""
+"""Code that every interpreter runs at its start, those of workers as well."""
 READ = """
 import json, sys
 import shardprep, shardprep.cli.app

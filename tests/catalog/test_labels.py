@@ -61,7 +61,7 @@ def catalog(
 
 
 class Found(NamedTuple):
-    """What a catalog says of one item."""
+    """Split and class name of one item, as a catalog has them."""
 
     split: str
     label: str | None

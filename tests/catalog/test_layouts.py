@@ -43,12 +43,12 @@ CUT_BY_GROUP = [layout for layout in LAYOUTS if "--group" in layout.flags and "=
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a layout has become."""
+    """The dataset that was built of a layout."""
 
     path: Path
     manifest: Manifest
     plan: dict[str, Any]
-    """What --dry-run has foretold."""
+    """The JSON object of --dry-run."""
     examples: dict[str, dict[str, Any]]
     """Key → features of its record, in the order of the shards."""
     items: list[dict[str, Any]]
@@ -237,7 +237,7 @@ def assert_read(found: Any, wanted: object, kind: str, places: dict[str, int]) -
 def test_every_stored_image_is_rgb_of_the_size_asked_for(
     built: Callable[[Layout], Built],
 ) -> None:
-    """Of TIFF, RGBA, 16-bit grey, grey and CMYK, each in the layout that has it."""
+    """TIFF, RGBA, 16-bit grey, grey and CMYK, each in the layout that has it."""
     for row in (3, 38, 39, 49, 58):
         layout = next(layout for layout in LAYOUTS if layout.row == row)
         for example in built(layout).examples.values():

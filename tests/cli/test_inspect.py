@@ -1,4 +1,4 @@
-"""What `inspect` says of boxes and masks, and the contact sheet that it draws."""
+"""`inspect` counts boxes and masks, and draws a contact sheet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed where: to a terminal, a pipe that closes, a file; and nothing that steers it."""
+"""Output on a terminal, to a pipe that closes, to a file; nothing in it steers a terminal."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_without_a_terminal_a_problem_is_one_line_that_begins_with_its_kind(shop
 
 
 def test_on_a_terminal_lines_are_wrapped_to_it(shop: Path) -> None:
-    """What a terminal of 80 columns shows is what $COLUMNS of 80 gives, but for colours."""
+    """A terminal of 80 columns shows the same as $COLUMNS of 80, but for colours."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
     command = [sys.executable, "-m", "shardprep", "inspect"]

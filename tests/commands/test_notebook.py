@@ -1,4 +1,4 @@
-"""What a notebook shows: results as tables, progress in a cell, and a kernel that stays usable."""
+"""Notebooks: results as tables, progress in a cell, and a kernel that stays usable."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ WIRE = {
         {"x": []},
     ),
 }
-"""What is odd → bytes that protobuf accepts, and what they hold."""
+"""Oddity → bytes that protobuf accepts, and the features that they hold."""
 
 NO_EXAMPLES = {
     "text": b"hello, world",

@@ -1,4 +1,4 @@
-"""What the short way through an Example finds is what the long way returns, or nothing."""
+"""The short way through an Example finds the same as the long way, or nothing."""
 
 from __future__ import annotations
 

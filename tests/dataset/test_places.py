@@ -1,4 +1,4 @@
-"""What a text means wherever a path or an address is taken: one of the two, or an error."""
+"""A text stands for a path, an address or an error, the same wherever one is taken."""
 
 from __future__ import annotations
 

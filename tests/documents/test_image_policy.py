@@ -294,7 +294,7 @@ print(type(result).__name__, getattr(result, "kind", ""), getattr(result, "reaso
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for less memory")
 @pytest.mark.parametrize("megabytes", [*STARVED_MEGABYTES, 250])
 def test_want_of_memory_is_no_fault_of_the_image(megabytes: int) -> None:
-    """Of a decoder, of the conversion, and of none."""
+    """Too little for a decoder, for the conversion, and enough."""
     picture = png_by_hand(8000, 8000, 1, 0, bytes(8000 * 1001))
     done = subprocess.run(
         [sys.executable, "-c", MEMORY.format(megabytes=megabytes)],

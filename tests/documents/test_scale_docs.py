@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
 FEWER = {"1-16": "1-3", "completions: 16": "completions: 3", "))/16": "))/3", "2,5,7-9": "1,3"}
-"""What stands for sixteen parts, and what makes three of them."""
+"""Text of the page for sixteen parts → the same for three."""
 
 
 def section(title: str, data: Path) -> str:

@@ -15,7 +15,7 @@ from tests.support.builders import SHARED_DATA, build
 TEXT = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 FEWER = {"epochs=12": "epochs=8", "epochs=7": "epochs=4"}
-"""What stands for the epochs of the page, and those after which both models have learned."""
+"""Epochs of the page → epochs after which both models have learned."""
 
 
 def block_with(name: str) -> str:

@@ -534,7 +534,7 @@ def segments(things: dict[int, int], stuff: dict[int, int], **keys: Any) -> Anno
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_segments_are_classes_and_objects(orientation: int) -> None:
-    """Of a drawing with every kind of colour: grey ones, and ids of one byte, two and three."""
+    """A drawing has every kind of colour: grey ones, and ids of one byte, two and three."""
     draw = np.random.default_rng(orientation)
     palette = np.array([0, 7, 300, 70_000, 0x0A0A0A, 0xFFFFFF])
     ids = np.repeat(np.repeat(palette[draw.integers(0, 6, (10, 20))], 10, axis=0), 10, axis=1)

@@ -191,7 +191,7 @@ def test_points_move_as_pillow_turns_pixels(orientation: int) -> None:
 def test_masks_are_those_of_pillow(
     height: int, width: int, size: tuple[int, int], fit: Fit, scale: int, depth: Any
 ) -> None:
-    """Of an image that the decoder made smaller as well: its box then holds fractions of pixels."""
+    """Also if the decoder made the image smaller: its box then holds fractions of pixels."""
     decoded = (-(-height // scale), -(-width // scale))
     placement = Placement.fit(decoded, image_spec(fit, size)).of_file((height, width), 1)
     mask = np.random.default_rng(0).integers(0, 250, (height, width)).astype(depth)

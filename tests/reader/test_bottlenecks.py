@@ -67,7 +67,7 @@ def test_the_examples_of_the_document_run(
 def test_the_table_of_the_document_is_what_bench_prints(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a measurement that is made up: `test_bench` makes a real one."""
+    """The measurement is made up: `test_bench` makes a real one."""
 
     def measured(folder: Path, _split: str, settings: Settings, _say: object) -> Benchmark:
         rounds = [Round(0.06, 9986, 1.0, 1.0)]

@@ -1,4 +1,4 @@
-"""What the reader keeps decoded, what it passes over, what it warns of, what seeds it hands out."""
+"""Caches of decoded records, records that are skipped, warnings, and seeds of the reader."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_cache_that_does_not_fit_is_refused_before_it_is_written(
 def test_a_disk_that_fills_up_keeps_nothing_of_a_new_cache(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was there before, of other slices, stays."""
+    """Caches of other slices, which were there before, stay."""
     left = [500_000]
 
     def write_some(self: DurableFile, data: bytes) -> None:

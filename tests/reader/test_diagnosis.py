@@ -91,7 +91,7 @@ def test_slow_augmentation_is_found_and_nothing_is_promised_of_it(folder: Path) 
 
 
 def test_a_slow_model_is_found(folder: Path, iterators: list[Any]) -> None:
-    """Of it nothing but training, model and pipeline need be run."""
+    """Only training, model and pipeline are run for it."""
     train = reader.load(folder, batch_size=2, cache="memory", repeat=True)
     found = reader.diagnose(train, lambda _: time.sleep(PAUSE_S), seconds=SECONDS)
     assert found.bound == "model"
@@ -154,7 +154,7 @@ def test_slow_reading_is_found(
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 def test_the_meter_and_the_diagnosis_say_the_same_of_a_training(folder: Path) -> None:
-    """Of 2 batches an epoch, each of which waits for its augmentation."""
+    """An epoch has 2 batches, each of which waits for its augmentation."""
     model = small_model()
     train = reader.load(folder, batch_size=8, augment=lambda images: later(images, 2 * PAUSE_S))
     meter = reader.StallMeter(verbose=False)

@@ -212,7 +212,7 @@ def test_unsupervised_yields_every_feature_of_the_records(
 
 
 def test_raw_equals_png_pixel_for_pixel(sets: dict[str, Path]) -> None:
-    """What `load` gives of either is compared with this."""
+    """Another test compares what `load` gives with these pixels."""
     raw, same = decoded(sets["raw"]), decoded(sets["png"])
     assert raw.keys() == same.keys()
     assert all(np.array_equal(raw[key], same[key]) for key in raw)

@@ -76,7 +76,7 @@ def test_an_epoch_is_mixed_over_all_shards(sets: dict[str, Path]) -> None:
 
 
 def test_records_of_a_block_stay_in_its_group(sets: dict[str, Path]) -> None:
-    """What holds memory down: a group is all that is mixed at a time."""
+    """A group is all that is mixed at a time, which holds memory down."""
     place = {key: i for i, key in enumerate(stored(sets["png"]))}
     config = ReadConfig(interleave_block_length=5, interleave_cycle_length=2)
     dataset = load(sets["png"], "train[:37]", seed=1, read_config=config)
@@ -215,7 +215,7 @@ def test_readers_share_the_records(sets: dict[str, Path]) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [4, 11])
 def test_readers_have_as_many_batches(sets: dict[str, Path], number: int) -> None:
-    """Of 150 records 4 readers have 38 or 37, 11 have 14 or 13; the first has most, the last least.
+    """4 readers of 150 records have 38 or 37, 11 have 14 or 13; the first has most, the last least.
 
     A reader's batches follow from its own records and from the most that one has.
     """

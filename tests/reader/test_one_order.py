@@ -421,7 +421,7 @@ def test_a_copy_of_remote_shards_has_their_order_too(
 @pytest.mark.thorough
 @pytest.mark.usefixtures("large_groups")
 def test_a_service_of_one_worker_has_this_order(many: Path, expected: list[Ints]) -> None:
-    """Of several, whichever is first gives its group first."""
+    """Among several workers, whichever is first gives its group first."""
     service = tf.data.experimental.service
     dispatcher = service.DispatchServer()
     worker = service.WorkerServer(service.WorkerConfig(dispatcher.target.split("://")[1]))

@@ -261,7 +261,7 @@ def test_a_signal_ends_training_behind_its_step(
     folder: Path, validated: Any, tmp_path: Path, number: signal.Signals, *,
     in_validation: bool,
 ) -> None:  # fmt: skip
-    """What was trained is saved first; validation that was cut short is done again, as logged."""
+    """The state is saved first; validation that was cut short is done again, as logged."""
     before = signal.signal(number, signal.default_int_handler)
     try:
         options = {"validation_data": batches(folder, shuffle=False), "epochs": 2}

@@ -221,7 +221,7 @@ def test_a_selection_is_made_and_read_in_object_storage(folder: Path, bucket: Bu
 def test_records_apart_in_object_storage_come_in_few_requests(
     folder: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lies between two wanted records is read along with them."""
+    """Bytes between two wanted records are read along with them."""
     for name, data in tree(folder).items():
         bucket.put(f"pets/1.0.0/{name}", data)
     url = f"{bucket.url}/pets/1.0.0"

@@ -245,7 +245,7 @@ def test_each_kind_of_target_has_its_form(tmp_path: Path, kind: str) -> None:
 
 
 def test_many_classes_together_are_a_grid(tmp_path: Path) -> None:
-    """Of thirty of them, in the shades of how often; a class with itself is left blank."""
+    """Thirty of them, in shades of how often; a class with itself is left blank."""
     rows = "".join(f"{i},{i % 40} {(i + 1) % 40}\n" for i in range(120))
     members = {f"{i}.png": file(photo(i, 24, 24), "PNG") for i in range(120)}
     source = write(
@@ -277,7 +277,7 @@ def test_a_thousand_classes_fit(tmp_path: Path) -> None:
 
 
 def test_pictures_keep_to_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit is left out evenly: every class keeps some."""
+    """Pictures beyond it are left out evenly: every class keeps some."""
     from shardprep.reporter import pictures
 
     rng = np.random.default_rng(0)

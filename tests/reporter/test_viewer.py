@@ -1,4 +1,4 @@
-"""What the viewer shows: filters, items, findings, what is damaged, and originals."""
+"""The viewer's pages: filters, items, findings, damaged records and originals."""
 
 from __future__ import annotations
 

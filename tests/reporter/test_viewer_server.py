@@ -1,4 +1,4 @@
-"""Who may ask the viewer, what it answers to what is none of its pages, and how it ends."""
+"""The viewer's server: whose requests it answers, unknown addresses, and how it ends."""
 
 from __future__ import annotations
 

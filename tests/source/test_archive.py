@@ -88,17 +88,17 @@ class Listed(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        """Of images and others."""
+        """Return the keys of images and other members, sorted."""
         return sorted(member.key for member in _members(self.listing))
 
     @property
     def contents(self) -> dict[str, bytes]:
-        """Of images and others, by key."""
+        """Return the bytes of images and other members, by key."""
         return {member.key: member.extent.read() for member in _members(self.listing)}
 
     @property
     def image_keys(self) -> list[str]:
-        """Of the images."""
+        """Return the keys of the images, in the order of the listing."""
         return [member.key for member in self.listing.images]
 
     @property

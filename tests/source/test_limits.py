@@ -1,4 +1,4 @@
-"""What a source may ask for: a limit is met by one line that names archive, figure and flag."""
+"""Limits of a source: beyond one, an error of one line names archive, figure and flag."""
 
 from __future__ import annotations
 

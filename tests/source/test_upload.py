@@ -41,7 +41,7 @@ FILES = {
     "items.parquet": b"PAR1",
     "schema.json": b'{"features": []}',
 }
-"""What is sent where it need not be a dataset."""
+"""Files to send where they need not be a dataset."""
 CUT = 2000
 """Bytes of the first file of more that arrive before a transfer is cut."""
 

@@ -119,7 +119,7 @@ def test_bytes_that_flow_slowly_are_no_silence(url: ObjectUrl, proxy: Proxy) -> 
 def test_a_store_that_falls_silent_for_a_while_is_read_on(
     url: ObjectUrl, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it answers in between takes long too where many others share the cores."""
+    """Its answers in between take long too where many others share the cores."""
     monkeypatch.setenv(timeout.TIMEOUT_VARIABLE, str(4 * TIMEOUT_S))
     assert objects.head(url)
     turns = itertools.cycle([Fault(stall_at=100), None])

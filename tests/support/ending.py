@@ -1,4 +1,4 @@
-"""What ends a build before its time: a watcher that has seen enough, an image that kills."""
+"""Ends of a build before its time: a watcher that has seen enough, an image that kills."""
 
 from __future__ import annotations
 

@@ -105,4 +105,4 @@ MANIFESTS: dict[str, tuple[str, Any]] = {
     "labels that are a number": ("labels", 7),
     "a seed that is a list": ("seed", [1]),
 }  # fmt: skip
-"""What a stranger says → where in the manifest, and the value or how it is made of the true one."""
+"""Case → where in the manifest, and the hostile value or how it is made of the true one."""

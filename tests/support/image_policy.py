@@ -1,4 +1,4 @@
-"""What becomes of odd and broken images: a line for each kind, with files of that kind.
+"""Ends of odd and broken images: a line for each kind, with files of that kind.
 
 `python -m tests.support.image_policy` writes the tables of docs/images.md; `test_image_policy`
 processes every file and compares the tables.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).parents[2] / "docs" / "images.md"
 START, END = "<!-- policy -->\n", "<!-- end of policy -->\n"
 STARVED_MEGABYTES = (40, 150)
-"""Of memory, too few for a large image."""
+"""Megabytes of memory, too few for a large image."""
 BACKGROUND = (10, 200, 30)
 PICTURE = pixels(24, 32, seed=5)
 ALPHA = np.linspace(0, 255, 24 * 32).astype(np.uint8).reshape(24, 32)
@@ -71,11 +71,11 @@ class Case:
 
     data: bytes
     keys: Mapping[str, Any] = field(default_factory=dict)
-    """Of the `ImageSpec`, beside raw pixels of the image's own size over `BACKGROUND`."""
+    """Fields of the `ImageSpec`, beside raw pixels of the image's own size over `BACKGROUND`."""
     expected: Array | None = None
     """The colours that are stored, [height, width, 3]."""
     kind: str = ""
-    """Of its rejection; "" if it is written."""
+    """Kind of its rejection; "" if it is written."""
     says: str = ""
     """Part of the reason."""
 

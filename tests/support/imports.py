@@ -1,4 +1,4 @@
-"""What a program imports."""
+"""Modules that a program imports."""
 
 from __future__ import annotations
 

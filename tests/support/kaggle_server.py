@@ -43,7 +43,7 @@ class Body:
 
 @dataclass
 class Archive:
-    """What is offered, and what the server says of it."""
+    """An archive that is offered, and what the server says of it."""
 
     data: bytes
     content_type: str = "application/zip"
@@ -71,7 +71,7 @@ class KaggleServer:
     token_answers: list[Answer | bool] = field(default_factory=list)
     """To the question whether a token is active; True by default."""
     bodies: list[Body | None] = field(default_factory=list)
-    """Of transfers; the client opens one and drops it before it asks for a range."""
+    """Bodies of transfers; the client opens one and drops it before it asks for a range."""
     accepts: tuple[str, ...] = ("Basic ", "Bearer ", "")
     """How the Authorization of a call that is not answered by 401 may start."""
     requests: list[Request] = field(default_factory=list)

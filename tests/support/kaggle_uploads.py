@@ -70,7 +70,7 @@ class Dataset:
 
 @dataclass
 class Uploads:
-    """What is uploaded. Faults are used up from the front, one by one."""
+    """Uploads that the server has taken. Faults are used up from the front, one by one."""
 
     answers: dict[str, list[Answer | dict[str, Any]]] = field(default_factory=dict)
     """By call: refusals, or JSON in place of what the call would give."""

@@ -37,9 +37,9 @@ class Layout:
     row: int
     name: str
     special: str
-    """What is special about it, for the table."""
+    """Its peculiarity, for the table."""
     members: Callable[[], Members]
-    """What lies in the source."""
+    """Return the members of the source."""
     source: str = ""
     """Its name, by default a zip called as the data set; with a final "/" a folder."""
     beside: Callable[[], Members] = dict
@@ -48,7 +48,7 @@ class Layout:
     """As typed in a shell after `shardprep build SOURCE`."""
     kind: str = "class"
     meaning: str = ""
-    """What a number or a text says."""
+    """Meaning of a number or a text."""
     splits: Mapping[str, int]
     """Records of each split."""
     unlabelled: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Layout:
     num_masks: int = 0
     """Mask files of all images."""
     stored: str = ""
-    """What is stored beside images and targets: boxes, masks."""
+    """Annotations that are stored beside images and targets: boxes, masks."""
     targets: Mapping[str, object]
     """Key → class name, names, number or text; None for no target."""
     features: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
@@ -69,18 +69,18 @@ class Layout:
     rejected: Mapping[str, int] = field(default_factory=dict)
     rows_without_image: int = 0
     missing: str = ""
-    """What of the data set is not stored."""
+    """Parts of the data set that are not stored."""
     needs: str = ""
     """A module without which the source cannot be read."""
 
     @property
     def id(self) -> str:
-        """What a test is called."""
+        """Return the name of its test."""
         return f"{self.row:02d}-{self.name.split(' (')[0].replace(' ', '-')}"
 
     @property
     def result(self) -> str:
-        """What comes out, for the table."""
+        """Return target, records and annotations, for the table."""
         parts = [self._target()]
         for split, number in self.splits.items():
             alone = split in self.unlabelled and self.kind != "none"

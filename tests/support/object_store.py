@@ -134,7 +134,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Fault:
-    """What befalls a request."""
+    """A fault of one request."""
 
     delay_s: float = 0.0
     """Before anything else."""
@@ -143,7 +143,7 @@ class Fault:
     status: int | None = None
     """Answered in place of the server."""
     body: str = ""
-    """Of that answer."""
+    """Body of that answer."""
     is_reset: bool = False
     """The connection ends by RST, before the server hears of it."""
     cut_at: int | None = None
@@ -153,7 +153,7 @@ class Fault:
     is_deaf: bool = False
     """The server does it, its answer is lost: the connection ends by RST."""
     bytes_per_s: float | None = None
-    """Of the request's body and the answer's."""
+    """Bytes a second of the request's body and the answer's."""
 
 
 @dataclass

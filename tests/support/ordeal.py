@@ -30,7 +30,7 @@ MAX_CPU_S = 10
 MAX_WALL_S = 120
 MAX_FILE_BYTES = 256 << 20
 MAX_MORE_BYTES = 1 << 30
-"""Of address space, beyond what Python and its libraries have taken."""
+"""Bytes of address space, beyond what Python and its libraries have taken."""
 WHOLE, COUNTED, ERROR = "built whole", "built, the rest counted", "one-line error"
 _ROOT = Path(__file__).parents[2]
 
@@ -43,7 +43,7 @@ class Ending:
     ended: str
     """"built", "error" (one of ours), or what else has happened to the process."""
     line: str
-    """Of the error."""
+    """Line of the error."""
     num_written: int
     num_left_out: int
     """Inputs rejected or skipped, each with its reason."""
@@ -62,7 +62,7 @@ def try_all(folder: Path) -> list[Ending]:
 
 
 class Ordeal(NamedTuple):
-    """What building some archives has come to."""
+    """Endings of the builds of some archives."""
 
     endings: dict[str, Ending]
     """By the name each archive is known by."""

@@ -37,7 +37,7 @@ class RayCluster:
 
     address: str
     number: int
-    """Of the process that holds it."""
+    """Id of the process that holds it."""
     pipe: IO[str]
     environment: dict[str, str] = field(default_factory=dict)
 

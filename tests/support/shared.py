@@ -1,4 +1,4 @@
-"""What one process of the suite makes, and all of them read."""
+"""Folders that one process of the suite makes, and all of them read."""
 
 from __future__ import annotations
 

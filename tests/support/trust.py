@@ -1,4 +1,4 @@
-"""What docs/trust.md claims is what the suite does: its figures are counted, or asserted by tests.
+"""Figures and claims of docs/trust.md: they are counted, or asserted by tests.
 
 `python -m tests.support.trust` writes the page, `test_trust` compares it. No fault is made again:
 their figures are the constants that their own tests hold.
@@ -41,13 +41,13 @@ KINDS_OF_ARCHIVE = {
 
 
 class ImageRow(NamedTuple):
-    """What became of the images of one kind."""
+    """Counts of the images of one kind, by how they ended."""
 
     kind: str
     tried: int
     written: int
     damaged: int
-    """Of those written."""
+    """Written images that are damaged."""
     rejected: dict[str, int]
 
 

@@ -112,7 +112,7 @@ DAMAGES: dict[str, tuple[str, Callable[[list[Any]], list[Any]], str, str]] = {
     "an empty mask": (MASK, lambda _: [b""], "mask", "is no PNG"),
     "two masks": (MASK, lambda v: v * 2, "example", "has 2 values, not 1"),
 }  # fmt: skip
-"""What is damaged → feature, change, and the kind and words of the problem."""
+"""Damage → feature, change, and the kind and words of the problem."""
 
 PIXELS: dict[str, tuple[str, Callable[[list[Any]], list[Any]], str, str]] = {
     "a value of no class": (

@@ -328,7 +328,7 @@ def test_forms_of_the_same_objects_agree(tmp_path: Path) -> None:
 
 @real
 def test_panoptic_masks_agree_with_masks_of_classes_and_with_boxes(tmp_path: Path) -> None:
-    """Of the same forty photos: every pixel of 34 masks, and boxes that both forms have."""
+    """The same forty photos: every pixel of 34 masks, and boxes that both forms have."""
     plain: dict[str, Any] = {"root": "coco40", "size": "none", "fit": "none", "format": "keep"}
     document = "coco:panoptic_segmentation/annotations/panoptic_train2017.json"
     files = "semantic_segmentation/masks/train2017/{stem}.png"

@@ -1,4 +1,4 @@
-"""What has a name is on the disk: a power cut leaves no name without its content.
+"""A power cut leaves no name without its content: content is on the disk before its name.
 
 None can be tried, so the order of the calls is what is tested: content before name, name before
 what is built upon it.

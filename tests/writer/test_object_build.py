@@ -42,7 +42,7 @@ def _source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="local", scope="module")
 def _local(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What the same build leaves on a disk."""
+    """Return the files of the same build on a disk."""
     return tree(build(source, tmp_path_factory.mktemp("local"), **KEYS).path)
 
 
