@@ -35,6 +35,9 @@ _Middle = Annotated[
     pair(number(0.1, 0.9), "(smallest, largest), two numbers from 0.1 to 0.9", rising=True),
 ]
 
+_NUM_PARTS = 4
+"""Images that a mosaic joins."""
+
 
 @dataclass(frozen=True, slots=True)
 class Zoom(Move):
@@ -133,24 +136,35 @@ class Mosaic(Move):
         row, column = (tf.where(joins, between(*self.middle, one), 1.0) for one in (down, across))
         zero, one = tf.zeros_like(row), tf.ones_like(row)
         size = _size(images)
-        frames = (
+        # The parts are one batch of four times as many images: a program a fourth as long.
+        sides = (
             (zero, zero, row, column),
             (zero, column, row, one),
             (row, zero, one, column),
             (row, column, one, one),
         )
+        frames = tf.concat([tf.stack(of_part, axis=1) for of_part in sides], 0)
+        offsets = tf.concat([tf.stack(offsets[i : i + 2], axis=1) for i in (0, 2, 4, 6)], 0)
         low = min(self.middle[0], 1.0 - self.middle[1])
-        found, parts = tf.zeros_like(images), []
-        for place, sides in enumerate(frames):
-            frame = tf.stack(sides, axis=1)
-            offset = tf.stack(offsets[2 * place : 2 * place + 2], axis=1)
-            windows = _filling(frame, offset, low)
-            part = resample(tf.roll(images, place, 0), windows, size, fill=0.0, most=1.0 / low)
-            found = tf.where(_within(frame, size)[..., tf.newaxis], part, found)
-            if labels is not None:
-                rolled = tf.nest.map_structure(lambda one, by=place: tf.roll(one, by, 0), labels)
-                parts.append(self._part(rolled, windows, frame, size))
-        return found, _joined(parts) if parts else None
+        windows = _filling(frames, offsets, low)
+        parts = resample(_rolled(images), windows, size, fill=0.0, most=1.0 / low)
+        within = _within(frames, size)
+        found = _added(tf.where(within[..., tf.newaxis], parts, tf.zeros_like(parts)))
+        if labels is None:
+            return found, None
+        labels = tf.nest.map_structure(_rolled, labels)
+
+        def pixels(masks: Any, axis: int) -> Any:
+            picked = pick(masks, windows, size, axis)
+            of = within[:, tf.newaxis] if axis == 2 else within[..., tf.newaxis]
+            return tf.where(of, picked, tf.zeros_like(picked))
+
+        moved = each_placed(labels, lambda boxes: shown(boxes, windows), pixels)
+        if not isinstance(moved, dict):
+            return found, _added(moved)
+        if BOXES in moved:
+            moved = clipped(moved, labels, size, self.min_visible, frames)
+        return found, _joined(moved)
 
     @as_written
     def __call__(self, images: Any, labels: Any = None, *, seed: Any) -> Any:
@@ -167,20 +181,6 @@ class Mosaic(Move):
                 "augment.Mosaic", "one image has no neighbour", "give load a batch_size"
             )
         return Move.__call__(self, images, labels, seed=seed)
-
-    def _part(self, labels: Any, windows: Any, frame: Any, size: tuple[Any, Any]) -> Any:
-        """Return the labels of the images that fill a part of each result."""
-        within = _within(frame, size)
-
-        def pixels(masks: Any, axis: int) -> Any:
-            picked = pick(masks, windows, size, axis)
-            of = within[:, tf.newaxis] if axis == 2 else within[..., tf.newaxis]
-            return tf.where(of, picked, tf.zeros_like(picked))
-
-        moved = each_placed(labels, lambda boxes: shown(boxes, windows), pixels)
-        if not isinstance(moved, dict) or BOXES not in moved:
-            return moved
-        return clipped(moved, labels, size, self.min_visible, frame)
 
 
 def _filling(frames: Any, offsets: Any, least: float) -> Any:
@@ -209,16 +209,21 @@ def _within(frames: Any, size: tuple[Any, Any]) -> Any:
     return inside[0][:, :, tf.newaxis] & inside[1][:, tf.newaxis]
 
 
-def _joined(parts: list[Any]) -> Any:
+def _rolled(values: Any) -> Any:
+    """Return a batch four times: as it is, and rolled by one, two and three places."""
+    return tf.concat([tf.roll(values, place, 0) for place in range(_NUM_PARTS)], 0)
+
+
+def _added(parts: Any) -> Any:
+    """Return the sum of the four parts of each image, which are 0 beside their frames."""
+    return tf.add_n(tf.split(parts, _NUM_PARTS))
+
+
+def _joined(parts: dict[str, Any]) -> Any:
     """Return the labels of parts of images as those of whole ones; masks are 0 beside a part."""
-    first = parts[0]
-    if not isinstance(first, dict):
-        return tf.add_n(parts)
     found = {
-        name: tf.add_n([one[name] for one in parts])
-        if name == CLASSES
-        else tf.concat([one[name] for one in parts], axis=1)
-        for name in first
+        name: _added(one) if name == CLASSES else tf.concat(tf.split(one, _NUM_PARTS), axis=1)
+        for name, one in parts.items()
     }
     return sorted_out(found, found[BOXES][..., 0] >= 0) if BOXES in found else found
 

@@ -6,6 +6,7 @@ and XLA compiles it, unlike `tf.image.crop_and_resize` and `ImageProjectiveTrans
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -221,6 +222,8 @@ def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: int, most
         return tf.where((at >= 0.0) & (at < pixels), triangle, 0.0)
 
     num_taps = _num_taps(length, size / most)
+    if isinstance(num_taps, int):
+        weight = functools.cache(weight)  # for the sum and for the term: a shorter program
     total = tf.maximum(_sum(weight, num_taps), _LEAST_WEIGHT)
 
     def term(tap: Any) -> Any:
