@@ -52,10 +52,10 @@ def test_a_pattern_that_takes_too_long_is_one_line_that_names_it(
     name, keys = SLOW[option]
     names = {name.replace(".jpg", f"{i}.jpg"): jpeg() for i in range(20)}
     source = write(tmp_path / "photos.zip", zip_bytes(names))
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(RecipeError) as error:
         build(source, tmp_path / "out", **keys)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     said = str(error.value)
     assert said.startswith(f"{option}: ")
     assert " takes more than 0.01 s, the last at " in said

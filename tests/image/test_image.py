@@ -780,9 +780,9 @@ def num_bytes_touched(data: bytes, **spec: Any) -> tuple[ProcessedImage | Reject
 
 @pytest.mark.parametrize("data", FORGED.values(), ids=FORGED)
 def test_a_header_of_too_many_pixels_is_rejected_before_they_are_allocated(data: bytes) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     result, num_bytes = num_bytes_touched(data)
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
     assert isinstance(result, Rejection)
     assert result.kind == "too_many_pixels"
     assert f"{result.original.width}x{result.original.height} pixels" in result.reason

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import random
 import re
 import runpy
-import subprocess
+import signal
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +19,7 @@ from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.benchmark.result import Benchmark, Round, Settings, Way
 from tests.support.benchmark import IMAGE_BYTES, example
 from tests.support.command import run
+from tests.support.program import Program
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "bottlenecks.md").read_text()
@@ -138,42 +136,53 @@ def test_the_torch_example_trains_from_scratch(train: Train) -> None:
     assert re.fullmatch(r"epoch 1: loss \d+\.\d+, validation \d+\.\d% right\n", said), said
 
 
+KILLED = """
+import os, runpy, signal, sys
+
+left = int(sys.argv.pop(1))
+
+def kill(event, arguments):
+    global left
+    if event == "os.rename" and str(arguments[1]) == sys.argv[-1]:
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(kill)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Code that runs a script, killed before it replaces a file, its last argument, the n-th time."""
+
+
 @pytest.mark.thorough
 def test_the_torch_example_goes_on_where_it_was_killed(place: Path, tmp_path: Path) -> None:
-    """With the weights, to the bit, of a run that nothing disturbed."""
+    """With the weights, to the bit, of a run that nothing disturbed; each dies before a save."""
     torch = pytest.importorskip("torch")
-    draw = random.Random(0)
+    few = ("--epochs", 2, "--steps", 4, "--batch-size", 8, "--save-every", 1, "--threads", 1)
 
-    def begin(state: Path) -> subprocess.Popen[str]:
-        few = ("--epochs", 2, "--steps", 4, "--batch-size", 8, "--save-every", 1, "--state", state)
-        command = [sys.executable, DOCS / "train_torch.py", place / "tfrecords/shapes", *few]
-        return subprocess.Popen(
-            list(map(str, command)),
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-        )
+    def begin(state: Path, saves: int = 0) -> Program:
+        script = (DOCS / "train_torch.py", place / "tfrecords/shapes")
+        return Program(KILLED, saves, *script, *few, "--state", state, framework="torch")
 
     def read(state: Path) -> Any:
-        return torch.load(state) if state.exists() else {"batches": {"epoch": 0, "batch": 0}}
+        return torch.load(state)
 
     whole, killed = tmp_path / "whole" / "state", tmp_path / "killed" / "state"
-    undisturbed = begin(whole)
+    undisturbed = begin(whole).wait()
+    assert undisturbed.returncode == 0, undisturbed.stderr
     said, places = "", []
-    for _ in range(3):
-        run, before = begin(killed), read(killed)["batches"]
-        places.append((before["epoch"], before["batch"]))
-        while read(killed)["batches"] == before:
-            assert run.poll() is None
-            time.sleep(0.01)
-        time.sleep(draw.uniform(0, 0.2))
-        run.kill()
-        said += run.communicate()[0]
-    last = begin(killed)
-    said += last.communicate()[0]
-    assert last.returncode == 0
-    assert places == sorted(set(places))
-    lines = undisturbed.communicate()[0].splitlines()
+    for saves in (2, 3, 3):
+        run = begin(killed, saves).wait()
+        assert run.returncode == -signal.SIGKILL, run.stderr
+        said += run.stdout
+        places.append((read(killed)["batches"]["epoch"], read(killed)["batches"]["batch"]))
+    last = begin(killed).wait()
+    assert last.returncode == 0, last.stderr
+    said += last.stdout
+    assert places == [(0, 1), (0, 3), (1, 1)]
+    lines = undisturbed.stdout.splitlines()
+    assert len(lines) == 2
     assert list(dict.fromkeys(said.splitlines())) == lines, "an epoch's end may be told twice"
     one, other = read(whole), read(killed)
     assert (one["batches"]["epoch"], one["batches"]) == (2, other["batches"])

@@ -7,7 +7,6 @@ import io
 import json
 import random
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -394,16 +393,22 @@ def test_a_place_that_cannot_be_written_to_is_named(folder: Path, tmp_path: Path
 PROGRAM = (
     MODEL
     + """
-import hashlib, json, sys, time
+import hashlib, json, os, signal, sys, time
 from shardprep import reader
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(1)
 tf.config.experimental.enable_op_determinism()
-folder, place, epochs = sys.argv[1:]
+folder, place, epochs, ends, steps, later_s = sys.argv[1:]
+left = int(steps)
 
-class Telling(keras.callbacks.Callback):
+class Ending(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        print("step", flush=True)
+        global left
+        left -= 1
+        if left == 0 and ends == "SIGTERM":
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif left == 0:
+            signal.setitimer(signal.ITIMER_REAL, float(later_s))  # without a handler it kills
         time.sleep(0.01)
 
 train = reader.iterate(folder, batch_size=8, seed=1)
@@ -412,7 +417,7 @@ model.build((None, 4, 4, 3))  # with all its variables, the step is traced once 
 model.optimizer.build(model.trainable_variables)
 resume = reader.ResumeInEpoch(place, train, save_every=2)
 print("from", train.state_dict()["batch"], flush=True)
-history = model.fit(train, epochs=int(epochs), verbose=0, callbacks=[Telling(), resume]).history
+history = model.fit(train, epochs=int(epochs), verbose=0, callbacks=[Ending(), resume]).history
 digest = hashlib.sha256(b"".join(one.numpy().tobytes() for one in model.variables))
 print(json.dumps({
     "weights": digest.hexdigest(),
@@ -423,30 +428,28 @@ print(json.dumps({
 )
 
 
-@pytest.mark.parametrize("num_kills", [3, pytest.param(20, marks=pytest.mark.thorough)])
 def test_killed_at_random_it_trains_each_record_of_each_epoch_once(
-    folder: Path, tmp_path: Path, num_kills: int
+    folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """And ends with the weights, to the bit, of a run that nothing disturbed."""
+    num_kills, num_epochs = (3, 4) if request.config.getoption("--quick") else (20, NUM_EPOCHS)
     draw = random.Random(num_kills)
-    num_epochs = 4 if num_kills < 5 else NUM_EPOCHS
 
-    def begin(place: str) -> Program:
-        return Program(PROGRAM, folder, tmp_path / place, num_epochs, TF_CPP_MIN_LOG_LEVEL="3")
+    def begin(place: str, ending: str = "", steps: int = 0, later_s: float = 0) -> Program:
+        """Train; `steps` after it has begun, a signal ends the run, or a clock so much later."""
+        return Program(
+            PROGRAM, folder, tmp_path / place, num_epochs, ending, steps, later_s,
+            TF_CPP_MIN_LOG_LEVEL="3",
+        )  # fmt: skip
 
     def last(said: str) -> Any:
         return json.loads(said.splitlines()[-1])
 
     undisturbed = begin("whole")
     places = set()
-    for number in (signal.SIGTERM, *[signal.SIGKILL] * num_kills):
-        run = begin("killed")
-        steps = draw.randint(3, 4)
-        run.wait_for("step", steps)
-        time.sleep(draw.uniform(0, 0.03))
-        run.signal(number)
-        done = run.wait()
-        assert done.returncode == -number, done.stderr
+    for ending in ("SIGTERM", *["SIGALRM"] * num_kills):
+        done = begin("killed", ending, draw.randint(3, 4), draw.uniform(1e-6, 0.03)).wait()
+        assert done.returncode == -getattr(signal, ending), done.stderr
         places.add(done.stdout.split()[1])
     done = begin("killed").wait()
     assert done.returncode == 0, done.stderr

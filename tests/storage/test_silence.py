@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -138,22 +139,44 @@ def test_a_time_out_is_a_number_of_seconds(
 
 
 def test_a_line_is_written_now_and_then_for_all_calls_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After 5 seconds of silence, then every 30; a call that moves is not silent."""
+    assert (timeout._TOLD_AFTER_S, timeout._TOLD_EVERY_S) == (5, 30)
+    monkeypatch.setattr(timeout, "_told", {})
+    told = {}
+    waits = [timeout.Wait(lambda: "127.0.0.1", 180, 1000.0 + i / 8) for i in range(8)]
+    moving = timeout.Wait(lambda: "127.0.0.1", 180, 0.0)
+    for quarter in range(4 * 70):
+        now = 1000 + quarter / 4
+        moving.since_s = now - 0.25
+        timeout._tell([*waits, moving], now)
+        if caplog.messages:
+            told[now] = caplog.messages.copy()
+            caplog.clear()
+    assert told == {
+        1000.0 + age: [
+            f"waiting for the store at 127.0.0.1, no answer for {age} s; gives up after 180 s"
+        ]
+        for age in (5, 35, 65)
+    }
+
+
+def test_a_line_is_written_while_calls_wait(
     url: ObjectUrl, proxy: Proxy, never: threading.Event,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    assert (timeout._TOLD_AFTER_S, timeout._TOLD_EVERY_S) == (5, 30)
     monkeypatch.setattr(timeout, "_TOLD_AFTER_S", 0.5)
-    monkeypatch.setattr(timeout, "_TOLD_EVERY_S", 0.9)
     monkeypatch.setattr(timeout, "_told", {})
     assert objects.get(url) == BODY
     assert not caplog.messages
     proxy.rule = lambda _: Fault(hold=never)
     all_seconds(url, list(CALLS))
     host = proxy.endpoint.removeprefix("http://")
-    assert caplog.messages == [
-        f"waiting for the store at {host}, no answer for {age} s; gives up after 2 s"
-        for age in (0, 1)
-    ]
+    (line,) = caplog.messages
+    assert re.fullmatch(
+        rf"waiting for the store at {host}, no answer for \d s; gives up after 2 s", line
+    )
     assert {record.name for record in caplog.records} == {"shardprep.storage"}
 
 
@@ -192,15 +215,17 @@ def test_a_command_says_what_it_waits_for_and_gives_up(
 ) -> None:
     proxy.rule = lambda _: Fault(hold=never)
     host = proxy.endpoint.removeprefix("http://")
+    one = program(proxy, "-m", "shardprep", "inspect", pets, "--store-timeout", "8")
+    wait_until(lambda: proxy.requests)  # the start of an interpreter has its own seconds
     begun = time.monotonic()
-    one = program(proxy, "-m", "shardprep", "inspect", pets, "--store-timeout", "6")
     _, errors = one.communicate(timeout=120)
-    assert one.returncode == 1
-    assert errors.splitlines() == [
-        f"waiting for the store at {host}, no answer for 5 s; gives up after 6 s",
-        f"{pets}: cannot be read (no answer from {host}); {AGAIN}",
-    ]
     assert time.monotonic() - begun < 20
+    assert one.returncode == 1
+    waited, failed = errors.splitlines()
+    # The line comes at 5 s; how much later it is that one looks depends on the machine.
+    waiting = rf"waiting for the store at {host}, no answer for [5-7] s; gives up after 8 s"
+    assert re.fullmatch(waiting, waited)
+    assert failed == f"{pets}: cannot be read (no answer from {host}); {AGAIN}"
 
 
 @pytest.mark.sampled(2)
@@ -306,7 +331,9 @@ def test_a_worker_of_a_dataloader_says_it_too(
     )  # fmt: skip
     out, errors = one.communicate(timeout=300)
     host = proxy.endpoint.removeprefix("http://")
-    assert f"waiting for the store at {host}, no answer for 1 s; gives up after 3 s" in errors
+    assert re.search(
+        rf"waiting for the store at {host}, no answer for [12] s; gives up after 3 s", errors
+    )
     assert f"no answer from {host}" in out
     assert "StorageError" in out + errors or "NoAnswerError" in out + errors
 

@@ -1,4 +1,4 @@
-"""Programs in processes of their own that need not wait until TensorFlow is imported.
+"""Programs in processes of their own that need not wait until TensorFlow or torch is imported.
 
 A process that has imported it, and used none of it, forks for each of them: that takes no time,
 and the import takes seconds. Tests of what a program imports, and of how it ends, start it anew.
@@ -21,6 +21,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Environment in which torch, which reads it when it is imported, adds up in one order."""
 Done = subprocess.CompletedProcess[str]
 """A program that has ended: its exit code, stdout and stderr."""
 
@@ -28,8 +30,13 @@ Done = subprocess.CompletedProcess[str]
 class Program:
     """A program that runs."""
 
-    def __init__(self, code: str, *arguments: object, **environment: str) -> None:
-        """Begin it, with these arguments; some variables are set for it beside those of here."""
+    def __init__(
+        self, code: str, *arguments: object, framework: str = "tensorflow", **environment: str
+    ) -> None:
+        """Begin it, with these arguments; some variables are set for it beside those of here.
+
+        `framework` is "tensorflow" or "torch", which is imported already.
+        """
         self._folder = Path(tempfile.mkdtemp())
         self._arguments = ["-c", *map(str, arguments)]
         task = {
@@ -38,7 +45,7 @@ class Program:
             "argv": self._arguments,
             "environment": {**os.environ, **environment},
         }
-        self._server = _server()
+        self._server = _server(framework)
         assert self._server.stdin
         self._server.stdin.write(json.dumps(task).encode() + b"\n")
         self._server.stdin.flush()
@@ -87,11 +94,15 @@ def run_program(code: str, *arguments: object, **environment: str) -> str:
 
 
 @functools.cache
-def _server() -> subprocess.Popen[bytes]:
-    """Return the process that forks; it ends with this one."""
+def _server(framework: str) -> subprocess.Popen[bytes]:
+    """Return the process that has imported a framework and forks; it ends with this one."""
     server = subprocess.Popen(
-        [sys.executable, "-m", __name__],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        [sys.executable, "-m", __name__, framework],
+        env={
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "",
+            **(_ONE_THREAD if framework == "torch" else {}),
+        },
         stdin=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
@@ -105,13 +116,20 @@ def _server() -> subprocess.Popen[bytes]:
     return server
 
 
-def _serve() -> None:
-    import keras  # noqa: F401 - these take seconds
-    import tensorflow as tf  # noqa: F401
+def _serve(framework: str) -> None:
+    if framework == "torch":
+        import torch
 
-    import shardprep.reader.augment
-    import shardprep.reader.tf.pipeline
-    import shardprep.reader.tf.resume_in_epoch  # noqa: F401
+        import shardprep.reader.arrays.batches
+
+        torch.optim.AdamW(torch.nn.Linear(1, 1).parameters())  # the first imports as much again
+    else:
+        import keras  # noqa: F401 - these take seconds
+        import tensorflow as tf  # noqa: F401
+
+        import shardprep.reader.augment
+        import shardprep.reader.tf.pipeline
+        import shardprep.reader.tf.resume_in_epoch  # noqa: F401
 
     for line in sys.stdin.buffer:
         if os.fork() == 0:
@@ -165,4 +183,4 @@ def _run(folder: Path, task: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])
