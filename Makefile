@@ -52,7 +52,7 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python pyproject.toml shardprep/image/_resample.c shardprep/image/_blend.h
+.venv/installed: .venv/bin/python pyproject.toml $(wildcard shardprep/image/*.[ch])
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 

@@ -1,4 +1,4 @@
-"""A wheel holds all that a machine without a compiler needs, the C kernel as well."""
+"""A wheel holds all that a machine without a compiler needs, the C kernels as well."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "schemas", "shardprep")
 PROGRAM = """
 import json, sys
-from shardprep.image import _resample, resample
-print(json.dumps([resample.BACKEND, _resample.__file__]))
+from shardprep.image import _pixels, _resample, resample
+print(json.dumps([resample.BACKEND, _resample.__file__, _pixels.__file__]))
 """
 
 
 @pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("cc") is None, reason="a wheel is made where a compiler is")
-def test_a_wheel_brings_the_kernel_to_a_machine_without_a_compiler(tmp_path: Path) -> None:
+def test_a_wheel_brings_the_kernels_to_a_machine_without_a_compiler(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     for name in SOURCES:
         path = ROOT / name
@@ -64,9 +64,9 @@ def test_a_wheel_brings_the_kernel_to_a_machine_without_a_compiler(tmp_path: Pat
             capture_output=True,
         ).stdout  # fmt: skip
 
-    backend, kernel = json.loads(said("-c", PROGRAM))
+    backend, *kernels = json.loads(said("-c", PROGRAM))
     assert backend == "c"
-    assert kernel.startswith(f"{packages}{os.sep}")
+    assert all(kernel.startswith(f"{packages}{os.sep}") for kernel in kernels)
     assert said("-m", "shardprep", "--version").strip()
     said("-m", "shardprep", "sample")
     assert "599 written" in said("-m", "shardprep", "build", "--shards", "20")

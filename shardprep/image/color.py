@@ -14,9 +14,16 @@ from PIL import Image, ImageCms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import ModuleType
 
     from shardprep.image.resample import Pixels
     from shardprep.image.spec import DepthRange, ImageSpec
+
+_pixels: ModuleType | None
+try:
+    from shardprep.image import _pixels
+except ImportError:  # no compiler at installation, or its result does not load here
+    _pixels = None
 
 _TILE_PIXELS: Final = 1 << 18
 _MODES = {
@@ -25,6 +32,8 @@ _MODES = {
     "CMYK": ("CMYK", ("CMYK",)),
 }
 """Colour space of a profile → the mode it is applied in, and those of images it may belong to."""
+_GREYS = ("1", "L")
+"""Modes of 8 bits and fewer that have no colours."""
 _SRGB_TOLERANCE = 2
 """Levels by which a profile may move a colour and still count as sRGB: makers round its curve."""
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
@@ -49,27 +58,53 @@ class _Levels(NamedTuple):
     """numpy type to view Pillow's values as; "" for their own."""
 
 
-def rgb_pixels(image: Image.Image, spec: ImageSpec, transform: SrgbTransform | None) -> Pixels:
-    """Return the RGB pixels of a loaded image of any mode, transparency over the background.
+def eight_bit_pixels(
+    image: Image.Image, spec: ImageSpec, transform: SrgbTransform | None
+) -> Pixels:
+    """Return the pixels of a loaded image of any mode, transparency over the background.
 
+    They are uint8[height, width, 3], or [height, width, 1] of an image whose mode is grey.
     Values of more than 8 bits are scaled by the depth range of the spec, where Pillow would clip
     at 255. That of the type is 0..1 for floats, or their own where they are beyond.
     """
     levels = _levels(image, spec.depth_range)
-    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    is_grey = levels is not None or image.mode in _GREYS
+    is_grey &= transform is None and not image.has_transparency_data
+    pixels = np.empty((image.height, image.width, 1 if is_grey else 3), np.uint8)
     for rows, columns in _tiles(image.height, image.width):
         tile = _tile(image, rows, columns)
         if levels is not None:
             tile = _to_8_bits(tile, levels)
         if tile.has_transparency_data:
             rgba = (tile.convert("LA") if tile.mode == "La" else tile).convert("RGBA")
-            colour = _in_srgb(rgba.convert("RGB"), transform)
-            behind = Image.new("RGB", tile.size, spec.background)
-            tile = Image.composite(colour, behind, rgba.getchannel("A"))
+            if transform is not None:
+                colour = _in_srgb(rgba.convert("RGB"), transform)
+                colour.putalpha(rgba.getchannel("A"))
+                rgba = colour
+            pixels[rows, columns] = flattened(np.asarray(rgba), spec.background)
+        elif is_grey:
+            pixels[rows, columns, 0] = np.asarray(tile.convert("L"))
         else:
-            tile = _in_srgb(tile, transform)
-        pixels[rows, columns] = np.asarray(tile)
+            pixels[rows, columns] = np.asarray(_in_srgb(tile, transform))
     return pixels
+
+
+def flattened(pixels: Pixels, background: tuple[int, int, int] | None) -> Pixels:
+    """Return RGB of RGBA, or of grey with alpha, seen over a background: Pillow's, to the byte.
+
+    Takes and returns uint8[height, width, channels], C-contiguous. None passes alpha over.
+    """
+    out = np.empty((*pixels.shape[:2], 3), np.uint8)
+    if _pixels is not None:
+        _pixels.flatten(pixels, out, background)
+        return out
+    if background is None:
+        out[:] = pixels[..., :-1]
+        return out
+    alpha = pixels[..., -1:].astype(np.uint16)
+    sums = pixels[..., :-1] * alpha + np.array(background, np.uint16) * (255 - alpha) + 128
+    out[:] = ((sums >> 8) + sums) >> 8
+    return out
 
 
 def convert_in_place(pixels: Pixels, transform: SrgbTransform) -> None:

@@ -1,4 +1,4 @@
-"""Decoding: the bytes of an image file become upright RGB pixels; errors are the decoder's own."""
+"""Decoding: the bytes of an image file become upright pixels; errors are the decoder's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 
-from shardprep.image.color import convert_in_place, rgb_pixels, srgb_transform
+from shardprep.image.color import convert_in_place, eight_bit_pixels, flattened, srgb_transform
 from shardprep.image.placement import UPRIGHT, turned
 from shardprep.image.signatures import NotAnImageError, is_dicom, is_heif
 from shardprep.image.truncation import without_cut_segment
@@ -42,6 +42,7 @@ class Decoded(NamedTuple):
     """A decoded image, upright."""
 
     pixels: Pixels
+    """uint8[height, width, 3], or [height, width, 1] of grey."""
     is_srgb: bool
     """Whether no color profile was applied."""
     orientation: int = UPRIGHT
@@ -97,7 +98,8 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
     damage = ""
     if image.format in _JPEGS and image.mode in _FAST_MODES:
         try:
-            pixels = decode_jpeg(data, image.height, image.width, scale)
+            is_grey = image.mode == "L" and transform is None
+            pixels = decode_jpeg(data, image.height, image.width, scale, is_grey=is_grey)
         except ValueError as error:
             damage = f"damaged: {' '.join(str(error).split())}"
         else:
@@ -136,16 +138,19 @@ def recover(data: bytes, spec: ImageSpec) -> Decoded | None:
     return None if (pixels == pixels[0, 0]).all() else decoded
 
 
-def decode_jpeg(data: bytes, height: int, width: int, scale: int) -> Pixels:
+def decode_jpeg(
+    data: bytes, height: int, width: int, scale: int, *, is_grey: bool = False
+) -> Pixels:
     """Return the pixels as libjpeg-turbo decodes them, of a JPEG of this height and width.
 
+    They are uint8[height, width, 3], or [height, width, 1] of a JPEG that `is_grey`.
     Same library and same settings as Pillow's decoder, so the same pixels (a test holds it),
     in less time; what it refuses (ValueError) is left for Pillow to judge. At any scale it reads
     every bit of the file, so a fault that it finds at one it finds at all.
     """
     return simplejpeg.decode_jpeg(  # type: ignore[no-any-return]
         data,
-        colorspace="RGB",
+        colorspace="GRAY" if is_grey else "RGB",
         min_height=-(-height // scale) if scale > 1 else 0,
         min_width=-(-width // scale) if scale > 1 else 0,
         min_factor=scale,
@@ -178,12 +183,30 @@ def _decode_by_pillow(image: Image.Image, spec: ImageSpec) -> Decoded:
     if image.format == "PNG":
         _scale_colour_key(image)
     before = _orientation(image) if image.format == "TIFF" else None
-    image.load()
-    pixels = rgb_pixels(image, spec, srgb_transform(image))
+    pixels = _webp_pixels(image, spec) if image.format == "WEBP" else None
+    if pixels is None:
+        image.load()
+        pixels = eight_bit_pixels(image, spec, srgb_transform(image))
     # Not asked before: a PNG may have it behind its pixels, and Pillow turns a TIFF as it loads it.
     turn = _orientation(image)
     image.close()
     return Decoded(_upright(pixels, turn), is_srgb=False, orientation=before or turn)
+
+
+def _webp_pixels(image: Image.Image, spec: ImageSpec) -> Pixels | None:
+    """Return the first frame of a WebP; None where Pillow must load it.
+
+    It is taken as Pillow has it from libwebp, who copies it three times on its way to numpy.
+    """
+    decoder = getattr(image, "_decoder", None)
+    if decoder is None or srgb_transform(image) is not None:
+        return None
+    found = decoder.get_next()
+    if found is None or len(found[0]) != image.height * image.width * 4:
+        decoder.reset()
+        return None
+    frame = np.frombuffer(found[0], np.uint8).reshape(image.height, image.width, 4)
+    return flattened(frame, spec.background if image.mode == "RGBA" else None)
 
 
 def is_plain(data: bytes, image: Image.Image) -> bool:

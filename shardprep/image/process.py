@@ -7,14 +7,12 @@ it. docs/images.md has a row for each kind of input.
 from __future__ import annotations
 
 import contextlib
-import io
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import simplejpeg
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 
 from shardprep.image.color import srgb_transform
 from shardprep.image.decode import (
@@ -25,8 +23,10 @@ from shardprep.image.decode import (
     recover,
     scalable_size,
 )
+from shardprep.image.encode import encode
 from shardprep.image.jpeg_header import ordinary_jpeg
 from shardprep.image.placement import UPRIGHT, Placement
+from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.resample import resize
 from shardprep.image.signatures import NotAnImageError, description, is_broken_image
 from shardprep.image.spec import fitted_size
@@ -34,6 +34,8 @@ from shardprep.image.truncation import is_cut
 from shardprep.profiling import stage
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from shardprep.image.jpeg_header import OrdinaryJpeg
     from shardprep.image.resample import Pixels
     from shardprep.image.spec import ImageSpec
@@ -121,20 +123,28 @@ def process_image(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
 
 
 def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
-    """Return what `_process` would for an ordinary JPEG, None for any other; a fault is raised."""
-    jpeg = ordinary_jpeg(data)
-    if jpeg is None:
+    """Return what `_process` would for an ordinary JPEG or PNG, None for any other file.
+
+    A fault is raised; a fault of the header would come first, so that file is not decoded.
+    """
+    image = ordinary_jpeg(data) or ordinary_png(data)
+    if image is None:
         return None
-    size = (jpeg.height, jpeg.width)
-    original = Original(*size, "jpeg")
+    size = (image.height, image.width)
+    original = Original(*size, "png" if isinstance(image, OrdinaryPng) else "jpeg")
     if _refused(original, spec) is not None:
-        return None  # a fault of the header would come first
-    if _is_kept_ordinary(jpeg, spec):
-        decode_ordinary(data, *size, _PROOF_SCALE)
+        return None
+    if isinstance(image, OrdinaryPng):
+        pixels = image.pixels(spec.background)
+        is_kept = spec.format == "keep" and _is_fitted(size, spec) and image.is_plain
+    else:
+        is_kept = _is_kept_ordinary(image, spec)
+        scale = _PROOF_SCALE if is_kept else _dct_scale(size, spec)
+        pixels = decode_ordinary(data, *size, scale, is_grey=image.is_grey)
+    if is_kept:
         return ProcessedImage(data, *size, original, Placement.whole(size))
-    pixels = decode_ordinary(data, *size, _dct_scale(size, spec))
     placement = Placement.fit(pixels.shape[:2], spec)
-    stored = _encode(_fit(pixels, placement, spec), original, spec)
+    stored = encode(_fit(pixels, placement, spec), original.format, spec)
     placement = placement.of_file(size, UPRIGHT)
     return ProcessedImage(stored, *placement.size, original, placement, is_dark=_is_dark(pixels))
 
@@ -233,7 +243,7 @@ def _process(
     is_sound = decoded.is_srgb and not damage
     if spec.format == "keep" and untouched and is_sound and is_plain(data, image):
         return ProcessedImage(data, *size, original, placement)
-    stored = _encode(fitted, original, spec)
+    stored = encode(fitted, original.format, spec)
     return ProcessedImage(stored, *placement.size, original, placement, damage, _is_dark(pixels))
 
 
@@ -283,20 +293,6 @@ def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec) -> Pixels:
         canvas = np.empty((*placement.size, 3), np.uint8)
         canvas[:] = spec.background
         (top, left), (height, width) = placement.corner, placement.fitted
-        canvas[top : top + height, left : left + width] = pixels
+        canvas[top : top + height, left : left + width] = pixels  # grey: in each channel
         return canvas
     return pixels
-
-
-@stage("encode")
-def _encode(pixels: Pixels, original: Original, spec: ImageSpec) -> bytes:
-    if spec.format == "raw":
-        return pixels.tobytes()
-    if spec.format == "png" or (spec.format == "keep" and original.format not in ("jpeg", "mpo")):
-        out = io.BytesIO()
-        Image.fromarray(pixels).save(out, "PNG")
-        return out.getvalue()
-    data: bytes = simplejpeg.encode_jpeg(
-        np.ascontiguousarray(pixels), quality=spec.quality, colorsubsampling="420"
-    )
-    return data

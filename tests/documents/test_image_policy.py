@@ -43,6 +43,7 @@ from tests.support.odd_images import (
     furthest,
     gamma,
     png_by_hand,
+    png_chunk,
     rgb_profile,
     ycck_jpeg,
 )
@@ -295,7 +296,8 @@ print(type(result).__name__, getattr(result, "kind", ""), getattr(result, "reaso
 @pytest.mark.parametrize("megabytes", [*STARVED_MEGABYTES, 250])
 def test_want_of_memory_is_no_fault_of_the_image(megabytes: int) -> None:
     """Too little for a decoder, for the conversion, and enough."""
-    picture = png_by_hand(8000, 8000, 1, 0, bytes(8000 * 1001))
+    indices = png_by_hand(8000, 8000, 1, 3, bytes(8000 * 1001))
+    picture = indices[:33] + png_chunk(b"PLTE", bytes(range(6))) + indices[33:]
     done = subprocess.run(
         [sys.executable, "-c", MEMORY.format(megabytes=megabytes)],
         input=picture, capture_output=True, check=True,

@@ -1,0 +1,316 @@
+/* Loops over the pixels of PNG and WebP: filters undone, palettes looked up, transparency flattened.
+
+   The filters are those of the PNG specification, chapter 9: each byte is stored as its difference
+   from a guess by the pixel before it (a), that above it (b), and that above the one before (c). */
+
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define HAVE_VECTORS 1
+#else
+#define HAVE_VECTORS 0
+#endif
+
+enum { NONE, SUB, UP, AVERAGE, PAETH };
+
+enum { MAX_STEP = 8, PALETTE_BYTES = 3 * 256 };
+
+static inline uint8_t
+paeth(int a, int b, int c)
+{
+    const int down = b - c, across = a - c;
+    const int from_a = abs(down), from_b = abs(across), from_c = abs(down + across);
+    const int b_or_c = from_b <= from_c ? b : c;
+    return (uint8_t)(from_a <= from_b && from_a <= from_c ? a : b_or_c);
+}
+
+/* One row of any pixels; `step` is the bytes of one. The first row has zeros above it. */
+static inline void
+undo_row(uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size_t step, int filter)
+{
+    if (filter == UP) {
+        for (size_t i = 0; i < num; i++)
+            out[i] = (uint8_t)(in[i] + above[i]);
+        return;
+    }
+    for (size_t i = 0; i < step; i++) {
+        int guess = filter == SUB ? 0 : filter == AVERAGE ? above[i] / 2 : above[i];
+        out[i] = (uint8_t)(in[i] + guess);
+    }
+    if (filter == SUB)
+        for (size_t i = step; i < num; i++)
+            out[i] = (uint8_t)(in[i] + out[i - step]);
+    else if (filter == AVERAGE)
+        for (size_t i = step; i < num; i++)
+            out[i] = (uint8_t)(in[i] + (out[i - step] + above[i]) / 2);
+    else
+        for (size_t i = step; i < num; i++)
+            out[i] = (uint8_t)(in[i] + paeth(out[i - step], above[i], above[i - step]));
+}
+
+#if HAVE_VECTORS
+
+typedef int16_t Lanes __attribute__((vector_size(16)));
+typedef uint8_t Bytes __attribute__((vector_size(8)));
+
+/* The bytes of a pixel, and of the next one where `num` is more. */
+static inline Lanes
+load(const uint8_t *from, size_t num)
+{
+    uint64_t word = 0;
+    Bytes bytes;
+    if (num == 4) {
+        uint32_t half;
+        memcpy(&half, from, 4);
+        word = half;
+    } else
+        memcpy(&word, from, 3);
+    memcpy(&bytes, &word, 8);
+    return __builtin_convertvector(bytes, Lanes);
+}
+
+static inline Lanes
+distance(Lanes x)
+{
+    const Lanes sign = x >> 15;
+    return (x ^ sign) - sign;
+}
+
+static inline Lanes
+chosen(Lanes mask, Lanes x, Lanes y)
+{
+    return (mask & x) | (~mask & y);
+}
+
+typedef struct {
+    Lanes a, c;
+} Before;
+
+/* One pixel of 3 or 4 bytes, all of them at once; `width` bytes may be read. */
+static inline void
+undo_pixel(
+    Before *before, uint8_t *out, const uint8_t *in, const uint8_t *above, size_t width,
+    size_t step, int filter)
+{
+    const Lanes a = before->a, b = load(above, width), c = before->c;
+    Lanes guess = a;
+    if (filter == AVERAGE)
+        guess = (a + b) >> 1;
+    else if (filter == PAETH) {
+        const Lanes down = b - c, across = a - c;
+        const Lanes from_a = distance(down), from_b = distance(across);
+        const Lanes from_c = distance(down + across);
+        const Lanes is_a = (from_a <= from_b) & (from_a <= from_c);
+        guess = chosen(is_a, a, chosen(from_b <= from_c, b, c));
+    }
+    before->a = (load(in, width) + guess) & 255;
+    before->c = b;
+    const Bytes bytes = __builtin_convertvector(before->a, Bytes);
+    uint64_t word;
+    memcpy(&word, &bytes, 8);
+    memcpy(out, &word, step);
+}
+
+/* The same row of such pixels. */
+static inline void
+undo_pixels(
+    uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size_t step, int filter)
+{
+    Before before = {{0}, {0}};
+    size_t i = 0;
+    for (; i + step < num; i += step)
+        undo_pixel(&before, out + i, in + i, above + i, 4, step, filter);
+    undo_pixel(&before, out + i, in + i, above + i, step, step, filter);
+}
+
+static void
+undo_wide(uint8_t *out, const uint8_t *in, const uint8_t *above, size_t num, size_t step, int filter)
+{
+    /* a function for each constant, so that the compiler unrolls them */
+    if (step == 3 && filter == SUB)
+        undo_pixels(out, in, above, num, 3, SUB);
+    else if (step == 3 && filter == AVERAGE)
+        undo_pixels(out, in, above, num, 3, AVERAGE);
+    else if (step == 3)
+        undo_pixels(out, in, above, num, 3, PAETH);
+    else if (filter == SUB)
+        undo_pixels(out, in, above, num, 4, SUB);
+    else if (filter == AVERAGE)
+        undo_pixels(out, in, above, num, 4, AVERAGE);
+    else
+        undo_pixels(out, in, above, num, 4, PAETH);
+}
+#endif
+
+/* All rows; 0 for a filter that there is not. */
+static int
+undo(uint8_t *out, const uint8_t *in, size_t height, size_t num, size_t step, const uint8_t *zeros)
+{
+    const uint8_t *above = zeros;
+    for (size_t y = 0; y < height; y++, in += num + 1) {
+        uint8_t *row = out + y * num;
+        const int filter = in[0];
+        if (filter > PAETH)
+            return 0;
+        if (filter == NONE)
+            memcpy(row, in + 1, num);
+#if HAVE_VECTORS
+        else if ((step == 3 || step == 4) && filter != UP)
+            undo_wide(row, in + 1, above, num, step, filter);
+#endif
+        else if (step == 1)
+            undo_row(row, in + 1, above, num, 1, filter);
+        else
+            undo_row(row, in + 1, above, num, step, filter);
+        above = row;
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(
+    unfilter_doc,
+    "unfilter(data, out, row_bytes, step)\n--\n\n"
+    "Fill out with the rows of PNG data, each row_bytes long behind the number of its filter.\n\n"
+    "step is the bytes of a pixel, 1 to 8. Raises ValueError for wrong sizes and filters.");
+
+static PyObject *
+py_unfilter(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer data, out;
+    Py_ssize_t row_bytes, step;
+    if (!PyArg_ParseTuple(args, "y*w*nn:unfilter", &data, &out, &row_bytes, &step))
+        return NULL;
+    PyObject *answer = NULL;
+    uint8_t *zeros = NULL;
+    const Py_ssize_t height = row_bytes > 0 ? out.len / row_bytes : 0;
+    if (step < 1 || step > MAX_STEP || row_bytes < step || row_bytes % step ||
+        out.len != height * row_bytes || data.len != out.len + height)
+        PyErr_SetString(PyExc_ValueError, "data, out, row_bytes and step do not fit each other");
+    else if (!(zeros = calloc((size_t)row_bytes, 1)))
+        PyErr_NoMemory();
+    else {
+        int done;
+        Py_BEGIN_ALLOW_THREADS
+        done = undo(
+            out.buf, data.buf, (size_t)height, (size_t)row_bytes, (size_t)step, zeros);
+        Py_END_ALLOW_THREADS
+        if (done)
+            answer = Py_NewRef(Py_None);
+        else
+            PyErr_SetString(PyExc_ValueError, "a row has a filter that there is not");
+    }
+    free(zeros);
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&data);
+    return answer;
+}
+
+PyDoc_STRVAR(
+    look_up_doc,
+    "look_up(indices, palette, out)\n--\n\n"
+    "Fill RGB out with the colours that indices have in a palette of 256 times RGB.\n\n"
+    "Raises ValueError for wrong sizes.");
+
+static PyObject *
+py_look_up(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer indices, palette, out;
+    if (!PyArg_ParseTuple(args, "y*y*w*:look_up", &indices, &palette, &out))
+        return NULL;
+    PyObject *answer = NULL;
+    if (palette.len != PALETTE_BYTES || out.len % 3 || out.len / 3 != indices.len)
+        PyErr_SetString(PyExc_ValueError, "indices, palette and out do not fit each other");
+    else {
+        const uint8_t *from = indices.buf, *colours = palette.buf;
+        uint8_t *to = out.buf;
+        const size_t num = (size_t)indices.len;
+        Py_BEGIN_ALLOW_THREADS
+        for (size_t i = 0; i < num; i++)
+            memcpy(to + 3 * i, colours + 3 * from[i], 3);
+        Py_END_ALLOW_THREADS
+        answer = Py_NewRef(Py_None);
+    }
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&palette);
+    PyBuffer_Release(&indices);
+    return answer;
+}
+
+/* A 255th, rounded: Pillow's. */
+static inline uint8_t
+blend(int above, int below, int alpha)
+{
+    const int sum = above * alpha + below * (255 - alpha) + 128;
+    return (uint8_t)(((sum >> 8) + sum) >> 8);
+}
+
+PyDoc_STRVAR(
+    flatten_doc,
+    "flatten(pixels, out, background)\n--\n\n"
+    "Fill RGB out with pixels of RGBA, or of grey and alpha, seen over a background (r, g, b).\n\n"
+    "None passes alpha over. Raises ValueError for wrong sizes.");
+
+static PyObject *
+py_flatten(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer pixels, out;
+    PyObject *background, *answer = NULL;
+    unsigned char below[3] = {0};
+    if (!PyArg_ParseTuple(args, "y*w*O:flatten", &pixels, &out, &background))
+        return NULL;
+    const Py_ssize_t num = out.len / 3, channels = num ? pixels.len / num : 0;
+    if (out.len != 3 * num || pixels.len != num * channels || (channels != 2 && channels != 4))
+        PyErr_SetString(PyExc_ValueError, "pixels and out do not fit each other");
+    else if (
+        background == Py_None ||
+        PyArg_ParseTuple(background, "bbb", &below[0], &below[1], &below[2])) {
+        const int is_opaque = background == Py_None;
+        const uint8_t *from = pixels.buf, *const end = from + pixels.len;
+        const size_t green = channels == 4 ? 1 : 0, blue = 2 * green, alpha = 3 * green + !green;
+        uint8_t *to = out.buf;
+        Py_BEGIN_ALLOW_THREADS
+        for (; from < end; from += channels, to += 3) {
+            const int share = from[alpha];
+            if (share == 255 || is_opaque) {
+                to[0] = from[0];
+                to[1] = from[green];
+                to[2] = from[blue];
+            } else {
+                to[0] = blend(from[0], below[0], share);
+                to[1] = blend(from[green], below[1], share);
+                to[2] = blend(from[blue], below[2], share);
+            }
+        }
+        Py_END_ALLOW_THREADS
+        answer = Py_NewRef(Py_None);
+    }
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&pixels);
+    return answer;
+}
+
+static PyMethodDef methods[] = {
+    {"unfilter", py_unfilter, METH_VARARGS, unfilter_doc},
+    {"look_up", py_look_up, METH_VARARGS, look_up_doc},
+    {"flatten", py_flatten, METH_VARARGS, flatten_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "shardprep.image._pixels",
+    .m_doc = "Filters, palettes and transparency of pixels, in C.",
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC
+PyInit__pixels(void)
+{
+    return PyModuleDef_Init(&module);
+}

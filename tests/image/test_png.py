@@ -1,0 +1,383 @@
+"""An ordinary PNG needs no Pillow: what is stored of it is the same, byte by byte."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import random
+import struct
+import tarfile
+import zlib
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from shardprep.image import png as png_module
+from shardprep.image.png import OrdinaryPng, ordinary_png
+from shardprep.image.process import ProcessedImage, Rejection, process_image
+from shardprep.image.resample import BACKEND
+from shardprep.image.spec import ImageSpec
+from tests.support.builders import SHARED_DATA, encoded, pixels, png
+from tests.support.examples import examples
+from tests.support.image_policy import POLICY
+from tests.support.odd_images import (
+    DISPLAY_P3,
+    oriented,
+    png_by_hand,
+    png_chunk,
+    rgb_profile,
+    srgb_to_light,
+    with_png_chunk,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardprep.image.resample import Pixels
+
+pytestmark = pytest.mark.skipif(
+    BACKEND != "c", reason="the extension is not built: no compiler was found at installation"
+)
+
+START, HEADER_END, TAIL = 8, 33, png_chunk(b"IEND", b"")
+PICTURE = Image.fromarray(pixels())
+CLEAR = Image.fromarray(np.arange(48 * 64, dtype=np.uint8).reshape(48, 64))
+SPECS = (
+    ImageSpec(size=(8, 6), max_pixels=1_000_000),
+    ImageSpec(size=(48, 64), format="keep", background=(1, 128, 254)),
+    ImageSpec(size=(40, 50), fit="within", format="keep", truncated="recover"),
+    ImageSpec(size=None, fit="none", format="raw", truncated="recover", max_pixels=1_000_000),
+    ImageSpec(size=(30, 20), fit="pad", format="png", background=(200, 0, 7)),
+    ImageSpec(min_side=49),
+)
+
+
+def with_alpha(mode: str) -> Image.Image:
+    image = PICTURE.convert(mode)
+    image.putalpha(CLEAR)
+    return image
+
+
+def text(key: bytes, value: bytes, kind: bytes = b"tEXt") -> bytes:
+    return with_png_chunk(png(), kind, key + b"\0" + value)
+
+
+def pieces(data: bytes, number: int, between: bytes = b"") -> bytes:
+    """Return a PNG of one IDAT with its pixels in several, and a chunk between two of them."""
+    at = data.index(b"IDAT") - 4
+    (num_bytes,) = struct.unpack_from(">I", data, at)
+    body = data[at + 8 : at + 8 + num_bytes]
+    cuts = [num_bytes * i // number for i in range(number + 1)]
+    found = [png_chunk(b"IDAT", body[a:b]) for a, b in itertools.pairwise(cuts)]
+    return data[:at] + found[0] + between + b"".join(found[1:]) + data[at + 12 + num_bytes :]
+
+
+def behind_header(chunk: bytes, data: bytes) -> bytes:
+    return data[:HEADER_END] + chunk + data[HEADER_END:]
+
+
+def with_byte(data: bytes, at: int, value: int) -> bytes:
+    return data[:at] + bytes([value]) + data[at + 1 :]
+
+
+def by_hand(width: int, height: int, colour: int, compressed: bytes) -> bytes:
+    """Return a PNG of 8 bits whose pixels are compressed already."""
+    data = png_by_hand(width, height, 8, colour, b"")
+    return data[:HEADER_END] + png_chunk(b"IDAT", compressed) + TAIL
+
+
+INDEXED = encoded(PICTURE.quantize(250), "PNG")
+ORDINARY = {
+    "RGB": png(),
+    "grey": encoded(PICTURE.convert("L"), "PNG"),
+    "grey with alpha": encoded(with_alpha("L"), "PNG"),
+    "RGBA": encoded(with_alpha("RGB"), "PNG"),
+    "palette": INDEXED,
+    "palette, one colour clear": encoded(PICTURE.quantize(250), "PNG", transparency=3),
+    "palette with alphas": encoded(PICTURE.quantize(250), "PNG", transparency=bytes(range(200))),
+    "one pixel": png(1, 1),
+    "odd sides": encoded(Image.fromarray(pixels(47, 33)).convert("L"), "PNG"),
+    "resolution and gamma": with_png_chunk(
+        encoded(PICTURE, "PNG", dpi=(72, 72)), b"gAMA", struct.pack(">I", 45455)
+    ),
+    "a suggested palette": behind_header(png_chunk(b"PLTE", bytes(range(30))), png()),
+    "time and text": text(b"Software", b"a camera"),
+    "text behind the pixels": png().replace(TAIL, png_chunk(b"tEXt", b"Title\0x") + TAIL),
+    "ten pieces": pieces(png(), 10),
+    "an empty piece": pieces(png(), 2, png_chunk(b"IDAT", b"")),
+}
+ODD = {
+    "interlaced": png_by_hand(1, 1, 8, 0, b"\0\7")[:28]
+    + b"\1"
+    + struct.pack(">I", zlib.crc32(png_by_hand(1, 1, 8, 0, b"\0\7")[12:28] + b"\1"))
+    + png_by_hand(1, 1, 8, 0, b"\0\7")[HEADER_END:],
+    "of 16 bits": encoded(Image.fromarray(np.full((9, 9), 40_000, np.uint16)), "PNG"),
+    "of 1 bit": encoded(PICTURE.convert("1"), "PNG"),
+    "palette of 4 bits": encoded(PICTURE.quantize(9), "PNG"),
+    "a clear colour": encoded(PICTURE, "PNG", transparency=(255, 0, 0)),
+    "a clear grey": encoded(PICTURE.convert("L"), "PNG", transparency=7),
+    "turned": encoded(PICTURE, "PNG", exif=oriented(6)),
+    "turned behind its pixels": png().replace(TAIL, png_chunk(b"eXIf", oriented(8)[6:]) + TAIL),
+    "turned by XMP": text(b"XML:com.adobe.xmp", b'\0\0\0\0<x tiff:Orientation="6"/>', b"iTXt"),
+    "turned by XMP in a text": text(b"XML:com.adobe.xmp", b'<x tiff:Orientation="6"/>'),
+    "turned by a raw profile": text(
+        b"Raw profile type exif",
+        b"\nexif\n%8d\n" % len(oriented(6)) + oriented(6).hex().encode() + b"\n",
+    ),
+    "a text of the name of what Pillow keeps": text(b"transparency", b"abc"),
+    "a profile": encoded(PICTURE, "PNG", icc_profile=rgb_profile(DISPLAY_P3, srgb_to_light)),
+    "animated": encoded(PICTURE, "PNG", save_all=True, append_images=[with_alpha("RGB")]),
+    "an unknown chunk": with_png_chunk(png(), b"abCd", b"x"),
+    "a short gAMA": with_png_chunk(png(), b"gAMA", b"x"),
+    "a chunk between its pieces": pieces(png(), 3, png_chunk(b"tEXt", b"Title\0x")),
+    "a checksum of the header": with_byte(png(), 29, png()[29] ^ 1),
+    "a checksum of a text": with_byte(text(b"Title", b"x"), HEADER_END + 16, 0),
+    "two headers": behind_header(png()[START:HEADER_END], png()),
+    "no header": png()[:START] + png()[HEADER_END:],
+    "no pixels": png()[:HEADER_END] + TAIL,
+    "no palette": by_hand(1, 1, 3, zlib.compress(b"\0\0")),
+    "a palette of two bytes": behind_header(
+        png_chunk(b"PLTE", b"ab"), by_hand(1, 1, 3, zlib.compress(b"\0\0"))
+    ),
+    "more alphas than colours there are": behind_header(
+        png_chunk(b"PLTE", bytes(6)) + png_chunk(b"tRNS", bytes(300)),
+        by_hand(1, 1, 3, zlib.compress(b"\0\0")),
+    ),
+    "no rows": png_by_hand(9, 0, 8, 2, b""),
+    "no end": png()[: -len(TAIL)],
+    "more behind it": png() + b"behind the end",
+    "a length beyond the end": with_byte(png(), png().index(b"IDAT") - 4, 1),
+    "only a start": png()[:START],
+    "a start and an end": png()[:START] + TAIL,
+}
+ROWS = b"".join(b"\0" + bytes(row) for row in pixels(9, 5).reshape(9, 15))
+FAULTY = {
+    "a filter that there is not": by_hand(5, 9, 2, zlib.compress(b"\5" + ROWS[1:])),
+    "a filter that there is not, in the last row": by_hand(
+        5, 9, 2, zlib.compress(ROWS[:-16] + b"\x09" + ROWS[-15:])
+    ),
+    "rows too few": by_hand(5, 9, 2, zlib.compress(ROWS[:-16])),
+    "a byte too few": by_hand(5, 9, 2, zlib.compress(ROWS[:-1])),
+    "rows too many": by_hand(5, 9, 2, zlib.compress(ROWS + ROWS)),
+    "a stream without its checksum": by_hand(5, 9, 2, zlib.compress(ROWS)[:-4]),
+    "a stream with a wrong checksum": by_hand(5, 9, 2, zlib.compress(ROWS)[:-4] + b"abcd"),
+    "half a stream": by_hand(5, 9, 2, zlib.compress(ROWS)[:60]),
+    "a garbled stream": by_hand(5, 9, 2, zlib.compress(ROWS)[:40] + bytes(50)),
+    "no stream": by_hand(5, 9, 2, b""),
+    "a colour that the palette has not": behind_header(
+        png_chunk(b"PLTE", bytes(range(6))), by_hand(2, 1, 3, zlib.compress(b"\0\1\2"))
+    ),
+}
+
+
+# --- helpers ------------------------------------------------------------------------------------
+
+
+def by_pillow(data: bytes, spec: ImageSpec) -> ProcessedImage | Rejection:
+    """Return the outcome without the short way."""
+    with patch("shardprep.image.process._process_ordinary", return_value=None):
+        return process_image(data, spec)
+
+
+def assert_equal_outcomes(files: Iterable[bytes], specs: tuple[ImageSpec, ...] = SPECS) -> None:
+    for data in files:
+        for spec in specs:
+            assert process_image(data, spec) == by_pillow(data, spec)
+
+
+def seen(image: Image.Image, background: tuple[int, int, int]) -> Pixels:
+    """Return what Pillow shows of an image over a background."""
+    if not image.has_transparency_data:
+        return np.asarray(image.convert("RGB"))
+    rgba = image.convert("RGBA")
+    behind = Image.new("RGB", image.size, background)
+    return np.asarray(Image.composite(rgba.convert("RGB"), behind, rgba.getchannel("A")))
+
+
+def found_pixels(data: bytes, background: tuple[int, int, int]) -> Pixels:
+    image = ordinary_png(data)
+    assert image is not None
+    pixels = image.pixels(background)
+    return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
+
+
+# --- the same pixels ----------------------------------------------------------------------------
+
+
+@given(
+    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    colour=st.sampled_from([0, 2, 3, 4, 6]),
+    seed=st.integers(0, 2**32 - 1),
+    background=st.tuples(*[st.integers(0, 255)] * 3),
+    filters=st.sampled_from([(0,), (1,), (2,), (3,), (4,), (0, 1, 2, 3, 4)]),
+)
+@examples(400)
+def test_rows_of_any_filter_come_to_pillows_pixels(
+    size: tuple[int, int],
+    colour: int,
+    seed: int,
+    background: tuple[int, int, int],
+    filters: tuple[int, ...],
+) -> None:
+    """Any bytes are pixels, whatever the filter says of them."""
+    rng = np.random.default_rng(seed)
+    height, width = size
+    row_bytes = width * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
+    rows = rng.integers(0, 256, (height, 1 + row_bytes), np.uint8)
+    if rng.integers(2):  # sums beyond a byte, and ties between the guesses of Paeth
+        rows[:] = rng.choice(np.array([0, 1, 127, 128, 255], np.uint8), rows.shape)
+    rows[:, 0] = rng.choice(np.array(filters, np.uint8), height)
+    data = png_by_hand(width, height, 8, colour, rows.tobytes())
+    if colour == 3:
+        extra = png_chunk(b"PLTE", rng.bytes(768))
+        if rng.integers(2):
+            extra += png_chunk(b"tRNS", rng.bytes(int(rng.integers(1, 257))))
+        data = behind_header(extra, data)
+    expected = seen(Image.open(io.BytesIO(data)), background)
+    np.testing.assert_array_equal(found_pixels(data, background), expected)
+
+
+@pytest.mark.parametrize("data", ORDINARY.values(), ids=ORDINARY)
+def test_an_ordinary_png_is_stored_alike_and_pillow_never_sees_it(data: bytes) -> None:
+    assert_equal_outcomes([data])
+    with patch("shardprep.image.process.open_image", side_effect=AssertionError):
+        assert isinstance(process_image(data, ImageSpec()), ProcessedImage)
+
+
+@pytest.mark.parametrize("data", ODD.values(), ids=ODD)
+def test_what_is_odd_about_a_png_is_left_to_pillow(data: bytes) -> None:
+    assert ordinary_png(data) is None
+    assert_equal_outcomes([data])
+
+
+@pytest.mark.parametrize("data", FAULTY.values(), ids=FAULTY)
+def test_a_fault_of_its_pixels_has_the_same_outcome(data: bytes) -> None:
+    image = ordinary_png(data)
+    assert image is not None
+    with pytest.raises(Exception, match=r"."):
+        image.pixels((0, 0, 0))
+    assert_equal_outcomes([data])
+
+
+def test_a_png_cut_anywhere_has_the_same_outcome() -> None:
+    data = encoded(PICTURE.convert("L").resize((9, 7)), "PNG")
+    assert_equal_outcomes(data[:stop] for stop in range(0, len(data), 3))
+
+
+def test_a_wrong_checksum_of_pixels_is_forgiven_and_not_kept() -> None:
+    """Pillow passes it over, TensorFlow refuses the file."""
+    keep = ImageSpec(size=None, fit="none", format="keep")
+    at = png().index(TAIL) - 1
+    broken = with_byte(png(), at, png()[at] ^ 1)
+    assert ordinary_png(broken) is not None
+    assert_equal_outcomes([broken])
+    for data, is_kept in ((png(), True), (broken, False), (ORDINARY["grey"], False)):
+        stored = process_image(data, keep)
+        assert isinstance(stored, ProcessedImage)
+        assert (stored.data == data) is is_kept
+
+
+def test_no_more_is_inflated_than_the_header_says() -> None:
+    bomb = by_hand(2, 1, 0, zlib.compress(bytes(50_000_000)))
+    image = ordinary_png(bomb)
+    assert image is not None
+    with pytest.raises(ValueError, match=r"^4 bytes of pixels, and not 3$"):
+        image.pixels((0, 0, 0))
+
+
+def test_a_png_that_claims_too_many_pixels_is_rejected_before_they_are_inflated() -> None:
+    data = png_by_hand(60_000, 60_000, 8, 2, b"")
+    with patch.object(OrdinaryPng, "pixels", side_effect=AssertionError) as inflated:
+        result = process_image(data, ImageSpec())
+    assert isinstance(result, Rejection)
+    assert result.kind == "too_many_pixels"
+    assert not inflated.called
+
+
+def test_every_png_of_the_policy_has_the_same_outcome() -> None:
+    assert_equal_outcomes(
+        case.data
+        for lines in POLICY.values()
+        for line in lines
+        for case in line.cases().values()
+        if case.data.startswith(b"\x89PNG") and len(case.data) < 100_000
+    )
+
+
+def test_damage_has_the_same_outcome() -> None:
+    rng = random.Random(0)
+    files = [encoded(Image.open(io.BytesIO(d)).resize((9, 7)), "PNG") for d in ORDINARY.values()]
+
+    def damaged() -> bytes:
+        data = bytearray(rng.choice(files))
+        at = rng.randrange(len(data))
+        data[at : at + rng.choice((0, 1, 1, 8))] = rng.randbytes(rng.choice((0, 1, 1, 4)))
+        return bytes(data)
+
+    assert_equal_outcomes(damaged() for _ in range(150))
+
+
+def test_without_the_extension_or_the_inflater_the_outcome_is_the_same() -> None:
+    for data in ORDINARY.values():
+        with patch.object(png_module, "_inflater", zlib):
+            assert ordinary_png(data) is not None
+            assert_equal_outcomes([data])
+        with patch.object(png_module, "_pixels", None):
+            assert ordinary_png(data) is None
+
+
+TORTURE = SHARED_DATA / "torture-images.tar"
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not TORTURE.is_file(), reason="the shared images are not here")
+def test_pngs_of_others_have_the_same_outcome() -> None:
+    def is_small_png(member: tarfile.TarInfo) -> bool:
+        return member.isfile() and member.name.lower().endswith(".png") and member.size < 10_000
+
+    with tarfile.open(TORTURE) as tar:
+        found: list[Any] = [tar.extractfile(member) for member in filter(is_small_png, tar)]
+        assert_equal_outcomes((file.read() for file in found), SPECS[1:2])
+
+
+# --- the extension itself -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (bytes(8), bytearray(6), 3, 4),
+        (bytes(8), bytearray(6), 3, 0),
+        (bytes(8), bytearray(6), 4, 3),
+        (bytes(9), bytearray(6), 3, 3),
+        (bytes(7), bytearray(6), 3, 3),
+        (bytes(8), bytearray(7), 3, 3),
+        (bytes(8), bytearray(6), -3, 3),
+        (bytes(8), bytearray(6), 0, 1),
+        (b"\5" + bytes(7), bytearray(6), 3, 3),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=r"fit each other|a filter that there is not"):
+        png_module._pixels.unfilter(*arguments)
+
+
+def test_palettes_and_pixels_that_do_not_fit_are_refused() -> None:
+    for arguments in (
+        (bytes(2), bytes(767), bytearray(6)),
+        (bytes(3), bytes(768), bytearray(6)),
+        (bytes(2), bytes(768), bytearray(7)),
+    ):
+        with pytest.raises(ValueError, match="do not fit"):
+            png_module._pixels.look_up(*arguments)
+    for size, out in ((8, 7), (6, 6), (7, 6), (8, 0)):
+        with pytest.raises(ValueError, match="do not fit"):
+            png_module._pixels.flatten(bytes(size), bytearray(out), (0, 0, 0))
+    for background in ((0, 0, 256), (0, 0), (-1, 0, 0)):
+        with pytest.raises((OverflowError, TypeError)):
+            png_module._pixels.flatten(bytes(8), bytearray(6), background)
