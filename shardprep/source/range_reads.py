@@ -1,17 +1,21 @@
 """Range reads of objects: few requests for small reads in a row, and many requests at once.
 
 A few blocks are kept in memory for reads nearby. A worker announces the spans of a chunk; they are
-fetched while it decodes the images before them. Nothing is written to disk.
+fetched while it decodes the images before them, those of files by the system. Nothing is written to
+disk.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from shardprep.storage import objects
+from shardprep.storage.regular_file import regular_descriptor
 from shardprep.storage.url import ObjectUrl, is_url
 
 if TYPE_CHECKING:
@@ -23,8 +27,8 @@ _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
 """Bytes of one request: they double while each read begins near the end of the last block."""
 _KEPT_BYTES = 24 << 20
 _WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 8 << 20, 8, 64
-"""Bytes and spans fetched ahead at a time. The first window is small because it is waited for; each
-may have twice the spans of the one before."""
+"""Bytes and spans fetched ahead at a time, or told of. The first window is small because it is
+waited for; each may have twice the spans of the one before."""
 _WINDOWS_AHEAD = 4
 """Number of windows under way while one is used: a store may answer slower than photos decode."""
 _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
@@ -71,9 +75,12 @@ def forget() -> None:
 
 
 def read_ahead(spans: Sequence[PlainExtent]) -> Generator[PlainExtent]:
-    """Yield the spans; those of objects are at hand when they come, until the next window."""
+    """Yield the spans; those of objects are at hand when they come, until the next window.
+
+    Of those of files the system is told, so that it reads them from the disk side by side.
+    """
     if not any(is_url(span.file) for span in spans):
-        yield from spans
+        yield from _read_ahead_by_system(spans)
         return
     windows = list(_windows(spans))
     with ThreadPoolExecutor(_WINDOWS_AHEAD) as pool:
@@ -88,6 +95,32 @@ def read_ahead(spans: Sequence[PlainExtent]) -> Generator[PlainExtent]:
         finally:
             _at_hand.clear()
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _read_ahead_by_system(spans: Sequence[PlainExtent]) -> Iterator[PlainExtent]:
+    """Yield spans of files; the system is told of `_MOST_SPANS` before they come, or some bytes."""
+    num_told = num_bytes = 0
+    for i, span in enumerate(spans):
+        most = min(i + _MOST_SPANS, len(spans))
+        while num_told <= i or (num_told < most and num_bytes < _WINDOW_BYTES):
+            _tell_system(spans[num_told])
+            num_bytes += spans[num_told].num_bytes
+            num_told += 1
+        yield span
+        num_bytes -= span.num_bytes
+
+
+def _tell_system(span: PlainExtent) -> None:
+    """Have the system read a span into its cache; what is wrong with the file, reading will say."""
+    if not span.num_bytes or not hasattr(os, "posix_fadvise"):
+        return
+    with contextlib.suppress(OSError, OverflowError):
+        descriptor = regular_descriptor(span.file)
+        try:
+            num_bytes = min(span.num_bytes, _WINDOW_BYTES)
+            os.posix_fadvise(descriptor, span.offset, num_bytes, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(descriptor)
 
 
 def _windows(spans: Sequence[PlainExtent]) -> Iterator[list[PlainExtent]]:

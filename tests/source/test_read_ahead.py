@@ -1,0 +1,97 @@
+"""The system is told of files before they are read, so that a cold disk reads many at a time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import pytest
+
+from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.source.range_reads import read_ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MEGABYTE = 1 << 20
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "posix_fadvise"), reason="this system cannot be told of reads"
+)
+
+
+@pytest.fixture
+def told() -> Iterator[list[tuple[int, int, int, int]]]:
+    """The calls of posix_fadvise: file by inode, offset, bytes, advice."""
+    calls: list[tuple[int, int, int, int]] = []
+
+    def record(descriptor: int, offset: int, num_bytes: int, advice: int) -> None:
+        calls.append((os.fstat(descriptor).st_ino, offset, num_bytes, advice))
+
+    with patch.object(os, "posix_fadvise", record):
+        yield calls
+
+
+def files(folder: Path, sizes: Sequence[int]) -> list[PlainExtent]:
+    """Write files that hold nothing, and return them whole."""
+    found = []
+    for i, num_bytes in enumerate(sizes):
+        path = folder / f"{i}"
+        path.touch()
+        os.truncate(path, num_bytes)
+        found.append(PlainExtent(str(path), 0, num_bytes))
+    return found
+
+
+def most_ahead(spans: list[PlainExtent], told: list[tuple[int, int, int, int]]) -> list[int]:
+    """Return how many spans are told of and not yet used, at each of them."""
+    return [len(told) - i for i, _ in enumerate(read_ahead(spans))]
+
+
+def test_each_file_is_told_of_once_in_order_before_it_is_read(
+    tmp_path: Path, told: list[tuple[int, int, int, int]]
+) -> None:
+    spans = files(tmp_path, [1000 + i for i in range(200)])
+    ahead = most_ahead(spans, told)
+    wanted = [(Path(s.file).stat().st_ino, 0, s.num_bytes, os.POSIX_FADV_WILLNEED) for s in spans]
+    assert told == wanted
+    assert ahead[:136] == [64] * 136
+    assert ahead[136:] == list(range(64, 0, -1))
+
+
+def test_no_more_than_some_megabytes_are_read_ahead(
+    tmp_path: Path, told: list[tuple[int, int, int, int]]
+) -> None:
+    assert max(most_ahead(files(tmp_path, [3 * MEGABYTE] * 9), told)) == 3
+    told.clear()
+    assert max(most_ahead(files(tmp_path, [100 * MEGABYTE] * 3), told)) == 1
+    assert {num_bytes for _, _, num_bytes, _ in told} == {8 * MEGABYTE}
+
+
+def test_members_of_an_archive_are_told_of_by_their_place(
+    tmp_path: Path, told: list[tuple[int, int, int, int]]
+) -> None:
+    (whole,) = files(tmp_path, [1000])
+    spans = [whole._replace(offset=700, num_bytes=10), whole._replace(offset=30, num_bytes=0)]
+    assert list(read_ahead(spans)) == spans
+    assert [call[1:3] for call in told] == [(700, 10)]
+
+
+def test_what_cannot_be_read_is_found_by_reading_and_not_before(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    names = ("pipe", "link", "missing", "folder")
+    (tmp_path / "folder").mkdir()
+    spans = [PlainExtent(str(tmp_path / name), 0, 2**63 - 1) for name in names]
+    for span in read_ahead(spans):
+        with pytest.raises(MemberError):
+            span.read()
+
+
+def test_a_system_that_cannot_be_told_reads_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans = files(tmp_path, [5, 6])
+    monkeypatch.delattr(os, "posix_fadvise")
+    assert [span.read() for span in read_ahead(spans)] == [bytes(5), bytes(6)]
