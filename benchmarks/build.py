@@ -46,12 +46,12 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
 def small_photos(folder: Path, number: int, rounds: int) -> list[Row]:
     """Compare on photos of the usual size."""
     source = photos.write_folder(folder / "photos", number, links=True)
-    build = partial(_build, folder, source)
+    build = partial(built_from, folder, source)
     rival = partial(_rival, folder)
     cost = interleaved(
         {
             "build": lambda: build("--workers", 2),
-            "pool": lambda: rival("pool", source, folder / "rival", 2),
+            "pool": lambda: pooled(folder, source, 2),
             "notebook": lambda: rival("notebook", source, folder / "rival"),
             "decode": lambda: rival("decode_only", source, 2),
             "one worker": lambda: build("--workers", 1),
@@ -81,8 +81,8 @@ def large_photos(folder: Path, number: int, rounds: int) -> list[Row]:
     source = photos.write_large_folder(folder / "large", number)
     cost = interleaved(
         {
-            "build": lambda: _build(folder, source, "--workers", 2, "--labels", "none"),
-            "pool": lambda: _rival(folder, "pool", source, folder / "rival", 2),
+            "build": lambda: built_from(folder, source, "--workers", 2, "--labels", "none"),
+            "pool": lambda: pooled(folder, source, 2),
         },
         rounds,
     )
@@ -90,9 +90,15 @@ def large_photos(folder: Path, number: int, rounds: int) -> list[Row]:
     return [LARGE.came_to(pool / build, f"{number / build:.0f} / {number / pool:.0f} images/s")]
 
 
-def _build(folder: Path, source: Path, *options: object) -> Cost:
+def built_from(folder: Path, source: Path, *options: object) -> Cost:
+    """Build a source anew, as a whole process."""
     shutil.rmtree(folder / "out", ignore_errors=True)
     return shardprep(folder, "build", source, "--out", folder / "out", *options)
+
+
+def pooled(folder: Path, source: Path, workers: int) -> Cost:
+    """Run the pool around Pillow on a source."""
+    return _rival(folder, "pool", source, folder / "rival", workers)
 
 
 def _rival(folder: Path, name: str, source: Path, *arguments: object) -> Cost:

@@ -6,9 +6,13 @@ import io
 import os
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 _ARCHIVE = Path(__file__).parents[2] / "shared" / "data" / "dogs-vs-cats.zip"
 
@@ -22,12 +26,27 @@ def originals() -> list[bytes]:
         return [inner.read(name) for name in inner.namelist() if name.endswith(".jpg")]
 
 
-def write_folder(folder: Path, number: int, *, links: bool = False) -> Path:
-    """Write `number` photos as class folders; they repeat when there are fewer originals.
+def originals_as(
+    image: Callable[[Image.Image], Image.Image], form: str, options: Mapping[str, object]
+) -> list[bytes]:
+    """Return the originals, changed by `image`, as files of Pillow's format of that name."""
+    found = []
+    for data in originals():
+        out = io.BytesIO()
+        image(Image.open(io.BytesIO(data))).save(out, form, **options)
+        found.append(out.getvalue())
+    return found
 
-    With `links` what repeats is a hard link: no space, and one copy in the page cache.
+
+def write_folder(
+    folder: Path, number: int, *, data: Sequence[bytes] = (), links: bool = False
+) -> Path:
+    """Write `number` images, photos by default, as class folders; they repeat if they are fewer.
+
+    All are called .jpg: the bytes decide. With `links` what repeats is a hard link: no space, and
+    one copy in the page cache.
     """
-    data = originals()
+    data = data or originals()
     written: list[Path] = []
     for i in range(number):
         path = folder / ("cat", "dog")[i % 2] / f"{i:06d}.jpg"
