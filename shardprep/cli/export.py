@@ -32,6 +32,10 @@ def export(
             parser=local_path,
         ),
     ] = None,
+    split: Annotated[
+        str | None,
+        o.value("Records to write, such as train[:10%]+validation.", "SPLIT", "all"),
+    ] = None,
     overwrite: Annotated[
         bool,
         o.switch("--overwrite", "Replace another export, once the new one is complete."),
@@ -49,7 +53,9 @@ def export(
 
     layout: Any = to  # any text of a shell
     with bar() as progress:
-        done = export_dataset(dataset, to=layout, out=out, overwrite=overwrite, progress=progress)
+        done = export_dataset(
+            dataset, to=layout, out=out, split=split, overwrite=overwrite, progress=progress
+        )
     if as_json:
         print_json(done)
     else:

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Literal
 
 from shardprep.commands.progress import watched
 from shardprep.commands.resolve import answering, dataset_at
-from shardprep.exporter.export import export_dataset
+from shardprep.dataset.remote import described
+from shardprep.exporter.export import Chosen, export_dataset
+from shardprep.reader.selection import as_selection
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.commands.progress import Show
+    from shardprep.dataset.remote import RemoteDataset
     from shardprep.exporter.export import Exported
+    from shardprep.reader.splits import AnySplit
 
 
 def export(
@@ -23,6 +27,7 @@ def export(
     *,
     to: Literal["webdataset", "parquet", "folder", "tfod"],
     out: str | Path | None = None,
+    split: AnySplit | None = None,
     overwrite: bool = False,
     store_timeout: float | None = None,
     progress: Show | bool = False,
@@ -36,12 +41,13 @@ def export(
             the one dataset under ./tfrecords.
         to: the layout.
         out: the folder that the export becomes; None: exports/NAME-VERSION-LAYOUT.
+        split: records to write, such as "train[:10%]+validation", or a Selection; None: all.
         overwrite: replace another export, once the new one is complete.
         store_timeout: seconds that object storage may be silent.
         progress: takes each `Progress`; True shows them.
 
     Raises:
-        DatasetError: there is no such dataset, or a file of it is missing or damaged.
+        DatasetError: there is no such dataset or split, or a file of one is missing or damaged.
         RecipeError: there is no such layout, or the dataset does not fit it.
         BuildError: something else is there, or another export is at work.
 
@@ -49,5 +55,15 @@ def export(
     start_s = time.monotonic()
     folder = None if out is None else local_path(out)
     with answering(store_timeout), watched(progress) as watch:
-        done = export_dataset(dataset_at(dataset), to, folder, watcher=watch, overwrite=overwrite)
+        found = dataset_at(dataset)
+        done = export_dataset(
+            found, to, folder, watcher=watch, chosen=_chosen(found, split), overwrite=overwrite
+        )
     return replace(done, elapsed_s=time.monotonic() - start_s)
+
+
+def _chosen(dataset: Path | RemoteDataset, split: AnySplit | None) -> Chosen | None:
+    if split is None:
+        return None
+    selection = as_selection(described(dataset)[0], split)
+    return Chosen(selection.name, selection.numbers)

@@ -7,18 +7,27 @@ run again goes on behind it; `export.json` comes last, and then the folder is re
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
+from shardprep.dataset import excerpt
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE
-from shardprep.dataset.item_table import WRITTEN, read_items, rows_by_shard, with_status
+from shardprep.dataset.item_table import (
+    ANNOTATION_COLUMNS,
+    WRITTEN,
+    read_items,
+    rows_by_shard,
+    with_status,
+)
 from shardprep.dataset.remote import described, documents_of
 from shardprep.dataset.schema import BOX_LABEL, MASK
 from shardprep.errors import BuildError, RecipeError
@@ -37,6 +46,8 @@ if TYPE_CHECKING:
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
 
+    Ints = np.ndarray[Any, np.dtype[np.int64]]
+
 LAYOUTS: dict[str, Layout] = {
     "webdataset": webdataset.WEBDATASET,
     "parquet": parquet.PARQUET,
@@ -50,6 +61,15 @@ _REPLACED = ".replaced"
 _FORMAT_VERSION = 1
 """Version of what all layouts write: an export of another is begun anew."""
 _MOST_FACTS = 64 << 20
+
+
+class Chosen(NamedTuple):
+    """The records of a dataset that are exported, where that is not all."""
+
+    name: str
+    """The split or selection, for people."""
+    numbers: Ints
+    """int64[records], their numbers through all shards, rising; one or more."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -80,6 +100,7 @@ def export_dataset(
     out: Path | None,
     *,
     watcher: Watcher,
+    chosen: Chosen | None = None,
     overwrite: bool = False,
 ) -> Exported:
     """Write a dataset in another layout to a folder.
@@ -89,6 +110,7 @@ def export_dataset(
         layout: one of `LAYOUTS`.
         out: the folder that the export becomes; None is `exports/<name>-<version>-<layout>`.
         watcher: receives the progress, in bytes of shards.
+        chosen: the records to write; None for all.
         overwrite: let it take the place of another export, when it is complete.
 
     Raises:
@@ -104,7 +126,8 @@ def export_dataset(
     out = out or Path("exports") / f"{manifest.name}-{manifest.version}-{layout}"
     if out.name in ("", ".."):
         out = out.resolve()
-    facts = _facts(manifest, schema, layout)
+    own = manifest if chosen is None else _excerpt(found, manifest, schema, chosen)
+    facts = _facts(own, schema, layout, chosen)
     if _read(out / EXPORT_FILE) == facts:
         _tidy(out)
         return _exported(out, facts, num_new_shards=None)
@@ -114,13 +137,34 @@ def export_dataset(
         _prepare(work, out, facts)
         num_new = 0
         if _read(work / EXPORT_FILE) != facts:
-            num_new = _write(found, Export(work, manifest, schema), LAYOUTS[layout], watcher)
+            source = _Source(found, manifest, chosen)
+            num_new = _write(source, Export(work, own, schema), LAYOUTS[layout], watcher)
             write_durably(work / EXPORT_FILE, _text(facts))
         _publish(work, out, overwrite=overwrite)
     return _exported(out, facts, num_new_shards=num_new)
 
 
-def _facts(manifest: Manifest, schema: Schema, layout: str) -> dict[str, Any]:
+class _Source(NamedTuple):
+    """A dataset, and the records of it that are exported."""
+
+    dataset: Path | RemoteDataset
+    manifest: Manifest
+    chosen: Chosen | None
+
+
+def _excerpt(
+    found: Path | RemoteDataset, manifest: Manifest, schema: Schema, chosen: Chosen
+) -> Manifest:
+    """Return the manifest of the chosen records alone."""
+    columns = (*excerpt.COLUMNS, *(ANNOTATION_COLUMNS.names if schema.annotations else ()))
+    table = read_items(documents_of(found, (ITEMS_FILE,)) / ITEMS_FILE, columns)
+    rows = with_status(table, WRITTEN).take(pa.array(chosen.numbers))
+    return excerpt.excerpt(manifest, schema, rows)
+
+
+def _facts(
+    manifest: Manifest, schema: Schema, layout: str, chosen: Chosen | None
+) -> dict[str, Any]:
     """Return what `export.json` says: what was exported, and the names of its numbers."""
     facts: dict[str, Any] = {
         "shardprep_export": _FORMAT_VERSION,
@@ -131,6 +175,9 @@ def _facts(manifest: Manifest, schema: Schema, layout: str) -> dict[str, Any]:
         "splits": {name: split.num_records for name, split in manifest.splits.items()},
         "labels": list(schema.labels),
     }
+    if chosen is not None:
+        facts["split"] = chosen.name
+        facts["records_sha256"] = hashlib.sha256(chosen.numbers.tobytes()).hexdigest()
     if BOX_LABEL in schema.features:
         facts["object_labels"] = list(schema.features[BOX_LABEL].labels)
     if MASK in schema.features:
@@ -190,11 +237,12 @@ def _prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
     write_durably(work / _STATE_FILE, _text(facts))
 
 
-def _write(found: Path | RemoteDataset, export: Export, layout: Layout, watcher: Watcher) -> int:
+def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) -> int:
     """Write the shards that are not written yet, and the documents; return the number of those."""
     places = _places(export.manifest)
+    whole = source.manifest.shards
     shards = [
-        (place, shard)
+        (place, whole[shard.name])
         for name, split in export.manifest.splits.items()
         for place, shard in zip(places[name], split.shards, strict=True)
     ]
@@ -202,7 +250,7 @@ def _write(found: Path | RemoteDataset, export: Export, layout: Layout, watcher:
     num_bytes = sum(s.num_bytes + s.num_records * layout.record_bytes for _, s in left)
     if lacking := shortage(export.work, num_bytes):
         raise BuildError(str(export.work), lacking, "free some space, or choose another --out")
-    rows = _rows(found, dots=layout.dots) if left else {}
+    rows = _rows(source, dots=layout.dots) if left else {}
     watcher.begin("exporting", sum(shard.num_bytes for _, shard in left))
     num_done = 0
 
@@ -213,7 +261,7 @@ def _write(found: Path | RemoteDataset, export: Export, layout: Layout, watcher:
 
     for place, shard in left:
         its = rows.get(shard.name, _NO_ROWS)
-        samples = read_samples(found, shard, its, export.schema, moved)
+        samples = read_samples(source.dataset, shard, its, export.schema, moved)
         layout.write_shard(export, place, samples)
     layout.write_documents(export, places)
     return len(left)
@@ -237,12 +285,17 @@ _NO_ROWS = pa.table(
 )
 
 
-def _rows(found: Path | RemoteDataset, *, dots: bool) -> dict[str, pa.Table]:
-    """Return key, file name, offset and length of the records of each shard."""
-    table = read_items(documents_of(found, (ITEMS_FILE,)) / ITEMS_FILE, _COLUMNS)
-    table = with_status(table, WRITTEN)
-    keys = [key or "" for key in table["key"].to_pylist()]
-    names = file_names(keys, table["split"].to_pylist(), dots=dots)
+def _rows(source: _Source, *, dots: bool) -> dict[str, pa.Table]:
+    """Return key, file name, offset and length of the records of each shard.
+
+    The name is null for those that are not chosen.
+    """
+    path = documents_of(source.dataset, (ITEMS_FILE,)) / ITEMS_FILE
+    table = with_status(read_items(path, _COLUMNS), WRITTEN)
+    chosen = slice(None) if source.chosen is None else source.chosen.numbers
+    names = np.full(len(table), None, object)
+    keys, splits = (np.array(table[one].to_pylist(), object)[chosen] for one in ("key", "split"))
+    names[chosen] = file_names([key or "" for key in keys], splits.tolist(), dots=dots)
     return rows_by_shard(table.append_column("name", pa.array(names, pa.string())))
 
 

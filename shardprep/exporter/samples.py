@@ -115,7 +115,8 @@ def read_samples(
     Args:
         found: the dataset.
         shard: the shard.
-        rows: `key`, `name`, `offset` and `length` of its records, in their order.
+        rows: `key`, `name`, `offset` and `length` of all its records, in their order; those without
+            a name are left out.
         schema: the dataset's.
         moved: called with each number of bytes read.
 
@@ -137,6 +138,8 @@ def read_samples(
     frames = _cut(_blocks(found, shard), lengths)
     for number, (framed, (key, name, offset)) in enumerate(zip(frames, places, strict=True)):
         moved(len(framed))
+        if name is None:
+            continue
         try:
             sample = parse(unframe(framed, "", offset), key, name)
         except RecordError as error:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import resource
 import shutil
 import subprocess
 import sys
+import tarfile
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
+import shardprep
+from shardprep import reader
+from shardprep.dataset.example import decode
 from shardprep.dataset.index import read_index
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.schema import ANNOTATIONS
+from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import BuildError, DatasetError, RecordError
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.annotated import annotated
@@ -41,6 +48,41 @@ def _marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _pets(tmp_path: Path) -> Path:
     source = write_folder(tmp_path / "source", animals(24))
     return build(source, tmp_path / "sets", name="pets", shards=2, size="24x24").path
+
+
+def stored_images(files: dict[str, bytes], layout: str) -> list[bytes]:
+    """Return the images in the files of an export, sorted."""
+    found: list[bytes] = []
+    for name, data in files.items():
+        if layout == "folder" and name.endswith(".png") and "mask" not in name:
+            found.append(data)
+        elif name.endswith(".tar"):
+            with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+                members = {one.name: tar.extractfile(one) for one in tar}
+            found += [file.read() for one, file in members.items()
+                      if file and one.endswith(".png") and "mask" not in one]  # fmt: skip
+        elif name.endswith(".parquet"):
+            found += [one["bytes"] for one in pq.read_table(io.BytesIO(data))["image"].to_pylist()]
+        elif ".tfrecord-" in name:
+            records = read_records(io.BytesIO(data), name)
+            found += [decode(one.payload)["image/encoded"][0] for one in records]  # type: ignore[misc]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_of_a_selection_these_records_are_exported(
+    tmp_path: Path, marked: Path, layout: Any
+) -> None:
+    some = reader.select(marked, "train+test")[::2]
+    out = tmp_path / "some"
+    done = shardprep.export(marked, to=layout, out=out, split=some)
+    assert sum(done.splits.values()) == len(some)
+    stored = reader.Dataset(marked, some, decode=False)
+    wanted = sorted(stored[i]["image"] for i in range(len(stored)))
+    assert stored_images(tree(out), layout) == wanted
+    assert shardprep.export(marked, to=layout, out=out, split=some).was_there
+    with pytest.raises(BuildError, match="is another export"):
+        shardprep.export(marked, to=layout, out=out, split=some[:1])
 
 
 class StopBehind(Told):
