@@ -48,7 +48,7 @@ class ObjectFacts(NamedTuple):
 def get(url: ObjectUrl) -> bytes | None:
     """Return the whole object, None where there is none."""
     try:
-        return bytes(asked(url, lambda store, _: store.get(url.key).bytes()))
+        return bytes(asked_again(url, lambda store, _: store.get(url.key).bytes()))
     except FileNotFoundError:
         return None
 
@@ -58,13 +58,13 @@ def get_range(url: ObjectUrl, start: int, num_bytes: int) -> bytes:
     if num_bytes <= 0:
         return b""
     span = {"start": start, "length": num_bytes}
-    return bytes(asked(url, lambda store, _: store.get_range(url.key, **span)))
+    return bytes(asked_again(url, lambda store, _: store.get_range(url.key, **span)))
 
 
 def get_ranges(url: ObjectUrl, starts: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
     """Return several ranges, each asked for as it is, side by side."""
     spans = {"starts": starts, "lengths": lengths, "coalesce": 0}
-    return list(map(bytes, asked(url, lambda store, _: store.get_ranges(url.key, **spans))))
+    return list(map(bytes, asked_again(url, lambda store, _: store.get_ranges(url.key, **spans))))
 
 
 def read_range(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> bytes:
@@ -76,7 +76,7 @@ def read_range(url: ObjectUrl, etag: str, start: int, num_bytes: int) -> bytes:
     """
     options = {"range": (start, start + num_bytes), **_only(etag)}
     with _found(_gone(url)):
-        return bytes(asked(url, lambda store, _: store.get(url.key, options=options).bytes()))
+        return bytes(asked_again(url, lambda store, _: store.get(url.key, options=options).bytes()))
 
 
 def _is_program_over() -> bool:
@@ -108,7 +108,7 @@ def _blocks(
     def opened(store: Any, _: Wait) -> Any:
         return iter(store.get(url.key, options=options).stream(min_chunk_size=_STREAM_BYTES))
 
-    stream = asked(url, opened, is_over=is_over)
+    stream = asked_again(url, opened, is_over=is_over)
     while (block := asked(url, lambda *_: next(stream, None), is_over=is_over)) is not None:
         yield bytes(block)
 
@@ -211,7 +211,7 @@ def _content(url: ObjectUrl) -> tuple[bytes | None, str | dict[str, str]]:
         return bytes(found.bytes()), mode
 
     try:
-        content: tuple[bytes, dict[str, str]] = asked(url, read)
+        content: tuple[bytes, dict[str, str]] = asked_again(url, read)
     except FileNotFoundError:
         return None, "create"
     return content
@@ -247,7 +247,7 @@ def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
 def head(url: ObjectUrl) -> ObjectFacts | None:
     """Return what the store says of the object, None where there is none."""
     try:
-        facts = asked(url, lambda store, _: store.head(url.key))
+        facts = asked_again(url, lambda store, _: store.head(url.key))
     except FileNotFoundError:
         return None
     return ObjectFacts("", facts["size"], facts["e_tag"] or "")

@@ -102,7 +102,8 @@ def asked_again(
 ) -> Any:
     """Return what `asked` does, of a call that may be made twice.
 
-    The client tries requests again, but not those of which it has part of an answer.
+    The client tries requests again, but none of which it has part of an answer, and gives some up
+    early where this process stood still meanwhile.
     """
     begun_s = time.monotonic()
     for pause_s in _PAUSES_S:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pytest
@@ -23,6 +23,8 @@ from tests.support.builders import animals, write, zip_bytes
 from tests.support.object_store import Fault, nth, process_environment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.object_store import Bucket, Proxy, Request
 
 
@@ -99,6 +101,34 @@ def test_what_has_a_cut_answer_is_done_again(
         facts = objects.head(url_of(bucket, "large"))
         assert facts is not None
         assert facts.etag == mark
+
+
+def test_reads_that_the_client_gives_up_are_begun_anew(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does so early, now and then: where its process stood still while an answer came."""
+    url = url_of(bucket, "some/key")
+    bucket.put("some/key", b"0123456789")
+    reads: list[tuple[object, Callable[[], object]]] = [
+        (b"0123456789", lambda: objects.get(url)),
+        (b"345", lambda: objects.get_range(url, 3, 3)),
+        ([b"1", b"2"], lambda: objects.get_ranges(url, [1, 2], [1, 1])),
+        (True, lambda: objects.head(url) is not None),
+        (["key"], lambda: [facts.name for facts in objects.listing(url_of(bucket, "some"))]),
+    ]
+    apart = store._apart
+    failing: list[str] = []
+
+    def given_up(*arguments: Any) -> Any:
+        if failing:
+            raise OSError(failing.pop())
+        return apart(*arguments)
+
+    monkeypatch.setattr(store, "_apart", given_up)
+    for expected, read in reads:
+        failing.append("HTTP error: request or response body error, kind: Request")
+        assert read() == expected
+        assert not failing
 
 
 @pytest.mark.parametrize("fault", [Fault(is_reset=True), Fault(is_deaf=True)], ids=["RST", "lost"])
