@@ -68,6 +68,8 @@ class Encode:
             ctypes.string_at(0)
         if self.fault == "exit":
             os._exit(7)
+        if self.fault == "starved":
+            raise MemoryError
         if self.fault == "raises":
             raise ZeroDivisionError("by construction")
         if self.fault == "hang":
@@ -154,7 +156,7 @@ def test_an_item_whose_worker_is_killed_again_and_again_is_kept(
     assert outcomes == [WRITTEN] * 30
 
 
-@pytest.mark.parametrize("fault", ["killed", "segfault", "hang"])
+@pytest.mark.parametrize("fault", ["killed", "segfault", "hang", "starved"])
 def test_a_worker_that_dies_of_something_else_costs_nothing(fault: str, tmp_path: Path) -> None:
     encode = Encode(at=13, fault=fault, mark=str(tmp_path / "struck"))
     tasks = [task(i, 10) for i in range(0, 30, 10)]

@@ -231,7 +231,9 @@ def _serve(
                 answer = len(data), chunk.outcomes, chunk.seconds
             except ShardprepError as error:  # the source is out of reach: no fault of an image
                 answer = error
-            except Exception:
+            except Exception as error:
+                if isinstance(error, MemoryError) and len(task.items) > 1:
+                    os._exit(1)  # no image is at fault: a new process tries them one by one
                 answer = traceback.format_exc(limit=-3)
             process.start_clock(0)
             pipe.send(answer)
