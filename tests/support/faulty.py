@@ -266,13 +266,13 @@ def parts_together(source: Path, folder: Path, step: int) -> dict[str, int]:
     return {"tried": num_rounds, "same bytes": num_rounds}
 
 
-def own_disk(place: Path) -> bool:
+def own_disk(place: Path, num_bytes: int = _DISK_BYTES) -> bool:
     """Give this process a small disk of its own at `place`; False where that is not allowed."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) and libc.unshare(_CLONE_NEWNS | _CLONE_NEWUSER):
         return False
     libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
-    options = f"size={_DISK_BYTES}".encode()
+    options = f"size={num_bytes}".encode()
     return not libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", 0, options)
 
 

@@ -172,6 +172,8 @@ class Proxy:
         handler = type("Handler", (_Passing,), {"proxy": self, "host": upstream})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
+        # A client that is killed breaks off in the midst of a request.
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
         return self

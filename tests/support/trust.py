@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardprep.image.process import ProcessedImage
 from shardprep.verifier.problem import MEANINGS
 from tests.documents.test_image_policy import CASES, MIN_WRITTEN_OF_OTHERS, outcome
+from tests.soak.record import RECORD, load, page_part
 from tests.source.test_hostile_archives import MIN_ARCHIVES_OF_OTHERS
 from tests.support.faulty import LEAST
 from tests.support.image_policy import POLICY, STARVED_MEGABYTES
@@ -114,7 +115,7 @@ def fault_rows() -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+def table(head: tuple[str, ...], rows: list[Any]) -> str:
     """Return a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
@@ -177,6 +178,7 @@ build, every file compared; in between, what has its final name is complete.
 
 (*) Tried where the system lets the tests mount a disk of their own, and skipped elsewhere.
 
+{page_part(load(RECORD), table)}
 ## What `verify` finds
 
 `shardprep verify` names damage by file and, where they exist, record, offset and source key:
@@ -187,9 +189,15 @@ build, every file compared; in between, what has its final name is complete.
 
 Power cuts: a SIGKILL stands for them, which does not lose what the system has not yet written.
 Disks and file systems that lie about `fsync`; network file systems; faulty memory; Windows and
-macOS. Wrong labels in the source: shardprep stores what the source says.
+macOS. Wrong labels in the source: shardprep stores what the source says. An image at which the
+machine stands still twice for longer than `--timeout` is rejected as `timeout`, and counted.
 """
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the page."""
     PAGE.write_text(page_text(made()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""What befalls a build in a soak: each attack by its name, and what a build may do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.support.processes import members, servers, workers
+
+if TYPE_CHECKING:
+    import random
+    import subprocess
+    from collections.abc import Callable, Sequence
+
+    from tests.soak.clock import Clock
+
+_DAY_S = 24 * 3600
+_SHORT_S = 1.0
+"""Seconds for which a worker is short of memory."""
+_STORM_S = 3.0
+"""Seconds for which the system is."""
+
+
+@dataclass
+class Target:
+    """A build that runs, and all that it depends on."""
+
+    process: subprocess.Popen[str]
+    source: Path
+    disk: Path | None
+    """A disk that may be filled, with all that the build writes; None where there is none."""
+    clock: Clock | None
+    draw: random.Random
+    stop_s: float
+    """Seconds for which processes stand still."""
+    silence: Callable[[float], None] | None = None
+    """Lets the store answer nothing for so many seconds, and waits for that; None without one."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the build has ended."""
+        return self.process.poll() is not None
+
+    def pause(self, seconds: float) -> None:
+        """Wait so many seconds, or until the build has ended."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.is_over:
+            time.sleep(0.02)
+
+
+class Attack(NamedTuple):
+    """One kind of attack."""
+
+    strike: Callable[[Target], str]
+    """Makes it, and takes it back; returns what was done, "" where there was nothing to attack."""
+    ends: frozenset[int] = frozenset()
+    """Exit codes with which the build may end for it; it may go on as well."""
+    must_end: bool = False
+    """Whether it may not go on."""
+    awaits_workers: bool = False
+    """Whether it is made while workers are at work."""
+
+
+@dataclass
+class Blow:
+    """An attack that was made, and what came of it."""
+
+    kind: str
+    at_s: float
+    """Seconds since the first build of the place began."""
+    num_shards: int
+    """Shards that were complete by then."""
+    detail: str = ""
+    held_s: float = 0.0
+    """Seconds of the attack itself, such as those of a process that stands still."""
+    exit_code: int | None = None
+    """Exit code of the build, where it ended before the next attack."""
+    printed: list[str] = field(default_factory=list)
+    """Lines of the build's stderr from then to the next attack."""
+
+
+def _signalled(numbers: Sequence[int], number: signal.Signals) -> int:
+    """Send a signal; return how many processes were there for it."""
+    sent = 0
+    for one in numbers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, number)
+            sent += 1
+    return sent
+
+
+def _kill(choose: Callable[[Target], list[int]]) -> Callable[[Target], str]:
+    def strike(target: Target) -> str:
+        killed = _signalled(choose(target), signal.SIGKILL)
+        return f"SIGKILL to {killed}" if killed else ""
+
+    return strike
+
+
+def _kill_again_and_again(target: Target) -> str:
+    """Do what a system does that is short of memory: it kills processes until it has some."""
+    sent = 0
+    until = time.monotonic() + _STORM_S
+    while time.monotonic() < until and not target.is_over:
+        sent += _signalled(workers(target.process.pid), signal.SIGKILL)
+        target.pause(target.draw.uniform(0.1, 0.4))
+    return f"SIGKILL to {sent}" if sent else ""
+
+
+def _stop(choose: Callable[[Target], list[int]]) -> Callable[[Target], str]:
+    def strike(target: Target) -> str:
+        chosen = choose(target)
+        stopped = _signalled(chosen, signal.SIGSTOP)
+        if not stopped:
+            return ""
+        target.pause(target.stop_s)
+        _signalled(chosen, signal.SIGCONT)
+        return f"SIGSTOP to {stopped} for {target.stop_s:g} s"
+
+    return strike
+
+
+def _workers(target: Target) -> list[int]:
+    return sorted(workers(target.process.pid))
+
+
+def _one_worker(target: Target) -> list[int]:
+    found = _workers(target)
+    return [target.draw.choice(found)] if found else []
+
+
+def _server(target: Target) -> list[int]:
+    return servers(target.process.pid)
+
+
+def _driver(target: Target) -> list[int]:
+    return [target.process.pid]
+
+
+def _all(target: Target) -> list[int]:
+    return members(target.process.pid)
+
+
+def _told(number: signal.Signals) -> Callable[[Target], str]:
+    def strike(target: Target) -> str:
+        return number.name if _signalled(_driver(target), number) else ""
+
+    return strike
+
+
+def _fill_disk(target: Target) -> str:
+    """Leave no page of the disk free until the build has ended, or has gone on for long."""
+    assert target.disk is not None
+    filler = target.disk / "filler"
+    begun = time.monotonic()
+    pages = 0
+    with filler.open("wb") as file:
+        # What the build removes is taken as well.
+        while time.monotonic() < begun + target.stop_s and not target.is_over:
+            status = os.statvfs(target.disk)
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(file.fileno(), pages * 4096, status.f_bavail * 4096)
+                pages += status.f_bavail
+            time.sleep(0.01)
+    filler.unlink()
+    return f"{errno.errorcode[errno.ENOSPC]} for {time.monotonic() - begun:.1f} s"
+
+
+def _take_source_away(target: Target) -> str:
+    away, seconds = target.source.with_suffix(".away"), target.draw.uniform(0.05, 1.0)
+    target.source.rename(away)
+    try:
+        target.pause(seconds)
+    finally:
+        away.rename(target.source)
+    return f"away for {seconds:.2f} s"
+
+
+def _set_clock_back(target: Target) -> str:
+    assert target.clock is not None
+    days = target.draw.randint(1, 400)
+    target.clock.set_off(-days * _DAY_S)
+    return f"{days} days back"
+
+
+def _starve_worker(target: Target) -> str:
+    """Let a worker have no more memory than it holds, for a moment."""
+    for number in _one_worker(target):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            pages = int(Path(f"/proc/{number}/statm").read_text().split()[0])
+            before = resource.prlimit(number, resource.RLIMIT_AS)
+            most = pages * resource.getpagesize()
+            resource.prlimit(number, resource.RLIMIT_AS, (most, before[1]))
+            target.pause(_SHORT_S)
+            with contextlib.suppress(ProcessLookupError):
+                resource.prlimit(number, resource.RLIMIT_AS, before)
+            return f"{most >> 20:,} MB for {_SHORT_S:g} s"
+    return ""
+
+
+def _silence_store(target: Target) -> str:
+    assert target.silence is not None
+    target.silence(target.stop_s)
+    return f"no answer for {target.stop_s:g} s"
+
+
+ATTACKS = {
+    "worker killed": Attack(_kill(_one_worker), awaits_workers=True),
+    "all workers killed": Attack(_kill(_workers), awaits_workers=True),
+    "server of workers killed": Attack(_kill(_server), awaits_workers=True),
+    "workers killed again and again": Attack(
+        _kill_again_and_again, frozenset({1}), awaits_workers=True
+    ),
+    "driver killed": Attack(_kill(_driver), frozenset({-signal.SIGKILL}), must_end=True),
+    "all processes killed": Attack(_kill(_all), frozenset({-signal.SIGKILL}), must_end=True),
+    "interrupted": Attack(_told(signal.SIGINT), frozenset({130, -signal.SIGINT}), must_end=True),
+    "told to end": Attack(_told(signal.SIGTERM), frozenset({-signal.SIGTERM}), must_end=True),
+    "worker stands still": Attack(_stop(_one_worker), awaits_workers=True),
+    "driver stands still": Attack(_stop(_driver)),
+    "all processes stand still": Attack(_stop(_all)),
+    "disk full": Attack(_fill_disk, frozenset({1})),
+    "source away": Attack(_take_source_away, frozenset({1}), awaits_workers=True),
+    "clock set back": Attack(_set_clock_back),
+    "worker short of memory": Attack(_starve_worker, awaits_workers=True),
+    "store silent": Attack(_silence_store),
+}
+
+
+def possible(target_disk: Path | None, clock: Clock | None, *, is_store: bool) -> list[str]:
+    """Return the kinds of attack that can be made here."""
+    lacking = set()
+    if target_disk is None:
+        lacking.add("disk full")
+    if clock is None:
+        lacking.add("clock set back")
+    if not is_store:
+        lacking.add("store silent")
+    return [kind for kind in ATTACKS if kind not in lacking]
+
+
+def drawn(kinds: Sequence[str], number: int, draw: random.Random) -> list[str]:
+    """Return so many attacks, each kind as often as another, in an order of their own."""
+    found: list[str] = []
+    while len(found) < number:
+        found += draw.sample(kinds, len(kinds))
+    return found[:number]

@@ -1,0 +1,267 @@
+"""Builds that nothing disturbs, and builds that are attacked until they are done."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.soak.attacks import ATTACKS, Blow, Target, drawn, possible
+from tests.support.processes import is_gone, members, workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tests.soak.clock import Clock
+    from tests.soak.place import Place
+
+_END_S = 60.0
+"""Seconds that a build has to end once it was told to, and its other processes after it."""
+_MOST_TRIES = 5
+"""Builds that an attack may come too late for."""
+_LINES = 6
+"""Lines of what a build printed that are kept for an attack."""
+
+
+class Undisturbed(NamedTuple):
+    """A build that nothing disturbed."""
+
+    hashes: dict[str, str]
+    start_s: float
+    """Until the first shard had its name."""
+    elapsed_s: float
+
+    @property
+    def work_s(self) -> float:
+        """Seconds of work after the plan."""
+        return self.elapsed_s - self.start_s
+
+
+@dataclass(frozen=True)
+class Means:
+    """What the builds of a soak share."""
+
+    source: Path
+    options: tuple[str, ...]
+    folder: Path
+    """For what they print, and for temporary files."""
+    disk: Path | None
+    """A disk that may be filled, with all that a build writes."""
+    clock: Clock | None
+    stop_s: float
+    say: Callable[[str], None]
+
+    def start(self, place: Place) -> subprocess.Popen[str]:
+        """Begin a build; what it prints is added to a file."""
+        temporary = (self.disk or self.folder) / "tmp"
+        shutil.rmtree(temporary, ignore_errors=True)  # as a machine does that starts anew
+        temporary.mkdir()
+        command = [sys.executable, "-m", "shardprep", "build", str(self.source)]
+        environment = {**place.environment, "TMPDIR": str(temporary)}
+        if self.clock is not None:
+            environment |= self.clock.environment
+        with self.printed(place).open("a") as errors:
+            return subprocess.Popen(
+                [*command, *self.options, "--out", place.out],
+                env=environment, stdout=subprocess.DEVNULL, stderr=errors, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def printed(self, place: Place) -> Path:
+        """Return the file of what the builds of a place print on stderr."""
+        return self.folder / f"{place.name}.txt"
+
+
+@dataclass
+class Attacked:
+    """The builds of one place, and what was done to them."""
+
+    blows: list[Blow] = field(default_factory=list)
+    num_builds: int = 0
+    """Datasets that were completed."""
+    elapsed_s: float = 0.0
+    faults: list[str] = field(default_factory=list)
+    """What a build did that it may not do, each in a line."""
+    wrong_files: list[str] = field(default_factory=list)
+    """Files that differ from those of the undisturbed build."""
+
+
+def build_undisturbed(means: Means, place: Place, patience_s: float) -> Undisturbed:
+    """Build a dataset; it is an error if that fails."""
+    begun, start_s = time.monotonic(), 0.0
+    process = means.start(place)
+    try:
+        while process.poll() is None:
+            assert time.monotonic() < begun + patience_s, "the undisturbed build does not end"
+            if not start_s and place.num_shards():
+                start_s = time.monotonic() - begun
+            time.sleep(0.05)
+    finally:
+        end(process)
+    elapsed_s = time.monotonic() - begun
+    assert process.returncode == 0, means.printed(place).read_text()
+    return Undisturbed(place.hashes(), start_s or elapsed_s, elapsed_s)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Kill a build and all of its processes that live, and wait for its end."""
+    for number in members(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    process.wait()
+
+
+def build_attacked(
+    means: Means, place: Place, whole: Undisturbed, num_attacks: int, seed: int
+) -> Attacked:
+    """Attack builds at random moments until that was done often enough, and see how they end."""
+    draw = random.Random(seed)
+    kinds = drawn(
+        possible(means.disk, means.clock, is_store=place.silence is not None), num_attacks, draw
+    )
+    # A build that is begun anew plans first: attacks that come faster would let none of them on.
+    longest_gap_s = whole.start_s + 2 * whole.elapsed_s / max(1, num_attacks)
+    siege = _Siege(means, place, whole, draw)
+    try:
+        return siege.to_the_end(kinds, longest_gap_s)
+    finally:
+        end(siege.process)
+
+
+class _Siege:
+    """Builds of one place, one after the other."""
+
+    def __init__(self, means: Means, place: Place, whole: Undisturbed, draw: random.Random) -> None:
+        self._means, self._place, self._whole, self._draw = means, place, whole, draw
+        self._found = Attacked()
+        self._seen_bytes = 0
+        self._begun = time.monotonic()
+        self.process = means.start(place)
+        """The build that runs, or the last one."""
+
+    def to_the_end(self, kinds: Sequence[str], longest_gap_s: float) -> Attacked:
+        for number, kind in enumerate(kinds, 1):
+            self._run_for(self._draw.uniform(0, longest_gap_s))
+            self._strike(kind)
+            blow = self._found.blows[-1]
+            self._means.say(
+                f"{self._place.name} {number}/{len(kinds)}: {blow.at_s:.1f} s, "
+                f"{blow.num_shards} shards: {kind}, {blow.detail}"
+            )
+        while True:
+            self._wait_for(lambda: self._ended_within(1.0))
+            self._take_end()
+            if self.process.returncode == 0 or self._found.faults:
+                break
+            self.process = self._means.start(self._place)
+        self._found.elapsed_s = time.monotonic() - self._begun
+        return self._found
+
+    def _wait_for(self, is_so: Callable[[], bool]) -> None:
+        """Wait for something; a build that lets it wait for too long hangs, and is killed."""
+        most_s = _END_S + 20 * self._whole.elapsed_s
+        until = time.monotonic() + most_s
+        while not is_so():
+            if time.monotonic() > until:
+                self._found.faults.append(f"hung: nothing has happened for {most_s:.0f} s")
+                end(self.process)
+
+    def _run_for(self, seconds: float) -> None:
+        """Let builds run; where one ends before, the next one begins."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._ended_within(left):
+                self._go_on_if_ended()
+
+    def _go_on_if_ended(self) -> None:
+        """Begin the next build where one has ended: the same again, or one of nothing."""
+        if self._ended_within(0):
+            self._take_end()
+            if self.process.returncode == 0:
+                self._place.clear()
+            self.process = self._means.start(self._place)
+
+    def _ended_within(self, seconds: float) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        return self.process.returncode is not None
+
+    def _strike(self, kind: str) -> None:
+        """Make an attack; where there is nothing left to attack, on the next build."""
+        means, attack, detail, begun = self._means, ATTACKS[kind], "", 0.0
+        for _ in range(_MOST_TRIES):
+            self._go_on_if_ended()
+            if attack.awaits_workers:
+                self._await_workers()
+            self._note_printed()
+            target = Target(
+                self.process, means.source, means.disk, means.clock, self._draw, means.stop_s,
+                self._place.silence,
+            )  # fmt: skip
+            begun = time.monotonic()
+            detail = attack.strike(target)
+            if detail:
+                break
+        blow = Blow(kind, begun - self._begun, self._place.num_shards(), detail or "too late")
+        blow.held_s = time.monotonic() - begun
+        self._found.blows.append(blow)
+        if attack.must_end and not self._ended_within(_END_S):
+            self._found.faults.append(f"{kind}: the build has not ended within {_END_S:g} s")
+            end(self.process)
+
+    def _await_workers(self) -> None:
+        """Wait until workers are at work, and for a part of that."""
+        self._wait_for(lambda: bool(workers(self.process.pid)) or self._ended_within(0.02))
+        self._ended_within(self._draw.uniform(0, self._whole.work_s / 4))
+
+    def _take_end(self) -> None:
+        """See whether a build has ended as it may."""
+        self._note_printed()
+        code = self.process.returncode
+        blow = self._found.blows[-1] if self._found.blows else None
+        if blow is not None and blow.exit_code is None:
+            blow.exit_code = code
+        what = blow.kind if blow else "before any attack"
+        if not self._are_gone():
+            self._found.faults.append(f"{what}: processes are left after the end of the build")
+            end(self.process)
+        if code == 0:
+            self._found.num_builds += 1
+            hashes = self._place.hashes()
+            self._found.wrong_files += sorted(
+                name
+                for name in hashes.keys() | self._whole.hashes.keys()
+                if hashes.get(name) != self._whole.hashes.get(name)
+            )
+        elif blow is None or code not in ATTACKS[blow.kind].ends:
+            last = blow.printed[-1] if blow and blow.printed else "nothing"
+            self._found.faults.append(f"{what}: ended with {code}, and printed: {last}")
+
+    def _are_gone(self) -> bool:
+        until = time.monotonic() + _END_S
+        while not is_gone(self.process.pid):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _note_printed(self) -> None:
+        """Give the last attack the lines that were printed since it."""
+        with self._means.printed(self._place).open("rb") as file:
+            file.seek(self._seen_bytes)
+            data = file.read()
+        self._seen_bytes += len(data)
+        lines = data.decode(errors="replace").splitlines()
+        if any(line.startswith("Traceback") for line in lines):
+            self._found.faults.append(f"a traceback was printed: {lines[-1]}")
+        if self._found.blows:
+            blow = self._found.blows[-1]
+            blow.printed = [*blow.printed, *lines][-_LINES:]

@@ -1,0 +1,176 @@
+"""Where a soak builds: a disk, or a store that fails now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tests.support.object_store import Bucket, Fault, ObjectStore, Proxy, process_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.object_store import Request
+
+_FAILED_SHARE, _CUT_SHARE = 0.02, 0.01
+_MOST_CUT_BYTES = 1000
+_BLOCK_BYTES = 1 << 20
+_SHARD = ".tfrecord-"
+
+
+class Place(Protocol):
+    """What holds the datasets of a soak."""
+
+    name: str
+    silence: Callable[[float], None] | None
+    """Lets a store answer nothing for so many seconds, and waits for that; None without one."""
+
+    @property
+    def out(self) -> str:
+        """What `--out` is."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """All variables of a program that is to find it."""
+
+    def num_shards(self) -> int:
+        """Return the shards that have their names, in a dataset finished or not."""
+
+    def hashes(self) -> dict[str, str]:
+        """Return the SHA-256 of every file below `out`, by its relative path."""
+
+    def read(self, name: str) -> bytes:
+        """Return a file of the one dataset that is there."""
+
+    def clear(self) -> None:
+        """Remove all that is there."""
+
+    def faults(self) -> dict[str, int]:
+        """Return how many requests had which fault."""
+
+
+@dataclass
+class Disk:
+    """A folder."""
+
+    folder: Path
+    name: str = "disk"
+    silence: Callable[[float], None] | None = None
+
+    @property
+    def out(self) -> str:
+        return str(self.folder)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "NO_COLOR": "1"}
+
+    def num_shards(self) -> int:
+        found = self.folder.glob(f"*/*/[!.]*{_SHARD}*")
+        return sum(1 for _ in found)
+
+    def hashes(self) -> dict[str, str]:
+        found = {}
+        for path in sorted(self.folder.rglob("*")):
+            if path.is_file():
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                found[path.relative_to(self.folder).as_posix()] = digest
+        return found
+
+    def read(self, name: str) -> bytes:
+        (found,) = self.folder.glob(f"*/*/{name}")
+        return found.read_bytes()
+
+    def clear(self) -> None:
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+
+    def faults(self) -> dict[str, int]:
+        return {}
+
+
+class FaultyStore:
+    """Of all requests 2% fail, and of 1% the answer's body is cut; which ones follows from a seed.
+
+    A failure is an answer of 500 or 503, a connection that breaks before the store has heard, or
+    one that breaks after it has done what was asked.
+    """
+
+    def __init__(self, store: ObjectStore, seed: int) -> None:
+        self.name = "store"
+        self._bucket = Bucket(store, "soak")
+        self._draw = random.Random(seed)
+        self._faults = {"failed": 0, "cut": 0}
+        self._lock = threading.Lock()
+        self._silence = threading.Event()
+        self._silence.set()
+        self.silence: Callable[[float], None] | None = self._fall_silent
+        self.proxy = Proxy(store, self._rule)
+        self.out = self._bucket.url
+
+    def _rule(self, request: Request) -> Fault | None:
+        with self._lock:
+            drawn = self._draw.random()
+            if drawn < _FAILED_SHARE:
+                self._faults["failed"] += 1
+                return self._draw.choice(
+                    (
+                        Fault(status=500),
+                        Fault(status=503),
+                        Fault(is_reset=True),
+                        Fault(is_deaf=True),
+                    )
+                )
+            if drawn < _FAILED_SHARE + _CUT_SHARE and request.method == "GET":
+                self._faults["cut"] += 1
+                return Fault(cut_at=self._draw.randrange(_MOST_CUT_BYTES))
+        return Fault(hold=self._silence)
+
+    def _fall_silent(self, seconds: float) -> None:
+        self._silence.clear()
+        time.sleep(seconds)
+        self._silence.set()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return process_environment(self.proxy.endpoint)
+
+    def _objects(self) -> Iterator[dict[str, Any]]:
+        pages = self._bucket.client.get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=self._bucket.name):
+            yield from page.get("Contents", ())
+
+    def num_shards(self) -> int:
+        names = (one["Key"].split("/")[-1] for one in self._objects())
+        return sum(_SHARD in name and not name.endswith((".idx", ".parquet")) for name in names)
+
+    def hashes(self) -> dict[str, str]:
+        found = {}
+        for one in self._objects():
+            digest = hashlib.sha256()
+            body = self._bucket.client.get_object(Bucket=self._bucket.name, Key=one["Key"])["Body"]
+            with contextlib.closing(body):
+                while block := body.read(_BLOCK_BYTES):
+                    digest.update(block)
+            found[one["Key"]] = digest.hexdigest()
+        return found
+
+    def read(self, name: str) -> bytes:
+        (key,) = (one["Key"] for one in self._objects() if one["Key"].endswith(f"/{name}"))
+        return self._bucket.read(key)
+
+    def clear(self) -> None:
+        for one in list(self._objects()):
+            self._bucket.client.delete_object(Bucket=self._bucket.name, Key=one["Key"])
+
+    def faults(self) -> dict[str, int]:
+        return dict(self._faults)

@@ -1,0 +1,113 @@
+"""A dataset read to its last record: by `verify`, by both readers, and by its item table."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
+
+import pyarrow.parquet as pq
+
+from shardprep import reader
+from tests.soak.truth import Tally, is_whole, looks_alike
+
+if TYPE_CHECKING:
+    from tests.soak.place import Place
+    from tests.soak.truth import Truth
+
+_BATCH = 256
+_SAMPLES = 2000
+"""Images that are compared pixel by pixel."""
+
+
+class Reading(NamedTuple):
+    """What a dataset holds, compared with its source."""
+
+    verify: str
+    """What `shardprep verify --decode` says."""
+    num_written: int
+    num_rejected: int
+    lost: list[str]
+    """Images that are neither written nor rejected with reason, or not read once by each reader."""
+    wrong: list[str]
+    """Records with another label or other bytes than the source has."""
+    elapsed_s: float
+
+
+def read_all(place: Place, truth: Truth) -> Reading:
+    """Read a dataset in every way there is; compare it with its source."""
+    begun = time.monotonic()
+    verified = subprocess.run(
+        [sys.executable, "-m", "shardprep", "verify", place.out, "--decode"],
+        env=place.environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    lines = (verified.stdout + verified.stderr).strip().splitlines()
+    said = next((line for line in lines if " checked: " in line), lines[-1])
+    lost = [] if verified.returncode == 0 else [f"verify ended with {verified.returncode}: {said}"]
+    with mock.patch.dict(os.environ, place.environment, clear=True):
+        manifest = json.loads(place.read("manifest.json"))
+        totals = manifest["totals"]
+        rejected = _rejected(io.BytesIO(place.read("items.parquet")), truth)
+        stored, shown = Tally(truth), Tally(truth)
+        for split in manifest["splits"]:
+            _read_stored(place, split, stored)
+            _read_shown(place, split, shown, every=max(1, len(truth.images) // _SAMPLES))
+    lost += [*stored.lost(rejected), *shown.lost(rejected), *_unaccounted(totals, truth)]
+    wrong = [*stored.wrong, *shown.wrong, *_unlike(truth, shown.pixels)]
+    elapsed_s = time.monotonic() - begun
+    return Reading(said, totals["num_written"], len(rejected), lost, wrong, elapsed_s)
+
+
+def _unaccounted(totals: dict[str, Any], truth: Truth) -> list[str]:
+    """Return what the totals say otherwise than the source."""
+    inputs = totals["num_written"] + sum(totals["rejected"].values())
+    skipped = sum(totals["skipped"].values())
+    expected = len(truth.images), truth.num_others
+    if (inputs, skipped) == expected:
+        return []
+    return [f"totals: {inputs} images and {skipped} others, not {expected}"]
+
+
+def _rejected(items: Any, truth: Truth) -> set[str]:
+    """Return the keys that are rejected, but for those that Pillow can read all of."""
+    table = pq.read_table(items, columns=["key", "status"])
+    statuses = table.column("status").cast("string").to_pylist()
+    keys = table.column("key").to_pylist()
+    said = {key for key, status in zip(keys, statuses, strict=True) if status == "rejected"}
+    return {key for key, data in truth.members() if key in said and not is_whole(data)}
+
+
+def _read_stored(place: Place, split: str, tally: Tally) -> None:
+    """Read every record by number, without decoding."""
+    ds = reader.Dataset(place.out, split, decode=False)
+    batches = ds.batches(_BATCH, shuffle=False, as_supervised=False)
+    for batch in batches:
+        rows = zip(batch["image/filename"], batch["label"], batch["image"], strict=True)
+        for key, label, data in rows:
+            tally.add(str(key), ds.class_names[int(label)])
+            tally.add_bytes(str(key), bytes(data))
+
+
+def _read_shown(place: Place, split: str, tally: Tally, *, every: int) -> None:
+    """Read every record by tf.data, shuffled and decoded; keep the pixels of some."""
+    ds = reader.load(place.out, split=split, batch_size=_BATCH, shuffle=True, as_supervised=False)
+    for batch in ds.as_numpy_iterator():
+        rows = zip(batch["image/filename"], batch["label"], batch["image"], strict=True)
+        for key, label, pixels in rows:
+            tally.add(key.decode(), ds.class_names[int(label)])
+            if sum(key) % every == 0:
+                tally.pixels[key.decode()] = pixels.copy()
+
+
+def _unlike(truth: Truth, pixels: dict[str, Any]) -> list[str]:
+    """Return the images that show something else than their originals."""
+    return [
+        f"{key}: not its pixels"
+        for key, data in truth.members()
+        if key in pixels and not looks_alike(key, data, pixels[key])
+    ]

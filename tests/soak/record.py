@@ -1,0 +1,163 @@
+"""The record of a soak: what was tried, what came of it, and the part of docs/trust.md on it."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.soak.attacks import Blow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RECORD = Path(__file__).parent / "record.json"
+"""The record that docs/trust.md reports."""
+
+
+@dataclass
+class Ordeal:
+    """What the builds of one place went through, and what their last dataset holds."""
+
+    place: str
+    undisturbed_s: float
+    attacked_s: float
+    num_builds: int
+    num_written: int
+    num_rejected: int
+    requests: dict[str, int]
+    """Requests to the store that had a fault, by its kind."""
+    verify: str
+    lost: list[str]
+    wrong: list[str]
+    faults: list[str]
+    blows: list[Blow]
+
+    @property
+    def held_s(self) -> float:
+        """Seconds of the attacks themselves."""
+        return sum(blow.held_s for blow in self.blows)
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds that the attacks cost beside their own: work done again, starts, pauses."""
+        return max(0.0, self.attacked_s - self.held_s - self.num_builds * self.undisturbed_s)
+
+
+@dataclass
+class Record:
+    """A soak."""
+
+    date: str
+    version: str
+    seed: int
+    num_images: int
+    num_photos: int
+    stop_s: float
+    elapsed_s: float
+    ordeals: list[Ordeal]
+
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong; nothing should."""
+        return [
+            f"{one.place}: {line}"
+            for one in self.ordeals
+            for line in (*one.faults, *one.lost, *one.wrong)
+        ]
+
+    def dumps(self) -> str:
+        """Return the record as JSON; times to a tenth of a second."""
+        return json.dumps(_rounded(asdict(self)), indent=1) + "\n"
+
+
+def load(path: Path = RECORD) -> Record:
+    """Return a record that was written."""
+    found = json.loads(path.read_text())
+    ordeals = [
+        Ordeal(**{**one, "blows": [Blow(**blow) for blow in one["blows"]]})
+        for one in found.pop("ordeals")
+    ]
+    return Record(**found, ordeals=ordeals)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 1)
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list) else value
+
+
+def attack_rows(record: Record) -> list[tuple[str, int, str]]:
+    """Return each kind of attack, how often it was made, and how builds took it."""
+    blows = [blow for one in record.ordeals for blow in one.blows]
+    rows = []
+    for kind, number in sorted(Counter(blow.kind for blow in blows).items()):
+        ends = Counter(blow.exit_code for blow in blows if blow.kind == kind)
+        went_on = ends.pop(None, 0) + ends.pop(0, 0)
+        how = [f"{went_on} went on"] if went_on else []
+        how += [f"{n} ended with {_code(code)}" for code, n in sorted(ends.items())]
+        rows.append((kind, number, ", ".join(how)))
+    return rows
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.0f} s"
+
+
+def _code(code: int | None) -> str:
+    return {-9: "SIGKILL", -15: "SIGTERM"}.get(code or 0, f"exit code {code}")
+
+
+def figure_rows(record: Record) -> list[tuple[str, ...]]:
+    """Return each figure, with its value in each place."""
+    figures: dict[str, Callable[[Ordeal], str]] = {
+        "attacks": lambda one: f"{len(one.blows):,}",
+        "requests that failed": lambda one: str(one.requests.get("failed", "–")),
+        "answers that were cut": lambda one: str(one.requests.get("cut", "–")),
+        "datasets completed": lambda one: f"{one.num_builds:,}",
+        "images written": lambda one: f"{one.num_written:,}",
+        "images rejected, all of them cut off": lambda one: f"{one.num_rejected:,}",
+        "images lost": lambda one: f"{len(one.lost):,}",
+        "files or records that are wrong": lambda one: f"{len(one.wrong):,}",
+        "builds that hung, or ended as they may not": lambda one: f"{len(one.faults):,}",
+        "a build that nothing disturbs": lambda one: _seconds(one.undisturbed_s),
+        "all builds under attack": lambda one: _seconds(one.attacked_s),
+        "– of it while processes stood still, the disk was full …": lambda one: _seconds(
+            one.held_s
+        ),
+        "– of it lost: started anew, done again": lambda one: _seconds(one.lost_s),
+    }
+    return [(name, *map(value, record.ordeals)) for name, value in figures.items()]
+
+
+def page_part(record: Record, table: Callable[[tuple[str, ...], list[Any]], str]) -> str:
+    """Return the part of docs/trust.md; `table` makes a table of Markdown."""
+    num_attacks = sum(len(one.blows) for one in record.ordeals)
+    figures = table(("", *(f"on a {one.place}" for one in record.ordeals)), figure_rows(record))
+    kinds = table(("attack", "times", "the build"), attack_rows(record))
+    when = (
+        f"These are the figures of {record.date}: {record.num_images:,} small images, "
+        f"{record.num_photos:,} photos, {num_attacks} attacks, processes that stand still for "
+        f"{record.stop_s:g} s, {record.elapsed_s / 60:.0f} minutes. A soak of some seconds runs "
+        "with the tests."
+    )
+    return f"""## The soak
+
+`make soak` builds one archive under attack: small images and photos, archives in an archive, labels
+in a CSV, one image in 500 cut off. Builds are attacked at random moments, and begun again by the
+same command where they end for it. The store fails 2% of requests and cuts 1% of answers. Each
+dataset that comes of it is compared with that of a build that nothing disturbed, file by file. Of
+the last one, `verify --decode` and both readers go over every record: keys, labels and bytes are
+compared with what zipfile, csv and Pillow say of the source.
+
+{textwrap.fill(when, 100)}
+
+{figures}
+
+{kinds}
+"""

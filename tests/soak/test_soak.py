@@ -1,0 +1,66 @@
+"""A soak of some seconds, in a store that fails: images are neither lost nor wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.soak.record import RECORD, load
+from tests.soak.source import Size, write_source
+from tests.soak.truth import Tally, Truth
+from tests.support.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_IMAGES, NUM_PHOTOS, NUM_ATTACKS = 1000, 10, 5
+
+
+@pytest.mark.thorough
+def test_builds_under_attack_lose_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("moto.server")
+    (tmp_path / "soak").mkdir()
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "tests.soak", "--images", str(NUM_IMAGES), "--photos",
+            str(NUM_PHOTOS), "--attacks", str(NUM_ATTACKS), "--stop", "1", "--shards", "6",
+            "--places", "store",
+            "--folder", str(tmp_path / "soak"), "--record", str(tmp_path / "record.json"),
+        ],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = load(tmp_path / "record.json")
+    assert not record.problems
+    num_cut = NUM_IMAGES // 500
+    (one,) = record.ordeals
+    assert len(one.blows) == NUM_ATTACKS
+    assert one.num_builds >= 1
+    assert sum(one.requests.values()) >= 1
+    assert one.num_rejected == num_cut
+    assert one.num_written == NUM_IMAGES + NUM_PHOTOS - num_cut
+
+
+def test_the_oracle_sees_what_is_lost_wrong_or_twice(tmp_path: Path) -> None:
+    write_source(tmp_path / "soak.zip", Size(20, 3), seed=1)
+    truth = Truth.of(tmp_path / "soak.zip")
+    assert (len(truth.images), truth.num_others) == (23, 2)
+    images = dict(truth.members())
+    first, second, third, *_ = keys = [*truth.images]
+    tally = Tally(truth)
+    for key in (*keys[1:], third):
+        tally.add(key, truth.images[key].label)
+    assert tally.lost(set()) == sorted([first, third])
+    assert tally.lost({first, second}) == sorted([second, third])
+    tally.add_bytes(second, images[second])
+    assert not tally.wrong
+    tally.add(first, "another")
+    tally.add_bytes(second, images[third])
+    assert [line.partition(":")[0] for line in tally.wrong] == [first, second]
+
+
+def test_the_record_that_the_documents_report_is_without_a_problem() -> None:
+    assert not load(RECORD).problems
