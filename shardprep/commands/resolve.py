@@ -109,9 +109,9 @@ def engine_of(
         raise RecipeError("--engine", f"{name!r} is not one of local, ray")
     if ray_address is not None:
         raise RecipeError("--ray-address", "is for --engine ray", "add that, or leave this out")
-    from shardprep.writer.build import ON_THIS_MACHINE
+    from shardprep.writer.engine.local import write_shards
 
-    return nullcontext(Crew(ON_THIS_MACHINE, num_workers(workers)))
+    return nullcontext(Crew(write_shards, num_workers(workers)))
 
 
 @contextmanager

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 class DurableFile:
     """A file that exists under its name only after `commit`; the end of a context abandons it."""
 
-    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
+    def __init__(self, path: Path, *, is_shared: bool = False, token: str = "") -> None:
         """Open a hidden sibling of `path` for writing, replacing one a dead run has left.
 
         One that `is_shared` has a name of its own: several processes may write the same file.
+        With a token, that is the `sibling` of the token.
         """
         self.path = path
-        token = f".{os.urandom(4).hex()}" if is_shared else ""
-        self._temporary = path.with_name(f".{path.name}{token}.tmp")
+        self._temporary = sibling(path, token or (new_token() if is_shared else ""))
         self.stream: BinaryIO = self._temporary.open("wb")
         """For libraries that write to a file object; do not close it."""
 
@@ -63,6 +63,16 @@ class DurableFile:
         """Leave no trace; does nothing after `commit`."""
         self.stream.close()
         self._temporary.unlink(missing_ok=True)
+
+
+def new_token() -> str:
+    """Return what tells a temporary file from all others."""
+    return os.urandom(8).hex()
+
+
+def sibling(path: Path, token: str) -> Path:
+    """Return the name that a file has before it is complete."""
+    return path.with_name(f".{path.name}{token and f'.{token}'}.tmp")
 
 
 def write_durably(path: Path, data: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import StorageError
 from shardprep.storage import objects
-from shardprep.storage.atomic_file import DurableFile
+from shardprep.storage.atomic_file import DurableFile, sibling
 from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.storage.space import shortage
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _MAX_READ_BYTES = 4 << 30
 """Size in bytes of a file that is read as a whole: what a build remembers of a shard."""
+
+_SPOOL = "shardprep-"
+"""Start of the name of a file that is to be sent."""
 
 
 class Written(NamedTuple):
@@ -51,11 +54,15 @@ class LocalFolder:
         """Return where a file is, for people."""
         return str(self.path / name)
 
-    def new_file(self, name: str) -> DurableFile:
-        """Begin a file, to take the place of one of that name."""
+    def new_file(self, name: str, token: str = "") -> DurableFile:
+        """Begin a file, to take the place of one of that name; by the token `abandon` finds it."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        return DurableFile(path, is_shared=True)
+        return DurableFile(path, is_shared=True, token=token)
+
+    def abandon(self, name: str, token: str) -> None:
+        """Remove what a process has left of a file that has died before it was complete."""
+        sibling(self.path / name, token).unlink(missing_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a whole file at once, complete or not at all."""
@@ -116,9 +123,14 @@ class ObjectFolder:
         """Return the address that an object has, or would have."""
         return str(self.url / name)
 
-    def new_file(self, name: str) -> ObjectFile:
-        """Begin an object, to take the place of one of that name."""
-        return ObjectFile(self.url / name)
+    def new_file(self, name: str, token: str = "") -> ObjectFile:
+        """Begin an object, to take the place of one of that name; `abandon` knows the token."""
+        return ObjectFile(self.url / name, token)
+
+    def abandon(self, _name: str, token: str) -> None:
+        """Remove what a process has left of an object that has died before it was sent."""
+        for path in Path(tempfile.gettempdir()).glob(f"{_SPOOL}{token}-*"):
+            path.unlink(missing_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a whole object at once."""
@@ -171,11 +183,11 @@ Folder = LocalFolder | ObjectFolder
 class ObjectFile:
     """Bytes on their way to a store: kept on the disk, so that an upload can be tried again."""
 
-    def __init__(self, url: ObjectUrl) -> None:
+    def __init__(self, url: ObjectUrl, token: str = "") -> None:
         """Begin without bytes; `stream` is for libraries that write to a file object."""
         self._url = url
         with _spooling():
-            self._file = tempfile.NamedTemporaryFile(prefix="shardprep-")  # noqa: SIM115 - lives on
+            self._file = tempfile.NamedTemporaryFile(prefix=f"{_SPOOL}{token}-")  # noqa: SIM115 - lives on
         self.stream: BinaryIO = self._file.file  # type: ignore[assignment]
 
     def __enter__(self) -> Self:

@@ -14,8 +14,8 @@ from shardprep import profiling
 from shardprep.dataset.card import Card
 from shardprep.errors import BuildError, SourceError
 from shardprep.writer.chunk import ChunkEncoder
-from shardprep.writer.engine.job import Progress, ShardJob, by_chunks
-from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.job import Progress, ShardJob
+from shardprep.writer.engine.local import write_shards
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.fingerprint import make_fingerprint
@@ -81,17 +81,13 @@ class PartResult(Card):
         return images_done(self.num_new_items, self.num_copied)
 
 
-ON_THIS_MACHINE = by_chunks(run_chunks)
-"""The engine of processes on this machine."""
-
-
 def build_dataset(
     recipe: Recipe,
     *,
     num_workers: int,
     watcher: Watcher,
     overwrite: bool = False,
-    engine: Engine = ON_THIS_MACHINE,
+    engine: Engine = write_shards,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
     """Build the dataset of a recipe, or finish a build that was begun.
@@ -131,7 +127,7 @@ def build_part(
     *,
     num_workers: int,
     watcher: Watcher,
-    engine: Engine = ON_THIS_MACHINE,
+    engine: Engine = write_shards,
 ) -> PartResult:
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
 

@@ -163,7 +163,7 @@ class ChunkEncoder:
         before = profiling.taken()
         start = time.perf_counter()
         chunk = encode_chunk(task, self, before_item)
-        seconds = profiling.taken()
+        seconds = {"store": 0.0, **profiling.taken()}
         seconds["other"] = time.perf_counter() - start - sum(seconds.values())
         profiling.add(before)
         return EncodedChunk(chunk.data, chunk.outcomes, seconds)

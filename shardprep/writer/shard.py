@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from shardprep.source.listing import Skipped
     from shardprep.storage.folder import Folder
     from shardprep.writer.chunk import EncodedChunk, Outcome
-    from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
 
 _FACTS = b"shardprep"
@@ -68,18 +67,30 @@ class _Facts(BaseModel):
     num_dark: Count = 0
 
 
+class ShardHead(NamedTuple):
+    """What the writer of a shard knows of it before it has the items."""
+
+    name: str
+    """File name."""
+    split: str
+    num_items: int
+    token: str = ""
+    """By which its temporary file is known to others."""
+
+
 class ShardWriter:
     """Writes one shard from its chunks, in plan order; its rows are kept as columns."""
 
-    def __init__(self, folders: Folders, plan: ShardPlan, *, is_annotated: bool) -> None:
+    def __init__(self, folders: Folders, head: ShardHead, *, is_annotated: bool) -> None:
         """Start the shard file, under a temporary name; its records may have boxes or masks."""
-        self.plan = plan
+        self.head = head
         self._folders = folders
-        self._file = folders.output.new_file(plan.name)
+        self._file = folders.output.new_file(head.name, head.token)
         self._hash = hashlib.sha256()
         self._hashing = ThreadPoolExecutor(1)
         """Hashes a chunk while it is written; neither holds the interpreter."""
-        self._num_items = 0
+        self.num_items = 0
+        """Items of the plan that have their outcome."""
         self._num_records = 0
         self._num_bytes = 0
         self._num_dark = 0
@@ -89,17 +100,15 @@ class ShardWriter:
     @property
     def is_full(self) -> bool:
         """Whether every item of the plan has its outcome."""
-        return self._num_items == len(self.plan.items)
+        return self.num_items == self.head.num_items
 
     @stage("write")
-    def append(self, chunk: EncodedChunk) -> None:
-        """Add the next chunk of the plan."""
+    def append(self, items: Sequence[Item], chunk: EncodedChunk) -> None:
+        """Add the next chunk of the plan, and its items."""
         hashed = self._hashing.submit(self._hash.update, chunk.data)
         self._file.write(chunk.data)
         outcomes = chunk.outcomes
-        start = self._num_items
-        self._num_items += len(outcomes)
-        items = self.plan.items[start : self._num_items]
+        self.num_items += len(outcomes)
         written = [not outcome.kind for outcome in outcomes]
         ends = [self._num_bytes + n for n in accumulate(outcome.length for outcome in outcomes)]
         numbers = [self._num_records + n for n in accumulate(written)]
@@ -108,8 +117,8 @@ class ShardWriter:
             "status": [WRITTEN if ok else REJECTED for ok in written],
             "kind": [outcome.kind or None for outcome in outcomes],
             "reason": [outcome.reason or None for outcome in outcomes],
-            "split": [self.plan.split] * len(outcomes),
-            "shard": [self.plan.name] * len(outcomes),
+            "split": [self.head.split] * len(outcomes),
+            "shard": [self.head.name] * len(outcomes),
             "record": [n - 1 if ok else None for n, ok in zip(numbers, written, strict=True)],
             "offset": [
                 end - outcome.length if ok else None
@@ -146,7 +155,7 @@ class ShardWriter:
         finally:
             self.abandon()
         shard = Shard(
-            name=self.plan.name,
+            name=self.head.name,
             num_records=self._num_records,
             num_bytes=self._num_bytes,
             sha256=self._hash.hexdigest(),

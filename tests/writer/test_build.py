@@ -20,7 +20,7 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.lock import locked
 from shardprep.writer.build import build_dataset
 from shardprep.writer.engine.job import by_chunks
-from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.local import run_chunks, write_shards
 from shardprep.writer.fingerprint import make_fingerprint
 from shardprep.writer.limits import TooManyRejectedError
 from tests.support.builders import (
@@ -115,16 +115,15 @@ def test_every_input_is_a_row_and_the_totals_add_up(tmp_path: Path) -> None:
 
 def test_bytes_do_not_depend_on_workers_engine_or_chunks(source: Path, tmp_path: Path) -> None:
     trees: list[dict[str, bytes]] = []
-    for number, engine in ((1, in_process), (1, run_chunks), (4, run_chunks)):
+    here: Any = in_process
+    chunks = by_chunks(run_chunks)
+    for number, engine in ((1, by_chunks(here)), (1, chunks), (4, chunks), (2, write_shards)):
         out = tmp_path / f"out{len(trees)}"
         result = build_dataset(
-            recipe(source, out),
-            num_workers=number,
-            watcher=Quiet(),
-            engine=by_chunks(engine),  # type: ignore[arg-type]
+            recipe(source, out), num_workers=number, watcher=Quiet(), engine=engine
         )
         trees.append(tree(result.path))
-    assert trees[0] == trees[1] == trees[2]
+    assert trees[0] == trees[1] == trees[2] == trees[3]
 
 
 def test_bytes_do_not_depend_on_the_order_of_members(tmp_path: Path) -> None:

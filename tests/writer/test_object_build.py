@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +18,9 @@ from typer.testing import CliRunner
 from shardprep.cli.app import app
 from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.build import build_part
+from shardprep.writer.build import build_dataset, build_part
 from shardprep.writer.engine.job import by_chunks
+from shardprep.writer.engine.local import write_shards
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.shard_plan import Part
 from shardprep.writer.workspace.find import find_workspace
@@ -70,6 +73,42 @@ def test_a_build_there_is_a_build_here_byte_for_byte(
     assert result.location == f"{bucket.url}/{WHERE}"
     assert [path.name for path in tmp_path.iterdir()] == ["cache"], "no path was made of an address"
     assert result.manifest.dumps().encode() == local["manifest.json"]
+
+
+def test_workers_send_the_shards_that_they_own(
+    source: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one of them has died; nothing stays on the disk of what was to be sent."""
+    (tmp_path / "spool").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "spool"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    keys = {**KEYS, "shards": 6}
+    whole = tree(build(source, tmp_path / "local", **keys).path)
+    recipe = make_recipe({"source": str(source), "out": bucket.url, **keys}, "test")
+    mark = tmp_path / "mark"
+
+    def engine(job: Any, *rest: Any) -> Any:
+        return write_shards(replace(job, encoder=DiesOnce(job.encoder, mark)), *rest)
+
+    build_dataset(recipe, num_workers=2, watcher=Quiet(), engine=engine)
+    assert mark.exists()
+    assert bucket.tree(WHERE) == whole
+    assert not list((tmp_path / "spool").iterdir())
+
+
+@dataclass(frozen=True)
+class DiesOnce:
+    """Encodes as ever; the first chunk but one of a shard ends its process, once."""
+
+    encoder: Any
+    mark: Path
+    is_annotated: bool = False
+
+    def __call__(self, task: Any, before_item: Any) -> Any:
+        if task.start and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.encoder(task, before_item)
 
 
 def test_a_finished_one_is_left_alone(source: Path, bucket: Bucket, proxy: Proxy) -> None:

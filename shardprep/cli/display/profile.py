@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
     from shardprep.cli.display.console import Terminal
 
-WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", "frame", "other")
-"""Stages of an item, in order: bytes, SHA-256, pixels, fit, codec, record, and all between them."""
+WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", "frame", "store", "other")
+"""Stages of an item, in order: bytes, SHA-256, pixels, fit, codec, record, the shard where a worker
+writes it, and all between them."""
 PARENT_STAGES = ("plan", "wait", "write", "finish")
 """Stages of a build, in order: everything before the first image, waiting for workers, shards, and
 everything after the last."""

@@ -1,10 +1,11 @@
 """The job of an engine: the shards to write, and the means. The engine yields its progress.
 
 An engine may run anywhere and in any order. It writes each shard and its receipt through a
-`ShardWriter`, so that what it leaves behind counts as done, however it ends. The engine by chunks
-commits shards while the next ones are written, as syncing and sending need not cost the workers'
-time; a few at once, so that neither memory, nor the temporary folder, nor what is lost when a build
-fails grows with their number.
+`ShardWriter`, so that what it leaves behind counts as done, however it ends. A shard has one owner:
+a worker of this machine, a task of a cluster, or, where its chunks are encoded by several,
+`write_chunks`. An owner commits a shard while the next one is written, as syncing and sending need
+not cost the workers' time; few at once, so that neither memory, nor the temporary folder, nor what
+is lost when a build fails grows with their number.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from shardprep.profiling import stage
 from shardprep.writer.chunk import ChunkTask, EncodedChunk
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.old_images import old_images
-from shardprep.writer.shard import ShardWriter
+from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.shard_plan import chunks
 
 if TYPE_CHECKING:
@@ -60,13 +61,13 @@ class ShardJob:
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
         """Yield the chunks of a shard."""
-        start, found = 0, () if shard.old is None else old_images(shard.old)
+        start = 0
         for items in chunks(shard, self.num_items, self.record_bytes):
-            end = start + len(items)
-            yield ChunkTask(shard.name, start, items, found[start:end])
-            start = end
+            old = () if shard.old is None else old_images(shard.old.slice(start, len(items)))
+            yield ChunkTask(shard.name, start, items, old)
+            start += len(items)
 
-    def writer(self, shard: ShardPlan) -> ShardWriter:
+    def writer(self, shard: ShardHead) -> ShardWriter:
         """Return the writer of a shard."""
         return ShardWriter(self.folders, shard, is_annotated=self.encoder.is_annotated)
 
@@ -84,6 +85,17 @@ class Progress(NamedTuple):
         """Return both together."""
         return Progress(*map(sum, zip(self, more, strict=True)))
 
+    def taken_back(self) -> Progress:
+        """Return what makes up for items that were counted and are to be done again."""
+        return Progress(*(-count for count in self))
+
+    @classmethod
+    def of(cls, chunk: EncodedChunk) -> Progress:
+        """Return what a chunk adds."""
+        num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
+        num_copied = sum(outcome.is_copied for outcome in chunk.outcomes)
+        return cls(len(chunk.outcomes), num_rejected, num_copied)
+
 
 Engine = Callable[[ShardJob, Sequence["ShardPlan"], int], Generator[Progress]]
 """Takes the job, the shards, and how many workers it may have."""
@@ -97,47 +109,62 @@ def by_chunks(run: ChunkRunner) -> Engine:
     def engine(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> Generator[Progress]:
         tasks = (task for shard in shards for task in job.tasks(shard))
         first = list(islice(tasks, num_workers))  # workers without a task are not started
-        with (
-            contextlib.closing(
-                run(job.encoder, chain(first, tasks), max(1, len(first)), job.limits)
-            ) as found,
-            _commits() as commit,
-        ):
-            for shard in shards:
-                writer = job.writer(shard)
-                yield from _filled(writer, found)
-                commit(writer)
+        with contextlib.closing(
+            run(job.encoder, chain(first, tasks), max(1, len(first)), job.limits)
+        ) as found:
+            yield from write_chunks(job, of_shards(shards, found))
 
     return engine
 
 
-def write_shard(
-    job: ShardJob, shard: ShardPlan, encoded: Iterator[EncodedChunk]
+def of_shards(
+    shards: Iterable[ShardPlan], encoded: Iterable[EncodedChunk]
+) -> Iterator[tuple[ShardPlan, EncodedChunk]]:
+    """Yield each chunk with the shard that it is of; chunks come in plan order."""
+    found = iter(encoded)
+    for shard in shards:
+        num_left = len(shard.items)
+        while num_left:
+            chunk = next(found)
+            num_left -= len(chunk.outcomes)
+            yield shard, chunk
+
+
+def write_chunks(
+    job: ShardJob, found: Iterator[Progress | tuple[ShardPlan, EncodedChunk]]
 ) -> Iterator[Progress]:
-    """Write one shard from the next chunks of an iterator, which are its own."""
-    writer = job.writer(shard)
-    yield from _filled(writer, encoded)
-    stage("write")(writer.commit)()
+    """Write shards from their chunks, which come in plan order, a shard after the other.
 
-
-def _filled(writer: ShardWriter, encoded: Iterator[EncodedChunk]) -> Iterator[Progress]:
-    """Take the chunks of a shard; it is abandoned where that does not come to an end."""
-    try:
-        while not writer.is_full:
-            chunk = _awaited(encoded)
-            profiling.add(chunk.seconds)
-            writer.append(chunk)
-            num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
-            num_copied = sum(outcome.is_copied for outcome in chunk.outcomes)
-            yield Progress(len(chunk.outcomes), num_rejected, num_copied)
-    except BaseException:
-        writer.abandon()
-        raise
+    Progress that comes with them, of shards that others write, is passed on. A shard is abandoned
+    where its chunks do not come to an end.
+    """
+    writer: ShardWriter | None = None
+    with _commits() as commit:
+        try:
+            while (one := _awaited(found)) is not None:
+                if isinstance(one, Progress):
+                    yield one
+                    continue
+                shard, chunk = one
+                if writer is None:
+                    writer = job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
+                profiling.add(chunk.seconds)
+                start = writer.num_items
+                writer.append(shard.items[start : start + len(chunk.outcomes)], chunk)
+                yield Progress.of(chunk)
+                if writer.is_full:
+                    full, writer = writer, None
+                    commit(full)
+        finally:
+            if writer is not None:
+                writer.abandon()
 
 
 @stage("wait")
-def _awaited(encoded: Iterator[EncodedChunk]) -> EncodedChunk:
-    return next(encoded)
+def _awaited(
+    found: Iterator[Progress | tuple[ShardPlan, EncodedChunk]],
+) -> Progress | tuple[ShardPlan, EncodedChunk] | None:
+    return next(found, None)
 
 
 @contextlib.contextmanager

@@ -1,45 +1,69 @@
-"""Chunks on the cores of this machine: a process for each, one pipe each, one task at a time.
+"""The engine of this machine: processes that own shards, and share the chunks of the last ones.
 
-The parent always knows which worker holds which task. When a worker dies, its items are tried
-again, each alone in a new process: what kills a second time is rejected, and the build goes on.
+A worker reads, encodes, writes and commits a whole shard; the parent counts. Some shards are left
+for the end, or all where there are few: their chunks go to whoever is idle and are written here,
+so that no worker is without work while another one has a shard. So are the shards of workers that
+died, whose last chunk is tried item by item.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import traceback
+import time
 from collections import deque
-from functools import partial
+from contextlib import closing
+from itertools import chain, islice
 from multiprocessing import connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from shardprep.errors import BuildError, InternalError, ShardprepError
+from shardprep import profiling
 from shardprep.writer.chunk import EncodedChunk
-from shardprep.writer.engine import process
+from shardprep.writer.engine.job import Progress, write_chunks
+from shardprep.writer.engine.serve import Kept, Work
+from shardprep.writer.engine.worker import OwnedShard, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
-    from multiprocessing.connection import Connection
-    from multiprocessing.process import BaseProcess
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
-    from shardprep.image.process import RejectionKind
     from shardprep.writer.chunk import ChunkTask
+    from shardprep.writer.engine.job import ShardJob
     from shardprep.writer.engine.process import WorkerLimits
+    from shardprep.writer.engine.serve import Encode
+    from shardprep.writer.shard_plan import ShardPlan
 
-    Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
+    _Chunk = tuple[ShardPlan | None, ChunkTask, bool]
+    """A chunk, its shard, and whether it has ended a process before."""
+    _Found = tuple[Any, EncodedChunk]
+    """An encoded chunk, and the shard of it."""
 
 _WINDOW = 2
 """Chunks begun and not yet taken, per worker: bounds memory, hides uneven chunks."""
-_MOST_LOST_IN_A_ROW = 16
-"""Items lost with none done between them: not the images are at fault then, but the machine."""
-_MOST_KILLS = 4
-"""Kills by SIGKILL at one item alone before it is rejected: what sends that is the system, for want
-of memory, or a person, and hardly ever an image."""
-_MOST_FAILED_STARTS = 3
-_KILL = getattr(signal, "SIGKILL", None)
-_ALARM = getattr(signal, "SIGALRM", None)
+_MOST_SHARED = 8
+"""Shards that are left for the end: this process writes as many while a worker writes one."""
+_LEAVE_S = 10.0
+"""Seconds that workers get to commit a whole shard when a build fails."""
+
+
+def write_shards(
+    job: ShardJob, shards: Sequence[ShardPlan], num_workers: int
+) -> Generator[Progress]:
+    """Write the shards with processes of this machine; an `Engine`.
+
+    An item that ends its worker twice, the second time alone, is rejected: as `timeout` where it
+    took longer than the limits allow, else as `crashed`. One whose worker is killed by SIGKILL is
+    tried some more times. Progress comes chunk by chunk; what was done of a shard whose worker has
+    died is taken back. Closing the iterator ends the workers.
+
+    Raises:
+        BuildError: a worker cannot be started, or many die one after the other.
+        InternalError: a worker failed.
+        ShardprepError, OSError: a shard cannot be written.
+
+    """
+    tasks = (task for shard in shards for task in job.tasks(shard))
+    num_tasks = sum(1 for _ in islice(tasks, num_workers))  # workers without one are not started
+    pool = _Pool(_Shards(job, shards, num_tasks))
+    with closing(pool.run(Work(job.encoder, job.limits, job.writer), num_tasks)) as found:
+        yield from write_chunks(job, found)
 
 
 def run_chunks(
@@ -47,217 +71,124 @@ def run_chunks(
 ) -> Generator[EncodedChunk]:
     """Yield the result of each task, in the order of the tasks.
 
-    An item that ends its worker twice, the second time alone, is rejected: as `timeout` where it
-    took longer than the limits allow, else as `crashed`. One whose worker is killed by SIGKILL is
-    tried some more times. Closing the iterator ends the workers.
-
-    Raises:
-        BuildError: a worker cannot be started, or many die one after the other.
-        InternalError: a worker failed.
-
+    Items are rejected and errors raised as by `write_shards`. Closing it ends the workers.
     """
-    workers: list[_Worker] = []
-    try:
-        workers.extend(_Worker(encode, limits) for _ in range(num_workers))
-        yield from _in_order(workers, iter(tasks))
-    finally:
-        for worker in workers:
-            worker.end()
+    pool = _Pool(_Chunks(tasks))
+    with closing(pool.run(Work(encode, limits), num_workers)) as found:
+        yield from (one[1] for one in found if not isinstance(one, Progress))
 
 
-def _in_order(workers: list[_Worker], tasks: Iterator[ChunkTask]) -> Iterator[EncodedChunk]:
-    numbered = enumerate(tasks)
-    idle = list(workers)
-    done: dict[int, EncodedChunk] = {}
-    num_begun = num_taken = 0
-    while True:
-        while idle and num_begun - num_taken < _WINDOW * len(workers):
-            task = next(numbered, None)
-            if task is None:
-                break
-            idle.pop().begin(*task)
-            num_begun += 1
-        if num_taken in done:
-            yield done.pop(num_taken)
-            num_taken += 1
-            continue
-        busy = {worker.pipe: worker for worker in workers if worker not in idle}
-        if not busy:
-            return
-        for pipe in connection.wait(list(busy)):
-            worker = busy[pipe]  # type: ignore[index]
-            chunk = worker.advance()
-            if chunk is not None:
-                done[worker.number] = chunk
-                idle.append(worker)
+class _Chunks:
+    """Chunks that no worker has begun: all of them come back."""
+
+    def __init__(self, tasks: Iterable[ChunkTask]) -> None:
+        self._tasks = iter(tasks)
+
+    def next(self, *, may_send: bool) -> OwnedShard | _Chunk | None:
+        """Return what the next idle worker is to do; a chunk only where one may be sent."""
+        task = next(self._tasks, None) if may_send else None
+        return None if task is None else (None, task, False)
+
+    def take_back(self, lost: OwnedShard) -> None:
+        """Take a shard whose worker died."""
 
 
-class _Worker:
-    """One process at a time, and the task it holds."""
+class _Shards(_Chunks):
+    """The shards that no worker has begun: those to be owned, and those whose chunks come back."""
 
-    def __init__(self, encode: Encode, limits: WorkerLimits) -> None:
-        self._encode = encode
-        self._limits = limits
-        self._num_lost = 0
-        self._num_kills = 0
-        self._num_failed_starts = 0
-        self.number = -1
-        self._start()
+    def __init__(self, job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> None:
+        """Let as many chunks come back as workers would else be idle for in the end."""
+        uneven = max(len(shards) % num_workers, num_workers // 2)
+        num_owned = len(shards) - min(len(shards), uneven, _MOST_SHARED)
+        self._job = job
+        self._own, self._shared = deque(shards[:num_owned]), deque(shards[num_owned:])
+        self._chunks = self._of_shared()
 
-    def _start(self) -> None:
-        context = process.start_server()
-        self.pipe, theirs = context.Pipe()
-        self._is_up = False
-        self._process: BaseProcess = context.Process(
-            target=_serve,
-            args=(theirs, self._encode, self._limits, dict(os.environ)),
-            name="shardprep worker",
-            daemon=True,
-        )
-        self._process.start()
-        theirs.close()
+    def _of_shared(self) -> Iterator[_Chunk]:
+        while self._shared:
+            shard = self._shared.popleft()
+            yield from ((shard, task, False) for task in self._job.tasks(shard))
 
-    def begin(self, number: int, task: ChunkTask) -> None:
-        """Start with a task; `number` is its place among all."""
-        self.number = number
-        self._todo = deque([task])
-        self._parts: list[EncodedChunk] = []
-        self._is_suspect = False
-        self._send()
+    def next(self, *, may_send: bool) -> OwnedShard | _Chunk | None:
+        """Return a shard, then chunks; again a shard where more chunks come than are written."""
+        shard = self._own.popleft() if self._own else None
+        chunk = None if shard or not may_send else next(self._chunks, None)
+        if shard is None and chunk is None and self._shared:
+            shard = self._shared.pop()
+        return chunk if shard is None else OwnedShard(shard, self._job)
 
-    def advance(self) -> EncodedChunk | None:
-        """Take what the process has to say; return the chunk when its task is done."""
+    def take_back(self, lost: OwnedShard) -> None:
+        """Take a shard whose worker died, which may have been the fault of the chunk it was at."""
+        shard, suspect = lost.plan, None if lost.task is None else lost.task.start
+        chunks = ((shard, task, task.start == suspect) for task in self._job.tasks(shard))
+        self._chunks = chain(self._chunks, chunks)
+
+
+class _Pool:
+    """The workers, what they have not begun, and the chunks that they have sent back."""
+
+    def __init__(self, todo: _Chunks) -> None:
+        self._todo = todo
+        self._workers: list[Worker] = []
+        self._begun: dict[int, ShardPlan | None] = {}
+        """Number of each chunk that was begun and not yet taken, and its shard."""
+        self._done: dict[int, EncodedChunk] = {}
+        self._num_taken = 0
+
+    def run(self, work: Work, num_workers: int) -> Generator[Progress | _Found]:
+        """Yield what is done of owned shards as it comes, and sent chunks in their order."""
         try:
-            if not self._is_up:
-                self._is_up = self.pipe.recv_bytes() == b""
-                return None
-            part = self._receive()
-            self._num_lost = self._num_kills = self._num_failed_starts = 0
-        except (EOFError, OSError):
-            self._replace()
+            self._workers.extend(Worker(work) for _ in range(num_workers))
+            while True:
+                self._give()
+                if self._num_taken in self._done:
+                    shard = self._begun.pop(self._num_taken)
+                    yield shard, self._done.pop(self._num_taken)
+                    self._num_taken += 1
+                    continue
+                busy = {one.pipe: one for one in self._workers if one.is_busy}
+                if not busy:
+                    return
+                for pipe in connection.wait(list(busy)):
+                    yield from self._taken(busy[pipe])  # type: ignore[index]
+        finally:
+            self._end()
+
+    def _give(self) -> None:
+        for worker in self._workers:
+            if not worker.is_idle:
+                continue
+            may_send = len(self._begun) < _WINDOW * len(self._workers)
+            order = self._todo.next(may_send=may_send)
+            if isinstance(order, OwnedShard):
+                worker.own(order)
+            elif order is not None:
+                number = self._num_taken + len(self._begun)
+                self._begun[number], task, is_suspect = order
+                worker.begin(number, task, is_suspect=is_suspect)
+
+    def _taken(self, worker: Worker) -> Iterator[Progress]:
+        """Take what a worker has to say."""
+        result = worker.advance()
+        if isinstance(result, Kept):
+            profiling.add(result.seconds)
+            yield result.progress
+        elif isinstance(result, EncodedChunk):
+            self._done[worker.number] = result
         else:
-            self._todo.popleft()
-            self._parts.append(part)
-        if self._todo:
-            self._send()
-            return None
-        return EncodedChunk.joined(self._parts)
+            for lost in result:
+                self._todo.take_back(lost)
+                yield lost.done.taken_back()
 
-    def end(self) -> None:
-        """End the process, whatever it is doing."""
-        self.pipe.close()
-        self._process.kill()
-        self._process.join()
-
-    def _send(self) -> None:
-        with contextlib.suppress(OSError):  # it died: `advance` will hear of it
-            self.pipe.send(self._todo[0])
-
-    def _receive(self) -> EncodedChunk:
-        answer = self.pipe.recv()
-        if isinstance(answer, ShardprepError):
-            raise answer
-        if isinstance(answer, str):
-            raise InternalError(
-                str(self._todo[0]), f"a worker failed: {answer}", "this is a fault of shardprep"
-            )
-        num_bytes, outcomes, seconds = answer
-        return EncodedChunk(_receive_bytes(self.pipe, num_bytes), outcomes, seconds)
-
-    def _replace(self) -> None:
-        """Start a new process for what the dead one held, one item at a time from now on."""
-        self._process.join()
-        code = self._process.exitcode
-        how = process.cause_of_death(code)
-        self.pipe.close()
-        if not self._is_up:
-            self._num_failed_starts += 1
-            if self._num_failed_starts == _MOST_FAILED_STARTS:
-                raise BuildError(
-                    "shardprep build",
-                    f"a worker could not be started, {_MOST_FAILED_STARTS} times ({how})",
-                    "is there memory left for another process?",
-                )
-        elif not self._is_suspect:
-            self._is_suspect = True
-            self._todo = deque(self._todo[0].apart())
-        elif _KILL is not None and code == -_KILL and self._num_kills < _MOST_KILLS:
-            self._num_kills += 1
-        else:
-            self._num_lost += 1
-            task = self._todo.popleft()
-            if self._num_lost > _MOST_LOST_IN_A_ROW:
-                raise BuildError(
-                    str(task),
-                    f"workers die at one image after the other ({how})",
-                    "what is done is kept: free some memory and run the same command again",
-                )
-            kind: RejectionKind = "crashed"
-            times = f"{self._num_kills + 2} times" if self._num_kills else "twice"
-            reason = f"its decoder ended the process, {times} ({how})"
-            self._num_kills = 0
-            if _ALARM is not None and code == -_ALARM:
-                kind = "timeout"
-                reason = f"took longer than {self._limits.item_s:g} s, twice (--timeout)"
-            self._parts.append(EncodedChunk.lost(task.items[0], kind, reason))
-        self._start()
-
-
-def _serve(
-    pipe: Connection, encode: Encode, limits: WorkerLimits, environment: dict[str, str]
-) -> None:
-    """Encode task after task until the parent hangs up. Ctrl-C is the parent's to handle.
-
-    The environment is the parent's of now: the server that this was forked from may be older.
-    """
-    os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if _ALARM is not None:
-        signal.signal(_ALARM, signal.SIG_DFL)
-    process.die_with_parent()
-    process.hold_memory(limits.worker_bytes)
-    process.silence_stderr()
-
-    before_item = partial(process.start_clock, limits.item_s)
-    with contextlib.suppress(EOFError, OSError):
-        pipe.send_bytes(b"")
-        while True:
-            task = pipe.recv()
-            answer: object
-            data: bytes | bytearray = b""
-            try:
-                chunk = encode(task, before_item)
-                data = chunk.data
-                answer = len(data), chunk.outcomes, chunk.seconds
-            except ShardprepError as error:  # the source is out of reach: no fault of an image
-                answer = error
-            except Exception as error:
-                if isinstance(error, MemoryError) and len(task.items) > 1:
-                    os._exit(1)  # no image is at fault: a new process tries them one by one
-                answer = traceback.format_exc(limit=-3)
-            process.start_clock(0)
-            pipe.send(answer)
-            _send_bytes(pipe, data)
-
-
-def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
-    if not hasattr(os, "readv"):
-        pipe.send_bytes(data)
-        return
-    left = memoryview(data)
-    while left:
-        left = left[os.write(pipe.fileno(), left) :]
-
-
-def _receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
-    """Return the bytes that were sent. `Connection.recv_bytes` takes three times as long."""
-    if not hasattr(os, "readv"):
-        return bytearray(pipe.recv_bytes())
-    data = bytearray(num_bytes)
-    left = memoryview(data)
-    while left:
-        num_read = os.readv(pipe.fileno(), [left])
-        if not num_read:
-            raise EOFError
-        left = left[num_read:]
-    return data
+    def _end(self) -> None:
+        """End the processes; shards that are being committed get a while for it."""
+        try:
+            until = time.monotonic() + _LEAVE_S
+            for worker in self._workers:
+                if not worker.is_committing:
+                    worker.end()
+            for worker in self._workers:
+                worker.await_commit(until)
+        finally:
+            for worker in self._workers:
+                worker.end()

@@ -14,8 +14,10 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import tempfile
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
 from multiprocessing import popen_spawn_posix, spawn, util
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
@@ -42,7 +44,7 @@ _WORKER_BYTES = 1 << 30
 """Memory in bytes that a worker may use besides the pixels of an image."""
 _PIXEL_BYTES = 16
 """Memory in bytes that decoding may use for each pixel, copies included."""
-_PRELOADED = ["shardprep.writer.engine.local", "shardprep.catalog.catalog"]
+_PRELOADED = ["shardprep.writer.engine.serve", "shardprep.catalog.catalog"]
 """Modules of a task, to import once."""
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
 """Bytes of the name of a folder in which sockets can lie."""
@@ -51,6 +53,9 @@ _ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(_KEPT_BYTES),
     # numpy's own threads would not survive the fork, and nothing here multiplies matrices.
     "OPENBLAS_NUM_THREADS": "1",
+    # Arrow's allocators reserve a gigabyte, which would count for the limit, or start a thread.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 
 
@@ -138,6 +143,21 @@ def _shorten_sockets() -> None:
             util.get_temp_dir()  # which keeps it
         finally:
             tempfile.tempdir = before
+
+
+def without_pandas() -> None:
+    """Let pandas count as not installed in this process.
+
+    Arrow imports it with its first array, if only to tell that there is none of its columns: half
+    a second that each worker would take anew.
+    """
+    sys.meta_path.insert(0, _NoPandas())
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
 
 
 def hold_memory(num_bytes: int) -> None:

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shardprep import profiling
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.profiling import stage
-from shardprep.writer.engine.job import Progress, ShardJob, write_shard
+from shardprep.writer.engine.job import Progress, ShardJob, of_shards, write_chunks
 from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import keep_buffers, limited, start_clock
 from shardprep.writer.engine.ray.cluster import nodes
@@ -258,9 +258,11 @@ def _written(job: ShardJob, shard: ShardPlan, *, careful: bool) -> _Done:
     else:
         chunks = _encoded(job, shard)
     with contextlib.closing(chunks):
-        steps = list(write_shard(job, shard, chunks))
+        steps = list(write_chunks(job, of_shards([shard], chunks)))
     seconds = profiling.taken()
     seconds.pop("wait", None)
+    if "store" in seconds:
+        seconds["store"] += seconds.pop("write", 0.0)
     return Progress(*(sum(column) for column in zip(*steps, strict=True))), seconds
 
 

@@ -1,0 +1,199 @@
+"""A simulation of one build on 64 cores: what its parent, its shards and its store can take.
+
+Here are not 64 cores, so encoding is replaced: a worker waits 0.66 ms for each image, without
+using a processor, and has a record of 15 KB then. All else is a build: 64 processes, shards of
+15 MB that they hash, write and commit to a disk in memory (/dev/shm), receipts, tables and the
+manifest. The plan is made beforehand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.measure import Measure, Row, run
+from benchmarks.table import alone
+from shardprep.catalog.catalog import Item
+from shardprep.dataset.manifest import Fingerprint
+from shardprep.dataset.schema import load_schema
+from shardprep.recipe.recipe import Recipe, make_recipe
+from shardprep.source.extent import PlainExtent
+from shardprep.writer.chunk import EncodedChunk, Outcome
+from shardprep.writer.engine.local import write_shards
+from shardprep.writer.engine.process import WorkerLimits
+from shardprep.writer.outline import Outline, make_outline
+from shardprep.writer.plan import BuildPlan, PlanWatcher
+from shardprep.writer.run import Run
+from shardprep.writer.shard_plan import plan_shards
+from shardprep.writer.workspace.find import workspace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from shardprep.writer.chunk import ChunkTask
+    from shardprep.writer.shard_plan import ShardPlan
+
+RATE = Measure("64 simulated workers: images a second", ">= 60000 /s", "/s")
+PARENT = Measure("processor of the parent meanwhile", "< 50 %", "% of a core")
+PARENT_US = Measure("parent, per image", "", "µs")
+ADMITTED = Measure("images a second for which one core is enough as parent", "", "/s")
+WORKER_US = Measure("workers, per image, without encoding", "", "µs")
+FINISH_US = Measure("tables and manifest in the end, per image", "", "µs")
+MEASURES = (RATE, PARENT, PARENT_US, ADMITTED, WORKER_US, FINISH_US)
+
+_NUM_WORKERS = 64
+_IMAGES_A_SHARD = 1000
+_WAIT_S = 0.66e-3
+_RECORD_BYTES = 15_000
+_SIMULATE = "import sys; from benchmarks.many_workers import simulate; simulate(*sys.argv[1:])"
+
+
+def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
+    """Return the rates of whole runs, and what is spent for an image where."""
+    shards, workers = (4, 2) if quick else (4 * _NUM_WORKERS, _NUM_WORKERS)
+    found = [_simulated(folder, shards, workers) for _ in range(rounds)]
+    wall, parent, worker, finish = map(statistics.median, zip(*found, strict=True))
+    number, store = shards * _IMAGES_A_SHARD, _RECORD_BYTES / wall / 1e3
+    return [
+        RATE.came_to(1e6 / wall, f"{number:,} images, {store:.2f} GB/s into shards"),
+        PARENT.came_to(100 * parent / wall, f"{(parent + worker) / wall:.2f} cores busy in all"),
+        PARENT_US.came_to(parent, "gives out chunks, counts what is done"),
+        ADMITTED.came_to(1e6 / parent, "by arithmetic"),
+        WORKER_US.came_to(worker, "start, hash, write, rows, receipt"),
+        FINISH_US.came_to(finish, "one process, after the last shard"),
+    ]
+
+
+def _simulated(folder: Path, shards: int, workers: int) -> tuple[float, float, float, float]:
+    """Return µs an image: from first to last, of the parent then, of the workers, of the end."""
+    report = folder / "simulated.json"
+    memory = Path("/dev/shm")
+    place = tempfile.mkdtemp(dir=memory if memory.is_dir() else folder)
+    try:
+        run([sys.executable, "-c", _SIMULATE, report, place, shards, workers], folder)
+    finally:
+        shutil.rmtree(place)
+    wall, parent, worker, finish = json.loads(report.read_text())
+    return wall, parent, worker, finish
+
+
+def simulate(report: str, place: str, shards: str, workers: str) -> None:
+    """Build once; write the figures of `_simulated` to a file, as JSON."""
+    recipe = make_recipe({"source": "-", "out": place, "name": "simulated"}, "benchmark")
+    number = int(shards) * _IMAGES_A_SHARD
+    images, clock = _Simulated(recipe, _plan(number, int(shards))), _Clock()
+    run = Run(workspace_of(recipe), images, int(workers), write_shards)
+    result = run.to_dataset(clock, overwrite=False)
+    assert result.manifest.totals.num_written == number
+    finish = time.process_time() - clock.end[1]
+    server: Any = forkserver
+    server._forkserver._stop()  # noqa: SLF001 - else nobody waits for it, and its children count for no one
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall, parent = (end - start for start, end in zip(clock.start, clock.end, strict=True))
+    workers_s = used.ru_utime + used.ru_stime
+    each = (clock.num_between, clock.num_between, number, number)
+    found = zip((wall, parent, workers_s, finish), each, strict=True)
+    Path(report).write_text(json.dumps([1e6 * seconds / count for seconds, count in found]))
+
+
+def _plan(number: int, shards: int) -> BuildPlan:
+    items = [
+        Item(f"photos/{i // 1000:04d}/{i:08d}.jpg", PlainExtent("-", i, 1), "train", 0)
+        for i in range(number)
+    ]
+    return BuildPlan(
+        name="simulated",
+        shards=plan_shards("simulated", items, shards, number * _RECORD_BYTES, 0),
+        skipped=[],
+        spec=make_recipe({"source": "-"}, "benchmark").image_spec,
+        schema=load_schema("classification").filled((375, 500), "jpeg", ("one",), {}, {}),
+        labels_from="a simulation",
+        rows_without_image=(),
+        columns=(),
+        findings=[],
+        annotations=None,
+        estimated_bytes=number * _RECORD_BYTES,
+    )
+
+
+@dataclass(frozen=True)
+class _Simulated:
+    """Images that are not there; see `shardprep.writer.run.Images`."""
+
+    recipe: Recipe
+    plan: BuildPlan
+    fingerprint = Fingerprint(inputs={}, options={"seed": 0}, versions={})
+
+    @contextlib.contextmanager
+    def planned(self, scratch: Path, watcher: PlanWatcher, num_workers: int) -> Iterator[BuildPlan]:
+        del scratch, watcher, num_workers
+        yield self.plan
+
+    def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
+        return make_outline(plan, self.recipe, self.fingerprint, num_parts)
+
+    def encoding(self, plan: BuildPlan) -> tuple[_Wait, WorkerLimits]:
+        del plan
+        return _Wait(), WorkerLimits.of(60, 10**8)
+
+    def check(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """Waits as long as the encoding of a chunk takes."""
+
+    is_annotated = False
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        number = len(task.items)
+        before_item()
+        time.sleep(number * _WAIT_S)
+        outcome = Outcome("", "", _RECORD_BYTES, 375, 500, "jpeg", 30_000, "5" * 64)
+        return EncodedChunk(_records(number), (outcome,) * number)
+
+
+@lru_cache
+def _records(number: int) -> bytes:
+    return bytes(range(250)) * (_RECORD_BYTES // 250) * number
+
+
+class _Clock:
+    """The clock of the wall and that of the processor, at the first and the last chunk."""
+
+    def __init__(self) -> None:
+        self.start = self.end = (0.0, 0.0)
+        self.num_between = 0
+
+    def planned(self, plan: BuildPlan, shards: Sequence[ShardPlan], num_done: int) -> None:
+        pass
+
+    def encoded(self, num_items: int, num_rejected: int) -> None:
+        del num_rejected
+        self.end = time.perf_counter(), time.process_time()
+        if self.start == (0.0, 0.0):
+            self.start = self.end
+        else:
+            self.num_between += num_items
+
+    def count(self, what: str, num_images: int, num_done: int = 0) -> None:
+        pass
+
+    def notice(self, line: str) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    alone(rows, __doc__)

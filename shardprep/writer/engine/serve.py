@@ -1,0 +1,217 @@
+"""The process of a worker: it encodes one chunk at a time, until its parent hangs up.
+
+A chunk goes back, or stays: of a shard that the process owns, it writes and commits the file
+itself, and only counts go back. A shard is committed while the next one is begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import traceback
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from shardprep import profiling
+from shardprep.errors import InternalError, ShardprepError
+from shardprep.profiling import stage
+from shardprep.writer.engine import process
+from shardprep.writer.engine.job import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+    from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
+    from shardprep.writer.engine.process import WorkerLimits
+    from shardprep.writer.shard import ShardHead, ShardWriter
+
+    Encode = Callable[[ChunkTask, Callable[[], None]], EncodedChunk]
+
+ALARM = getattr(signal, "SIGALRM", None)
+"""Signal that ends a process whose item takes too long; None where there is none."""
+
+
+class Work(NamedTuple):
+    """What a process is started with."""
+
+    encode: Encode
+    limits: WorkerLimits
+    new_writer: Callable[[ShardHead], ShardWriter] | None = None
+    """Begins a shard that is owned; None where none is."""
+
+
+class Sent(NamedTuple):
+    """An encoded chunk, whose bytes follow in the pipe."""
+
+    num_bytes: int
+    outcomes: tuple[Outcome, ...]
+    seconds: dict[str, float]
+
+
+class Kept(NamedTuple):
+    """What has become of a chunk that its worker has written to a shard of its own."""
+
+    progress: Progress
+    seconds: dict[str, float]
+
+
+class Committed(NamedTuple):
+    """The oldest whole shard is committed."""
+
+    error: Exception | None
+    """The reason for which it is not."""
+
+
+class Said(NamedTuple):
+    """A line for people, such as that a store does not answer."""
+
+    logger: str
+    level: int
+    line: str
+
+
+def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
+    """Encode chunk after chunk until the parent hangs up. Ctrl-C is the parent's to handle.
+
+    The environment is the parent's of now: the server that this was forked from may be older.
+    """
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if ALARM is not None:
+        signal.signal(ALARM, signal.SIG_DFL)
+    process.die_with_parent()
+    process.hold_memory(work.limits.worker_bytes)
+    process.silence_stderr()
+    process.without_pandas()
+    with contextlib.suppress(EOFError, OSError):
+        pipe.send_bytes(b"")
+        _Encoder(pipe, work).run()
+
+
+class _Encoder:
+    """The work of a process, which answers each order once, and each commit."""
+
+    def __init__(self, pipe: Connection, work: Work) -> None:
+        self._pipe = pipe
+        self._work = work
+        self._before_item = partial(process.start_clock, work.limits.item_s)
+        self._answering = threading.Lock()
+        self._writer: ShardWriter | None = None
+        self._commit: threading.Thread | None = None
+
+        says = logging.Handler()
+        says.emit = self._say  # type: ignore[method-assign]
+        logging.getLogger("shardprep").addHandler(says)
+
+    def _say(self, record: logging.LogRecord) -> None:
+        """Leave a line to the parent: this process has no place to write it to."""
+        with contextlib.suppress(OSError):  # the parent has gone
+            self._answer(Said(record.name, record.levelno, record.getMessage()))
+
+    def run(self) -> None:
+        """Carry out order after order; EOFError where the parent hangs up."""
+        while True:
+            task, head = self._pipe.recv()
+            data: bytes | bytearray = b""
+            answer: Sent | Kept | Exception
+            try:
+                chunk = self._encoded(task)
+                if head is None:
+                    data = chunk.data
+                    answer = Sent(len(data), chunk.outcomes, chunk.seconds)
+                else:
+                    answer = self._kept(task, head, chunk)
+            except Exception as error:
+                answer = _told(error, str(task))
+            self._answer(answer, data)
+            if self._writer is not None and self._writer.is_full:
+                self._begin_commit(self._writer)
+                self._writer = None
+
+    def _encoded(self, task: ChunkTask) -> EncodedChunk:
+        try:
+            return self._work.encode(task, self._before_item)
+        except OSError as error:  # only those of writing are no fault of ours
+            raise _fault(str(task)) from error
+        except MemoryError:
+            if len(task.items) > 1:
+                os._exit(1)  # no image is at fault: a new process tries them one by one
+            raise
+        finally:
+            process.start_clock(0)
+
+    def _kept(self, task: ChunkTask, head: ShardHead, chunk: EncodedChunk) -> Kept:
+        """Write a chunk to its shard."""
+        writer = self._writer
+        if writer is None:
+            assert self._work.new_writer is not None  # noqa: S101 - a shard is owned
+            writer = self._writer = self._work.new_writer(head)
+        writer.append(task.items, chunk)
+        if chunk.seconds:
+            chunk.seconds["store"] += profiling.taken().get("write", 0.0)
+        return Kept(Progress.of(chunk), chunk.seconds)
+
+    @stage("write")
+    def _begin_commit(self, writer: ShardWriter) -> None:
+        """Commit beside the encoding of what follows, one shard at a time.
+
+        Its last chunk is answered before, so that the parent knows that the shard is whole.
+        """
+        if self._commit is not None:
+            self._commit.join()
+
+        def commit() -> None:
+            failed = None
+            try:
+                writer.commit()
+            except Exception as error:
+                failed = _told(error, writer.head.name)
+            with contextlib.suppress(OSError):  # the parent has gone
+                self._answer(Committed(failed))
+
+        self._commit = threading.Thread(target=commit, daemon=True)
+        self._commit.start()
+
+    def _answer(self, answer: object, data: bytes | bytearray = b"") -> None:
+        with self._answering:
+            self._pipe.send(answer)
+            if isinstance(answer, Sent):
+                _send_bytes(self._pipe, data)
+
+
+def _told(error: Exception, where: str) -> Exception:
+    """Return an error as it is told to the parent: one that users know of, or a fault of ours."""
+    return error if isinstance(error, ShardprepError | OSError) else _fault(where)
+
+
+def _fault(where: str) -> InternalError:
+    """Return the error for the exception that is handled."""
+    what = f"a worker failed: {traceback.format_exc(limit=-3)}"
+    return InternalError(where, what, "this is a fault of shardprep")
+
+
+def _send_bytes(pipe: Connection, data: bytes | bytearray) -> None:
+    if not hasattr(os, "readv"):
+        pipe.send_bytes(data)
+        return
+    left = memoryview(data)
+    while left:
+        left = left[os.write(pipe.fileno(), left) :]
+
+
+def receive_bytes(pipe: Connection, num_bytes: int) -> bytearray:
+    """Return the bytes that were sent. `Connection.recv_bytes` takes three times as long."""
+    if not hasattr(os, "readv"):
+        return bytearray(pipe.recv_bytes())
+    data = bytearray(num_bytes)
+    left = memoryview(data)
+    while left:
+        num_read = os.readv(pipe.fileno(), [left])
+        if not num_read:
+            raise EOFError
+        left = left[num_read:]
+    return data

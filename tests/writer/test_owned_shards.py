@@ -1,0 +1,292 @@
+"""Shards that workers own: the bytes of any other engine, whatever becomes of their processes."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.catalog.catalog import Item
+from shardprep.errors import BuildError, InternalError
+from shardprep.source.extent import PlainExtent
+from shardprep.storage.folder import LocalFolder
+from shardprep.writer.chunk import EncodedChunk, Outcome
+from shardprep.writer.engine import serve, worker
+from shardprep.writer.engine.job import Progress, ShardJob, by_chunks
+from shardprep.writer.engine.local import write_shards
+from shardprep.writer.engine.process import WorkerLimits
+from shardprep.writer.shard import read_receipt
+from shardprep.writer.shard_plan import plan_shards
+from shardprep.writer.workspace.states import Folders
+from tests.support.builders import in_process, tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from shardprep.writer.chunk import ChunkTask
+    from shardprep.writer.shard_plan import ShardPlan
+
+NUM_ITEMS = 640
+"""So many that a chunk has ten."""
+LIMITS = WorkerLimits(item_s=0.3)
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Makes a record of each key, and of every ninth a rejection; a fault strikes at one key."""
+
+    log: Path
+    """A file that gets the key of each item that is encoded."""
+    at: str = ""
+    fault: str = ""
+    is_once: bool = False
+    is_annotated: bool = False
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        data, outcomes = b"", []
+        for item in task.items:
+            before_item()
+            with self.log.open("a") as log:
+                log.write(f"{item.key}\n")
+            if item.key == self.at and not (self.is_once and self.log.with_suffix(".s").exists()):
+                self.log.with_suffix(".s").touch()
+                self._strike()
+            record = b"" if item.key.endswith("9") else item.key.encode() * 50
+            kind = "" if record else "damaged"
+            data += record
+            outcomes.append(Outcome(kind, kind, len(record), 1, 1, "jpeg", 7, "0" * 64))
+        return EncodedChunk(data, tuple(outcomes))
+
+    def _strike(self) -> None:
+        if self.fault == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "segfault":
+            ctypes.string_at(0)
+        if self.fault == "hang":
+            while True:
+                ctypes.CDLL(None).pause()
+        if self.fault == "says":
+            logging.getLogger("shardprep.storage").warning("waiting for the store at %s", "a host")
+            return
+        if self.fault == "cannot read":
+            raise OSError(5, "of the source", "a file")
+        raise ZeroDivisionError(self.fault)
+
+
+def shards_of(count: int) -> tuple[ShardPlan, ...]:
+    items = [Item(f"{i:03d}", PlainExtent("none", 0, 7), "train", 0) for i in range(NUM_ITEMS)]
+    return plan_shards("set", items, count, NUM_ITEMS * 150, 0)
+
+
+def job_in(out: Path, **fault: Any) -> ShardJob:
+    out.mkdir()
+    folder = LocalFolder(out)
+    log = out.with_suffix(".log")
+    return ShardJob(Folders(folder, folder), Encode(log, **fault), LIMITS, NUM_ITEMS, 150)
+
+
+def written(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> dict[str, bytes]:
+    """Write the shards; see that progress comes to all items, and return the files."""
+    total = Progress(0, 0)
+    for step in write_shards(job, shards, num_workers):
+        total = total.plus(step)
+    assert total.num_items == NUM_ITEMS
+    assert isinstance(job.folders.state, LocalFolder)
+    receipts = [read_receipt(job.folders, shard.name) for shard in shards]
+    rows = [row for one in receipts if one for row in one.table.to_pylist()]
+    assert [row["key"] for row in rows] == [item.key for one in shards for item in one.items]
+    assert total.num_rejected == sum(row["status"] == "rejected" for row in rows)
+    return tree(job.folders.state.path)
+
+
+def by_the_parent(out: Path, shards: Sequence[ShardPlan]) -> dict[str, bytes]:
+    """Return the files where one process does all, chunk by chunk."""
+    job = job_in(out)
+    runner: Any = in_process
+    list(by_chunks(runner)(job, shards, 1))
+    return tree(out)
+
+
+def times_encoded(job: ShardJob) -> Counter[str]:
+    assert isinstance(job.encoder, Encode)
+    return Counter(job.encoder.log.read_text().split())
+
+
+@pytest.mark.parametrize(("num_shards", "num_workers"), [(1, 2), (4, 1), (5, 2), (7, 4)])
+def test_bytes_and_receipts_are_those_of_one_process(
+    num_shards: int, num_workers: int, tmp_path: Path
+) -> None:
+    shards = shards_of(num_shards)
+    job = job_in(tmp_path / "out")
+    files = written(job, shards, num_workers)
+    assert files == by_the_parent(tmp_path / "other", shards)
+    assert set(times_encoded(job).values()) == {1}
+
+
+def test_records_of_owned_shards_do_not_pass_through_the_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received = []
+    receive = serve.receive_bytes
+
+    def counted(pipe: Any, num_bytes: int) -> bytearray:
+        received.append(num_bytes)
+        return receive(pipe, num_bytes)
+
+    monkeypatch.setattr(worker, "receive_bytes", counted)
+    shards = shards_of(9)
+    files = written(job_in(tmp_path / "out"), shards, 2)
+    assert sum(received) == len(files[shards[-1].name])
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "said"),
+    [("killed", "crashed", "SIGKILL"), ("segfault", "crashed", "SIGSEGV"), ("hang", "timeout", "")],
+)
+def test_an_item_that_ends_the_owner_of_its_shard_costs_that_item(
+    fault: str, kind: str, said: str, tmp_path: Path
+) -> None:
+    shards = shards_of(6)
+    key = shards[1].items[15].key
+    job = job_in(tmp_path / "out", at=key, fault=fault)
+    files = written(job, shards, 2)
+    receipt = read_receipt(job.folders, shards[1].name)
+    assert receipt is not None
+    row = receipt.table.to_pylist()[15]
+    assert (row["key"], row["kind"]) == (key, kind)
+    assert said in row["reason"]
+    whole = by_the_parent(tmp_path / "other", shards)
+    others = {name for name in whole if shards[1].name not in name}
+    assert {name: files[name] for name in others} == {name: whole[name] for name in others}
+    assert files[shards[1].name] == whole[shards[1].name].replace(key.encode() * 50, b"")
+    assert times_encoded(job)[key] == (6 if fault == "killed" else 2)
+
+
+def test_the_end_of_an_owner_costs_its_shard_once_more_and_leaves_no_file(tmp_path: Path) -> None:
+    shards = shards_of(6)
+    key = shards[0].items[25].key
+    job = job_in(tmp_path / "out", at=key, fault="killed", is_once=True)
+    assert written(job, shards, 2) == by_the_parent(tmp_path / "other", shards)
+    again = {one for one, times in times_encoded(job).items() if times > 1}
+    assert again <= {item.key for item in shards[0].items[:26]}
+    assert key in again
+
+
+def test_owners_that_die_at_every_shard_leave_it_to_whole_chunks(tmp_path: Path) -> None:
+    shards = shards_of(3)
+    deadly = {shard.items[30].key for shard in shards}
+    job = job_in(tmp_path / "out")
+    job = replace(job, encoder=DeadlyAt(job.encoder, frozenset(deadly)))  # type: ignore[arg-type]
+    files = written(job, shards, 2)
+    lost: dict[str, str] = {}
+    for shard in shards:
+        receipt = read_receipt(job.folders, shard.name)
+        assert receipt is not None
+        rows = receipt.table.to_pylist()
+        lost |= {row["key"]: row["kind"] for row in rows if row["kind"] == "crashed"}
+    assert lost == dict.fromkeys(deadly, "crashed")
+    assert not [name for name in files if name.endswith(".tmp")]
+
+
+@dataclass(frozen=True)
+class DeadlyAt:
+    """Encodes as ever, but some keys end the process."""
+
+    encoder: Encode
+    keys: frozenset[str]
+    is_annotated: bool = False
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        if not self.keys.isdisjoint(item.key for item in task.items):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.encoder(task, before_item)
+
+
+def test_an_error_of_writing_is_the_system_s_own(tmp_path: Path) -> None:
+    job = job_in(tmp_path / "out")
+    (tmp_path / "file").touch()
+    folders = Folders(LocalFolder(tmp_path / "file"), job.folders.state)
+    with pytest.raises(OSError, match="file") as error:
+        list(write_shards(replace(job, folders=folders), shards_of(4), 2))
+    assert error.value.filename == str(tmp_path / "file")
+
+
+@pytest.mark.parametrize("fault", ["cannot read", "by construction"])
+def test_a_fault_of_ours_names_the_chunk(fault: str, tmp_path: Path) -> None:
+    shards = shards_of(4)
+    job = job_in(tmp_path / "out", at=shards[0].items[13].key, fault=fault)
+    with pytest.raises(InternalError, match="a worker failed") as error:
+        list(write_shards(job, shards, 1))
+    assert f"{shards[0].name}, items 10-19" in str(error.value)
+
+
+def test_owners_commit_nothing_for_a_build_that_was_taken_over(tmp_path: Path) -> None:
+    job = job_in(tmp_path / "out")
+    folders = replace(job.folders, build="0" * 64)
+    with pytest.raises(BuildError, match="another build has taken the place"):
+        list(write_shards(replace(job, folders=folders), shards_of(4), 1))
+    assert not tree(tmp_path / "out")
+
+
+def test_shards_that_are_whole_are_kept_and_others_leave_nothing_where_a_run_is_ended(
+    tmp_path: Path,
+) -> None:
+    shards = shards_of(8)
+    job = job_in(tmp_path / "out")
+    steps = write_shards(job, shards, 2)
+    done = 0
+    while done < NUM_ITEMS // 4:
+        done += next(steps).num_items
+    steps.close()
+    files = tree(tmp_path / "out")
+    names = {name for name in files if ".parquet" not in name}
+    whole = by_the_parent(tmp_path / "other", shards)
+    assert names
+    assert {name: whole[name] for name in files} == files
+    assert files.keys() == names | {f".parts/{name}.parquet" for name in names}
+
+
+def test_what_an_owner_has_to_say_is_said_by_the_program(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shards = shards_of(4)
+    job = job_in(tmp_path / "out", at=shards[0].items[13].key, fault="says")
+    written(job, shards, 1)
+    assert caplog.messages == ["waiting for the store at a host"]
+
+
+@dataclass(frozen=True)
+class SlowOutput(LocalFolder):
+    """A folder whose files take a while to commit."""
+
+    def new_file(self, name: str, token: str = "") -> Any:
+        file = super().new_file(name, token)
+        commit = file.commit
+
+        def slow() -> None:
+            time.sleep(0.2)
+            commit()
+
+        file.commit = slow  # type: ignore[method-assign]
+        return file
+
+
+def test_a_run_that_is_ended_waits_for_the_shards_that_are_being_committed(tmp_path: Path) -> None:
+    shards = shards_of(8)
+    job = job_in(tmp_path / "out")
+    job = replace(job, folders=Folders(SlowOutput(tmp_path / "out"), job.folders.state))
+    steps = write_shards(job, shards, 1)
+    done = 0
+    while done < len(shards[0].items) + 1:  # the first is whole, and the second begun
+        done += next(steps).num_items
+    steps.close()
+    assert read_receipt(job.folders, shards[0].name) is not None
+    assert not [name for name in tree(tmp_path / "out") if name.endswith(".tmp")]
