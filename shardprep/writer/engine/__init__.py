@@ -1,5 +1,5 @@
-"""Engines: the runners of a build's chunks, on this machine or on a Ray cluster.
+"""Engines: the writers of a build's shards, on this machine or on a Ray cluster.
 
-An engine gets tasks in plan order and hands back their results in the same order; the bytes do
-not depend on it.
+An engine gets shards and yields what is done of them; who owns a shard writes and commits it. The
+bytes do not depend on the engine.
 """

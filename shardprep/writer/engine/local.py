@@ -60,9 +60,10 @@ def write_shards(
 
     """
     tasks = (task for shard in shards for task in job.tasks(shard))
-    num_tasks = sum(1 for _ in islice(tasks, num_workers))  # workers without one are not started
-    pool = _Pool(_Shards(job, shards, num_tasks))
-    with closing(pool.run(Work(job.encoder, job.limits, job.writer), num_tasks)) as found:
+    num_tasks = sum(1 for _ in islice(tasks, num_workers))
+    num_workers = max(1, num_tasks)  # workers without a task are not started
+    pool = _Pool(_Shards(job, shards, num_workers))
+    with closing(pool.run(Work(job.encoder, job.limits, job.writer), num_workers)) as found:
         yield from write_chunks(job, found)
 
 
