@@ -239,6 +239,7 @@ def test_owners_commit_nothing_for_a_build_that_was_taken_over(tmp_path: Path) -
 def test_shards_that_are_whole_are_kept_and_others_leave_nothing_where_a_run_is_ended(
     tmp_path: Path,
 ) -> None:
+    """A shard whose worker is ended between its rename and its receipt is one to be made again."""
     shards = shards_of(8)
     job = job_in(tmp_path / "out")
     steps = write_shards(job, shards, 2)
@@ -249,9 +250,11 @@ def test_shards_that_are_whole_are_kept_and_others_leave_nothing_where_a_run_is_
     files = tree(tmp_path / "out")
     names = {name for name in files if ".parquet" not in name}
     whole = by_the_parent(tmp_path / "other", shards)
-    assert names
+    receipts = {one.removeprefix(".parts/").removesuffix(".parquet") for one in {*files} - names}
     assert {name: whole[name] for name in files} == files
-    assert files.keys() == names | {f".parts/{name}.parquet" for name in names}
+    assert receipts
+    assert receipts <= names
+    assert len(names - receipts) <= 2, "one for each worker"
 
 
 def test_what_an_owner_has_to_say_is_said_by_the_program(
