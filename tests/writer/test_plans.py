@@ -1,0 +1,29 @@
+"""Plans stay what they were, item by item, whatever they are made with."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.plans import CASES, HASHES, digest, planned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KNOWN: dict[str, str] = json.loads(HASHES.read_text(encoding="utf-8"))
+
+
+def test_every_case_has_its_hash() -> None:
+    assert KNOWN.keys() == CASES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_is_bit_for_bit_the_one_that_was_made_of_objects(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    if case.needs and importlib.util.find_spec(case.needs) is None:
+        pytest.skip(f"needs {case.needs}")
+    plan = planned(case, tmp_path)
+    assert digest(plan, has_sizes=name.startswith("many")) == KNOWN[name]
