@@ -37,7 +37,7 @@ from shardprep.catalog.targets import (
 from shardprep.dataset.schema import UNLABELLED
 from shardprep.errors import SourceError, shown
 from shardprep.recipe.recipe import outputs
-from shardprep.source.listing import Member, Skipped, list_source
+from shardprep.source.listing import Skipped, list_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.extent import Extent
     from shardprep.source.listing import Listing
+    from shardprep.source.members import Member
 
 
 class Item(NamedTuple):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
 
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160

@@ -13,7 +13,7 @@ from shardprep.source.extent import MemberError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
 
 PREFIX = "dicom/"
 """Start of the name of such a column; the rest is a keyword of the standard (PS3.6)."""

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from shardprep.catalog.rules import Labelling
     from shardprep.catalog.table import Table
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.listing import Listing, Member, Skipped
+    from shardprep.source.listing import Listing, Skipped
+    from shardprep.source.members import Member
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.extent import ZipExtent
 from shardprep.source.limits import SourceLimits
-from shardprep.source.listing import Member, list_source
+from shardprep.source.listing import list_source
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.catalog.table import Table
+    from shardprep.source.members import Member
 
 _MOST_COLUMNS = 12
 

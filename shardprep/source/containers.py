@@ -13,20 +13,30 @@ import tarfile
 import zipfile
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.source.extent import PlainExtent, StoredExtent, ZipExtent
-from shardprep.source.names import unsafe_name
+from shardprep.source.members import PLACE, ZIP
+from shardprep.source.names import names_of_images, unsafe_name
 from shardprep.source.streams import Window, buffered
-from shardprep.source.zip_directory import check_directory, check_end, read_end
+from shardprep.source.zip_directory import Directory, check_directory, check_end, read_end
+from shardprep.source.zip_entries import read_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardprep.source.limits import Budget
+    from shardprep.source.members import Places
+    from shardprep.source.texts import Texts
     from shardprep.source.unpack import Unpacker
+    from shardprep.source.zip_entries import ZipEntries
 
 _UTF8_FLAG = 0x800
+_MOST_OFFSET = 1 << 61
+_KIND_BITS = 0o170000
+"""Bits of a mode by which `stat.S_IFMT` tells a file from a link."""
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_GLOBAL_HEADERS = 1000
 _BLOCK_BYTES = 1 << 20
@@ -46,10 +56,19 @@ class Entry(NamedTuple):
     """The reason why it must not be used, "" for an ordinary member."""
 
 
+class ZipImages(NamedTuple):
+    """The images of a zip whose names need no second look: each is a key as it is."""
+
+    names: Texts
+    places: Places
+    """A `PLACE` for each, without the number of its file."""
+    file: str
+
+
 def entries(
     place: PlainExtent, name: str, kind: str, encoding: str | None, unpacker: Unpacker
-) -> Iterator[Entry]:
-    """Return the members of a "zip", "tar" or "7z".
+) -> Iterator[Entry | ZipImages]:
+    """Return the members of a "zip", "tar" or "7z", one by one but for `ZipImages`.
 
     Args:
         place: its bytes.
@@ -75,22 +94,28 @@ def entries(
 
 def _zip_entries(
     place: PlainExtent, name: str, encoding: str | None, budget: Budget
-) -> Iterator[Entry]:
+) -> Iterator[Entry | ZipImages]:
     end = check_end(read_end(place), name)
     budget.check_members(end.num_listed, name)
+    found = None
+    if encoding is None and 0 <= end.shift <= end.directory:
+        found = read_entries(place, end.directory, end.directory_stop, end.shift)
+    if found is not None:
+        listed = Directory(end.directory, found.names, found.offsets, found.stored_bytes)
+        check_directory(listed, place, end, name)
+        yield from _ordinary_entries(found, place)
+        return
     with zipfile.ZipFile(buffered(place), metadata_encoding=encoding) as archive:
-        check_directory(archive, place, end, name)
-        for info in archive.infolist():
-            if not info.filename:
-                yield Entry("", info.file_size, None, "no name")
-                continue
-            if info.is_dir():
-                continue
-            kind = stat.S_IFMT(info.external_attr >> 16)
+        infos = archive.infolist()
+        # What does not fit can lie nowhere: it is no less so a little further.
+        offsets, stored = (
+            np.clip(np.array(values, object), -_MOST_OFFSET, _MOST_OFFSET).astype(np.int64)
+            for values in ([i.header_offset for i in infos], [i.compress_size for i in infos])
+        )
+        listed = Directory(archive.start_dir, [i.filename for i in infos], offsets, stored)
+        check_directory(listed, place, end, name)
+        for info in infos:
             path = info.filename if encoding else _true_name(info)
-            problem = unsafe_name(path)
-            if kind not in (0, stat.S_IFREG):
-                problem = "a link or a device"
             extent = ZipExtent(
                 place.file,
                 place.offset + info.header_offset,
@@ -100,7 +125,40 @@ def _zip_entries(
                 info.compress_type,
                 info.flag_bits,
             )
-            yield Entry(path, info.file_size, None if problem else extent, problem)
+            yield from _zip_entry(path, extent, info.external_attr)
+
+
+def _ordinary_entries(found: ZipEntries, place: PlainExtent) -> Iterator[Entry | ZipImages]:
+    """Yield the images with ordinary names first, all at once, then the other members."""
+    fields = found.fields
+    kinds = fields["external"] >> 16 & _KIND_BITS
+    are_images = names_of_images(found.names) & ((kinds == 0) | (kinds == stat.S_IFREG))
+    rows = np.flatnonzero(are_images)
+    places = np.zeros(len(rows), PLACE)
+    places["kind"] = ZIP
+    places["offset"] = place.offset + found.offsets[rows]
+    places["stored_bytes"] = found.stored_bytes[rows]
+    places["num_bytes"] = found.num_bytes[rows]
+    for name in ("method", "flags", "crc32"):
+        places[name] = fields[name][rows]
+    yield ZipImages(found.names if are_images.all() else found.names.take(rows), places, place.file)
+    for i in np.flatnonzero(~are_images).tolist():
+        method, flags, crc32, external = fields[i].item()
+        sizes = int(found.stored_bytes[i]), int(found.num_bytes[i])
+        offset = place.offset + int(found.offsets[i])
+        extent = ZipExtent(place.file, offset, *sizes, crc32, method, flags)
+        yield from _zip_entry(found.names[i], extent, external)
+
+
+def _zip_entry(path: str, extent: ZipExtent, external: int) -> Iterator[Entry]:
+    """Yield the entry of a member of a zip, nothing for a folder."""
+    if not path:
+        yield Entry("", extent.num_bytes, None, "no name")
+    elif not path.endswith("/"):
+        problem = unsafe_name(path)
+        if stat.S_IFMT(external >> 16) not in (0, stat.S_IFREG):
+            problem = "a link or a device"
+        yield Entry(path, extent.num_bytes, None if problem else extent, problem)
 
 
 def _true_name(info: zipfile.ZipInfo) -> str:

@@ -14,7 +14,12 @@ from shardprep.source.extent import MOST_BYTES, RefusedExtent, ZipExtent
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from shardprep.source.extent import Extent, StoredExtent
+
+    Sizes = NDArray[np.int64]
 
 _SMALL_BYTES = 64_000_000
 """Unpacked bytes up to which any ratio is allowed: a black image of 20 megapixels has 1000."""
@@ -66,9 +71,9 @@ class Budget:
                 "raise --max-depth if that is meant",
             )
 
-    def add_member(self, archive: str) -> None:
-        """Count a member."""
-        self._num_members += 1
+    def add_members(self, number: int, archive: str) -> None:
+        """Count members."""
+        self._num_members += number
         self.check_members(0, archive)
 
     def check_members(self, num_more: int, archive: str) -> None:
@@ -94,16 +99,30 @@ class Budget:
             self.unpack(extent.num_bytes, key)
         return extent
 
+    def readable_all(self, packed: Sizes, sizes: Sizes) -> NDArray[np.bool_]:
+        """Tell which images `readable` returns as they are, and count those; none if in doubt."""
+        limits = self.limits
+        fits = (packed <= limits.max_member_size) & (sizes <= limits.max_member_size)
+        fits &= (sizes <= _SMALL_BYTES) | (-(-sizes // limits.max_ratio) <= packed)
+        num_unpacked = int(sizes[fits & (packed != sizes)].sum())
+        if self._num_unpacked + num_unpacked > self._most_unpacked:
+            fits[:] = False  # one by one, so that the error names the right one
+        else:
+            self._num_unpacked += num_unpacked
+        return fits
+
+    @property
+    def _most_unpacked(self) -> int:
+        most = self.limits.max_unpacked
+        return _FREE_BYTES + _FREE_RATIO * self._source_bytes if most is None else most
+
     def unpack(self, num_bytes: int, name: str) -> None:
         """Count bytes that are unpacked, or will be."""
         self._num_unpacked += num_bytes
-        most = self.limits.max_unpacked
-        if most is None:
-            most = _FREE_BYTES + _FREE_RATIO * self._source_bytes
-        if self._num_unpacked > most:
+        if self._num_unpacked > self._most_unpacked:
             raise SourceError(
                 name,
-                f"the source unpacks to more than {megabytes(most)}",
+                f"the source unpacks to more than {megabytes(self._most_unpacked)}",
                 "raise --max-unpacked if that is right",
             )
 

@@ -13,17 +13,20 @@ import tarfile
 import zipfile
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow.compute as pc
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
-from shardprep.source.containers import entries
+from shardprep.source.containers import ZipImages, entries
 from shardprep.source.directory import find_files
-from shardprep.source.extent import MOST_BYTES, UNPACK_ERRORS, Extent, MemberError, PlainExtent
+from shardprep.source.extent import MOST_BYTES, UNPACK_ERRORS, MemberError, PlainExtent
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
+from shardprep.source.members import Member, Members, MembersBuilder
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
 from shardprep.source.streams import buffered, decompressed, member_stream
 from shardprep.source.unpack import Unpacker
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from shardprep.source.directory import FoundFile
-    from shardprep.source.extent import StoredExtent
+    from shardprep.source.extent import StoredExtent, ZipExtent
 
 _COMPRESSED = ("gz", "bz2", "xz")
 _DAMAGE = (
@@ -44,14 +47,6 @@ _DAMAGE = (
 _SHOWN_ERROR = 100
 _ZIP_SUFFIXES = (".zip", ".exe")
 _VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})", re.DOTALL)
-
-
-class Member(NamedTuple):
-    """One entry of an archive, or one file of a folder."""
-
-    key: str
-    """Its full path from the root of the source, archives on the way included: unique."""
-    extent: Extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +65,7 @@ class Skipped:
 class Listing:
     """The members of a source."""
 
-    images: list[Member]
+    images: Members
     others: list[Member]
     """Neither images nor archives: label tables, notes; skipped unless something asks for them."""
     skipped: list[Skipped]
@@ -109,7 +104,7 @@ def list_source(  # noqa: PLR0913 - what a walk is to do, and whom it tells
     root = str(source) if is_url(str(source)) else Path(source).name
     walk.files(find_files(source, leave_out, follow_links=limits.follow_links), root)
     if walk.packed or walk.volumes:
-        check(walk.found.others)
+        check(walk.others)
     walk.open_packed()
     walk.join_volumes()
     return walk.listing()
@@ -124,20 +119,26 @@ class _Walk:
         self.zip_encoding = zip_encoding
         self.volumes: dict[tuple[str, int], dict[int, StoredExtent]] = defaultdict(dict)
         self.packed: list[tuple[str, StoredExtent, int]] | None = []  # None: no more waiting
-        self.found = Listing([], [], [])
+        self.images = MembersBuilder()
+        self.others: list[Member] = []
+        self.skipped: list[Skipped] = []
 
     def listing(self) -> Listing:
-        found = self.found
-        for members in (found.images, found.others, found.skipped):
-            members.sort(key=attrgetter("key"))
-        for one, two in pairwise(found.images):
-            if one.key == two.key:
+        self.others.sort(key=attrgetter("key"))
+        self.skipped.sort(key=attrgetter("key"))
+        images = self.images.members()
+        keys = images.keys.array
+        if not pc.all(pc.less(keys[:-1], keys[1:]), min_count=0).as_py():
+            images = images.take(pc.sort_indices(keys).to_numpy())
+            keys = images.keys.array
+            twice = np.flatnonzero(pc.equal(keys[:-1], keys[1:]))
+            if len(twice):
                 raise SourceError(
-                    one.key,
+                    images.keys[int(twice[0])],
                     "two members of the source have this path",
                     "remove one of them from the archive",
                 )
-        return found
+        return Listing(images, self.others, self.skipped)
 
     def files(self, found: Iterable[FoundFile], root: str) -> None:
         """Add what lies below a folder or an address, or in an archive that is the source."""
@@ -145,7 +146,7 @@ class _Walk:
             if not one.relative:
                 self.file(one.path, one.num_bytes)
                 continue
-            self.budget.add_member(root)
+            self.budget.add_members(1, root)
             if one.problem:
                 self.skip(one.relative, one.problem, 0)
             else:
@@ -181,10 +182,23 @@ class _Walk:
     def skip(self, name: str, reason: str, num_bytes: int, detail: str = "") -> None:
         """Leave a member out; what it says of its size and its name may be anything."""
         key = shown(clean_key(name), MAX_KEY_LENGTH)
-        self.found.skipped.append(Skipped(key, reason, min(num_bytes, MOST_BYTES), detail))
+        self.skipped.append(Skipped(key, reason, min(num_bytes, MOST_BYTES), detail))
 
     def image(self, key: str, extent: StoredExtent) -> None:
-        self.found.images.append(Member(key, self.budget.readable(extent, key)))
+        self.images.add(key, self.budget.readable(extent, key))
+
+    def zip_images(self, found: ZipImages, prefix: str) -> None:
+        """Add images of a zip in which what must be checked one by one is little."""
+        keys, places = found.names, found.places
+        if prefix:
+            keys = keys.after(prefix)
+        fits = self.budget.readable_all(places["stored_bytes"], places["num_bytes"])
+        others = np.flatnonzero(~fits)
+        if len(others):
+            for member in Members(keys, places, (found.file,)).take(others):
+                self.image(member.key, cast("ZipExtent", member.extent))
+            keys, places = keys.take(np.flatnonzero(fits)), places[fits]
+        self.images.add_all(keys, places, found.file)
 
     def member(self, key: str, extent: StoredExtent, depth: int) -> None:
         """Sort one member into images, archives (opened), junk, or others."""
@@ -208,7 +222,7 @@ class _Walk:
         elif self.packed is not None and _is_packed_archive(extent, key, head):
             self.packed.append((key, extent, depth))
         elif not self.archive(extent, key, prefix=f"{key}/", depth=depth + 1):
-            self.found.others.append(Member(key, self.budget.readable(extent, key)))
+            self.others.append(Member(key, self.budget.readable(extent, key)))
 
     def open_packed(self) -> None:
         """Add the members of the archives that must be unpacked, and of those in them."""
@@ -229,7 +243,11 @@ class _Walk:
                 return self._compressed(extent, name, prefix, depth, kind)
             place = self.unpacker.in_place(extent, name, check=kind == "tar")
             for entry in entries(place, name, kind, self.zip_encoding, self.unpacker):
-                self.budget.add_member(name)
+                if isinstance(entry, ZipImages):
+                    self.budget.add_members(len(entry.names), name)
+                    self.zip_images(entry, prefix)
+                    continue
+                self.budget.add_members(1, name)
                 if entry.extent is None:
                     self.skip(prefix + entry.name, entry.problem, entry.num_bytes)
                 else:

@@ -8,15 +8,17 @@ unpacks to any size.
 from __future__ import annotations
 
 import struct
-from itertools import pairwise
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from shardprep.errors import SourceError, shown
+from shardprep.source.zip_entries import measured_entries
 
 if TYPE_CHECKING:
-    import zipfile
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from shardprep.source.extent import PlainExtent
 
@@ -30,12 +32,9 @@ _MAX_NAME_BYTES = 4096
 _END = struct.Struct("<4s4H2LH")
 """Signature, disks, entries here and in all, bytes and offset of the directory, bytes of comment
 (APPNOTE 4.3.16)."""
-_END64 = struct.Struct("<4s28x2Q8x")
+_END64 = struct.Struct("<4s28x3Q")
 _END64_LOCATOR_BYTES = 20
 _MAX_COMMENT_BYTES = 0xFFFF
-_ENTRY_BYTES = 46
-_ENTRY_LENGTHS = struct.Struct("<3H")
-"""Lengths of name, extra field and comment, at byte 28 of an entry (APPNOTE 4.3.12)."""
 _MAX_EXTRA_BYTES = 1 << 14
 _SPARE_BYTES = 100
 """Bytes that may follow a member for good reasons; an image is larger."""
@@ -48,6 +47,10 @@ class End(NamedTuple):
 
     directory: int
     """Offset of the directory, in bytes."""
+    directory_stop: int
+    """Offset of its end, where it is as long as this record says."""
+    shift: int
+    """Bytes before the zip, which offsets in it do not count; negative: it is damaged."""
     stop: int
     """Offset of the end of the zip, after its comment."""
     num_stated: int
@@ -68,32 +71,17 @@ def read_end(place: PlainExtent) -> End | None:
         at = tail.rfind(b"PK\5\6")
     if at < 0 or at + _END.size > len(tail):
         return None
-    _, _, _, _, num_stated, directory_bytes, _, comment_bytes = _END.unpack_from(tail, at)
+    *_, num_stated, directory_bytes, stated, comment_bytes = _END.unpack_from(tail, at)
     stop = start + at + _END.size + comment_bytes
     at64 = at - _END64_LOCATOR_BYTES - _END64.size
     if at64 >= 0 and tail[at - _END64_LOCATOR_BYTES :][:4] == b"PK\6\7":
-        mark, count, size = _END64.unpack_from(tail, at64)
+        mark, count, size, offset = _END64.unpack_from(tail, at64)
         if mark == b"PK\6\6":
-            at, num_stated, directory_bytes = at64, count, size
+            at, num_stated, directory_bytes, stated = at64, count, size, offset
     directory = max(0, start + at - directory_bytes)
-    return End(directory, stop, num_stated, *_measure(place, directory, start + at))
-
-
-def _measure(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
-    """Return the number of entries in a directory, and the length of the longest extra field."""
-    num_entries = longest = 0
-    while at < stop:
-        block = place.read_range(at, min(_SCAN_BYTES, stop - at))
-        reached = 0
-        while block.startswith(b"PK\1\2", reached) and reached + _ENTRY_BYTES <= len(block):
-            name_bytes, extra_bytes, comment_bytes = _ENTRY_LENGTHS.unpack_from(block, reached + 28)
-            reached += _ENTRY_BYTES + name_bytes + extra_bytes + comment_bytes
-            longest = max(longest, extra_bytes)
-            num_entries += 1
-        if reached == 0:
-            break
-        at += reached
-    return num_entries, longest
+    shift = start + at - directory_bytes - stated
+    measured = measured_entries(place, directory, start + at)
+    return End(directory, start + at, shift, stop, num_stated, *measured)
 
 
 def check_end(end: End | None, name: str) -> End:
@@ -111,27 +99,43 @@ def check_end(end: End | None, name: str) -> End:
     return end
 
 
-def check_directory(archive: zipfile.ZipFile, place: PlainExtent, end: End, name: str) -> None:
-    """Check that the members of an opened zip do not overlap, and that no member lies between."""
-    infos = archive.infolist()
+class Directory(NamedTuple):
+    """What the directory of a zip says of the places of its members."""
+
+    start: int
+    """Its own offset."""
+    names: Sequence[str]
+    offsets: NDArray[np.int64]
+    """Offset of each local header."""
+    stored_bytes: NDArray[np.int64]
+
+
+def check_directory(found: Directory, place: PlainExtent, end: End, name: str) -> None:
+    """Check that the members of a zip do not overlap, and that no member lies between."""
     # Some programs count in 16 bits, however many there are.
-    if (end.num_stated ^ len(infos)) & 0xFFFF:
+    num_found = len(found.offsets)
+    if (end.num_stated ^ num_found) & 0xFFFF:
         raise SourceError(
             name,
-            f"is damaged: its directory names {len(infos):,} members, its end {end.num_stated:,}",
+            f"is damaged: its directory names {num_found:,} members, its end {end.num_stated:,}",
             _PACK_IT_AGAIN,
         )
-    stop = archive.start_dir
-    ordered = sorted(infos, key=attrgetter("header_offset"))
-    for one, two in pairwise(ordered):
-        if two.header_offset < _end_of(one) <= stop:  # else it is cut, which reading it will say
-            names = f"{shown(one.filename, 40)!r} and {shown(two.filename, 40)!r}"
-            raise SourceError(
-                name, f"its members {names} lie in the same bytes", "it is damaged, or a bomb"
-            )
-    if ordered and not 0 <= ordered[-1].header_offset < stop:
+    stop = found.start
+    order = np.argsort(found.offsets, kind="stable")
+    starts = found.offsets[order]
+    ends = starts + found.stored_bytes[order] + _LOCAL.size
+    """The least offsets at which members can end: they have names as well."""
+    overlap = np.flatnonzero((starts[1:] < ends[:-1]) & (ends[:-1] <= stop))
+    if len(overlap):  # one that ends past the stop is cut, which reading it will say
+        one, two = (found.names[i] for i in order[overlap[0] : overlap[0] + 2].tolist())
+        names = f"{shown(one, 40)!r} and {shown(two, 40)!r}"
+        raise SourceError(
+            name, f"its members {names} lie in the same bytes", "it is damaged, or a bomb"
+        )
+    if num_found and not 0 <= starts[-1] < stop:
         return  # a member out of place leaves a gap, and is an error of its own when it is read
-    for start, gap_stop in (*_gaps(ordered, place, stop), (end.stop, place.num_bytes)):
+    reached = _reached(found, place, order, (starts, ends))
+    for start, gap_stop in (*_gaps(starts, reached, stop), (end.stop, place.num_bytes)):
         if _holds_member(place, start, gap_stop):
             raise SourceError(
                 name,
@@ -141,30 +145,34 @@ def check_directory(archive: zipfile.ZipFile, place: PlainExtent, end: End, name
             )
 
 
-def _end_of(info: zipfile.ZipInfo) -> int:
-    """Return the least offset at which a member can end: it has a name as well."""
-    return info.header_offset + _LOCAL.size + info.compress_size
+def _reached(
+    found: Directory,
+    place: PlainExtent,
+    order: NDArray[np.int64],
+    bounds: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> NDArray[np.int64]:
+    """Return the offset that each member ends at, at most that of the next one.
+
+    Local headers are read where much lies behind a member; else what does is its name and so on.
+    """
+    starts, ends = bounds
+    following = np.append(starts[1:], found.start)[: len(starts)]
+    reached = following.copy()
+    spare = following - ends
+    for i in np.flatnonzero(spare > _SPARE_BYTES).tolist():
+        if spare[i] > 4 * len(found.names[order[i]]) + _SPARE_BYTES:
+            own = ends[i] + _name_and_extra_bytes(place, int(starts[i]))
+            reached[i] = min(own, following[i])
+    return reached
 
 
 def _gaps(
-    ordered: Sequence[zipfile.ZipInfo], place: PlainExtent, stop: int
+    starts: NDArray[np.int64], reached: NDArray[np.int64], stop: int
 ) -> list[tuple[int, int]]:
     """Return the parts of a zip that no member takes, where they could hold one."""
-    gaps = []
-    reached = 0
-    for i, info in enumerate(ordered):
-        if info.header_offset - reached >= _LOCAL.size:
-            gaps.append((reached, info.header_offset))
-        following = ordered[i + 1].header_offset if i + 1 < len(ordered) else stop
-        reached = _end_of(info)
-        if following - reached > 4 * len(info.filename) + _SPARE_BYTES:
-            reached += _name_and_extra_bytes(place, info.header_offset)
-        else:
-            reached = following
-        reached = min(reached, following)
-    if stop - reached >= _LOCAL.size:
-        gaps.append((reached, stop))
-    return gaps
+    before, after = np.append(0, reached), np.append(starts, stop)
+    is_wide = after - before >= _LOCAL.size
+    return list(zip(before[is_wide].tolist(), after[is_wide].tolist(), strict=True))
 
 
 def _name_and_extra_bytes(place: PlainExtent, at: int) -> int:

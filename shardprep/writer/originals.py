@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
     from shardprep.writer.plan import PlanWatcher
 
 _AT_ONCE = 64

@@ -32,7 +32,8 @@ from shardprep.recipe.recipe import make_recipe
 from shardprep.source import extent
 from shardprep.source.extent import MemberError, PlainExtent, ZipExtent
 from shardprep.source.limits import DEFAULT_LIMITS
-from shardprep.source.listing import Listing, Member, list_source
+from shardprep.source.listing import Listing, list_source
+from shardprep.source.members import Member, Members
 from shardprep.source.streams import member_stream
 from tests.support.builders import (
     encoded,
@@ -451,7 +452,7 @@ def test_keys_that_only_look_alike_stay_apart(tmp_path: Path, pack: Pack) -> Non
 
 
 def test_an_empty_zip_holds_nothing(tmp_path: Path) -> None:
-    assert listed_bytes(tmp_path, zip_bytes({})).listing == Listing([], [], [])
+    assert listed_bytes(tmp_path, zip_bytes({})).listing == Listing(Members.of([]), [], [])
 
 
 def test_an_empty_zip_inside_an_archive_holds_nothing(tmp_path: Path) -> None:

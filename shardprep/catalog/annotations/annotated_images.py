@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.annotations.result import Found
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
 
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
 """Reasons for leaving out an image in a split that has annotations."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.lookup import KeyIndex
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.extent import Extent
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
 
 
 @dataclass(frozen=True, slots=True)

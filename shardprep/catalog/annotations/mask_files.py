@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.annotations.panoptic import SegmentMasks
     from shardprep.catalog.documents import Documents
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
 
 _MOST_SHOWN = 160
 """Characters of a key in an error."""

@@ -21,7 +21,7 @@ from shardprep.source.extent import MemberError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
 
 Colour = tuple[int, int, int]
 NONE = -1

@@ -10,7 +10,7 @@ from shardprep.source.range_reads import read_ahead
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
 
 MOST_BYTES = 16 << 20
 """Size in bytes of the largest document of one image that is read."""

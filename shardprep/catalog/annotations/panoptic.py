@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.documents import Documents
     from shardprep.image.annotation import Annotation
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
 
 _MOST_DOCUMENTS = 16
 """Number of JSON documents with a folder of their name that are looked into."""

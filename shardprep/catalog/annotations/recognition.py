@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.documents import Documents
     from shardprep.catalog.lookup import KeyIndex
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
 
 _ENOUGH = 0.5
 """Share of images outside of test splits that must have a mask, and of masks that have an image."""

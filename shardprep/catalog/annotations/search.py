@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.documents import Documents
     from shardprep.catalog.lookup import KeyIndex
     from shardprep.source.extent import Extent
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
 
 ENOUGH = 0.5
 """Share of images outside of a test split that a format must list to be recognised."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.annotations.result import Found
     from shardprep.catalog.annotations.search import AnnotatedSource
-    from shardprep.source.listing import Member
+    from shardprep.source.members import Member
 
 
 def read_source(argument: str, source: AnnotatedSource) -> Found:

@@ -17,7 +17,7 @@ from shardprep.errors import RecipeError, SourceError
 from shardprep.image.annotation import IGNORE
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.extent import PlainExtent
-from shardprep.source.listing import Member
+from shardprep.source.members import Member
 from tests.support.builders import SHARED_DATA, encoded, jpeg, write, write_folder
 
 if TYPE_CHECKING:

@@ -1,0 +1,182 @@
+"""Members of a source as columns: their keys in one buffer, where their bytes lie as integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+
+from shardprep.source.extent import MOST_BYTES, Extent, PlainExtent, RefusedExtent, ZipExtent
+from shardprep.source.texts import Texts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Places = NDArray[Any]
+
+PLACE = np.dtype(
+    [
+        ("kind", "u1"), ("method", "<u2"), ("flags", "<u2"), ("file", "<i4"), ("crc32", "<u4"),
+        ("offset", "<i8"), ("stored_bytes", "<i8"), ("num_bytes", "<i8"),
+    ]
+)  # fmt: skip
+"""Type of an extent as integers; `file` counts `Members.files`, or `odd` for one that is none."""
+PLAIN, BELOW, ZIP, ODD = range(4)
+"""Kinds of places: of a file, of one whose path ends in the member's key, of a zip, any other."""
+_AT_ONCE = 1 << 12
+"""Number of members that are objects while they are collected or iterated over."""
+
+
+class Member(NamedTuple):
+    """One entry of an archive, or one file of a folder."""
+
+    key: str
+    """Its full path from the root of the source, archives on the way included: unique."""
+    extent: Extent
+
+
+class Members(Sequence[Member]):
+    """A sequence of members; each is made an object when it is asked for."""
+
+    __slots__ = ("files", "keys", "odd", "places")
+
+    def __init__(
+        self, keys: Texts, places: Places, files: Sequence[str], odd: Sequence[Extent] = ()
+    ) -> None:
+        """Take keys and a `PLACE` for each, and what the places count."""
+        self.keys = keys
+        self.places = places
+        self.files = files
+        self.odd = odd
+
+    @classmethod
+    def of(cls, members: Iterable[Member]) -> Members:
+        """Return these members."""
+        if isinstance(members, Members):
+            return members
+        made = MembersBuilder()
+        for one in members:
+            made.add(one.key, one.extent)
+        return made.members()
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, at: int) -> Member: ...
+    @overload
+    def __getitem__(self, at: slice) -> Members: ...
+    def __getitem__(self, at: int | slice) -> Member | Members:
+        if isinstance(at, slice):
+            return Members(self.keys[at], self.places[at], self.files, self.odd)
+        return self[at : at + 1 or None].listed()[0] if at < len(self) else self.listed()[at]
+
+    def __iter__(self) -> Iterator[Member]:
+        for start in range(0, len(self), _AT_ONCE):
+            yield from self[start : start + _AT_ONCE].listed()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel without the files and the odd extents of others."""
+        places = self.places.copy()
+        is_odd = places["kind"] == ODD
+        files, places["file"][~is_odd] = np.unique(places["file"][~is_odd], return_inverse=True)
+        odd, places["file"][is_odd] = np.unique(places["file"][is_odd], return_inverse=True)
+        own = [self.files[i] for i in files], [self.odd[i] for i in odd]
+        return Members, (self.keys, places, *own)
+
+    @property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """Size of each, as `Extent.num_bytes`."""
+        sizes: NDArray[np.int64] = self.places["num_bytes"]
+        return sizes
+
+    @property
+    def are_refused(self) -> NDArray[np.bool_]:
+        """Whether the extent of each is a `RefusedExtent`."""
+        refused = [isinstance(one, RefusedExtent) for one in self.odd]
+        found: NDArray[np.bool_] = self.places["kind"] == ODD
+        found[found] = np.array(refused, bool)[self.places["file"][found]]
+        return found
+
+    def take(self, rows: NDArray[Any]) -> Members:
+        """Return the members at these positions."""
+        return Members(self.keys.take(rows), self.places[rows], self.files, self.odd)
+
+    def extents(self) -> list[Extent]:
+        """Return the extents of all."""
+        return [member.extent for member in self]
+
+    def listed(self) -> list[Member]:
+        """Return all members as objects."""
+        return list(map(self._member, self.keys, self.places.tolist()))
+
+    def _member(self, key: str, place: tuple[int, ...]) -> Member:
+        kind, method, flags, file, crc32, offset, stored_bytes, num_bytes = place
+        if kind == ZIP:
+            numbers = offset, stored_bytes, num_bytes, crc32, method, flags
+            return Member(key, ZipExtent(self.files[file], *numbers))
+        if kind == ODD:
+            return Member(key, self.odd[file])
+        path = self.files[file] + key if kind == BELOW else self.files[file]
+        return Member(key, PlainExtent(path, offset, num_bytes))
+
+
+class MembersBuilder:
+    """Collects members, one by one or many at a time."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._files: dict[str, int] = {}
+        self._odd: list[Extent] = []
+        self._parts: list[tuple[Texts, Places]] = []
+        self._waiting: list[tuple[str, tuple[int, ...]]] = []
+
+    def add(self, key: str, extent: Extent) -> None:
+        """Add a member."""
+        self._waiting.append((key, self._place(key, extent)))
+        if len(self._waiting) == _AT_ONCE:
+            self._pack()
+
+    def add_all(self, keys: Texts, places: Places, file: str) -> None:
+        """Add members of one file; their places are a `PLACE` each, without its number."""
+        self._pack()
+        places["file"] = self._number(file)
+        self._parts.append((keys, places))
+
+    def members(self) -> Members:
+        """Return all that were added, in the order of their keys."""
+        self._pack()
+        keys = Texts.joined([keys for keys, _ in self._parts]) if self._parts else Texts.of([])
+        places = np.concatenate([np.empty(0, PLACE), *(places for _, places in self._parts)])
+        self._parts.clear()
+        return Members(keys, places, tuple(self._files), tuple(self._odd))
+
+    def _pack(self) -> None:
+        if self._waiting:
+            keys, places = zip(*self._waiting, strict=True)
+            self._parts.append((Texts.of(keys), np.array(list(places), PLACE)))
+            self._waiting.clear()
+
+    def _number(self, file: str) -> int:
+        return self._files.setdefault(file, len(self._files))
+
+    def _place(self, key: str, extent: Extent) -> tuple[int, ...]:
+        """Return the fields of a `PLACE`."""
+        if isinstance(extent, PlainExtent) and 0 <= extent.offset <= MOST_BYTES >= extent.num_bytes:
+            kind, file = PLAIN, extent.file
+            if key and file.endswith(key):
+                kind, file = BELOW, file[: -len(key)]
+            return kind, 0, 0, self._number(file), 0, extent.offset, 0, extent.num_bytes
+        if isinstance(extent, ZipExtent):
+            numbers = extent.header_offset, extent.stored_bytes, extent.num_bytes
+            if all(-MOST_BYTES <= number <= MOST_BYTES for number in numbers):
+                number = self._number(extent.file)
+                return ZIP, extent.method, extent.flags, number, extent.crc32, *numbers
+        self._odd.append(extent)
+        return ODD, 0, 0, len(self._odd) - 1, 0, 0, 0, min(extent.num_bytes, MOST_BYTES)

@@ -1,0 +1,217 @@
+"""The directory of an ordinary zip as columns; what is odd in the least is left to `zipfile`.
+
+Entries are found by their signature, a block of the directory at a time, and must follow each other
+to its end without a gap. Fields are those of APPNOTE 4.3.12.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from shardprep.source.texts import Texts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from shardprep.source.extent import PlainExtent
+
+    Bytes = NDArray[np.uint8]
+    Ints = NDArray[np.int64]
+
+_ENTRY = np.dtype(
+    [
+        ("signature", "<u4"), ("made_by", "<u2"), ("version", "<u2"), ("flags", "<u2"),
+        ("method", "<u2"), ("time", "<u2"), ("date", "<u2"), ("crc32", "<u4"),
+        ("stored_bytes", "<u4"), ("num_bytes", "<u4"), ("name_bytes", "<u2"),
+        ("extra_bytes", "<u2"), ("comment_bytes", "<u2"), ("disk", "<u2"), ("internal", "<u2"),
+        ("external", "<u4"), ("offset", "<u4"),
+    ]
+)  # fmt: skip
+_SIGNATURE = 0x02014B50
+_BLOCK_BYTES = 1 << 20
+_MAX_VERSION = 63
+"""Version that `zipfile` reads, at most."""
+_UTF8_FLAG = 0x800
+_FULL = 0xFFFFFFFF
+"""A size or an offset that is in the extra field."""
+_ZIP64, _UNICODE_PATH = 1, 0x7075
+_MOST_EXTRAS = 16
+"""Number of extra fields of an entry, at most; more are odd."""
+
+
+class ZipEntries(NamedTuple):
+    """The entries of a directory, in its order."""
+
+    names: Texts
+    offsets: Ints
+    """Offset of each local header in the zip."""
+    stored_bytes: Ints
+    num_bytes: Ints
+    fields: NDArray[Any]
+    """The other fields of each entry, under the names of a `PLACE`, and its external attributes."""
+
+
+class _OddError(Exception):
+    """The directory is for `zipfile` to read."""
+
+
+def measured_entries(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
+    """Return the number of entries in a directory, and the length of the longest extra field."""
+    num_entries = longest = 0
+    for _, _, entries in _blocks(place, at, stop):
+        num_entries += len(entries)
+        longest = max(longest, int(entries["extra_bytes"].max()))
+    return num_entries, longest
+
+
+def read_entries(place: PlainExtent, at: int, stop: int, shift: int) -> ZipEntries | None:
+    """Return the entries of a directory between two offsets, None where it is not an ordinary one.
+
+    `shift` is the number of bytes that stand before the zip: offsets do not count them.
+    """
+    parts = []
+    reached = at
+    try:
+        for block, starts, entries in _blocks(place, at, stop):
+            parts.append(_part(block, starts, entries))
+            reached += int(_lengths(entries).sum())
+    except (_OddError, pa.ArrowInvalid):
+        return None
+    if reached != stop or not parts:
+        return None
+    names, *columns = zip(*parts, strict=True)
+    offsets, stored, sizes, fields = (np.concatenate(column) for column in columns)
+    return ZipEntries(Texts.joined(names), offsets + shift, stored, sizes, fields)
+
+
+def _lengths(entries: NDArray[Any]) -> Ints:
+    lengths = np.full(len(entries), _ENTRY.itemsize, np.int64)
+    for name in ("name_bytes", "extra_bytes", "comment_bytes"):
+        lengths += entries[name]
+    return lengths
+
+
+def _blocks(place: PlainExtent, at: int, stop: int) -> Iterator[tuple[Bytes, Ints, NDArray[Any]]]:
+    """Yield bytes of a directory, where entries begin in them, and the `_ENTRY` of each.
+
+    It ends where no entry follows; the last entry alone may be cut.
+    """
+    while at < stop:
+        block = np.frombuffer(place.read_range(at, min(_BLOCK_BYTES, stop - at)), np.uint8)
+        starts, entries = _chain(block)
+        if not len(starts):
+            return
+        ends = starts + _lengths(entries)
+        is_last = at + len(block) == stop or ends[0] > len(block)
+        whole = len(starts) if is_last else int(np.searchsorted(ends, len(block), side="right"))
+        yield block, starts[:whole], entries[:whole]
+        at += int(ends[whole - 1])
+
+
+def _chain(block: Bytes) -> tuple[Ints, NDArray[Any]]:
+    """Return where entries begin that follow each other from the first byte, and their fields."""
+    last = len(block) - _ENTRY.itemsize + 1
+    none = np.empty(0, np.int64), np.empty(0, _ENTRY)
+    if last <= 0:
+        return none
+    found = np.flatnonzero(block[:last] == _SIGNATURE & 0xFF)
+    for i in range(1, 4):
+        found = found[block[found + i] == _SIGNATURE >> 8 * i & 0xFF]
+    if not len(found) or found[0]:
+        return none
+    entries = _gathered(block, found)
+    ends = found + _lengths(entries)
+    if not (ends[:-1] == found[1:]).all():  # the signature in a name, or an end of the entries
+        following = np.searchsorted(found, ends).tolist()
+        starts, way, i = found.tolist(), [0], 0
+        while (i := following[i]) < len(starts) and starts[i] == ends[way[-1]]:
+            way.append(i)
+        found, entries = found[way], entries[way]
+    return found, entries
+
+
+def _gathered(block: Bytes, starts: Ints) -> NDArray[Any]:
+    windows = np.lib.stride_tricks.sliding_window_view(block, _ENTRY.itemsize)
+    return np.ascontiguousarray(windows[starts]).view(_ENTRY)[:, 0]
+
+
+def _part(
+    block: Bytes, starts: Ints, entries: NDArray[Any]
+) -> tuple[Texts, Ints, Ints, Ints, NDArray[Any]]:
+    """Return the columns of some entries; `_OddError` where one of them is not ordinary."""
+    lengths = entries["name_bytes"].astype(np.int64)
+    if (starts + _lengths(entries) > len(block)).any() or (entries["version"] > _MAX_VERSION).any():
+        raise _OddError
+    names = _names(block, starts + _ENTRY.itemsize, lengths, entries["flags"])
+    sizes, stored, offsets = (
+        entries[name].astype(np.int64) for name in ("num_bytes", "stored_bytes", "offset")
+    )
+    _read_extras(block, starts + _ENTRY.itemsize + lengths, entries, (sizes, stored, offsets))
+    fields = entries[["method", "flags", "crc32", "external"]].copy()
+    return names, offsets, stored, sizes, fields
+
+
+def _names(block: Bytes, starts: Ints, lengths: Ints, flags: NDArray[Any]) -> Texts:
+    """Return the names of entries that begin at `starts`: ASCII, or UTF-8 that says so."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    data = block[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])]
+    is_high = data >= 0x80
+    if is_high.any():
+        owners = np.searchsorted(offsets, np.flatnonzero(is_high), side="right") - 1
+        if not (flags[owners] & _UTF8_FLAG).all():
+            raise _OddError
+    if not data.all():  # zipfile ends a name at a null byte
+        raise _OddError
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    names = pa.Array.from_buffers(pa.large_string(), len(lengths), buffers)
+    names.validate(full=True)
+    return Texts(names)
+
+
+def _read_extras(
+    block: Bytes, starts: Ints, entries: NDArray[Any], wide: tuple[Ints, Ints, Ints]
+) -> None:
+    """Put sizes and offsets of 64 bits from the extra fields in the place of `_FULL` ones."""
+    ends = starts + entries["extra_bytes"]
+    rows, at = np.arange(len(starts)), starts
+    for _ in range(_MOST_EXTRAS):
+        left = ends[rows] - at >= 4
+        rows, at = rows[left], at[left]
+        if not len(rows):
+            return
+        kind, size = _number(block, at, 2), _number(block, at + 2, 2)
+        after = at + 4 + size
+        if (after > ends[rows]).any() or (kind == _UNICODE_PATH).any():
+            raise _OddError
+        is_wide = kind == _ZIP64
+        _read_wide(block, rows[is_wide], at[is_wide] + 4, after[is_wide], wide)
+        at = after
+    raise _OddError
+
+
+def _read_wide(
+    block: Bytes, rows: Ints, at: Ints, ends: Ints, wide: tuple[Ints, Ints, Ints]
+) -> None:
+    for values in wide:
+        is_there = values[rows] == _FULL
+        if (at[is_there] + 8 > ends[is_there]).any():
+            raise _OddError
+        found = _number(block, at[is_there], 8)
+        if (found < 0).any():  # more than 63 bits
+            raise _OddError
+        values[rows[is_there]] = found
+        at = at + 8 * is_there
+
+
+def _number(block: Bytes, at: Ints, size: int) -> Ints:
+    """Return the numbers of `size` bytes at these places, little endian; negative past 63 bits."""
+    found = np.zeros(len(at), np.int64)
+    for i in range(size):
+        found |= block[at + i].astype(np.int64) << 8 * i
+    return found
