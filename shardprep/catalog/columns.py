@@ -6,16 +6,19 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass
-from itertools import compress
 from typing import TYPE_CHECKING, Literal
 
 from shardprep.dataset.example import is_beyond_float32
 from shardprep.errors import RecipeError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from shardprep.catalog.lookup import TableMatch
+    from shardprep.source.coded import Coded
 
 Value = int | float | str
 DType = Literal["int64", "float32", "bytes"]
@@ -47,9 +50,9 @@ class Column:
 
 
 def make_columns(
-    names: Sequence[str], match: TableMatch | None, wanted: Sequence[bool]
-) -> tuple[tuple[Column, ...], list[tuple[Value, ...]]]:
-    """Return the features of the columns and, for each key, their values.
+    names: Sequence[str], match: TableMatch | None, wanted: Sequence[bool] | NDArray[np.bool_]
+) -> tuple[tuple[Column, ...], tuple[Coded[Value], ...]]:
+    """Return the features of the columns, and the values of each for all keys.
 
     A column is int64 if all of its cells are whole numbers of at most 18 digits, float32 if all
     are numbers, else text. Whole numbers that are written otherwise (007, 1_000, +1) are texts:
@@ -59,11 +62,11 @@ def make_columns(
     1, or 0 where the cell is empty, for no number of int64 says that there is none.
     """
     if not names:
-        return (), [()] * len(wanted)
+        return (), ()
     if match is None:
         raise SourceError("--columns", "needs a label table, and there is none", "use --join FILE")
     columns: list[Column] = []
-    values: list[list[Value]] = []
+    values: list[Coded[Value]] = []
     for name in names:
         if name.split("/")[0] in ("image", "label", "labels", "target", "text"):
             raise RecipeError("--columns", f"{name!r} is the name of another feature")
@@ -71,27 +74,32 @@ def make_columns(
         dtype = _dtype(cells)
         read, nothing = _READ[dtype]
         columns.append(Column(name, dtype))
-        values.append([read(cell) if cell else nothing for cell in cells])
+        values.append(_read_cells(cells, read, nothing))
         if dtype == "float32":
             _check_range(values[-1], name, match.table.name)
-        if dtype == "int64" and not all(compress(cells, wanted)):
+        if dtype == "int64" and (~cells.fit(bool) & wanted).any():
             columns.append(Column(name + _PRESENT, dtype))
-            values.append([int(bool(cell)) for cell in cells])
+            values.append(cells.map(lambda cell: int(bool(cell))))
     for name, count in Counter(column.name for column in columns).items():
         if count > 1:
             raise RecipeError("--columns", f"{name!r} is the name of two features")
-    return tuple(columns), list(zip(*values, strict=True))
+    return tuple(columns), tuple(values)
 
 
-def _dtype(cells: Sequence[str]) -> DType:
-    others = [cell for cell in set(cells) if cell and not _INTEGER.fullmatch(cell)]
+def _read_cells(cells: Coded[str], read: Callable[[str], Value], nothing: Value) -> Coded[Value]:
+    return cells.map(lambda cell: read(cell) if cell else nothing)
+
+
+def _dtype(cells: Coded[str]) -> DType:
+    there = cells.firsts().values()
+    others = [cell for cell in there if cell and not _INTEGER.fullmatch(cell)]
     if not others:
         return "int64"
     return "float32" if all(_FLOAT.fullmatch(cell) for cell in others) else "bytes"
 
 
-def _check_range(numbers: Iterable[Value], column: str, table: str) -> None:
-    for number in numbers:
+def _check_range(numbers: Coded[Value], column: str, table: str) -> None:
+    for number in numbers.firsts().values():
         if isinstance(number, float) and is_beyond_float32(number):
             what = f"column {column!r} has {number:g}, which float32 cannot hold"
             hint = "leave it out of --columns, or name the cell with --null"

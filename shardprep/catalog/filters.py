@@ -7,6 +7,8 @@ import hashlib
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.catalog.splits import given_split
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from shardprep.recipe.recipe import Recipe
-    from shardprep.source.members import Member
+    from shardprep.source.members import Member, Members
 
 _KEPT_FIRST = ("test", "validation", "train")
 MOST_SHOWN = 160
@@ -26,15 +28,15 @@ MOST_SHOWN = 160
 
 
 def select(
-    images: Sequence[Member], recipe: Recipe, excluded: Sequence[str]
-) -> tuple[list[Member], list[Skipped]]:
+    images: Members, recipe: Recipe, excluded: Sequence[str]
+) -> tuple[Members, list[Skipped]]:
     """Return the wanted images, and the others with the reason.
 
     A glob is tried, regardless of case, on the whole key and on every end of it that starts at a
     folder: `*.png`, `part_1/*`, `**/masks/**`. Inner archives count as folders, with or without
     their suffix. `excluded` are the ids of the exclude list.
     """
-    wanted, skipped = list(images), list[Skipped]()
+    wanted, skipped = images, list[Skipped]()
     below = [f"{recipe.root.strip('/')}/*"] if recipe.root.strip("/.") else []
     for globs, option, is_kept, reason in (
         (below, "--root", True, "not below --root"),
@@ -42,12 +44,12 @@ def select(
         (recipe.exclude, "--exclude", False, "matched by --exclude"),
     ):
         if globs:
-            fits = matched(wanted, globs, option)
+            fits = matched(wanted.keys, globs, option)
             out = {i: "" for i, fit in enumerate(fits) if fit != is_kept}
             wanted = _without(wanted, out, reason, skipped)
     skipped.sort(key=lambda one: one.key)
     if excluded:
-        listed = dict.fromkeys(_listed([member.key for member in wanted], excluded), "")
+        listed = dict.fromkeys(_listed(wanted.keys, excluded), "")
         wanted = _without(wanted, listed, "on the exclude list", skipped)
     if recipe.dedup:
         wanted = _without(wanted, _copies(wanted), "a copy of another", skipped)
@@ -60,14 +62,14 @@ def select(
     return wanted, skipped
 
 
-def matched(members: Sequence[Member], globs: Sequence[str], option: str) -> list[bool]:
-    """Tell of each member whether one of the globs of an option fits it; none fits if none is."""
+def matched(keys: Sequence[str], globs: Sequence[str], option: str) -> list[bool]:
+    """Tell of each key whether one of the globs of an option fits it; none fits if none is."""
     if not globs:
-        return [False] * len(members)
+        return [False] * len(keys)
     start = "" if option == "--root" else ANY_FOLDER
     text = "|".join(start + _translated(glob) for glob in globs)
     pattern = Pattern(text, option, " ".join(globs), is_whole=True)
-    return globs_match([member.key.lower() for member in members], pattern)
+    return globs_match([key.lower() for key in keys], pattern)
 
 
 def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
@@ -90,21 +92,23 @@ def _translated(glob: str) -> str:
 
 
 def _without(
-    members: list[Member], out: Mapping[int, str], reason: str, skipped: list[Skipped]
-) -> list[Member]:
+    members: Members, out: Mapping[int, str], reason: str, skipped: list[Skipped]
+) -> Members:
     """Return the members but those at the positions in `out`, which are skipped with a detail."""
-    for i, detail in sorted(out.items()):
-        skipped.append(Skipped(members[i].key, reason, members[i].extent.num_bytes, detail))
-    return [member for i, member in enumerate(members) if i not in out]
+    left = np.array(sorted(out), np.int64)
+    for i, member in zip(left.tolist(), members.take(left), strict=True):
+        skipped.append(Skipped(member.key, reason, member.extent.num_bytes, out[i]))
+    return members.take(np.delete(np.arange(len(members)), left))
 
 
-def _copies(members: Sequence[Member]) -> dict[int, str]:
+def _copies(images: Members) -> dict[int, str]:
     """Return the positions of images that equal another byte for byte, and the key of that one.
 
     Of equal images, the one in a test or validation folder is kept, so that given sets for
     evaluation stay whole and training does not see them; among the others, the first by key. Only
     images of equal size (and CRC-32, in a zip) are read.
     """
+    members = images.listed()
     crcs = [m.extent.crc32 if isinstance(m.extent, ZipExtent) else -1 for m in members]
     if -1 in crcs:  # a folder has no CRCs: sizes alone tell which files to read
         crcs = [-1] * len(crcs)

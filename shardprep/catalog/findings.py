@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardprep.catalog.annotations.annotated_images import Annotated
-    from shardprep.catalog.catalog import Item
+    from shardprep.catalog.items import Items
     from shardprep.catalog.rules import Labelling
     from shardprep.catalog.source_images import SourceImages
     from shardprep.catalog.targets import Targets
@@ -36,7 +36,7 @@ def catalog_findings(
     listing: Listing,
     targets: Targets,
     annotated: Annotated | None,
-    made: tuple[Sequence[Item], Sequence[Skipped]],
+    made: tuple[Items, Sequence[Skipped]],
 ) -> list[str]:
     """Return remarks for the user, a line each; `made` are the items, and images left out.
 

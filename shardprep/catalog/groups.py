@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.rules import check_regex, folder_depth
 from shardprep.errors import RecipeError, SourceError
+from shardprep.source.coded import Coded
+from shardprep.source.texts import Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from shardprep.catalog.catalog import Item
+    from shardprep.catalog.items import Items
     from shardprep.catalog.lookup import TableMatch
 
 
-def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> list[str]:
+def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> Coded[str]:
     """Return the group of each key, "" for one on its own.
 
     `rule` is a column of the label table, folder:N (Nth above the image), or regex:PATTERN, whose
@@ -25,33 +28,33 @@ def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> list
     """
     kind, _, argument = rule.partition(":")
     if kind == "regex" and argument:
-        groups = _by_regex(keys, argument)
+        groups = Coded.of(_by_regex(keys, argument))
     elif kind == "folder":
         depth = folder_depth(argument, "--group")
-        groups = ["/".join(key.split("/")[:-depth]) for key in keys]
+        above = depth - 1
+        groups = Texts.of(keys).folders.map(
+            lambda folder: "/".join(folder.split("/")[: -above or None])
+        )
     elif match is None:
         what = "needs a label table with this column, and there is none"
         hint = "use --labels csv:FILE, --join FILE, or --group 'regex:PATTERN'"
         raise SourceError(f"--group {rule}", what, hint)
     else:
         groups = match.cells(rule)
-    if not any(groups):
+    if not any(groups.firsts().values()):
         raise SourceError(f"--group {rule}", f"finds no group for any image, such as {keys[0]}")
     return groups
 
 
-def group_findings(items: Iterable[Item], rule: str, *, is_cut: bool) -> list[str]:
+def group_findings(items: Items, rule: str, *, is_cut: bool) -> list[str]:
     """Return remarks on the groups, a line each; `is_cut`: ratios cut the given splits anew."""
-    splits: defaultdict[str, set[str]] = defaultdict(set)
-    alone = 0
-    for item in items:
-        if item.group:
-            splits[item.group].add(item.split)
-        else:
-            alone += 1
-    mixed = 0 if is_cut else sum(len(found) > 1 for found in splits.values())
+    is_grouped = items.group.fit(bool)
+    alone = int((~is_grouped).sum())
+    pairs = np.stack((items.group.codes, items.split.codes))[:, is_grouped]
+    groups, num_splits = np.unique(np.unique(pairs, axis=1)[0], return_counts=True)
+    mixed = 0 if is_cut else int((num_splits > 1).sum())
     lines = {
-        f"{len(splits):,} groups by {rule}": True,
+        f"{len(groups):,} groups by {rule}": True,
         f"{alone:,} images belong to no group: each stands for itself": alone,
         f"{mixed:,} groups are in several of the given splits: --split RATIOS cuts anew": mixed,
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from shardprep.catalog.lookup import TableMatch
 from shardprep.catalog.table import Table
 from shardprep.errors import RecipeError, SourceError
@@ -61,7 +63,7 @@ def with_headers(
     if match is not None:
         name, header = match.table.name, match.table.header + header
         nothing = [""] * len(match.table.header)
-        own = (nothing if row is None else match.table.rows[row] for row in match.row_of)
+        own = (nothing if row < 0 else match.table.rows[row] for row in match.row_of.tolist())
         rows = [row + more for row, more in zip(own, cells, strict=True)]
-    every = list(range(len(rows)))
-    return TableMatch(Table(name, header, rows), [*every], [*every], "key", ())
+    every = np.arange(len(rows))
+    return TableMatch(Table(name, header, rows), every, every, "key", ())

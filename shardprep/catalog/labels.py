@@ -5,21 +5,29 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from shardprep.catalog.annotations.signs import find_masks
 from shardprep.catalog.lookup import AmbiguousIdError, find_ids, match_table
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.rules import CsvRule, Labelling, folder_depth, parse_csv_rule
 from shardprep.catalog.splits import folder_splits, given_split
 from shardprep.errors import SourceError
+from shardprep.source.coded import Coded
 from shardprep.source.names import without_archive_suffix
+from shardprep.source.texts import Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
+
+    from numpy.typing import NDArray
 
     from shardprep.catalog.lookup import KeyIndex, TableMatch
     from shardprep.catalog.rules import LabelRule
     from shardprep.catalog.table import Table
     from shardprep.catalog.targets import Cell
+
+    Ints = NDArray[np.int64]
 
 _NUMBER_BACKWARDS = re.compile(r"\)?\d+\(?[\s._-]*")
 """A number at the end of a name with its separator, searched in the reversed name: a search for its
@@ -50,15 +58,15 @@ def label_keys(index: KeyIndex, rule: LabelRule, tables: Sequence[Table]) -> Lab
             return Labelling(_folder_names(keys, depth), how, rule=name)
         case "prefix":
             how = "start of the file name, before the number"
-            return Labelling([_prefix(key) for key in keys], how, rule="prefix")
+            return Labelling(Coded.of(map(_prefix, keys)), how, rule="prefix")
         case "regex":
             pattern = rule.argument
             found = Pattern(pattern, "--labels", f"regex:{pattern}", group="label").search(keys)
-            return Labelling([label or None for label in found], f"regex {pattern}")
+            return Labelling(Coded.of(label or None for label in found), f"regex {pattern}")
         case "csv":
             return label_by_table(index, tables[0], parse_csv_rule(rule.argument))
         case "none":
-            return Labelling([None] * len(keys), "none asked for")
+            return Labelling(Coded.constant(None, len(keys)), "none asked for")
         case "auto":
             return auto_labels(index, tables)
 
@@ -70,8 +78,8 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
     the images that are not of a test split, with two classes or more, each of two images or so.
     """
     keys = index.keys
-    splits = folder_splits(keys)
-    considered = [i for i, split in enumerate(splits) if split != "test"] or list(range(len(keys)))
+    is_test = folder_splits(keys).fit(lambda split: split == "test")
+    considered = np.flatnonzero(~is_test if not is_test.all() else is_test)
     passed_over = ""
     for table in tables:
         try:
@@ -88,47 +96,49 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
     how = "name of the folder that holds the image"
     rule = "folder"
     if not _fits(names, considered):
-        prefixes = (_prefix(key) for key in keys)
-        names = [
-            name if name and _WORDS.match(name) and not given_split([name]) else None
-            for name in prefixes
-        ]
-        example = keys[considered[0]].rpartition("/")[2]
-        how = f"start of the file name, before the number ({example} → {names[considered[0]]})"
+        prefixes = Coded.of(map(_prefix, keys))
+        names = prefixes.map(
+            lambda name: name if name and _WORDS.match(name) and not given_split([name]) else None
+        )
+        first = int(considered[0])
+        example = keys[first].rpartition("/")[2]
+        how = f"start of the file name, before the number ({example} → {names[first]})"
         rule = "prefix"
     if not _fits(names, considered):
         how = f"none found{passed_over}; say where they are with --labels"
-        return Labelling([None] * len(keys), how)
+        return Labelling(Coded.constant(None, len(keys)), how)
     names, findings = _without_test_names(names, considered, rule)
     # The rule alone would label the test split as well.
     return Labelling(names, how + passed_over, rule="auto" if findings else rule, findings=findings)
 
 
 def _without_test_names(
-    names: list[Cell | None], considered: Sequence[int], rule: str
-) -> tuple[list[Cell | None], tuple[str, ...]]:
+    names: Coded[Cell | None], considered: Ints, rule: str
+) -> tuple[Coded[Cell | None], tuple[str, ...]]:
     """Return the names, none for a test split whose classes are not those of the other splits.
 
     Such a split is unlabelled: its names only look like labels (00aa12.jpg is no image of "00aa").
     """
-    known = {names[i] for i in considered}
-    others = set(range(len(names))).difference(considered)
-    named = [name for i, name in enumerate(names) if i in others and name is not None]
+    known = names.take(considered).counts()
+    is_other = np.ones(len(names), bool)
+    is_other[considered] = False
+    named = names.take(np.flatnonzero(is_other)).counts()
     strange = sorted({str(name) for name in named if name not in known})
-    if sum(name in known for name in named) >= ENOUGH * len(named):
+    num_known = sum(count for name, count in named.items() if name in known)
+    if num_known >= ENOUGH * sum(named.values()):
         return names, ()
     shown = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
     finding = (
-        f"{len(others):,} images of test are unlabelled: their classes by {rule} ({shown}) are not "
-        f"those of the other splits; --labels {rule} takes them"
+        f"{int(is_other.sum()):,} images of test are unlabelled: their classes by {rule} ({shown}) "
+        f"are not those of the other splits; --labels {rule} takes them"
     )
-    return [None if i in others else name for i, name in enumerate(names)], (finding,)
+    return Coded(np.where(is_other, -1, names.codes), names.values), (finding,)
 
 
-def _fits(names: Sequence[Cell | None], considered: Sequence[int]) -> bool:
-    found = [names[i] for i in considered if names[i] is not None]
-    num_classes = len(set(found))
-    return len(found) >= ENOUGH * len(considered) and are_classes(num_classes, len(found))
+def _fits(names: Coded[Cell | None], considered: Ints) -> bool:
+    counts = names.take(considered).counts()
+    num_found = sum(counts.values())
+    return num_found >= ENOUGH * len(considered) and are_classes(len(counts), num_found)
 
 
 def are_classes(num_names: int, num_images: int) -> bool:
@@ -138,11 +148,12 @@ def are_classes(num_names: int, num_images: int) -> bool:
 
 def _folder_names(
     keys: Sequence[str], depth: int, no_classes: Collection[str] = ()
-) -> list[Cell | None]:
-    folders = [key.rpartition("/")[0] for key in keys]
-    name_of = {folder: _folder_name(folder, depth) for folder in set(folders)}
-    found = {folder: None if name in no_classes else name for folder, name in name_of.items()}
-    return [found[folder] for folder in folders]
+) -> Coded[Cell | None]:
+    def named(folder: str) -> str | None:
+        name = _folder_name(folder, depth)
+        return None if name in no_classes else name
+
+    return Texts.of(keys).folders.map(named)
 
 
 def _folder_name(folder: str, depth: int) -> str | None:
@@ -169,31 +180,30 @@ def label_by_table(index: KeyIndex, table: Table, rule: CsvRule) -> Labelling:
 
     """
     id_title = find_ids(index, table, rule.id_column)
-    _label_cells(table, rule.label_columns, id_title)  # unclear columns are told before ids are
+    _label_titles(table, rule.label_columns, id_title)  # unclear columns are told before ids are
     return label_by_columns(index.keys, match_table(index, table, id_title), rule)
 
 
 def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> Labelling:
     """Return the labels that the label columns of a matched table give."""
     table = match.table
-    titles, cell_of = _label_cells(table, rule.label_columns, match.id_column)
-    names: list[Cell | None] = [None] * len(keys)
-    cells = [cell_of(row) for row in table.rows]
-    for cell, position in zip(cells, match.key_of, strict=True):
-        if position is None:
-            continue
-        if names[position] is None:
-            names[position] = cell
-        elif cell not in (None, names[position]):
-            what = f"gives {keys[position]} two labels, {names[position]!r} and {cell!r}"
-            raise SourceError(table.name, what, "one row an image is needed")
+    titles, cells = _label_cells(table, rule.label_columns, match.id_column)
+    rows = np.flatnonzero((match.key_of >= 0) & cells.are_there)
+    images, codes = match.key_of[rows], cells.codes[rows]
+    named = np.full(len(keys), -1, cells.codes.dtype)
+    named[images[::-1]] = codes[::-1]  # of several rows, the first is the last to be put
+    others = np.flatnonzero(named[images] != codes)
+    if len(others):
+        image, cell = int(images[others[0]]), cells[int(rows[others[0]])]
+        what = f"gives {keys[image]} two labels, {cells.values[named[image]]!r} and {cell!r}"
+        raise SourceError(table.name, what, "one row an image is needed")
     columns = f"column {titles[0]!r}" if len(titles) == 1 else f"{len(titles)} columns"
     classes = {(title,) for title in titles} if len(titles) > 1 else set()
     return Labelling(
-        names,
+        Coded(named, cells.values),
         f"{table.name}, {columns} by {match.id_column!r}",
         match.rows_without_image,
-        frozenset(cell for cell in cells if cell is not None) | classes,
+        frozenset(cell for cell in cells.firsts().values() if cell is not None) | classes,
         match,
         rule=f"csv:{table.name}:{match.id_column}:{','.join(titles)}",
     )
@@ -207,32 +217,27 @@ def candidate_columns(match: TableMatch) -> list[tuple[str, ...]]:
     """
     flags: list[str] = []
     others: list[str] = []
-    rows = match.table.rows
     for place, title in enumerate(match.table.header):
         if title == match.id_column or title.lower() in _NO_LABEL_COLUMNS:
             continue
-        if all(row[place].lower() in _SET_OR_NOT for row in rows):
-            if any(row[place].lower() in _SET for row in rows):
+        cells = set(match.table.cells(place).coded().values)
+        if all(cell.lower() in _SET_OR_NOT for cell in cells):
+            if any(cell.lower() in _SET for cell in cells):
                 flags.append(title)
         elif len(others) < _MOST_CANDIDATES:
-            num_cells = len({row[place] for row in rows} - {""})
-            others += [title] * are_classes(num_cells, len(rows))
+            others += [title] * are_classes(len(cells - {""}), len(match.table.rows))
     one_hot = [tuple(flags)] if len(flags) > 1 else []
     return [*one_hot, *((title,) for title in (others if one_hot else flags + others))]
 
 
 def _label_cells(
     table: Table, columns: tuple[str, ...], id_title: str
-) -> tuple[tuple[str, ...], Callable[[list[str]], Cell | None]]:
-    """Return the titles of the label columns, and a function from a row to its cell."""
-    columns = columns or (_label_column(table, id_title),)
-    if columns == ("*",):
-        own = table.header[: len(table.header) - table.num_joined]
-        columns = tuple(title for title in own if title != id_title)
-    places = {title: table.column(title) for title in columns}
+) -> tuple[tuple[str, ...], Coded[Cell | None]]:
+    """Return the titles of the label columns, and the label of each row."""
+    places = _label_titles(table, columns, id_title)
     if len(places) == 1:
         place = next(iter(places.values()))
-        return (table.header[place],), lambda row: row[place] or None
+        return (table.header[place],), table.cells(place).coded().map(lambda cell: cell or None)
 
     def names_set(row: list[str]) -> tuple[str, ...] | None:
         if not any(row[place] for place in places.values()):
@@ -244,7 +249,16 @@ def _label_cells(
                 raise SourceError(table.name, what, hint)
         return tuple(title for title, place in places.items() if row[place].lower() in _SET)
 
-    return tuple(places), names_set
+    return tuple(places), Coded.of(map(names_set, table.rows))
+
+
+def _label_titles(table: Table, columns: tuple[str, ...], id_title: str) -> dict[str, int]:
+    """Return the titles of the label columns, and their indices."""
+    columns = columns or (_label_column(table, id_title),)
+    if columns == ("*",):
+        own = table.header[: len(table.header) - table.num_joined]
+        columns = tuple(title for title in own if title != id_title)
+    return {title: table.column(title) for title in columns}
 
 
 def _label_column(table: Table, id_title: str) -> str:

@@ -8,17 +8,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow.compute as pc
+
 from shardprep.catalog.splits import folder_splits
 from shardprep.errors import SourceError
+from shardprep.source.coded import Coded
+from shardprep.source.texts import Texts, positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from shardprep.catalog.table import Table
+
+    Ints = NDArray[np.int64]
 
 _FIELD = re.compile(
     r"\{(?P<column>[^{}\[\]]+)(\[(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})\])?\}"
 )
+_MOST_FOLDERS = 16
+"""Number of folders in an id that is looked for among others; one with more is alone."""
 _SAMPLE_ROWS = 500
 """Number of rows, about, from which the column of ids is found."""
 
@@ -36,7 +47,7 @@ class KeyIndex:
 
     def __init__(self, keys: Sequence[str]) -> None:
         """Take the keys; they are indexed when an id is first looked for."""
-        self.keys = keys
+        self.keys = Texts.of(keys)
         self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
 
     def find(self, text: str) -> Sequence[int]:
@@ -59,6 +70,49 @@ class KeyIndex:
         if (name, depth) not in self._by_folder:
             self._by_folder[name, depth] = self._grouped(named, depth)
         return self._by_folder[name, depth].get(folder, ())
+
+    def find_all(self, texts: Texts, where: str) -> Ints:
+        """Return the position of the one key that each id fits, −1 where there is none.
+
+        Raises:
+            AmbiguousIdError: as `find_one`.
+
+        """
+        found, is_odd = self._find_names(texts)
+        for row in np.flatnonzero(is_odd).tolist():
+            position = self.find_one(texts[row], where)
+            found[row] = -1 if position is None else position
+        return found
+
+    def num_found(self, texts: Texts) -> int:
+        """Return the number of ids that fit a key, or several."""
+        found, is_odd = self._find_names(texts)
+        odd = np.flatnonzero(is_odd).tolist()
+        return int((found >= 0).sum()) + sum(bool(self.find(texts[row])) for row in odd)
+
+    def _find_names(self, texts: Texts) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return the position of the key of each id, −1 for none, and which are for `find` to find.
+
+        Those are all that are no plain names or paths, or that are the names of several keys.
+        """
+        found = np.full(len(texts), -1, np.int64)
+        is_odd = pc.match_substring_regex(texts.array, r"\\|^\.?/").to_numpy(zero_copy_only=False)
+        depths = pc.count_substring(texts.array, "/").to_numpy()
+        is_odd = is_odd | (depths > _MOST_FOLDERS)
+        for depth in np.unique(depths[~is_odd]).tolist():
+            rows = np.flatnonzero(~is_odd & (depths == depth))
+            wanted, names = texts.take(rows), self.keys.ends(depth)
+            first, count = positions(wanted, names)
+            lost = np.flatnonzero(first < 0)
+            if len(lost) and depth:  # an image of this very name elsewhere stands before extensions
+                elsewhere, _ = positions(wanted.take(lost).ends(0), self.keys.ends(0))
+                lost = lost[elsewhere < 0]
+            if len(lost):
+                first[lost], count[lost] = positions(wanted.take(lost), names.stems())
+            found[rows] = first
+            is_odd[rows[count > 1]] = True
+        found[is_odd] = -1
+        return found, is_odd
 
     def find_one(self, text: str, where: str) -> int | None:
         """Return the position of the one key that the id fits, None where there is none.
@@ -95,7 +149,7 @@ class KeyIndex:
 
     @cached_property
     def _splits(self) -> list[str | None]:
-        return folder_splits(self.keys)
+        return list(folder_splits(self.keys))
 
     def _grouped(self, positions: Sequence[int], depth: int) -> dict[str, list[int]]:
         """Return positions by the `depth` folders that hold them, without test if others fit."""
@@ -124,20 +178,20 @@ class TableMatch:
     """The rows of a table and the images that they belong to."""
 
     table: Table
-    row_of: list[int | None]
-    """For each key, its first row."""
-    key_of: list[int | None]
-    """For each row, the position of its key."""
+    row_of: Ints
+    """For each key, its first row; −1 for none."""
+    key_of: Ints
+    """For each row, the position of its key; −1 for none."""
     id_column: str
     """The column, or the template over several, by which rows were found."""
     rows_without_image: tuple[str, ...]
     """Ids of the rows that fit no key."""
 
-    def cells(self, column: str) -> list[str]:
+    def cells(self, column: str) -> Coded[str]:
         """Return a column's cell for each key, "" where it has no row."""
-        place = self.table.column(column)
-        rows = self.table.rows
-        return ["" if row is None else rows[row][place] for row in self.row_of]
+        cells = self.table.cells(self.table.column(column)).coded()
+        codes = np.append(cells.codes, -1)[self.row_of]  # −1 is the last one
+        return Coded(codes, cells.values).filled("")
 
 
 def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatch:
@@ -148,18 +202,12 @@ def match_table(index: KeyIndex, table: Table, id_column: str = "") -> TableMatc
         AmbiguousIdError: an id fits several images.
 
     """
-    title, id_of = row_ids(table, find_ids(index, table, id_column))
-    row_of: list[int | None] = [None] * len(index.keys)
-    key_of: list[int | None] = []
-    missing: list[str] = []
-    for number, row in enumerate(table.rows):
-        text = id_of(row)
-        found = index.find_one(text, table.name)
-        key_of.append(found)
-        if found is None:
-            missing.append(text)
-        elif row_of[found] is None:
-            row_of[found] = number
+    title, ids = row_ids(table, find_ids(index, table, id_column))
+    key_of = index.find_all(ids, table.name)
+    row_of = np.full(len(index.keys), -1, np.int64)
+    rows = np.flatnonzero(key_of >= 0)[::-1]  # of several rows, the first is the last to be put
+    row_of[key_of[rows]] = rows
+    missing = ids.take(np.flatnonzero(key_of < 0))
     return TableMatch(table, row_of, key_of, title, tuple(missing))
 
 
@@ -167,30 +215,30 @@ def find_ids(index: KeyIndex, table: Table, column: str = "") -> str:
     """Return the given column or template, or else the column that holds most names of images."""
     if column:
         return row_ids(table, column)[0]
-    sample = table.rows[:: max(1, len(table.rows) // _SAMPLE_ROWS)]
-    hits = [sum(bool(index.find(row[i])) for row in sample) for i in range(len(table.header))]
+    step = max(1, len(table.rows) // _SAMPLE_ROWS)
+    hits = [index.num_found(table.cells(i)[::step]) for i in range(len(table.header))]
     if not any(hits):
         what = "no column of it holds names of images of the source"
         raise SourceError(table.name, what, "name the columns: --labels csv:FILE:ID:LABEL")
     return table.header[hits.index(max(hits))]
 
 
-def row_ids(table: Table, column: str) -> tuple[str, Callable[[list[str]], str]]:
-    """Return the name of a table's ids, and a function from a row to its id.
+def row_ids(table: Table, column: str) -> tuple[str, Texts]:
+    """Return the name of a table's ids, and the id of each row.
 
     `column` names a column, or is a path template over all of them, where {id} stands for a
     column, {id[0]} for its first letter and {id[0:2]} for its first two.
     """
     if "{" not in column:
         position = table.column(column)
-        return table.header[position], lambda row: row[position]
+        return table.header[position], table.cells(position)
     fields = {match.group(): match for match in _FIELD.finditer(column)}
     positions = {text: table.column(match["column"]) for text, match in fields.items()}
 
     def fill(row: list[str]) -> str:
         return _FIELD.sub(lambda match: _cut(row[positions[match.group()]], match), column)
 
-    return column, fill
+    return column, Texts.of([fill(row) for row in table.rows])
 
 
 def _cut(cell: str, match: re.Match[str]) -> str:

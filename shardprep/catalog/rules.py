@@ -11,6 +11,7 @@ from shardprep.errors import RecipeError, shown
 if TYPE_CHECKING:
     from shardprep.catalog.lookup import TableMatch
     from shardprep.catalog.targets import Cell
+    from shardprep.source.coded import Coded
 
 RuleKind = Literal["auto", "folder", "prefix", "regex", "csv", "none"]
 
@@ -42,7 +43,7 @@ class CsvRule:
 class Labelling:
     """The label of every image, in the order of the keys."""
 
-    names: list[Cell | None]
+    names: Coded[Cell | None]
     """A class name, the names of the columns that are set, or None."""
     how: str
     """The rule in words, one line for the user."""

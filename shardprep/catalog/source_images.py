@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from shardprep.catalog.annotations.mask_files import masks_beside
 from shardprep.catalog.annotations.panoptic import with_panoptic
 from shardprep.catalog.annotations.recognition import recognised
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.table import Table
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.listing import Listing, Skipped
-    from shardprep.source.members import Member
+    from shardprep.source.members import Members
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,11 @@ class SourceImages:
 
     recipe: Recipe
     """With the boxes or masks that are recognised."""
-    candidates: Sequence[Member]
+    candidates: Members
     """Images and masks of the source that the recipe does not exclude."""
     documents: Documents
     beside: MasksBeside
-    members: list[Member]
+    members: Members
     skipped: list[Skipped]
     index: KeyIndex
     labelling: Labelling
@@ -50,9 +52,11 @@ def source_images(recipe: Recipe, listing: Listing) -> SourceImages:
     excluded = documents.ids(recipe.exclude_list) if recipe.exclude_list else ()
     beside = masks_beside(recipe, listing.images, documents)
     members, skipped = select(beside.images, recipe, excluded)
-    index = KeyIndex([member.key for member in members])
-    is_out = matched(listing.images, recipe.exclude, "--exclude")
-    candidates = [one for one, out in zip(listing.images, is_out, strict=True) if not out]
+    index = KeyIndex(members.keys)
+    candidates = listing.images
+    if recipe.exclude:
+        is_out = np.array(matched(candidates.keys, recipe.exclude, "--exclude"), bool)
+        candidates = candidates.take(np.flatnonzero(~is_out))
     if "auto" in (recipe.boxes, recipe.masks):
         return source_images(recognised(recipe, index, documents, candidates), listing)
     is_alone = recipe.is_annotated and recipe.labels == "auto"

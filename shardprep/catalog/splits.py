@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.dataset.grammar import NAME
 from shardprep.errors import RecipeError, SourceError, shown, some_of
+from shardprep.source.coded import Coded
 from shardprep.source.names import without_archive_suffix
+from shardprep.source.texts import Texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -87,42 +89,39 @@ def given_split(folders: Iterable[str]) -> str | None:
     return None
 
 
-def folder_splits(keys: Iterable[str]) -> list[str | None]:
+def folder_splits(keys: Iterable[str]) -> Coded[str | None]:
     """Return the split that the folders of each key give, None where they give none."""
-    folders = [key.rpartition("/")[0] for key in keys]
-    split_of = {folder: given_split(folder.split("/")) for folder in set(folders)}
-    return [split_of[folder] for folder in folders]
+    return Texts.of(keys).folders.map(lambda folder: given_split(folder.split("/")))
 
 
 def given_splits(
     index: KeyIndex, rule: SplitRule | None, match: TableMatch | None, documents: Documents
-) -> list[str | None]:
+) -> Coded[str | None]:
     """Return the split that folders give each key, or the rule; None: it is left out."""
     if rule is not None and rule.kind == "roots":
-        return _root_splits(index.keys, rule)
+        return Coded.of(_root_splits(index.keys, rule))
     if rule is not None and rule.kind == "list":
-        return _listed_splits(index, rule, documents)
-    by_folder = [split or "train" for split in folder_splits(index.keys)]
+        return Coded.of(_listed_splits(index, rule, documents))
+    by_folder = folder_splits(index.keys).filled("train")
     if rule is None or rule.kind == "ratio":
-        return [*by_folder]
+        return by_folder
     if match is None:
         hint = "use --labels csv:FILE or --join FILE"
         raise SourceError(f"--split {rule.kind}", "needs a label table, and there is none", hint)
     if rule.kind == "tables":
-        table = match.table
-        return [
-            folder if row is None else document_split(table.part_of(row)) or "train"
-            for row, folder in zip(match.row_of, by_folder, strict=True)
-        ]
+        tables = match.table.parts_of_rows().map(lambda name: document_split(name) or "train")
+        return Coded.of(
+            folder if row < 0 else tables[row]
+            for row, folder in zip(match.row_of.tolist(), by_folder, strict=True)
+        )
     cells = match.cells(rule.column)
-    if unused := rule.places.keys() - set(cells):
-        there = some_of(_natural({*cells} - {""}), _MOST_SHOWN)
+    known = {*cells.firsts().values()}
+    if unused := rule.places.keys() - known:
+        there = some_of(_natural(known - {""}), _MOST_SHOWN)
         what = f"no image has {', '.join(_natural(unused))} in column {rule.column!r}"
         raise SourceError("--split column", what, f"its cells are {there}")
-    return [
-        _column_split(cell, rule) if cell else folder
-        for cell, folder in zip(cells, by_folder, strict=True)
-    ]
+    given = cells.map(lambda cell: _column_split(cell, rule) if cell else None)
+    return Coded.of(own or folder for own, folder in zip(given, by_folder, strict=True))
 
 
 def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:

@@ -249,7 +249,7 @@ def _table(index: KeyIndex, table: Table) -> TableSurvey:
         match = match_table(index, table)
     except SourceError as error:
         return TableSurvey(*facts, "", 0, error.what)
-    return TableSurvey(*facts, match.id_column, sum(row is not None for row in match.row_of))
+    return TableSurvey(*facts, match.id_column, int((match.row_of >= 0).sum()))
 
 
 def _suffixes(members: Sequence[Member]) -> dict[str, int]:

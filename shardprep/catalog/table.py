@@ -5,16 +5,66 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice
+from typing import Any, cast, overload
+
+import numpy as np
 
 from shardprep.errors import SourceError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from shardprep.source.coded import Coded
+from shardprep.source.texts import Texts, positions
 
 _DELIMITERS = ",;\t|"
 _MAX_CELL = 1 << 30
+_AT_ONCE = 1 << 14
+"""Number of rows that are objects while a table is read."""
+
+
+class Rows(Sequence[list[str]]):
+    """The rows of a table, kept as columns; each is made a list when it is asked for."""
+
+    __slots__ = ("_number", "columns")
+
+    def __init__(self, columns: Sequence[Texts], number: int) -> None:
+        """Take the cells of each column, and the number of rows."""
+        self.columns = columns
+        self._number = number
+
+    @classmethod
+    def of(cls, rows: Iterable[list[str]], width: int) -> Rows:
+        """Return rows of so many cells each."""
+        if isinstance(rows, Rows):
+            return rows
+        number, parts = 0, list[list[Texts]]()
+        waiting = iter(rows)
+        while some := list(islice(waiting, _AT_ONCE)):
+            number += len(some)
+            parts.append([Texts.of(list(cells)) for cells in zip(*some, strict=True)])
+        columns = [Texts.joined([part[i] for part in parts]) for i in range(width if parts else 0)]
+        return cls(columns or [Texts.of([])] * width, number)
+
+    def __len__(self) -> int:
+        return self._number
+
+    @overload
+    def __getitem__(self, at: int) -> list[str]: ...
+    @overload
+    def __getitem__(self, at: slice) -> Rows: ...
+    def __getitem__(self, at: int | slice) -> list[str] | Rows:
+        if isinstance(at, slice):
+            number = len(range(self._number)[at])
+            return Rows([column[at] for column in self.columns], number)
+        return [column[at] for column in self.columns]
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return map(list, zip(*self.columns, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +73,26 @@ class Table:
 
     name: str
     header: tuple[str, ...]
-    rows: list[list[str]]
+    rows: Sequence[list[str]]
+    """Kept as `Rows`, whatever they are given as."""
     num_joined: int = 0
     """Columns, the last ones, that another table has added."""
     parts: tuple[tuple[str, int], ...] = ()
     """Name and number of rows of the tables that were stacked to this one; () for one alone."""
 
-    def part_of(self, row: int) -> str:
-        """Return the name of the table that a row comes from."""
-        end = 0
-        for name, num_rows in self.parts:
-            end += num_rows
-            if row < end:
-                return name
-        return self.name
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))
+
+    def cells(self, place: int) -> Texts:
+        """Return the cells of the column with this index, a row each."""
+        return cast("Rows", self.rows).columns[place]
+
+    def parts_of_rows(self) -> Coded[str]:
+        """Return the name of the table that each row comes from."""
+        if not self.parts:
+            return Coded.constant(self.name, len(self.rows))
+        numbers = [number for _, number in self.parts]
+        return Coded(np.repeat(np.arange(len(numbers)), numbers), [name for name, _ in self.parts])
 
     def column(self, name: str) -> int:
         """Return the index of a column, by exact name first and else regardless of case."""
@@ -64,25 +120,28 @@ def parse_table(
 
     """
     csv.field_size_limit(_MAX_CELL)
-    text = decoded(data)
-    first_line = text.split("\n", 1)[0]
+    encoding = _encoding(data)
+    first_line = data.split(b"\n", 1)[0].decode(encoding, errors="replace")
     delimiter = max(_DELIMITERS, key=first_line.count)
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    stream = io.TextIOWrapper(io.BytesIO(data), encoding, errors="replace", newline="")
+    lines = csv.reader(stream, delimiter=delimiter, skipinitialspace=True)
+    rows = ([cell.strip() for cell in line] for line in lines if any(line))
     try:
-        rows = [[cell.strip() for cell in line] for line in lines if any(line)]
+        first = next(rows, None)
+        if first is None:
+            raise SourceError(name, "is empty: a header line is needed")
+        header = tuple(first) if has_header else tuple(str(i + 1) for i in range(len(first)))
+        fit = _fitted(rows if has_header else chain([first], rows), len(header), frozenset(null))
+        return Table(name, header, Rows.of(fit, len(header)))
     except csv.Error as error:
         raise SourceError(name, f"is no CSV that can be read ({error})") from error
-    if not rows:
-        raise SourceError(name, "is empty: a header line is needed")
-    header = tuple(rows.pop(0)) if has_header else tuple(str(i + 1) for i in range(len(rows[0])))
-    width = len(header)
-    for i, row in enumerate(rows):
-        if len(row) != width:
-            rows[i] = row[:width] + [""] * (width - len(row))
-    if null:
-        nothing = frozenset(null)
-        rows = [["" if cell in nothing else cell for cell in row] for row in rows]
-    return Table(name, header, rows)
+
+
+def _fitted(rows: Iterable[list[str]], width: int, null: Collection[str]) -> Iterator[list[str]]:
+    """Yield the rows with so many cells each, "" in the place of those that mean nothing."""
+    for row in rows:
+        cells = row if len(row) == width else row[:width] + [""] * (width - len(row))
+        yield ["" if cell in null else cell for cell in cells] if null else cells
 
 
 def parse_json_table(data: bytes, name: str, *, null: Collection[str] = ()) -> Table:
@@ -132,10 +191,15 @@ def _cell(value: object) -> str:
 
 def decoded(data: bytes) -> str:
     """Return a text of UTF-8, with or without a byte order mark, or else of Windows-1252."""
+    return data.decode(_encoding(data), errors="replace")
+
+
+def _encoding(data: bytes) -> str:
     try:
-        return data.decode("utf-8-sig")
+        data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return data.decode("cp1252", errors="replace")
+        return "cp1252"
+    return "utf-8-sig"
 
 
 def stacked(tables: list[Table]) -> Table:
@@ -143,11 +207,19 @@ def stacked(tables: list[Table]) -> Table:
     if len(tables) == 1:
         return tables[0]
     header = tuple(dict.fromkeys(title for table in tables for title in table.header))
-    rows: list[list[str]] = []
-    for table in tables:
-        places = [table.header.index(title) if title in table.header else -1 for title in header]
-        rows.extend(["" if place < 0 else row[place] for place in places] for row in table.rows)
+    columns = [
+        Texts.joined(
+            [
+                table.cells(table.header.index(title))
+                if title in table.header
+                else Texts.of([""]).take(np.zeros(len(table.rows), np.int64))
+                for table in tables
+            ]
+        )
+        for title in header
+    ]
     parts = tuple((table.name, len(table.rows)) for table in tables)
+    rows = Rows(columns, sum(number for _, number in parts))
     return Table(" + ".join(table.name for table in tables), header, rows, parts=parts)
 
 
@@ -163,15 +235,13 @@ def joined(table: Table, other: Table, key: str) -> Table:
             hint = f"say which one joins them: --join {other.name}:COLUMN"
             raise SourceError(other.name, f"shares {len(shared)} columns with {table.name}", hint)
         key = shared[0]
-    ours, theirs = table.column(key), other.column(key)
+    ours, theirs = table.cells(table.column(key)), other.cells(other.column(key))
     new = [i for i, title in enumerate(other.header) if title not in table.header]
-    first: dict[str, list[str]] = {}
-    for row in other.rows:
-        first.setdefault(row[theirs], row)
-    nothing = [""] * len(other.header)
-    rows: list[list[str]] = []
-    for row in table.rows:
-        match = first.get(row[ours], nothing)
-        rows.append(row + [match[i] for i in new])
+    found, _ = positions(ours, theirs)
+    nothing = len(theirs)
+    places = np.where(found < 0, nothing, found)
+    columns = [table.cells(i) for i in range(len(table.header))]
+    columns += [Texts.joined([other.cells(i), Texts.of([""])]).take(places) for i in new]
     header = (*table.header, *(other.header[i] for i in new))
+    rows = Rows(columns, len(table.rows))
     return replace(table, header=header, rows=rows, num_joined=table.num_joined + len(new))

@@ -13,12 +13,15 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from shardprep.catalog.splits import natural_order
 from shardprep.catalog.table import decoded
 from shardprep.dataset.example import is_beyond_float32
 from shardprep.errors import SourceError, some_of
+from shardprep.source.coded import Coded
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -55,16 +58,20 @@ class Targets:
     """The target of each image, and the kind of all."""
 
     kind: TargetKind
-    values: list[Target]
+    values: Coded[Any]
+    """A `Target` of each."""
     names: tuple[str, ...]
     """Class names; targets of classes are indices into them."""
     unmapped: tuple[str, ...] = ()
     """Old names of the class map that no class has."""
 
-    def strata(self) -> list[tuple[int, ...]]:
+    def strata(self) -> Coded[tuple[int, ...]]:
         """Return the strata that a split spreads evenly: classes, or ten bins of a number."""
-        order = sorted(value for value in self.values if isinstance(value, float))
-        bounds = [order[len(order) * i // _NUM_BINS] for i in range(1, _NUM_BINS) if order]
+        bounds: list[float] = []
+        if self.kind == "regression":
+            numbers = np.array(self.values.values, np.float64)
+            order = np.sort(numbers[self.values.codes[self.values.are_there]])
+            bounds = [float(order[len(order) * i // _NUM_BINS]) for i in range(1, _NUM_BINS)]
 
         def strata(value: Target) -> tuple[int, ...]:
             if isinstance(value, float):
@@ -73,7 +80,7 @@ class Targets:
                 return (value,)
             return value if isinstance(value, tuple) else ()
 
-        return [strata(value) for value in self.values]
+        return self.values.map(strata).filled(())
 
 
 def make_targets(
@@ -90,42 +97,41 @@ def make_targets(
         SourceError: a cell is not of the kind asked for, or the class map fits no class.
 
     """
-    found = [cell for cell in cells if cell is not None]
+    column: Coded[Cell] = Coded.of(cells)  # type: ignore[arg-type] # None is not among its values
+    counts = column.counts()
     kind, separator = spec.kind, spec.separator
     if kind == "auto":
-        kind, separator = _guess(found, separator)
-    if spec.class_map and (not found or kind not in ("class", "multilabel")):
-        what = f"targets are of kind {kind}" if found else "no labels are found"
+        kind, separator = _guess(counts, separator)
+    if spec.class_map and (not counts or kind not in ("class", "multilabel")):
+        what = f"targets are of kind {kind}" if counts else "no labels are found"
         raise SourceError("--class-map", f"there are no classes to rename: {what}", "leave it out")
-    if not found or kind == "none":
-        return Targets("none", [None] * len(cells), ())
+    if not counts or kind == "none":
+        return Targets("none", Coded.constant(None, len(cells)), ())
     if kind == "text":
-        return Targets(kind, [None if cell is None else _text(cell) for cell in cells], ())
+        return Targets(kind, column.map(_text), ())
+    first_rows = column.firsts()
     if kind == "regression":
-        pairs = zip(keys, cells, strict=True)
-        return Targets(kind, [None if c is None else _number(key, c) for key, c in pairs], ())
+        numbers = [_number(keys[row], cell) for row, cell in first_rows.items()]
+        return Targets(kind, column.mapped(numbers), ())
     if kind == "multilabel" and not separator:
-        texts = [cell for cell in found if isinstance(cell, str)]
-        separator = _separator(set(texts)) or _commonest_separator(texts)
-    split = [
-        None if cell is None else _several(key, cell, kind, separator)
-        for key, cell in zip(keys, cells, strict=True)
-    ]
+        texts = {cell: count for cell, count in counts.items() if isinstance(cell, str)}
+        separator = _separator(texts) or _commonest_separator(texts)
+    split = {cell: _several(keys[row], cell, kind, separator) for row, cell in first_rows.items()}
     extra = [name for cell in all_cells for name in _several("", cell, kind, separator)]
-    raw = {name for several in split if several for name in several}
+    raw = {name for several in split.values() for name in several}
     names, unmapped = _names(raw.union(extra), spec.class_map)
     if spec.classes:
-        _check_known(keys, split, names, spec.classes)
+        _check_known(keys, column, split, names, spec.classes)
         ordered = tuple(spec.classes)
     else:
         ordered = tuple(dict.fromkeys(names.values()))
     place = {name: i for i, name in enumerate(ordered)}
     number = {raw: place[name] for raw, name in names.items() if name in place}
     if kind == "multilabel":
-        sets = [None if s is None else tuple(sorted({number[n] for n in s})) for s in split]
-        return Targets(kind, list(sets), ordered, unmapped)
-    single = [number[several[0]] if several else None for several in split]
-    return Targets(kind, list(single), ordered, unmapped)
+        sets = column.map(lambda cell: tuple(sorted({number[name] for name in split[cell]})))
+        return Targets(kind, sets, ordered, unmapped)
+    single = column.map(lambda cell: number[split[cell][0]] if split[cell] else None)
+    return Targets(kind, single, ordered, unmapped)
 
 
 def parse_class_map(data: bytes, name: str) -> dict[str, str]:
@@ -147,7 +153,7 @@ def parse_class_map(data: bytes, name: str) -> dict[str, str]:
     raise SourceError(name, "is no JSON object of names", 'write {"0": "cat", "1": "dog"}')
 
 
-def _guess(found: Sequence[Cell], separator: str) -> tuple[TargetKind, str]:
+def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:
     """Return the kind of target that the cells are of, and the separator of several classes."""
     if not found:
         return "none", ""
@@ -174,9 +180,11 @@ def _separator(texts: Collection[str]) -> str:
     return ""
 
 
-def _commonest_separator(texts: Iterable[str]) -> str:
-    """Return the separator that most cells contain; a space if none does."""
-    counts = Counter(separator for text in texts for separator in _SEPARATORS if separator in text)
+def _commonest_separator(texts: Mapping[str, int]) -> str:
+    """Return the separator that most cells contain, of so many each; a space if none does."""
+    counts: Counter[str] = Counter()
+    for text, number in texts.items():
+        counts.update({one: number for one in _SEPARATORS if one in text})
     return max(_SEPARATORS, key=lambda separator: counts[separator]) if counts else " "
 
 
@@ -244,13 +252,17 @@ def _names(
 
 def _check_known(
     keys: Sequence[str],
-    split: Sequence[tuple[str, ...] | None],
+    column: Coded[Cell],
+    split: Mapping[Cell, tuple[str, ...]],
     names: Mapping[str, str],
     classes: Sequence[str],
 ) -> None:
-    counts = Counter(names[raw] for several in split if several for raw in several)
-    for key, several in zip(keys, split, strict=True):
-        for raw in several or ():
+    for row, cell in column.firsts().items():
+        for raw in split[cell]:
             if (name := names[raw]) not in classes:
-                what = f"label {name!r} ({counts[name]:,} images) is not among --classes"
-                raise SourceError(key, what, f"known are {some_of(classes, _MOST_NAMES)}")
+                number = sum(
+                    count * [names[one] for one in split[other]].count(name)
+                    for other, count in column.counts().items()
+                )
+                what = f"label {name!r} ({number:,} images) is not among --classes"
+                raise SourceError(keys[row], what, f"known are {some_of(classes, _MOST_NAMES)}")

@@ -70,8 +70,10 @@ def fitted_size(height: int, width: int, spec: ImageSpec) -> tuple[int, int]:
     return max(1, round(height * ratio)), max(1, round(width * ratio))
 
 
-def estimated_bytes(spec: ImageSpec, original_bytes: int) -> int:
-    """Return about how many bytes an image takes in a record, for planning shards and space.
+def estimated_bytes(spec: ImageSpec, original_bytes: int, num_images: int = 1) -> int:
+    """Return about how many bytes images take in records, for planning shards and space.
+
+    `original_bytes` are those of all of them together.
 
     Bytes per pixel are those of photographs: means over four sets, measured at 224x224.
     """
@@ -79,8 +81,9 @@ def estimated_bytes(spec: ImageSpec, original_bytes: int) -> int:
         return original_bytes
     height, width = spec.size
     if spec.format == "jpeg":
-        return _JPEG_HEADER_BYTES + int(height * width * _jpeg_bytes_per_pixel(spec.quality))
-    return height * width * (3 if spec.format == "raw" else 2)
+        pixel_bytes = int(height * width * _jpeg_bytes_per_pixel(spec.quality))
+        return num_images * (_JPEG_HEADER_BYTES + pixel_bytes)
+    return num_images * height * width * (3 if spec.format == "raw" else 2)
 
 
 @functools.cache

@@ -26,7 +26,7 @@ from shardprep.source.range_reads import read_ahead
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from shardprep.catalog.catalog import Item
+    from shardprep.catalog.items import Item
     from shardprep.dataset.schema import Schema, Value
     from shardprep.image.annotation import AnnotationSpec
     from shardprep.image.objects import PlacedObjects

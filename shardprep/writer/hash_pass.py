@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from shardprep.catalog.catalog import Item
+    from shardprep.catalog.items import Item
     from shardprep.image.phash import Pixels
     from shardprep.image.spec import ImageSpec
     from shardprep.recipe.recipe import Recipe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,13 @@ import numpy as np
 
 from shardprep.errors import shown
 from shardprep.image.near import joined, near_groups
+from shardprep.source.coded import Coded
 from shardprep.source.listing import Skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from shardprep.catalog.catalog import Item
+    from shardprep.catalog.items import Item, Items
 
 NEAR_COPY = "a near copy of another"
 """Reason for leaving out an image by `--dedup near`."""
@@ -30,12 +31,12 @@ _MOST_SHOWN = 60
 class NearCopies:
     """Items, and the near copies among them."""
 
-    items: Sequence[Item]
+    items: Items
     groups: tuple[tuple[int, ...], ...]
     """Positions of the items of each group, two at least, ascending."""
 
     @classmethod
-    def among(cls, items: Sequence[Item], hashes: np.ndarray[Any, Any]) -> NearCopies:
+    def among(cls, items: Items, hashes: np.ndarray[Any, Any]) -> NearCopies:
         """Return those among items by their `phash.PHASH`."""
         numbers = near_groups(hashes)
         order = np.argsort(numbers, kind="stable")
@@ -60,16 +61,16 @@ class NearCopies:
             found.update((i, kept) for i in group if i != kept)
         return found
 
-    def without(self) -> tuple[list[Item], list[Skipped]]:
+    def without(self) -> tuple[Items, list[Skipped]]:
         """Return the items but all but one of each group, and those that are left out."""
         items, kept_of = self.items, self._kept_of
         skipped = [
             Skipped(items[i].key, NEAR_COPY, items[i].extent.num_bytes, items[kept].key)
             for i, kept in sorted(kept_of.items())
         ]
-        return [one for i, one in enumerate(items) if i not in kept_of], skipped
+        return items.take(np.delete(np.arange(len(items)), sorted(kept_of))), skipped
 
-    def together(self) -> list[Item]:
+    def together(self) -> Items:
         """Return the items, those of a group here in one that no split may part.
 
         Groups that names or tables give stay whole: those that near copies join are one, with the
@@ -77,18 +78,20 @@ class NearCopies:
         """
         items = self.items
         firsts: dict[str, int] = {}
-        pairs = [(firsts.setdefault(one.group, i), i) for i, one in enumerate(items) if one.group]
+        pairs = [(firsts.setdefault(own, i), i) for i, own in enumerate(items.group) if own]
         pairs += [(group[0], i) for group in self.groups for i in group]
         joints = np.array(pairs, np.int64).reshape(-1, 2)
         root: list[int] = joined(np.arange(len(items)), joints).tolist()
         names = {root[group[0]]: "" for group in self.groups}
-        for first, one in zip(root, items, strict=True):
-            if one.group and first in names:
-                names[first] = names[first] or one.group
-        return [
-            one._replace(group=names[first] or items[first].key) if first in names else one
-            for first, one in zip(root, items, strict=True)
-        ]
+        for first, own in zip(root, items.group, strict=True):
+            if own and first in names:
+                names[first] = names[first] or own
+        keys = items.members.keys
+        groups = (
+            (names[first] or keys[first]) if first in names else own
+            for first, own in zip(root, items.group, strict=True)
+        )
+        return replace(items, group=Coded.of(groups))
 
     def remarks(self, final: Iterable[Item], *, are_left_out: bool) -> list[str]:
         """Return remarks for the user, a line each; `final` are the items in their final splits."""

@@ -7,7 +7,10 @@ import gc
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from shardprep.catalog.catalog import Catalog, make_catalog
+from shardprep.catalog.items import Item
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.dataset.schema import (
     BOX,
@@ -22,7 +25,6 @@ from shardprep.dataset.schema import (
 from shardprep.errors import RecipeError, SchemaError
 from shardprep.image.spec import ImageSpec, estimated_bytes
 from shardprep.profiling import stage
-from shardprep.source.extent import RefusedExtent
 from shardprep.source.listing import Skipped
 from shardprep.writer.hash_pass import PassWatcher, hash_images
 from shardprep.writer.near_copies import NearCopies
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.catalog.annotations.annotated_images import AnnotationFacts
-    from shardprep.catalog.catalog import Item
+    from shardprep.catalog.items import Items
     from shardprep.dataset.schema import Encoding
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.shard_plan import Part, ShardPlan
@@ -108,21 +110,23 @@ def make_plan(
     catalog = make_catalog(recipe, work_dir, watcher.notice)
     spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
     ratios = parse_split_rule(recipe.split).ratios if recipe.split else {}
-    items, left_out, copies = catalog.items, list["Item"](), list[Skipped]()
+    items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
     near = None
     if recipe.finds_near:
-        items, left_out = without_spoilers(items, ratios)
+        items, spoilers = without_spoilers(items, ratios)
+        left_out += spoilers
         near = NearCopies.among(items, hash_images(items, spec, recipe, num_workers, watcher))
         items, copies = near.without() if recipe.dedup == "near" else (near.together(), [])
     items, more = _cut(items, ratios, recipe.seed)
+    left_out += more
     findings = catalog.findings
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
-    estimate = sum(_record_bytes(item, spec) for item in items)
+    estimate = _records_bytes(items, spec)
     return BuildPlan(
         name=recipe.dataset_name,
         shards=plan_shards(recipe.dataset_name, items, recipe.shards, estimate, recipe.seed),
-        skipped=[*catalog.skipped, *copies, *map(_spoiler, left_out + more)],
+        skipped=[*catalog.skipped, *copies, *map(_spoiler, left_out)],
         spec=spec,
         schema=_schema(recipe, catalog, spec),
         labels_from=_found_by(catalog),
@@ -170,18 +174,22 @@ def _without_image(catalog: Catalog) -> tuple[str, ...]:
     return catalog.rows_without_image + (() if found is None else found.without_image)
 
 
-def _record_bytes(item: Item, spec: ImageSpec) -> int:
-    if isinstance(item.extent, RefusedExtent):
-        return _RECORD_OVERHEAD_BYTES
-    return estimated_bytes(spec, item.extent.num_bytes) + _RECORD_OVERHEAD_BYTES + len(item.key)
+def _records_bytes(items: Items, spec: ImageSpec) -> int:
+    """Return about how many bytes all records take."""
+    readable = ~items.members.are_refused
+    num_bytes = int(items.members.num_bytes[readable].sum())
+    key_length = int(items.members.keys.lengths()[readable].sum())
+    images = estimated_bytes(spec, num_bytes, int(readable.sum()))
+    return images + key_length + _RECORD_OVERHEAD_BYTES * len(items)
 
 
-def _cut(items: list[Item], ratios: Mapping[str, float], seed: int) -> Cut:
+def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
     """Return the items in their final splits, and those that a cut leaves out."""
     if not ratios:
-        return Cut(items, [])
+        return Cut(items, items.take(np.empty(0, np.int64)))
     cut = cut_splits(items, ratios, seed)
-    empty = [split for split in ratios if all(item.split != split for item in cut.items)]
+    counts = cut.items.split.counts()
+    empty = [split for split in ratios if split not in counts]
     if empty:
         raise RecipeError(
             "--split",

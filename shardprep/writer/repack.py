@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from shardprep.catalog.catalog import Item
+from shardprep.catalog.items import Item
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.errors import BuildError, DatasetError
 from shardprep.source.extent import PlainExtent
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.writer.copier import RecordCopier
-from shardprep.writer.engine.job import by_chunks
-from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.fingerprint import REPACKED, versions
 from shardprep.writer.old_images import mark_of, targets_of
 from shardprep.writer.outline import make_outline

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from pathlib import Path
 
-    from shardprep.catalog.catalog import Item
+    from shardprep.catalog.items import Item
     from shardprep.image.spec import ImageSpec
     from shardprep.writer.chunk import ChunkEncoder
     from shardprep.writer.engine.job import Engine, Progress, ShardJob

@@ -30,7 +30,7 @@ from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from shardprep.catalog.catalog import Item
+    from shardprep.catalog.items import Item
     from shardprep.source.listing import Skipped
     from shardprep.storage.folder import Folder
     from shardprep.writer.chunk import EncodedChunk, Outcome

@@ -13,19 +13,25 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
+import numpy as np
+
+from shardprep.catalog.items import Item, Items
 from shardprep.dataset.grammar import shard_name
 from shardprep.errors import RecipeError
+from shardprep.source.coded import Coded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
+    from numpy.typing import NDArray
     from pyarrow import Table
 
-    from shardprep.catalog.catalog import Item
+    from shardprep.source.texts import Texts
+
+    Ints = NDArray[np.int64]
 
 _Shard = TypeVar("_Shard")
 
@@ -35,6 +41,9 @@ spread over readers."""
 MAX_CHUNK_ITEMS = 256
 _CHUNK_BYTES = 16 << 20
 _CHUNKS_A_BUILD = 64
+_HASH_BYTES = 16
+_AT_ONCE = 1 << 16
+"""Number of keys that are objects while they are hashed."""
 _NO_CLASS = -1
 """Class index of items without a class."""
 
@@ -45,10 +54,50 @@ class ShardPlan(NamedTuple):
     name: str
     """File name."""
     split: str
-    items: tuple[Item, ...]
-    """Items in the order of their records."""
+    items: ShardItems | tuple[Item, ...]
+    """Items in the order of their records; a slice of them is a tuple."""
     old: Table | None = None
     """A row for each item that `old_images` takes, of nulls where it has none; None: none has."""
+
+
+class ShardItems(Sequence["Item"]):
+    """The items of one shard: rows of the columns of all, or of its own once it has travelled."""
+
+    __slots__ = ("_items", "_rows")
+
+    def __init__(self, items: Items, rows: NDArray[Any]) -> None:
+        """Take the columns, and the positions of the items in them."""
+        self._items = items
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Item: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Item, ...]: ...
+    def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
+        if isinstance(at, slice):
+            return self._items.listed(self._rows[at])
+        return self._items[int(self._rows[at])]
+
+    def __iter__(self) -> Iterator[Item]:
+        for start in range(0, len(self), MAX_CHUNK_ITEMS):
+            yield from self[start : start + MAX_CHUNK_ITEMS]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShardItems, (self.columns, np.arange(len(self)))
+
+    @property
+    def columns(self) -> Items:
+        """The items as columns of their own, which hold on to no others."""
+        return self._items.take(self._rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +122,8 @@ WHOLE = Part(1, 1)
 class Cut(NamedTuple):
     """Items with their new splits, and those that are left out."""
 
-    items: list[Item]
-    left_out: list[Item]
+    items: Items
+    left_out: Items
 
 
 def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) -> Cut:
@@ -85,26 +134,31 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
     unlabelled set is not cut: it keeps its split, or is left out where the cut makes a split of
     that name of labelled items, which it would spoil.
     """
-    items, left_out = without_spoilers(items, ratios)
-    labelled = [item for item in items if item.is_labelled]
-    pool = sorted(labelled or items, key=lambda item: _rank(item.key, seed, b"split"))
-    rest = [item for item in items if not item.is_labelled] if labelled else []
-    if any(item.group or len(item.strata) > 1 for item in pool):
-        cut = _cut_together(pool, ratios)
+    stay, left_out = without_spoilers(items, ratios)
+    labelled = stay.are_labelled
+    pool = np.flatnonzero(labelled if labelled.any() else ~labelled)
+    pool = pool[_order(stay.members.keys.take(pool), seed, b"split")]
+    strata, group = stay.strata.take(pool), stay.group.take(pool)
+    is_apart = all(len(several) < 2 for several in strata.firsts().values())
+    if is_apart and not group.fit(bool).any():
+        places = _cut_apart(strata, ratios)
     else:
-        cut = _cut_apart(pool, ratios)
-    return Cut(cut + rest, left_out)
+        places = _cut_together(strata, group, ratios)
+    names = list(dict.fromkeys((*ratios, *stay.split.values)))
+    number = {name: i for i, name in enumerate(names)}
+    codes = np.array([number[name] for name in stay.split.values])[stay.split.codes]
+    codes[pool] = places
+    return Cut(stay.in_splits(Coded(codes.astype(np.int32), names)), left_out)
 
 
 def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:
     """Return the items but those without a label whose split a cut makes of labelled ones."""
-    if not any(item.is_labelled for item in items):
-        return Cut(list(items), [])
-    stays = [item.is_labelled or item.split not in ratios for item in items]
-    return Cut(
-        [item for item, is_in in zip(items, stays, strict=True) if is_in],
-        [item for item, is_in in zip(items, stays, strict=True) if not is_in],
-    )
+    columns = Items.of(items)
+    labelled = columns.are_labelled
+    spoils = ~labelled & columns.split.fit(lambda split: split in ratios) & labelled.any()
+    if not spoils.any():
+        return Cut(columns, columns.take(np.empty(0, np.int64)))
+    return Cut(columns.take(np.flatnonzero(~spoils)), columns.take(np.flatnonzero(spoils)))
 
 
 def plan_shards(
@@ -128,7 +182,8 @@ def plan_shards(
         RecipeError: more shards are asked for than the largest split has items.
 
     """
-    sizes = Counter(item.split for item in items)
+    columns = Items.of(items)
+    sizes = columns.split.counts()
     largest = max(sizes.values())
     if num_shards is None:
         share = estimated_bytes * largest / len(items)
@@ -139,16 +194,17 @@ def plan_shards(
             f"{num_shards:,} shards are asked for, the largest split has {largest:,} images",
             f"use --shards {largest} or fewer",
         )
-    by_split: dict[str, list[Item]] = defaultdict(list)
-    for item in sorted(items, key=lambda item: _rank(item.key, seed, b"order")):
-        by_split[item.split].append(item)
+    order = _order(columns.members.keys, seed, b"order").astype(np.int32)
+    codes = columns.split.codes[order]
     plans: list[ShardPlan] = []
-    for split in sorted(by_split, key=_split_order):
-        members = by_split[split]
-        count = max(1, round(num_shards * len(members) / largest))
-        bounds = [len(members) * i // count for i in range(count + 1)]
+    for split in sorted(sizes, key=_split_order):
+        rows = order[codes == columns.split.values.index(split)]
+        count = max(1, round(num_shards * len(rows) / largest))
+        bounds = [len(rows) * i // count for i in range(count + 1)]
         plans.extend(
-            ShardPlan(shard_name(dataset, split, i, count), split, tuple(members[start:end]))
+            ShardPlan(
+                shard_name(dataset, split, i, count), split, ShardItems(columns, rows[start:end])
+            )
             for i, (start, end) in enumerate(pairwise(bounds))
         )
     return tuple(plans)
@@ -179,20 +235,23 @@ def numbers_of(shards: Iterable[int], count: int) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _cut_apart(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item]:
-    """Cut items without groups and with one class at most, class by class."""
-    by_stratum: dict[tuple[int, ...], list[Item]] = defaultdict(list)
-    for item in pool:
-        by_stratum[item.strata].append(item)
-    cut: list[Item] = []
+def _cut_apart(strata: Coded[tuple[int, ...]], ratios: Mapping[str, float]) -> Ints:
+    """Return the place among `ratios` of the split of each item, cut class by class.
+
+    Items have no groups and one class at most, `strata`; they are given in a shuffled order.
+    """
+    counts = strata.counts()
+    ordered = sorted(counts)
+    rank = {stratum: i for i, stratum in enumerate(ordered)}
+    ranks = np.array([rank.get(stratum, -1) for stratum in strata.values])
+    by_stratum = np.argsort(ranks[strata.codes], kind="stable")
     debts = dict.fromkeys(ratios, 0.0)
-    for stratum in sorted(by_stratum):
-        members = by_stratum[stratum]
-        at = 0
-        for split, count in _shares(len(members), ratios, debts).items():
-            cut.extend(item.in_split(split) for item in members[at : at + count])
-            at += count
-    return cut
+    shares = [list(_shares(counts[one], ratios, debts).values()) for one in ordered]
+    places = np.empty(len(strata), np.int64)
+    places[by_stratum] = np.repeat(
+        np.tile(np.arange(len(ratios)), len(ordered)), np.array(shares, np.int64).ravel()
+    )
+    return places
 
 
 def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]) -> dict[str, int]:
@@ -210,50 +269,70 @@ def _shares(num_items: int, ratios: Mapping[str, float], debts: dict[str, float]
     return counts
 
 
-def _cut_together(pool: Sequence[Item], ratios: Mapping[str, float]) -> list[Item]:
-    """Return the items with splits near the ratios, in total and for every class.
+def _cut_together(
+    strata: Coded[tuple[int, ...]], group: Coded[str], ratios: Mapping[str, float]
+) -> Ints:
+    """Return the place of the split of each item, near the ratios in total and for every class.
 
-    No group is parted. The order of `pool` decides between what is otherwise equal.
+    No group is parted. The order of the items decides between what is otherwise equal.
     """
-    groups: dict[str, list[Item]] = defaultdict(list)
-    for item in pool:
-        groups[(item.group and f"group {item.group}") or f"item {item.key}"].append(item)
-    counts = {name: _classes(members) for name, members in groups.items()}
-    by_class: dict[int, list[str]] = defaultdict(list)
-    for name, classes in counts.items():
+    alone = ~group.fit(bool)
+    names = np.where(alone, len(group.values) + np.arange(len(group)), group.codes)
+    _, first_rows, groups = np.unique(names, return_index=True, return_inverse=True)
+    number = np.empty(len(first_rows), np.int64)  # of each group, in the order of its first item
+    number[np.argsort(first_rows)] = np.arange(len(first_rows))
+    group_of = number[groups].tolist()
+    counts: list[Counter[int]] = [Counter() for _ in range(len(first_rows))]
+    sizes = np.bincount(group_of, minlength=len(counts)).tolist()
+    left: Counter[int] = Counter()
+    for one, labels in zip(group_of, strata, strict=True):
+        counts[one].update(labels or (_NO_CLASS,))
+        left.update(labels or (_NO_CLASS,))
+    by_class: dict[int, list[int]] = defaultdict(list)
+    for one, classes in enumerate(counts):
         for label in classes:
-            by_class[label].append(name)
-    left = _classes(pool)
+            by_class[label].append(one)
     wanted = {
         split: Counter({k: n * share for k, n in left.items()}) for split, share in ratios.items()
     }
-    room = {split: len(pool) * share for split, share in ratios.items()}
+    room = {split: len(group_of) * share for split, share in ratios.items()}
     owed = dict.fromkeys(ratios, 0.0)
-    split_of: dict[str, str] = {}
+    split_of: dict[int, str] = {}
     while left:
         label = min(left, key=lambda label: (left[label], label))
-        waiting = [name for name in by_class[label] if name not in split_of]
-        for name in sorted(waiting, key=lambda name: -counts[name][label]):
+        waiting = [one for one in by_class[label] if one not in split_of]
+        for one in sorted(waiting, key=lambda one: -counts[one][label]):
             split = max(ratios, key=lambda s: (wanted[s][label] + owed[s], room[s]))
-            split_of[name] = split
-            wanted[split].subtract(counts[name])
-            room[split] -= len(groups[name])
-            left.subtract(counts[name])
+            split_of[one] = split
+            wanted[split].subtract(counts[one])
+            room[split] -= sizes[one]
+            left.subtract(counts[one])
         for split in ratios:  # what rounding left: over many small classes it adds up
             owed[split] += wanted[split][label]
         left = +left
-    return [item.in_split(split_of[name]) for name, members in groups.items() for item in members]
+    place = {split: i for i, split in enumerate(ratios)}
+    places: Ints = np.array([place[split_of[one]] for one in range(len(counts))], np.int64)
+    return places[np.array(group_of, np.int64)]
 
 
-def _classes(members: Sequence[Item]) -> Counter[int]:
-    """Count the items of a group by class."""
-    return Counter(label for item in members for label in item.strata or (_NO_CLASS,))
-
-
-def _rank(key: str, seed: int, purpose: bytes) -> bytes:
-    """Return the sort key of an item in a shuffle, which no other item has an influence on."""
-    digest = hashlib.blake2b(key.encode(), digest_size=16, key=b"%s %d" % (purpose, seed))
-    return digest.digest()
+def _order(keys: Texts, seed: int, purpose: bytes) -> Ints:
+    """Return the order of a shuffle, by a hash of each key: no other key has an influence on it."""
+    begun = hashlib.blake2b(digest_size=_HASH_BYTES, key=b"%s %d" % (purpose, seed))
+    hashes = np.empty((len(keys), 2), ">u8")
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        digests = []
+        for key in some.encoded():
+            own = begun.copy()
+            own.update(key)
+            digests.append(own.digest())
+        found = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)
+        hashes[start : start + len(some)] = found
+    high = hashes[:, 0].astype(np.uint64)
+    order = np.argsort(high)
+    if (high[order[1:]] == high[order[:-1]]).any():
+        order = np.lexsort((hashes[:, 1].astype(np.uint64), high))
+    return order
 
 
 def _split_order(split: str) -> tuple[int, str]:

@@ -29,7 +29,7 @@ def column(*cells: str) -> tuple[str, list[object]]:
     rows = "".join(f"{i}.jpg,{cell}\n" for i, cell in enumerate(cells))
     match = match_table(index, table(f"id,x\n{rows}"), "id")
     made, values = make_columns(["x"], match, [True] * len(cells))
-    return made[0].dtype, [value for value, *_ in values]
+    return made[0].dtype, list(values[0])
 
 
 @pytest.mark.parametrize(

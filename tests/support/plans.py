@@ -44,7 +44,7 @@ from tests.support.layouts import LAYOUTS, write_source
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from shardprep.catalog.catalog import Item
+    from shardprep.catalog.items import Item
     from shardprep.writer.plan import BuildPlan
     from shardprep.writer.shard_plan import ShardPlan
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shardprep.catalog.catalog import Item
+    from shardprep.catalog.items import Item
     from shardprep.image.phash import Pixels
     from shardprep.writer.chunk import ChunkTask, EncodedChunk
     from shardprep.writer.plan import BuildPlan

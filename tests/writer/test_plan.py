@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.catalog.catalog import Item
+from shardprep.catalog.items import Item
 from shardprep.dataset.grammar import shard_name
 from shardprep.errors import RecipeError
 from shardprep.source.extent import PlainExtent

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.catalog.catalog import Item
+from shardprep.catalog.items import Item
 from shardprep.commands.resolve import engine_of
 from shardprep.errors import BuildError, RecipeError
 from shardprep.source.extent import PlainExtent

@@ -105,7 +105,7 @@ def read_box_table(
     columns = rule.boxes or _find_columns(table)
     label = rule.label_column or ("" if rule.boxes else _find_label(table, columns, rule.id_column))
     match = match_table(index, table, rule.id_column)
-    if all(image is None for image in match.key_of):
+    if (match.key_of < 0).all():
         such = shown(match.rows_without_image[0], _MOST_SHOWN) if table.rows else "none"
         hint = f"a key looks like {shown(index.keys[0], _MOST_SHOWN)}"
         raise SourceError(table.name, f"has no id of an image of the source ({such})", hint)
@@ -133,8 +133,8 @@ def read_box_table(
     form = form or "xyxy"
     objects = _objects(table, boxes, match, form, label)
     objects.is_relative = is_relative
-    for row, image in enumerate(match.key_of):
-        if image is not None:
+    for row, image in enumerate(match.key_of.tolist()):
+        if image >= 0:
             objects.list_image(image, _side(table.rows[row], sides))
     names, labels_of = objects.natural_names()
     unit = "shares of the sides" if is_relative else "pixels"
@@ -153,12 +153,12 @@ def _objects(table: Table, boxes: Boxes, match: TableMatch, form: Form, label: s
     place = table.column(label) if label else None
     corners = dialect.corners(boxes.values, form).tolist()
     for row, box, own in zip(boxes.rows, corners, boxes.labels, strict=True):
-        image = match.key_of[row]
+        image = int(match.key_of[row])
         name = own or (table.rows[row][place] if place is not None else ONE_CLASS)
-        objects.add(-1 if image is None else image, box, objects.number_of(name))
+        objects.add(image, box, objects.number_of(name))
     for row, count in boxes.malformed.items():
-        image = match.key_of[row]
-        if image is not None:
+        image = int(match.key_of[row])
+        if image >= 0:
             objects.drop(image, MALFORMED, count)
     return objects
 
@@ -195,10 +195,10 @@ def _sizes(
     if sides is not None:
         stated = [_side(table.rows[row], sides) or nothing for row in rows]
         return np.array(stated, np.float64).reshape(-1, 2)
-    images = [match.key_of[row] for row in rows]
-    some = sorted({image for image in images if image is not None})[:_MOST_HEADS]
+    images = match.key_of[list(rows)].tolist()
+    some = sorted({image for image in images if image >= 0})[:_MOST_HEADS]
     known = {image: size_of(image) or nothing for image in some}
-    sizes = [nothing if image is None else known.get(image, nothing) for image in images]
+    sizes = [known.get(image, nothing) for image in images]
     return np.array(sizes, np.float64).reshape(-1, 2)
 
 

@@ -21,6 +21,7 @@ from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.patterns import Pattern
 from shardprep.errors import SourceError, shown
 from shardprep.source.listing import Skipped
+from shardprep.source.members import Members
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -54,7 +55,7 @@ class MaskFiles:
 class MasksBeside(NamedTuple):
     """The images of a source, without the masks beside them."""
 
-    images: Sequence[Member]
+    images: Members
     files: MaskFiles | None = None
     """The masks of each image, where a pattern finds them."""
     members: Mapping[str, Member] = {}
@@ -93,7 +94,7 @@ def _without(files: MaskFiles, out: Collection[str]) -> MaskFiles:
     )
 
 
-def masks_beside(recipe: Recipe, members: Sequence[Member], documents: Documents) -> MasksBeside:
+def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> MasksBeside:
     """Return the images among the members, and the masks that the recipe says or that look so.
 
     Without a pattern, folders that look like those of masks are left out if boxes are stored, and
@@ -101,6 +102,8 @@ def masks_beside(recipe: Recipe, members: Sequence[Member], documents: Documents
     """
     rule = parse_masks_rule(recipe.masks)
     segments = segment_masks(recipe, members, documents)
+    if rule.kind != "pattern" and not recipe.is_annotated and not segments:
+        return MasksBeside(members)
     colours = {member.key for masks in segments.values() for member in masks.members}
     by_key = {member.key: member for member in members if member.key not in colours}
     masks = masks_by_folder(list(by_key)) if recipe.is_annotated else {}
@@ -108,17 +111,18 @@ def masks_beside(recipe: Recipe, members: Sequence[Member], documents: Documents
     if rule.kind != "pattern":
         skipped = [_skipped(by_key[key], "looks like a mask") for key in sorted(others)]
         images = [member for key, member in by_key.items() if key not in others]
-        return MasksBeside(images, skipped=skipped, segments=segments)
+        return MasksBeside(Members.of(images), skipped=skipped, segments=segments)
     files = pair_masks(list(by_key), rule.argument, others)
     used = files.keys
-    matches = matched([by_key[key] for key in sorted(used)], recipe.exclude, "--exclude")
+    matches = matched(sorted(used), recipe.exclude, "--exclude")
     out = {key for key, is_out in zip(sorted(used), matches, strict=True) if is_out}
     files = _without(files, out)
     skipped = [_skipped(by_key[key], "matched by --exclude") for key in sorted(out)]
     skipped += [_skipped(by_key[key], "a mask without its image") for key in files.without_image]
     skipped += [_skipped(by_key[key], "looks like a mask") for key in sorted(others - used)]
     images = [m for key, m in by_key.items() if key not in used and key not in others]
-    return MasksBeside(images, files, {key: by_key[key] for key in used}, skipped, segments)
+    by_mask = {key: by_key[key] for key in used}
+    return MasksBeside(Members.of(images), files, by_mask, skipped, segments)
 
 
 def _skipped(member: Member, reason: str) -> Skipped:

@@ -137,14 +137,13 @@ def read_runs(
 
 def _objects(table: Table, rule: RunRule, index: KeyIndex) -> _Objects:
     """Return ids, cells and labels of all rows; "x.jpg_3" is the id x.jpg and the class 3."""
-    title, id_of = row_ids(table, rule.id_column)
+    title, texts = row_ids(table, rule.id_column)
     place = table.column(rule.run_column)
-    ids = [id_of(row) for row in table.rows]
-    cells = [row[place] for row in table.rows]
+    ids, cells = list(texts), list(table.cells(place))
     how = f"column {table.header[place]!r} by {title!r}"
     if rule.label_column:
         column = table.column(rule.label_column)
-        labels = [row[column] for row in table.rows]
+        labels = list(table.cells(column))
         return _Objects(cells, ids, labels, f"{how}, classes by {table.header[column]!r}")
     sample = ids[:: max(1, len(ids) // _SAMPLE_ROWS)]
     if not any(index.find(text) for text in sample):

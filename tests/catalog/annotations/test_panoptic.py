@@ -22,7 +22,8 @@ from tests.support.builders import build, encoded, jpeg, write, zip_bytes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shardprep.catalog.catalog import Catalog, Item
+    from shardprep.catalog.catalog import Catalog
+    from shardprep.catalog.items import Item
 
 DOCUMENT = "annotations/panoptic_train2017.json"
 FOLDER = "annotations/panoptic_train2017/"

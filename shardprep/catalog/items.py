@@ -1,0 +1,132 @@
+"""Items: images found, not yet read. A catalog and a plan hold them as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+
+from shardprep.dataset.schema import UNLABELLED
+from shardprep.source.coded import Coded
+from shardprep.source.members import Member, Members
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardprep.catalog.columns import Value
+    from shardprep.catalog.targets import Target
+    from shardprep.image.annotation import Annotation
+    from shardprep.source.extent import Extent
+
+_AT_ONCE = 1 << 12
+"""Number of items that are objects while all are iterated over."""
+
+
+class Item(NamedTuple):
+    """One image found, not yet read."""
+
+    key: str
+    """Its unique POSIX path in the source."""
+    extent: Extent
+    split: str
+    target: Target = None
+    """Class index, several of them, a number or a text; None where the source says nothing."""
+    strata: tuple[int, ...] = ()
+    """The classes of the image, which a split spreads evenly."""
+    group: str = ""
+    """Images of one group belong in one split; "" for an image on its own."""
+    columns: tuple[Value, ...] = ()
+    """Further values of the label table, in the order of `Catalog.columns`."""
+    annotation: Annotation | None = None
+    """Its objects, none of them in an image of background; None where the source says nothing."""
+    masks: tuple[Member, ...] = ()
+    """The mask files of the image."""
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether the source says something of the image: a target, or its objects or masks."""
+        return self.target is not None or self.annotation is not None
+
+    @property
+    def label(self) -> int:
+        """The class index, −1 where there is none or the target is of another kind."""
+        return self.target if isinstance(self.target, int) else UNLABELLED
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Items(Sequence[Item]):
+    """Items as columns, named as the fields of an `Item`; each is made when it is asked for."""
+
+    members: Members
+    """Key and extent of each."""
+    split: Coded[str]
+    target: Coded[Target]
+    strata: Coded[tuple[int, ...]]
+    group: Coded[str]
+    columns: tuple[Coded[Value], ...] = ()
+    annotation: Coded[Annotation | None]
+    masks: Coded[tuple[Member, ...]]
+
+    @classmethod
+    def of(cls, items: Iterable[Item]) -> Items:
+        """Return these items."""
+        if isinstance(items, Items):
+            return items
+        listed = list(items)
+        width = max((len(one.columns) for one in listed), default=0)
+        return cls(
+            members=Members.of(Member(one.key, one.extent) for one in listed),
+            split=Coded.of(one.split for one in listed),
+            target=Coded.apart(one.target for one in listed),
+            strata=Coded.of(one.strata for one in listed),
+            group=Coded.of(one.group for one in listed),
+            columns=tuple(Coded.apart(one.columns[i] for one in listed) for i in range(width)),
+            annotation=Coded.apart(one.annotation for one in listed),
+            masks=Coded.apart(one.masks for one in listed),
+        )
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @overload
+    def __getitem__(self, at: int) -> Item: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Item, ...]: ...
+    def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
+        rows = np.arange(len(self))[at]
+        return self.listed(rows) if isinstance(at, slice) else self.listed(rows.reshape(1))[0]
+
+    def __iter__(self) -> Iterator[Item]:
+        for start in range(0, len(self), _AT_ONCE):
+            yield from self[start : start + _AT_ONCE]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def are_labelled(self) -> NDArray[np.bool_]:
+        """Whether each `is_labelled`."""
+        return self.target.are_there | self.annotation.are_there
+
+    def listed(self, rows: NDArray[Any]) -> tuple[Item, ...]:
+        """Return the items at these positions as objects."""
+        some = self.take(rows)
+        cells = zip(*some.columns, strict=True) if some.columns else iter([()] * len(rows))
+        columns = some.split, some.target, some.strata, some.group, cells, some.annotation
+        members = some.members.listed()
+        made = zip(members, *columns, some.masks, strict=True)
+        return tuple(Item(*member, *facts) for member, *facts in made)
+
+    def take(self, rows: NDArray[Any]) -> Items:
+        """Return the items at these positions."""
+        made: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        columns = tuple(column.take(rows) for column in made.pop("columns"))
+        return Items(columns=columns, **{name: one.take(rows) for name, one in made.items()})
+
+    def in_splits(self, split: Coded[str]) -> Items:
+        """Return the items in other splits."""
+        return replace(self, split=split)
