@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from shardprep.catalog.splits import folder_splits
 from shardprep.errors import SourceError
 from shardprep.source.coded import Coded
-from shardprep.source.texts import Texts, positions
+from shardprep.source.texts import Texts, booleans, positions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,21 +96,24 @@ class KeyIndex:
         Those are all that are no plain names or paths, or that are the names of several keys.
         """
         found = np.full(len(texts), -1, np.int64)
-        is_odd = pc.match_substring_regex(texts.array, r"\\|^\.?/").to_numpy(zero_copy_only=False)
-        depths = pc.count_substring(texts.array, "/").to_numpy()
+        is_odd = pc.match_substring_regex(texts.array, r"\\|^\.?/")
+        is_odd = booleans(is_odd)
+        depths = np.minimum(texts.num_folders(), _MOST_FOLDERS + 1).astype(np.int8)
         is_odd = is_odd | (depths > _MOST_FOLDERS)
         for depth in np.unique(depths[~is_odd]).tolist():
-            rows = np.flatnonzero(~is_odd & (depths == depth))
-            wanted, names = texts.take(rows), self.keys.ends(depth)
-            first, count = positions(wanted, names)
-            lost = np.flatnonzero(first < 0)
-            if len(lost) and depth:  # an image of this very name elsewhere stands before extensions
-                elsewhere, _ = positions(wanted.take(lost).ends(0), self.keys.ends(0))
-                lost = lost[elsewhere < 0]
-            if len(lost):
-                first[lost], count[lost] = positions(wanted.take(lost), names.stems())
-            found[rows] = first
-            is_odd[rows[count > 1]] = True
+            is_one = ~is_odd & (depths == depth)
+            wanted = texts.where(is_one)
+            first, is_many = positions(wanted, self.keys, partial(Texts.ends, depth=depth))
+            lost = first < 0
+            if depth and lost.any():  # an image of this very name elsewhere stands before stems
+                names = wanted.where(lost).ends(0)
+                lost[lost] = positions(names, self.keys, partial(Texts.ends, depth=0))[0] < 0
+            if lost.any():
+                first[lost], is_many[lost] = positions(
+                    wanted.where(lost), self.keys, partial(Texts.stems, depth=depth)
+                )
+            found[is_one] = first
+            is_odd[is_one] = is_many
         found[is_odd] = -1
         return found, is_odd
 

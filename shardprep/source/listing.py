@@ -29,6 +29,7 @@ from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.members import Member, Members, MembersBuilder
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
 from shardprep.source.streams import buffered, decompressed, member_stream
+from shardprep.source.texts import booleans, integers
 from shardprep.source.unpack import Unpacker
 from shardprep.storage.url import is_url
 
@@ -129,9 +130,9 @@ class _Walk:
         images = self.images.members()
         keys = images.keys.array
         if not pc.all(pc.less(keys[:-1], keys[1:]), min_count=0).as_py():
-            images = images.take(pc.sort_indices(keys).to_numpy())
+            images = images.take(integers(pc.sort_indices(keys)))
             keys = images.keys.array
-            twice = np.flatnonzero(pc.equal(keys[:-1], keys[1:]))
+            twice = np.flatnonzero(booleans(pc.equal(keys[:-1], keys[1:])))
             if len(twice):
                 raise SourceError(
                     images.keys[int(twice[0])],

@@ -152,8 +152,12 @@ class MembersBuilder:
     def members(self) -> Members:
         """Return all that were added, in the order of their keys."""
         self._pack()
-        keys = Texts.joined([keys for keys, _ in self._parts]) if self._parts else Texts.of([])
-        places = np.concatenate([np.empty(0, PLACE), *(places for _, places in self._parts)])
+        if not self._parts:
+            self._parts.append((Texts.of([]), np.empty(0, PLACE)))
+        keys = Texts.joined([keys for keys, _ in self._parts])
+        places = self._parts[0][1]
+        if len(self._parts) > 1:
+            places = np.concatenate([places for _, places in self._parts])
         self._parts.clear()
         return Members(keys, places, tuple(self._files), tuple(self._odd))
 

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
 
 from shardprep.image.signatures import IMAGE_SUFFIXES
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from shardprep.source.texts import Texts
 
 MAX_KEY_LENGTH = 4096
 """Characters; what Linux allows of a path."""
@@ -32,7 +25,7 @@ _SUFFIX = "|".join(
     "".join(f"[{c}{c.upper()}]" if c.isalpha() else re.escape(c) for c in suffix)
     for suffix in sorted(IMAGE_SUFFIXES)
 )
-_ORDINARY_IMAGE = rf"\A(?:[^.{_NO}][^{_NO}]*/)*[^.{_NO}][^{_NO}]*(?:{_SUFFIX})\z"
+ORDINARY_IMAGE = rf"\A(?:[^.{_NO}][^{_NO}]*/)*[^.{_NO}][^{_NO}]*(?:{_SUFFIX})\z"
 """Pattern, of RE2, of names of images that are keys as they are: no part of them is hidden."""
 
 
@@ -75,22 +68,3 @@ def clean_key(path: str) -> str:
     if not path.isascii():
         path = path.encode(errors="surrogateescape").decode(errors="backslashreplace")
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), path)
-
-
-def names_of_images(names: Texts) -> NDArray[np.bool_]:
-    """Tell which names are surely those of images that are safe, no junk, and keys as they are.
-
-    Others may be so as well: a pattern over all names at once is a hundred times as fast as
-    `unsafe_name`, `clean_key` and `is_junk`, and says nothing of names that need them.
-    """
-    import pyarrow.compute as pc  # noqa: PLC0415 - takes 100 ms, and few callers need it
-
-    fits: Any = pc.and_not(
-        pc.and_(
-            pc.match_substring_regex(names.array, _ORDINARY_IMAGE),
-            pc.less_equal(pc.binary_length(names.array), MAX_KEY_LENGTH),
-        ),
-        pc.match_substring(names.array, "__MACOSX"),
-    )
-    found: NDArray[np.bool_] = fits.to_numpy(zero_copy_only=False)
-    return found

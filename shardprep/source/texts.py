@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -14,10 +14,20 @@ from shardprep.source.coded import Coded
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Hashes = NDArray[np.uint64]
     Ints = NDArray[np.int64]
 
 _AT_ONCE = 1 << 12
 """Number of texts that are objects while they are iterated over."""
+_HASHED_AT_ONCE = 1 << 14
+"""Number of texts that are hashed at a time, in 20 bytes a character."""
+_FOUND_AT_ONCE = 1 << 17
+"""Number of texts that are looked for at a time."""
+_WEIGHTS = np.random.default_rng().integers(0, 1 << 63, 4096, np.uint64) * np.uint64(2) + np.uint64(
+    1
+)
+"""Odd numbers by which the bytes of a text are added up to its hash. They are drawn at random, so
+that nobody can make names that collide; the 4,097th is that of the first again."""
 
 
 class Texts(Sequence[str]):
@@ -35,19 +45,19 @@ class Texts(Sequence[str]):
         """Return these texts; lone surrogates, which no buffer of UTF-8 can hold, as escapes."""
         if isinstance(texts, Texts):
             return texts
-        listed = texts if isinstance(texts, list) else list(texts)
-        try:
-            return cls(pa.array(listed, pa.large_string()))
-        except UnicodeEncodeError:
-            plain = [text.encode(errors="backslashreplace").decode() for text in listed]
-            return cls(pa.array(plain, pa.large_string()))
+        # `pa.array` of a list would import pandas where it is installed, which takes a second.
+        encoded = [text.encode(errors="backslashreplace") for text in texts]
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+        return cls(pa.Array.from_buffers(pa.large_string(), len(encoded), buffers))
 
     @classmethod
     def joined(cls, parts: Sequence[Texts]) -> Texts:
         """Return the texts of all parts, in their order."""
         if len(parts) == 1:
             return parts[0]
-        return cls(pa.concat_arrays([pa.array([], pa.large_string()), *(p.array for p in parts)]))
+        return cls(pa.concat_arrays([part.array for part in parts])) if parts else cls.of([])
 
     def __len__(self) -> int:
         return len(self.array)
@@ -67,7 +77,7 @@ class Texts(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), _AT_ONCE):
-            yield from self.array.slice(start, _AT_ONCE).to_numpy(zero_copy_only=False)
+            yield from self.array.slice(start, _AT_ONCE).to_pylist()
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Texts):
@@ -79,18 +89,27 @@ class Texts(Sequence[str]):
     def __repr__(self) -> str:
         return f"Texts.of({list(self)!r})"
 
+    def num_folders(self) -> Ints:
+        """Return the number of "/" in each."""
+        return integers(pc.count_substring(self.array, "/"))
+
     def lengths(self) -> Ints:
         """Return the number of characters of each."""
-        lengths: Ints = pc.utf8_length(self.array).to_numpy()
-        return lengths
+        return integers(pc.utf8_length(self.array))
+
+    def where(self, is_one: NDArray[np.bool_]) -> Texts:
+        """Return the texts of these rows."""
+        return self if is_one.all() else self.take(np.flatnonzero(is_one))
 
     def take(self, rows: NDArray[Any]) -> Texts:
         """Return the texts at these positions."""
-        return Texts(self.array.take(pa.array(rows)))
+        numbers = np.ascontiguousarray(rows, np.int64)
+        buffers = [None, pa.py_buffer(numbers)]
+        return Texts(self.array.take(pa.Array.from_buffers(pa.int64(), len(numbers), buffers)))
 
     def encoded(self) -> Iterable[bytes]:
         """Return each text as UTF-8, all of them objects."""
-        found: Iterable[bytes] = self.array.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
+        found: Iterable[bytes] = self.array.cast(pa.large_binary()).to_pylist()
         return found
 
     def coded(self) -> Coded[str]:
@@ -106,29 +125,86 @@ class Texts(Sequence[str]):
 
     def ends(self, depth: int) -> Texts:
         """Return the name at the end of each path, with so many folders before it, if it has so."""
-        pattern = rf"^.*/((?:[^/]*/){{{depth}}}[^/]*)$"
-        return Texts(pc.replace_substring_regex(self.array, pattern, r"\1"))
+        pattern = rf"^.*/((?:[^/]*/){{{depth}}}[^/]*)$" if depth else "^.*/"
+        return Texts(pc.replace_substring_regex(self.array, pattern, r"\1" if depth else ""))
 
-    def stems(self) -> Texts:
-        """Return each path without the extension of its name, which must be more than that."""
-        return Texts(pc.replace_substring_regex(self.array, r"([^/])\.[^./]*$", r"\1"))
+    def stems(self, depth: int) -> Texts:
+        """Return the `ends` without the extension of the name, which must be more than that."""
+        ends = self.ends(depth).array
+        return Texts(pc.replace_substring_regex(ends, r"([^/])\.[^./]*$", r"\1"))
 
     def after(self, prefix: str) -> Texts:
         """Return each text with a prefix before it."""
-        before, nothing = (pa.scalar(text, pa.large_string()) for text in (prefix, ""))
+        before, nothing = Texts.of([prefix, ""]).array
         return Texts(pc.binary_join_element_wise(before, self.array, nothing))
 
 
-def positions(texts: Texts, among: Texts) -> tuple[Ints, Ints]:
-    """Return where each text is found first among others, −1 where it is not, and how often."""
-    codes = pa.concat_arrays([among.array, texts.array]).dictionary_encode().indices.to_numpy()
-    there, asked = codes[: len(among)], codes[len(among) :]
-    number = int(codes.max(initial=-1)) + 1
-    first = np.full(number, -1, np.int64)
-    first[there[::-1]] = np.arange(len(there) - 1, -1, -1)
-    return first[asked], np.bincount(there, minlength=number)[asked]
+def positions(
+    texts: Texts, among: Texts, part: Callable[[Texts], Texts] = lambda texts: texts
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return where each text is found first among parts of others, −1 where it is not.
+
+    Beside it, whether it may be there more than once. Texts are joined by 64 bits of hash, and
+    compared where these are equal.
+    """
+    hashes = _hashes(among, part)
+    order = np.argsort(hashes, kind="stable").astype(np.uint32 if len(among) >> 32 == 0 else int)
+    hashes = hashes[order]
+    found, is_many = np.full(len(texts), -1, np.int64), np.zeros(len(texts), bool)
+    for start in range(0, len(texts) if len(among) else 0, _FOUND_AT_ONCE):
+        some = texts[start : start + _FOUND_AT_ONCE]
+        asked = _hashes(some)
+        rising = np.argsort(asked)  # numbers that rise are found ten times as fast
+        asked = asked[rising]
+        at = np.searchsorted(hashes, asked)
+        hits = np.flatnonzero(hashes[np.minimum(at, len(hashes) - 1)] == asked)
+        at, rows = at[hits], rising[hits]
+        ends = np.searchsorted(hashes, asked[hits], "right")
+        positions = order[at].astype(np.int64)
+        is_same = pc.equal(some.take(rows).array, part(among.take(positions)).array)
+        for i in np.flatnonzero(~booleans(is_same)).tolist():
+            alike = order[at[i] : ends[i]].astype(np.int64)
+            same = alike[[one == some[int(rows[i])] for one in part(among.take(alike))]]
+            positions[i] = same[0] if len(same) else -1
+        found[start + rows] = positions
+        is_many[start + rows] = (ends > at + 1) & (positions >= 0)
+    return found, is_many
+
+
+def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Hashes:
+    """Return a hash of each text, or of a part of it, that another process makes otherwise."""
+    found = np.empty(len(texts), np.uint64)
+    for start in range(0, len(texts), _HASHED_AT_ONCE):
+        some = part(texts[start : start + _HASHED_AT_ONCE]).array
+        _, offsets, data = some.buffers()
+        ends = np.frombuffer(offsets, np.int64)[some.offset :][: len(some) + 1]
+        lengths = np.diff(ends)
+        letters = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]].astype(np.uint64)
+        ends = ends - ends[0]
+        place = np.arange(len(letters)) - np.repeat(ends[:-1], lengths)
+        letters += np.uint64(1)
+        letters *= _WEIGHTS[place % len(_WEIGHTS)]
+        sums = np.zeros(len(letters) + 1, np.uint64)
+        np.cumsum(letters, out=sums[1:])
+        found[start : start + len(some)] = sums[ends[1:]] - sums[ends[:-1]]
+    return found
 
 
 def _coded(array: Any) -> Coded[str]:
     found = array.dictionary_encode()
-    return Coded(found.indices.to_numpy(), found.dictionary.to_pylist())
+    return Coded(integers(found.indices), found.dictionary.to_pylist())
+
+
+def integers(array: Any) -> NDArray[Any]:
+    """Return an Arrow array of whole numbers without nulls as it lies in memory.
+
+    `to_numpy` would import pandas where it is installed, which takes a second.
+    """
+    kind = {"int32": np.int32, "int64": np.int64, "uint64": np.uint64, "uint8": np.uint8}
+    whole = np.frombuffer(array.buffers()[1] or b"", kind[str(array.type)])
+    return whole[array.offset : array.offset + len(array)]
+
+
+def booleans(array: Any) -> NDArray[np.bool_]:
+    """Return an Arrow array of truth values without nulls."""
+    return integers(array.cast(pa.uint8())).astype(np.bool_)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from shardprep.source.members import PLACE, ZIP
 from shardprep.source.texts import Texts
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardprep.source.extent import PlainExtent
+    from shardprep.source.members import Places
 
     Bytes = NDArray[np.uint8]
     Ints = NDArray[np.int64]
@@ -48,12 +50,10 @@ class ZipEntries(NamedTuple):
     """The entries of a directory, in its order."""
 
     names: Texts
-    offsets: Ints
-    """Offset of each local header in the zip."""
-    stored_bytes: Ints
-    num_bytes: Ints
-    fields: NDArray[Any]
-    """The other fields of each entry, under the names of a `PLACE`, and its external attributes."""
+    places: Places
+    """A `PLACE` for each, without the number of its file; offsets are those in the zip."""
+    modes: NDArray[np.uint16]
+    """The mode of each file, as the system that has packed it has it; 0 where it has none."""
 
 
 class _OddError(Exception):
@@ -69,24 +69,29 @@ def measured_entries(place: PlainExtent, at: int, stop: int) -> tuple[int, int]:
     return num_entries, longest
 
 
-def read_entries(place: PlainExtent, at: int, stop: int, shift: int) -> ZipEntries | None:
+def read_entries(place: PlainExtent, at: int, stop: int, number: int) -> ZipEntries | None:
     """Return the entries of a directory between two offsets, None where it is not an ordinary one.
 
-    `shift` is the number of bytes that stand before the zip: offsets do not count them.
+    `number` of them are expected.
     """
-    parts = []
-    reached = at
+    names = _Names(number, stop - at)
+    places, modes = np.zeros(number, PLACE), np.empty(number, np.uint16)
+    places["kind"] = ZIP
+    start, reached = 0, at
     try:
         for block, starts, entries in _blocks(place, at, stop):
-            parts.append(_part(block, starts, entries))
-            reached += int(_lengths(entries).sum())
+            some = slice(start, start + len(entries))
+            if some.stop > number:
+                return None
+            _fill(places[some], block, starts, entries)
+            names.add(block, starts, entries)
+            modes[some] = entries["external"] >> 16
+            start, reached = some.stop, reached + int(_lengths(entries).sum())
+        if reached != stop or start != number:
+            return None
+        return ZipEntries(names.texts(), places, modes)
     except (_OddError, pa.ArrowInvalid):
         return None
-    if reached != stop or not parts:
-        return None
-    names, *columns = zip(*parts, strict=True)
-    offsets, stored, sizes, fields = (np.concatenate(column) for column in columns)
-    return ZipEntries(Texts.joined(names), offsets + shift, stored, sizes, fields)
 
 
 def _lengths(entries: NDArray[Any]) -> Ints:
@@ -140,38 +145,49 @@ def _gathered(block: Bytes, starts: Ints) -> NDArray[Any]:
     return np.ascontiguousarray(windows[starts]).view(_ENTRY)[:, 0]
 
 
-def _part(
-    block: Bytes, starts: Ints, entries: NDArray[Any]
-) -> tuple[Texts, Ints, Ints, Ints, NDArray[Any]]:
-    """Return the columns of some entries; `_OddError` where one of them is not ordinary."""
+def _fill(places: Places, block: Bytes, starts: Ints, entries: NDArray[Any]) -> None:
+    """Put entries into places; `_OddError` where one is not ordinary."""
     lengths = entries["name_bytes"].astype(np.int64)
     if (starts + _lengths(entries) > len(block)).any() or (entries["version"] > _MAX_VERSION).any():
         raise _OddError
-    names = _names(block, starts + _ENTRY.itemsize, lengths, entries["flags"])
-    sizes, stored, offsets = (
-        entries[name].astype(np.int64) for name in ("num_bytes", "stored_bytes", "offset")
-    )
-    _read_extras(block, starts + _ENTRY.itemsize + lengths, entries, (sizes, stored, offsets))
-    fields = entries[["method", "flags", "crc32", "external"]].copy()
-    return names, offsets, stored, sizes, fields
+    for name in ("method", "flags", "crc32", "num_bytes", "stored_bytes", "offset"):
+        places[name] = entries[name]
+    wide = places["num_bytes"], places["stored_bytes"], places["offset"]
+    _read_extras(block, starts + _ENTRY.itemsize + lengths, entries, wide)
 
 
-def _names(block: Bytes, starts: Ints, lengths: Ints, flags: NDArray[Any]) -> Texts:
-    """Return the names of entries that begin at `starts`: ASCII, or UTF-8 that says so."""
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    data = block[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])]
-    is_high = data >= 0x80
-    if is_high.any():
-        owners = np.searchsorted(offsets, np.flatnonzero(is_high), side="right") - 1
-        if not (flags[owners] & _UTF8_FLAG).all():
+class _Names:
+    """The names of entries, in one buffer from the first on."""
+
+    def __init__(self, number: int, directory_bytes: int) -> None:
+        self._offsets = np.zeros(number + 1, np.int64)
+        self._data = np.empty(max(0, directory_bytes - number * _ENTRY.itemsize), np.uint8)
+        self._number = 0
+
+    def add(self, block: Bytes, starts: Ints, entries: NDArray[Any]) -> None:
+        """Add those of a block, which must be ASCII, or UTF-8 that says so."""
+        lengths = entries["name_bytes"].astype(np.int64)
+        ends = np.cumsum(lengths)
+        places = np.repeat(starts + _ENTRY.itemsize - ends + lengths, lengths)
+        data = block[places + np.arange(len(places))]
+        is_high = data >= 0x80
+        if is_high.any():
+            owners = np.searchsorted(ends, np.flatnonzero(is_high), side="right")
+            if not (entries["flags"][owners] & _UTF8_FLAG).all():
+                raise _OddError
+        if not data.all():  # zipfile ends a name at a null byte
             raise _OddError
-    if not data.all():  # zipfile ends a name at a null byte
-        raise _OddError
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    names = pa.Array.from_buffers(pa.large_string(), len(lengths), buffers)
-    names.validate(full=True)
-    return Texts(names)
+        before = int(self._offsets[self._number])
+        self._data[before : before + len(data)] = data
+        self._offsets[self._number + 1 :][: len(ends)] = before + ends
+        self._number += len(ends)
+
+    def texts(self) -> Texts:
+        """Return all names; ArrowInvalid where one is no UTF-8."""
+        buffers = [None, pa.py_buffer(self._offsets), pa.py_buffer(self._data)]
+        names = pa.Array.from_buffers(pa.large_string(), self._number, buffers)
+        names.validate(full=True)
+        return Texts(names)
 
 
 def _read_extras(
