@@ -11,6 +11,7 @@ from itertools import chain, islice
 from typing import Any, cast, overload
 
 import numpy as np
+import pyarrow as pa
 
 from shardprep.errors import SourceError
 from shardprep.source.coded import Coded
@@ -43,6 +44,8 @@ class Rows(Sequence[list[str]]):
             number += len(some)
             parts.append([Texts.of(list(cells)) for cells in zip(*some, strict=True)])
         columns = [Texts.joined([part[i] for part in parts]) for i in range(width if parts else 0)]
+        parts.clear()
+        pa.default_memory_pool().release_unused()  # as much again as the columns take
         return cls(columns or [Texts.of([])] * width, number)
 
     def __len__(self) -> int:

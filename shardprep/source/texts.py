@@ -114,14 +114,17 @@ class Texts(Sequence[str]):
 
     def coded(self) -> Coded[str]:
         """Return the texts as a column in which each distinct one is there once."""
-        return _coded(self.array)
+        return _coded(self)
 
     @property
     def folders(self) -> Coded[str]:
         """What stands before the last "/" of each, "" where there is none."""
         if self._folders is None:
-            self._folders = _coded(pc.replace_substring_regex(self.array, r"(^|/)[^/]*$", ""))
+            self._folders = _coded(self, Texts._folders_alone)
         return self._folders
+
+    def _folders_alone(self) -> Texts:
+        return Texts(pc.replace_substring_regex(self.array, r"(^|/)[^/]*$", ""))
 
     def ends(self, depth: int) -> Texts:
         """Return the name at the end of each path, with so many folders before it, if it has so."""
@@ -190,9 +193,15 @@ def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) 
     return found
 
 
-def _coded(array: Any) -> Coded[str]:
-    found = array.dictionary_encode()
-    return Coded(integers(found.indices), found.dictionary.to_pylist())
+def _coded(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Coded[str]:
+    """Return texts, or a part of each, as a column of distinct ones; blocks of them at a time."""
+    places: dict[str, int] = {}
+    codes = np.empty(len(texts), np.int32)
+    for start in range(0, len(texts), _HASHED_AT_ONCE):
+        found = part(texts[start : start + _HASHED_AT_ONCE]).array.dictionary_encode()
+        own = [places.setdefault(text, len(places)) for text in found.dictionary.to_pylist()]
+        codes[start : start + len(found)] = np.array(own, np.int32)[integers(found.indices)]
+    return Coded(codes, list(places))
 
 
 def integers(array: Any) -> NDArray[Any]:
