@@ -1,0 +1,222 @@
+"""Columns say what objects would: the directory of a zip as zipfile reads it, texts and values."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zipfile
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardprep.source import texts as texts_module
+from shardprep.source.coded import Coded
+from shardprep.source.extent import PlainExtent, RefusedExtent, ZipExtent
+from shardprep.source.listing import list_source
+from shardprep.source.members import Member, Members
+from shardprep.source.texts import Texts, positions
+from shardprep.source.zip_directory import read_end
+from shardprep.source.zip_entries import read_entries
+from tests.support.builders import write, zip_bytes
+from tests.support.examples import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardprep.source.extent import Extent
+
+SIXTY = examples(60, database=None)
+NAMES = st.text(st.sampled_from("ab./\\:_PK\1\2é\u2028"), min_size=1, max_size=12)
+WORDS = st.lists(st.text("ab/.é", max_size=6), max_size=30)
+
+
+# The directory of a zip
+
+
+def zipped(names: list[str], extra: bytes = b"", comment: bytes = b"") -> bytes:
+    """Return a zip of members with these names, sizes that differ, an extra field and a comment."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for i, name in enumerate(names):
+            info = zipfile.ZipInfo(name)
+            info.extra, info.comment = extra, comment
+            info.external_attr = (0o100644, 0o120777, 0)[i % 3] << 16
+            archive.writestr(info, b"x" * i, zipfile.ZIP_DEFLATED if i % 2 else zipfile.ZIP_STORED)
+    return out.getvalue()
+
+
+def read(folder: Path, data: bytes) -> list[tuple[object, ...]] | None:
+    """Return name, extent and mode of each entry as columns have them, None where they do not."""
+    place = PlainExtent.named(str(write(folder / "a.zip", data)), len(data))
+    end = read_end(place)
+    assert end is not None
+    found = read_entries(place, end.directory, end.directory_stop, end.num_listed)
+    if found is None:
+        return None
+    found.places["offset"] += end.shift
+    members = Members(found.names, found.places, ("",)).listed()
+    return [(*one, mode) for one, mode in zip(members, found.modes.tolist(), strict=True)]
+
+
+def by_zipfile(data: bytes) -> list[tuple[object, ...]]:
+    """Return what `read` does, by zipfile."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return [
+            (
+                one.filename,
+                ZipExtent(
+                    "", one.header_offset, one.compress_size, one.file_size, one.CRC,
+                    one.compress_type, one.flag_bits,
+                ),
+                one.external_attr >> 16,
+            )
+            for one in archive.infolist()
+        ]  # fmt: skip
+
+
+@given(st.lists(NAMES, max_size=12, unique=True), st.binary(max_size=8), st.binary(max_size=8))
+@SIXTY
+def test_a_directory_is_read_as_zipfile_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str], comment: bytes, before: bytes
+) -> None:
+    data = before + zipped(names, struct.pack("<HH3s", 0xCAFE, 3, b"abc"), comment)
+    found = read(tmp_path_factory.mktemp("zip"), data)
+    assert found is None or found == by_zipfile(data)
+    assert found is not None or not names
+
+
+def test_entries_that_do_not_end_with_a_block_are_all_read(tmp_path: Path) -> None:
+    data = zipped([f"folder/{'n' * (i % 400)}{i}.jpg" for i in range(4000)])
+    found = read(tmp_path, data)
+    assert found is not None
+    assert len(found) == 4000
+    assert found == by_zipfile(data)
+
+
+@pytest.mark.parametrize("is_with_sizes", [False, True])
+def test_sizes_and_offsets_of_64_bits_are_read_as_zipfile_reads_them(
+    tmp_path: Path, *, is_with_sizes: bool
+) -> None:
+    data = bytearray(zipped(["a.jpg", "b.jpg"], struct.pack("<HHQQQ", 1, 24, 5, 6, 7)))
+    start = data.rindex(b"PK\1\2")
+    if is_with_sizes:
+        data[start + 20 : start + 28] = b"\xff" * 8
+    data[start + 42 : start + 46] = b"\xff" * 4
+    found = read(tmp_path, bytes(data))
+    assert found == by_zipfile(bytes(data))
+    assert found is not None
+    assert found[1][1][1:4] == ((7, 6, 5) if is_with_sizes else (5, 3, 1))  # type: ignore[index]
+
+
+ODD: dict[str, Callable[[bytes], bytes]] = {
+    "a name of another code page": lambda data: data.replace(b"1.jpg", b"\x82.jpg"),
+    "a name that ends early": lambda data: data.replace(b"1.jpg", b"1\0jpg"),
+    "a version of the future": lambda data: _changed(data, 6, 99),
+    "a length past the directory": lambda data: _changed(data, 28, 200),
+    "an extra field past its entry": lambda data: data.replace(b"\xfe\xca\3\0", b"\xfe\xca\x30\0"),
+    "a name in an extra field": lambda data: data.replace(b"\xfe\xca", b"\x75\x70"),
+}
+
+
+def _changed(data: bytes, at: int, value: int) -> bytes:
+    start = data.rindex(b"PK\1\2") + at
+    return data[:start] + struct.pack("<H", value) + data[start + 2 :]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_directory_is_left_to_zipfile(tmp_path: Path, odd: str) -> None:
+    data = zipped(["0.jpg", "1.jpg"], struct.pack("<HH3s", 0xCAFE, 3, b"abc"))
+    assert read(tmp_path, data) is not None
+    assert read(tmp_path, ODD[odd](data)) is None
+
+
+@given(st.lists(NAMES, min_size=1, max_size=12, unique=True))
+@SIXTY
+def test_names_seen_at_once_become_the_keys_that_they_become_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("zip")
+    members = {f"{name}x{i}.JPG": b"" for i, name in enumerate(names)}
+    source = write(folder / "a.zip", zip_bytes(members))
+    one_by_one, at_once = (
+        list_source(source, folder, print, zip_encoding=encoding) for encoding in ("utf-8", None)
+    )
+    assert at_once == one_by_one
+
+
+# Texts
+
+
+@given(WORDS, WORDS)
+@SIXTY
+def test_positions_are_those_of_the_first_equal_text(wanted: list[str], among: list[str]) -> None:
+    found, is_many = positions(Texts.of(wanted), Texts.of(among))
+    assert found.tolist() == [among.index(one) if one in among else -1 for one in wanted]
+    assert is_many.tolist() == [among.count(one) > 1 for one in wanted]
+
+
+@given(WORDS, WORDS)
+@SIXTY
+def test_texts_whose_hashes_collide_are_told_apart(wanted: list[str], among: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(texts_module, "_WEIGHTS", np.zeros(1, np.uint64))
+        found, is_many = positions(Texts.of(wanted), Texts.of(among))
+    assert found.tolist() == [among.index(one) if one in among else -1 for one in wanted]
+    assert all(many for one, many in zip(wanted, is_many, strict=True) if among.count(one) > 1)
+
+
+@given(WORDS)
+@SIXTY
+def test_texts_are_a_sequence_of_what_was_given(words: list[str]) -> None:
+    texts = Texts.of(words)
+    assert list(texts) == words == [texts[i] for i in range(len(words))]
+    assert list(texts[1:7:2]) == words[1:7:2]
+    assert list(texts.folders) == [word.rpartition("/")[0] for word in words]
+    assert list(texts.ends(0)) == [word.rpartition("/")[2] for word in words]
+    assert list(texts.coded()) == words
+
+
+# Values
+
+
+@given(st.lists(st.sampled_from([None, "a", "b", 1, -2, (1, 2), ()]), max_size=20))
+@SIXTY
+def test_a_column_is_a_sequence_of_what_was_given(values: list[object]) -> None:
+    column = Coded.of(values)
+    assert list(column) == values == list(pickle.loads(pickle.dumps(column)))
+    assert list(column.map(repr)) == [None if one is None else repr(one) for one in values]
+    assert list(column.filled("x")) == ["x" if one is None else one for one in values]
+    assert list(column.take(np.arange(len(values))[::2])) == values[::2]
+    there = [one for one in values if one is not None]
+    assert column.counts() == {one: there.count(one) for one in there}
+    assert list(column.counts()) == list(dict.fromkeys(there))
+
+
+def test_numbers_that_are_equal_but_not_alike_stay_apart() -> None:
+    assert list(map(repr, Coded.of([0.0, -0.0, float("nan"), 0.0]))) == [
+        "0.0",
+        "-0.0",
+        "nan",
+        "0.0",
+    ]
+
+
+def test_members_of_every_kind_come_back_whole_from_a_worker() -> None:
+    extents: list[Extent] = [
+        PlainExtent("/data/a/b.jpg", 0, 7),
+        PlainExtent("/data/c.tar", 512, 9),
+        ZipExtent("/data/d.zip", 3, 4, 5, 6, 8, 0x800),
+        RefusedExtent(1 << 40, "is too large"),
+        ZipExtent("/data/d.zip", 1 << 63, 4, 5, 6, 8, 0),
+    ]
+    members = [Member(f"a/b{'' if i == 0 else i}.jpg", one) for i, one in enumerate(extents)]
+    found = Members.of(members)
+    assert list(found) == members == list(pickle.loads(pickle.dumps(found)))
+    assert list(found.take(np.array([3, 1]))) == [members[3], members[1]]
+    assert found.are_refused.tolist() == [False, False, False, True, False]
+    assert len(pickle.dumps(found[:1])) < len(pickle.dumps(found))
