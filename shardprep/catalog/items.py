@@ -95,8 +95,9 @@ class Items(Sequence[Item]):
     @overload
     def __getitem__(self, at: slice) -> tuple[Item, ...]: ...
     def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
-        rows = np.arange(len(self))[at]
-        return self.listed(rows) if isinstance(at, slice) else self.listed(rows.reshape(1))[0]
+        if isinstance(at, slice):
+            return self.listed(np.arange(*at.indices(len(self))))
+        return self.listed(np.array([range(len(self))[at]]))[0]
 
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), _AT_ONCE):

@@ -154,7 +154,8 @@ class _Copy:
             for name in ("offset", "length")
         )
         self._old_keys = [key or "" for key in taken["key"].to_pylist()]
-        self._items = [plan.items[row] for row in self._written.tolist()]
+        items = plan.items[:]
+        self._items = [items[row] for row in self._written.tolist()]
         self._is_changed = np.array(
             [
                 item.key != key or file in copier.relabelled

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from shardprep.catalog.items import Item
+    from shardprep.catalog.items import Item, Items
     from shardprep.image.phash import Pixels
     from shardprep.image.spec import ImageSpec
     from shardprep.recipe.recipe import Recipe
@@ -93,7 +93,7 @@ class ImageHasher:
 
 
 def hash_images(
-    items: Sequence[Item], spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: PassWatcher
+    items: Items, spec: ImageSpec, recipe: Recipe, num_workers: int, watcher: PassWatcher
 ) -> Phashes:
     """Return the `PHASH` of what would be stored of each item, from the cache if it is there.
 
@@ -107,7 +107,7 @@ def hash_images(
     signature = source_signature(recipe.source, outputs(recipe), follow_links=recipe.follow_links)
     made_of = f"{_VERSION} {signature} {spec} {sorted(versions().items())}"
     file = array_file("near", hashlib.sha256(made_of.encode()).hexdigest()[:32])
-    keys = np.array([_hash_of(item.key) for item in items], np.uint64)
+    keys = np.array([_hash_of(key) for key in items.members.keys], np.uint64)
     found, is_known = _kept(file, keys)
     todo = np.flatnonzero(~is_known).tolist()
     if not todo:
@@ -118,7 +118,7 @@ def hash_images(
     limits = WorkerLimits.of(recipe.timeout, recipe.max_pixels)
     places = iter(todo)
     try:
-        tasks = _tasks([items[i] for i in todo], size)
+        tasks = _tasks(items.take(np.array(todo)), size)
         with contextlib.closing(run_chunks(ImageHasher(spec), tasks, num_workers, limits)) as done:
             for chunk in done:
                 hashes = iter(np.frombuffer(chunk.data, PHASH))

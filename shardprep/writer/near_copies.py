@@ -46,7 +46,7 @@ class NearCopies:
     @property
     def digest(self) -> str:
         """Hash of all that a plan takes from here, hex."""
-        keys = [[self.items[i].key for i in group] for group in self.groups]
+        keys = [[self.items.members.keys[i] for i in group] for group in self.groups]
         return hashlib.sha256(repr(keys).encode()).hexdigest()
 
     @cached_property

@@ -28,7 +28,13 @@ from shardprep.profiling import stage
 from shardprep.source.listing import Skipped
 from shardprep.writer.hash_pass import PassWatcher, hash_images
 from shardprep.writer.near_copies import NearCopies
-from shardprep.writer.shard_plan import Cut, cut_splits, plan_shards, without_spoilers
+from shardprep.writer.shard_plan import (
+    Cut,
+    ShardItems,
+    cut_splits,
+    plan_shards,
+    without_spoilers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -76,6 +82,20 @@ class BuildPlan:
         num_items = sum(len(shard.items) for shard in shards)
         estimate = self.estimated_bytes * num_items // self.num_items
         return replace(self, shards=shards, estimated_bytes=estimate)
+
+    def without_others(self, part: Part) -> BuildPlan:
+        """Return the plan with the items of one part; of the others their number alone is kept."""
+        if part.count == 1:
+            return self
+        mine = {shard.name for shard in part.of(self.shards)}
+        return replace(self, shards=tuple(_kept(shard, mine) for shard in self.shards))
+
+
+def _kept(shard: ShardPlan, wanted: Collection[str]) -> ShardPlan:
+    if not isinstance(shard.items, ShardItems):
+        return shard
+    is_wanted = shard.name in wanted
+    return shard._replace(items=shard.items.alone() if is_wanted else shard.items.counted())
 
 
 class PlanWatcher(PassWatcher, Protocol):
@@ -149,12 +169,12 @@ def frozen_plan(
     frozen objects (`gc.freeze`), nothing is hidden: `gc.unfreeze` cannot tell them apart.
     """
     with _paused_collection():
-        plan = make_plan(recipe, work_dir, watcher, num_workers)
+        made = [make_plan(recipe, work_dir, watcher, num_workers)]
         freezes = gc.get_freeze_count() == 0
         if freezes:
             gc.freeze()
     try:
-        yield plan
+        yield made.pop()  # who takes it may let go of parts of it
     finally:
         if freezes:
             gc.unfreeze()

@@ -131,6 +131,7 @@ class Run:
             images.planned(scratch, watcher) as plan,
         ):
             outline = images.outline(plan, part.count)
+            plan = plan.without_others(part)  # noqa: PLW2901 - nobody holds on to the whole of it
             mine = part.of(plan.shards)
             states.join(workspace, images.fingerprint)
             folders = states.folders_of(workspace, images.fingerprint)

@@ -15,7 +15,7 @@ from shardprep.writer.shard import read_receipt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.catalog.catalog import Item
+    from shardprep.catalog.items import Item
     from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
 

@@ -92,12 +92,18 @@ class ShardItems(Sequence["Item"]):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ShardItems, (self.columns, np.arange(len(self)))
+        return ShardItems, (self._items.take(self._rows), np.arange(len(self), dtype=np.int32))
 
-    @property
-    def columns(self) -> Items:
-        """The items as columns of their own, which hold on to no others."""
-        return self._items.take(self._rows)
+    def alone(self) -> ShardItems:
+        """Return the items in columns of their own, which hold on to no others."""
+        make, columns = self.__reduce__()
+        alone: ShardItems = make(*columns)
+        return alone
+
+    def counted(self) -> ShardItems:
+        """Return what knows the number of the items alone; to ask for one is an IndexError."""
+        nothing = self._items.take(np.empty(0, np.int64))
+        return ShardItems(nothing, np.broadcast_to(np.int32(0), len(self)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from shardprep.catalog.items import Items
 from shardprep.dataset import item_table
 from shardprep.errors import BuildError
 from shardprep.image.near import NEAR_BITS
@@ -224,7 +225,7 @@ def test_hashes_are_those_of_a_report_to_the_bit(tmp_path: Path, form: dict[str,
     keys = {"source": str(source), "labels": "none", "max_rejected": 0.5, **form}
     recipe = make_recipe(keys, "test")
     plan = make_plan(recipe, tmp_path, Quiet())
-    items = sorted(plan.shards[0].items)
+    items = Items.of(sorted(plan.shards[0].items))
     found = hash_images(items, plan.spec, recipe, 1, Quiet())
     hashes = {item.key: one for item, one in zip(items, found, strict=True)}
     assert not hashes.pop("broken.jpg")["decoded"]

@@ -680,3 +680,15 @@ def test_what_travels_to_a_worker_does_not_grow_with_the_plan(tmp_path: Path) ->
         sizes.append([len(pickle.dumps(one)) for one in (job, task, chunk)])
     for few, many in zip(*sizes, strict=True):
         assert many <= few + 64  # numbers have more digits
+
+
+def test_a_part_holds_no_items_but_its_own(source: Path, tmp_path: Path) -> None:
+    plan = make_plan(make_recipe({"source": str(source), "shards": 3}, "test"), tmp_path, Quiet())
+    mine, theirs = 1, 0
+    kept = plan.without_others(Part(2, 3))
+    assert [len(one.items) for one in kept.shards] == [len(one.items) for one in plan.shards]
+    assert kept.num_items == plan.num_items
+    assert kept.shards[mine] == plan.shards[mine]
+    with pytest.raises(IndexError):
+        list(kept.shards[theirs].items)
+    assert plan.without_others(Part(1, 1)) is plan
