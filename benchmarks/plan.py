@@ -2,7 +2,7 @@
 
 The members are tiny and stored: what is measured is the listing, the join to a table of as many
 rows and the shuffle, not the images. The plan runs in a process of its own, imports aside.
-`--members 1000000 5000000` plans zips of these sizes, and says what an item costs.
+`--members 1000000 10000000` plans zips of these sizes, and says what an item costs.
 """
 
 from __future__ import annotations
@@ -14,31 +14,42 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import photos
+from benchmarks.made_zip import write_made_zip
 from benchmarks.measure import Measure, Row, built, interleaved, run, shardprep
 from benchmarks.table import alone, table
 
-PLAIN_S = Measure("catalog and plan of 1,000,000 members, no labels", "< 20 s", "s")
-TABLE_S = Measure("catalog and plan of 1,000,000 members, labels joined", "< 20 s", "s")
-PLAIN_GB = Measure("peak memory of that plan, no labels", "< 1.5 GB", "GB")
-TABLE_GB = Measure("peak memory of that plan, labels joined", "< 1.5 GB", "GB")
+PLAIN_S = Measure("catalog and plan of 1,000,000 members, no labels", "< 4 s", "s")
+TABLE_S = Measure("catalog and plan of 1,000,000 members, labels joined", "< 7 s", "s")
+PLAIN_GB = Measure("peak memory of that plan, no labels", "< 0.35 GB", "GB")
+TABLE_GB = Measure("peak memory of that plan, labels joined", "< 0.35 GB", "GB")
+MANY_S = Measure("catalog and plan of 10,000,000 members of a made directory", "< 60 s", "s")
+MANY_GB = Measure("peak memory of that plan", "< 2.5 GB", "GB")
+PART = Measure("an item of that plan held by one part of 100", "<= 40 bytes", "bytes")
 RERUN = Measure("rerun of a finished build of 1,000,000 items", "< 5 s", "s")
-MEASURES = (PLAIN_S, PLAIN_GB, TABLE_S, TABLE_GB, RERUN)
+MEASURES = (PLAIN_S, PLAIN_GB, TABLE_S, TABLE_GB, MANY_S, MANY_GB, PART, RERUN)
 
 RULES = {"no labels": "none", "labels joined": "csv:labels.csv:id:label"}
 _PLAN = """
 import json, sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from shardprep.writer.plan import make_plan
+from shardprep.writer.plan import frozen_plan
+from shardprep.writer.shard_plan import Part
 from shardprep.recipe.recipe import make_recipe
 report, source, labels, folder = sys.argv[1:]
 keys = {"source": source, "labels": labels, "split": "train=0.9,validation=0.1"}
+recipe = make_recipe({**keys, "max_members": 100_000_000}, "benchmark")
+def memory(name):
+    status = Path("/proc/self/status").read_text()
+    return int(status.split(name + ":")[1].split()[0]) * 1024
+before = memory("VmRSS")
 start = time.perf_counter()
-plan = make_plan(make_recipe(keys, "benchmark"), Path(folder), SimpleNamespace(notice=print))
-seconds = time.perf_counter() - start
-status = Path("/proc/self/status").read_text()
-peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
-Path(report).write_text(json.dumps([plan.num_items, seconds, peak]))
+with frozen_plan(recipe, Path(folder), SimpleNamespace(notice=print)) as plan:
+    seconds = time.perf_counter() - start
+    number, peak = plan.num_items, memory("VmHWM")
+    plan = plan.without_others(Part(1, 100))
+    held = memory("VmRSS") - before
+Path(report).write_text(json.dumps([number, seconds, peak, held]))
 """
 
 
@@ -47,26 +58,31 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     source = photos.write_tiny_zip(folder / "many.zip", 1000 if quick else 1_000_000)
     found = []
     for rule, seconds, memory in zip(RULES, (PLAIN_S, TABLE_S), (PLAIN_GB, TABLE_GB), strict=True):
-        num_items, taken_s, peak_bytes = planned(source, RULES[rule], folder)
+        num_items, taken_s, peak_bytes, _ = planned(source, RULES[rule], folder)
         found.append(seconds.came_to(taken_s, f"{num_items:,} items"))
         found.append(memory.came_to(peak_bytes / 1e9, "of the one process"))
-    return [*found, _rerun(folder, source, rounds)]
+    rerun = _rerun(folder, source, rounds)
+    source.unlink()
+    return [*found, *_many(folder, 1000 if quick else 10_000_000), rerun]
 
 
-def planned(source: Path, labels: str, folder: Path) -> tuple[int, float, int]:
-    """Plan once, in a process of its own; return the items, the seconds and the peak in bytes."""
+def planned(source: Path, labels: str, folder: Path) -> tuple[int, float, int, int]:
+    """Plan once, in a process of its own.
+
+    Return the items, the seconds, the peak in bytes, and the bytes that a part of 100 goes on with.
+    """
     report = folder / "plan.json"
     run([sys.executable, "-c", _PLAN, report, source, labels, folder], folder)
-    num_items, seconds, peak_bytes = json.loads(report.read_text())
-    return num_items, seconds, peak_bytes
+    num_items, seconds, peak_bytes, held_bytes = json.loads(report.read_text())
+    return num_items, seconds, peak_bytes, held_bytes
 
 
 def growth(folder: Path, members: int) -> list[Row]:
     """Return what an item costs in a plan of so many."""
-    source = photos.write_tiny_zip(folder / f"{members}.zip", members)
+    source = write_made_zip(folder / f"{members}.zip", members)
     found = []
     for rule, labels in RULES.items():
-        num_items, seconds, peak_bytes = planned(source, labels, folder)
+        num_items, seconds, peak_bytes, _ = planned(source, labels, folder)
         name = f"an item of {num_items:,}, {rule}"
         detail = f"{seconds:.1f} s, peak {peak_bytes / 1e9:.2f} GB"
         per_item = seconds / num_items * 1e6
@@ -87,6 +103,18 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         print(table(row for number in members for row in growth(Path(folder), number)))
+
+
+def _many(folder: Path, members: int) -> list[Row]:
+    """Return the rows of a plan of so many, without labels."""
+    source = write_made_zip(folder / "made.zip", members)
+    num_items, seconds, peak_bytes, held_bytes = planned(source, "none", folder)
+    source.unlink()
+    return [
+        MANY_S.came_to(seconds, f"{num_items:,} items, no labels"),
+        MANY_GB.came_to(peak_bytes / 1e9, "of the one process"),
+        PART.came_to(held_bytes / num_items, "all that the process has grown by"),
+    ]
 
 
 def _rerun(folder: Path, source: Path, rounds: int) -> Row:

@@ -11,11 +11,10 @@ from itertools import chain, islice
 from typing import Any, cast, overload
 
 import numpy as np
-import pyarrow as pa
 
 from shardprep.errors import SourceError
 from shardprep.source.coded import Coded
-from shardprep.source.texts import Texts, positions
+from shardprep.source.texts import Texts, positions, release
 
 _DELIMITERS = ",;\t|"
 _MAX_CELL = 1 << 30
@@ -45,7 +44,7 @@ class Rows(Sequence[list[str]]):
             parts.append([Texts.of(list(cells)) for cells in zip(*some, strict=True)])
         columns = [Texts.joined([part[i] for part in parts]) for i in range(width if parts else 0)]
         parts.clear()
-        pa.default_memory_pool().release_unused()  # as much again as the columns take
+        release()
         return cls(columns or [Texts.of([])] * width, number)
 
     def __len__(self) -> int:

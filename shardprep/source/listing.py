@@ -29,7 +29,7 @@ from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.members import Member, Members, MembersBuilder
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
 from shardprep.source.streams import buffered, decompressed, member_stream
-from shardprep.source.texts import booleans, integers
+from shardprep.source.texts import booleans, integers, release
 from shardprep.source.unpack import Unpacker
 from shardprep.storage.url import is_url
 
@@ -139,6 +139,7 @@ class _Walk:
                     "two members of the source have this path",
                     "remove one of them from the archive",
                 )
+        release()
         return Listing(images, self.others, self.skipped)
 
     def files(self, found: Iterable[FoundFile], root: str) -> None:

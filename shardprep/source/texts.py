@@ -171,7 +171,13 @@ def positions(
             positions[i] = same[0] if len(same) else -1
         found[start + rows] = positions
         is_many[start + rows] = (ends > at + 1) & (positions >= 0)
+    release()
     return found, is_many
+
+
+def release() -> None:
+    """Give back the memory that Arrow keeps of arrays that are gone: as much as those that stay."""
+    pa.default_memory_pool().release_unused()
 
 
 def _hashes(texts: Texts, part: Callable[[Texts], Texts] = lambda texts: texts) -> Hashes:
