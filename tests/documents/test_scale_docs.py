@@ -139,7 +139,7 @@ def test_the_figures_of_large_plans_fit_each_other() -> None:
     pattern = r"^\| ([\d,]+)[^|]*\| ([\d.]+) GB \| ([\d,]+) bytes \| ([\d,]+) s \| ([\d.]+) µs \|$"
     rows = re.findall(pattern, TEXT, re.MULTILINE)
     table = [[float(cell.replace(",", "")) for cell in row] for row in rows]
-    assert [row[0] for row in table] == [1e6, 5e6, 1e8]
+    assert [row[0] for row in table] == [1e6, 1e7, 1e8]
     for num_items, gigabytes, item_bytes, seconds, microseconds in table:
         assert gigabytes * 1e9 / num_items == pytest.approx(item_bytes, rel=0.01)
         assert seconds / num_items * 1e6 == pytest.approx(microseconds, rel=0.02)
