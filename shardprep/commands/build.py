@@ -70,7 +70,10 @@ class Plan(Card):
     @property
     def images(self) -> dict[str, int]:
         """Images by split."""
-        return dict(Counter(item.split for shard in self.plan.shards for item in shard.items))
+        numbers: Counter[str] = Counter()
+        for shard in self.plan.shards:
+            numbers[shard.split] += len(shard.items)
+        return dict(numbers)
 
     @property
     def labels(self) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shardprep.catalog.catalog import Item
+from shardprep.catalog.items import Item
 from shardprep.errors import BuildError, InternalError
 from shardprep.source.extent import PlainExtent
 from shardprep.storage.folder import LocalFolder

@@ -43,9 +43,9 @@ def print_plan(terminal: Terminal, plan: BuildPlan) -> None:
     table = plain_table("split", "images", "shards", "labelled")
     for split in dict.fromkeys(shard.split for shard in plan.shards):
         shards = [shard for shard in plan.shards if shard.split == split]
-        members = [item for shard in shards for item in shard.items]
-        labelled = sum(item.is_labelled for item in members)
-        table.add_row(split, f"{len(members):,}", f"{len(shards):,}", f"{labelled:,}")
+        number = sum(len(shard.items) for shard in shards)
+        labelled = sum(item.is_labelled for shard in shards for item in shard.items)
+        table.add_row(split, f"{number:,}", f"{len(shards):,}", f"{labelled:,}")
     terminal.print(table)
     if plan.annotations is not None:
         _print_annotations(terminal, plan.annotations)
