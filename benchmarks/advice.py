@@ -32,7 +32,7 @@ _TURNS = 5
 
 
 class _Setup(NamedTuple):
-    """What is trained, and how."""
+    """Training of one kind."""
 
     form: str
     """The set: "jpeg" or "raw"."""

@@ -29,7 +29,7 @@ class _Kind(NamedTuple):
     form: str
     """Pillow's name of the format."""
     options: Mapping[str, object] = {}
-    """What Pillow is given to write it."""
+    """Options with which Pillow writes it."""
     mode: str = "RGB"
     side: int = 0
     """Pixels of both sides; 0 for those of the photos."""

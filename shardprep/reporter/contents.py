@@ -140,7 +140,7 @@ class Contents:
     """
 
     manifest: Manifest
-    """That of the dataset, or its excerpt for the scope."""
+    """Manifest of the dataset, or its excerpt for the scope."""
     schema: Schema
     items: ItemFile
     """Rows of all inputs."""

@@ -118,7 +118,7 @@ class Texts(Sequence[str]):
 
     @property
     def folders(self) -> Coded[str]:
-        """What stands before the last "/" of each, "" where there is none."""
+        """Part before the last "/" of each, "" where there is none."""
         if self._folders is None:
             self._folders = _coded(self, Texts._folders_alone)
         return self._folders

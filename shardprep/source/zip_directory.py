@@ -100,7 +100,7 @@ def check_end(end: End | None, name: str) -> End:
 
 
 class Directory(NamedTuple):
-    """What the directory of a zip says of the places of its members."""
+    """Places of the members of a zip, by its directory."""
 
     start: int
     """Its own offset."""

@@ -96,7 +96,7 @@ class RecordCopier:
 
 
 class _Common:
-    """What the threads that copy have in common."""
+    """State that the threads that copy share."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class _Common:
         """`turn` is held by the one that reads, where only one at a time can."""
         self.waiting: SimpleQueue[ShardPlan] = SimpleQueue()
         self.told: SimpleQueue[Progress | BaseException | None] = SimpleQueue()
-        """What is done, why a copy failed, and None for a thread that has nothing left to do."""
+        """Progress, errors of failed copies, and None for a thread that has nothing left to do."""
         self.has_ended = threading.Event()
         """Whether nothing more is wanted."""
 

@@ -68,7 +68,7 @@ class _Facts(BaseModel):
 
 
 class ShardHead(NamedTuple):
-    """What the writer of a shard knows of it before it has the items."""
+    """Facts of a shard that its writer needs before it has the items."""
 
     name: str
     """File name."""

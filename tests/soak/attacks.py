@@ -1,4 +1,4 @@
-"""What befalls a build in a soak: each attack by its name, and what a build may do about it."""
+"""Attacks on a build in a soak, each by its name, and what a build may do about it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Undisturbed(NamedTuple):
 
 @dataclass(frozen=True)
 class Means:
-    """What the builds of a soak share."""
+    """State that the builds of a soak share."""
 
     source: Path
     options: tuple[str, ...]
@@ -89,7 +89,7 @@ class Attacked:
     """Datasets that were completed."""
     elapsed_s: float = 0.0
     faults: list[str] = field(default_factory=list)
-    """What a build did that it may not do, each in a line."""
+    """Faults of a build, each in a line."""
     wrong_files: list[str] = field(default_factory=list)
     """Files that differ from those of the undisturbed build."""
 

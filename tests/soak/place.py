@@ -27,7 +27,7 @@ _SHARD = ".tfrecord-"
 
 
 class Place(Protocol):
-    """What holds the datasets of a soak."""
+    """Place of the datasets of a soak."""
 
     name: str
     silence: Callable[[float], None] | None
@@ -35,7 +35,7 @@ class Place(Protocol):
 
     @property
     def out(self) -> str:
-        """What `--out` is."""
+        """Value of `--out`."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -99,7 +99,7 @@ class Disk:
 
 
 class FaultyStore:
-    """Of all requests 2% fail, and of 1% the answer's body is cut; which ones follows from a seed.
+    """Store of which 2% of the requests fail and 1% of the bodies are cut, by a seed.
 
     A failure is an answer of 500 or 503, a connection that breaks before the store has heard, or
     one that breaks after it has done what was asked.

@@ -26,10 +26,10 @@ _SAMPLES = 2000
 
 
 class Reading(NamedTuple):
-    """What a dataset holds, compared with its source."""
+    """Contents of a dataset, compared with its source."""
 
     verify: str
-    """What `shardprep verify --decode` says."""
+    """Lines of `shardprep verify --decode`."""
     num_written: int
     num_rejected: int
     lost: list[str]

@@ -20,7 +20,7 @@ RECORD = Path(__file__).parent / "record.json"
 
 @dataclass
 class Ordeal:
-    """What the builds of one place went through, and what their last dataset holds."""
+    """Attacks on the builds of one place, and the contents of their last dataset."""
 
     place: str
     undisturbed_s: float
@@ -62,7 +62,7 @@ class Record:
 
     @property
     def problems(self) -> list[str]:
-        """What went wrong; nothing should."""
+        """Faults; there should be none."""
         return [
             f"{one.place}: {line}"
             for one in self.ordeals

@@ -1,4 +1,4 @@
-"""What a source holds, read without shardprep: zipfile, csv, Pillow and hashes."""
+"""Contents of a source, read without shardprep: zipfile, csv, Pillow and hashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ resamplers and of another JPEG. Of two different photos it is about 60."""
 
 
 class Fact(NamedTuple):
-    """What is known of one image."""
+    """Facts of one image."""
 
     label: str
     sha256: bytes

@@ -36,7 +36,7 @@ ALARM = getattr(signal, "SIGALRM", None)
 
 
 class Work(NamedTuple):
-    """What a process is started with."""
+    """Arguments of a process."""
 
     encode: Encode
     limits: WorkerLimits
@@ -53,7 +53,7 @@ class Sent(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What has become of a chunk that its worker has written to a shard of its own."""
+    """Outcome of a chunk that its worker has written to a shard of its own."""
 
     progress: Progress
     seconds: dict[str, float]
