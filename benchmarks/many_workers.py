@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Measure, Row, run
 from benchmarks.table import alone
-from shardprep.catalog.catalog import Item
+from shardprep.catalog.items import Item, Items
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import load_schema
 from shardprep.recipe.recipe import Recipe, make_recipe
@@ -108,10 +108,10 @@ def simulate(report: str, place: str, shards: str, workers: str) -> None:
 
 
 def _plan(number: int, shards: int) -> BuildPlan:
-    items = [
+    items = Items.of(
         Item(f"photos/{i // 1000:04d}/{i:08d}.jpg", PlainExtent("-", i, 1), "train", 0)
         for i in range(number)
-    ]
+    )
     return BuildPlan(
         name="simulated",
         shards=plan_shards("simulated", items, shards, number * _RECORD_BYTES, 0),

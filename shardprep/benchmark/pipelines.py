@@ -41,7 +41,7 @@ class Source:
 
     @classmethod
     def parsed(
-        cls, folder: str, split: str, num_records: str, batch_size: str, chosen: str
+        cls, folder: str, split: str, num_records: str, batch_size: str, chosen: str = ""
     ) -> Self:
         """Return the source that arguments of a command line mean."""
         return cls(Path(folder), split, int(num_records), int(batch_size), chosen)

@@ -96,13 +96,25 @@ class Fingerprint(Document):
     """Versions of the packages and libraries that shape the bytes."""
 
 
+REPACKED = "repack"
+"""Name among the versions of a dataset that was made of others; of the program that did it."""
+
+
 def fingerprint_differences(one: Fingerprint, two: Fingerprint) -> list[str]:
-    """Return what differs, each in words: "quality (90, now 95)"."""
+    """Return what differs, each in words: "quality (90, now 95)".
+
+    Where one is a build and the other a repack, options that only a build has are one entry.
+    """
     found = []
+    alone = one.options.keys() ^ two.options.keys()
+    if (REPACKED in one.versions) == (REPACKED in two.versions):
+        alone = set()
+    elif alone:
+        found.append(f"{len(alone)} options that only a build has")
     for section, lacking in (("inputs", ""), ("options", "not given"), ("versions", "not there")):
         before, now = getattr(one, section), getattr(two, section)
         for key in sorted(before.keys() | now.keys()):
-            if before.get(key) != now.get(key):
+            if before.get(key) != now.get(key) and not (section == "options" and key in alone):
                 was, is_now = (_shown(key, side.get(key)) or lacking for side in (before, now))
                 values = f"{was}, now {is_now}" if lacking else "its content"
                 found.append(f"{key} ({values})")

@@ -9,10 +9,15 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.folder import ITEMS_FILE
-from shardprep.dataset.manifest import MANIFEST_FILE, fingerprint_differences, load_manifest
+from shardprep.dataset.manifest import (
+    MANIFEST_FILE,
+    REPACKED,
+    fingerprint_differences,
+    load_manifest,
+)
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.writer.build import build_dataset
-from shardprep.writer.fingerprint import REPACKED, make_fingerprint, recorded_recipe
+from shardprep.writer.fingerprint import make_fingerprint, recorded_recipe
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.damaged import DamagedDataset, foreign_files
 from shardprep.writer.workspace.remote import ObjectWorkspace

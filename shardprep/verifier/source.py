@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.manifest import REPACKED
 from shardprep.dataset.remote import described
 from shardprep.dataset.source_difference import compare_originals
 from shardprep.errors import DatasetError
-from shardprep.writer.fingerprint import REPACKED, recorded_recipe
+from shardprep.writer.fingerprint import recorded_recipe
 from shardprep.writer.old_images import checked_items
 from shardprep.writer.originals import hash_originals
 

@@ -11,7 +11,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardprep import profiling
 from shardprep.dataset import schema as names
@@ -57,6 +57,10 @@ class ObjectCounts(NamedTuple):
             dict(sorted(found.dropped.items())),
             dict(sorted({**found.pixels, **ignored}.items())) if spec.masks == "classes" else None,
         )
+
+
+UNREADABLE: Final = "unreadable"
+"""Kind of the rejection of an item whose bytes the source did not give."""
 
 
 class Outcome(NamedTuple):
@@ -238,7 +242,7 @@ def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedO
     try:
         files = [member.extent.read() for member in item.masks]
     except MemberError as error:
-        return Rejection("unreadable", f"its mask: {error}")
+        return Rejection(UNREADABLE, f"its mask: {error}")
     except MemoryError:
         return Rejection("crashed", "its mask is larger than the memory a worker may use")
     return place_objects(item.annotation or Annotation(), files, image.placement, spec)
@@ -249,7 +253,7 @@ def read_item(item: Item) -> bytes | Outcome:
     try:
         return _read(item)
     except MemberError as error:
-        return _unread(item, "unreadable", str(error))
+        return _unread(item, UNREADABLE, str(error))
     except MemoryError:
         return _unread(item, "crashed", "is larger than the memory a worker may use")
 

@@ -50,8 +50,6 @@ _CODECS = ("libjpeg_turbo", "zlib", "webp", "avif", "jpg_2000", "libtiff", "litt
 _WITH_CODECS = frozenset({"tensorflow", "torch", "jax", "cv2"})
 """Packages that bring libraries of these names for the whole process."""
 _BLOCK_BYTES = 1 << 20
-REPACKED = "repack"
-"""Name among the versions of a dataset that was made of others; of the program that did it."""
 
 
 def make_fingerprint(recipe: Recipe) -> Fingerprint:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from shardprep.catalog.items import Item
-from shardprep.dataset.manifest import Fingerprint
+from shardprep.dataset.manifest import REPACKED, Fingerprint
 from shardprep.errors import BuildError, DatasetError
 from shardprep.source.extent import PlainExtent
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Member
 from shardprep.writer.copier import RecordCopier
-from shardprep.writer.fingerprint import REPACKED, versions
+from shardprep.writer.fingerprint import versions
 from shardprep.writer.old_images import mark_of, targets_of
 from shardprep.writer.outline import make_outline
 from shardprep.writer.parents import (

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
-from shardprep.dataset.manifest import Fingerprint, fingerprint_differences
+from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
 from shardprep.dataset.remote import RemoteDataset, described
-from shardprep.writer.fingerprint import REPACKED, recorded_recipe, used_versions, versions
+from shardprep.writer.fingerprint import recorded_recipe, used_versions, versions
 from shardprep.writer.old_images import OldRecords, checked_items, manifest_mark, with_files
 
 if TYPE_CHECKING:

@@ -164,7 +164,7 @@ class Run:
             for step in progress:
                 watcher.encoded(step.num_items, step.num_rejected)
                 now = now.plus(step)
-        if now.num_rejected:
+        if now.num_unreadable:
             self._look_again(folders, plan, todo, watcher)
         return now
 

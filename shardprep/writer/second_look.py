@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shardprep.source.extent import MemberError
+from shardprep.writer.chunk import UNREADABLE
 from shardprep.writer.shard import read_receipt
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def _unread(folders: Folders, shard: ShardPlan) -> list[Item]:
     if receipt is None:
         return []
     kinds = receipt.table["kind"].cast("string").to_pylist()
-    return [item for item, kind in zip(shard.items, kinds, strict=True) if kind == "unreadable"]
+    return [item for item, kind in zip(shard.items, kinds, strict=True) if kind == UNREADABLE]
 
 
 def _can_be_read(item: Item) -> bool:

@@ -12,18 +12,17 @@ from shardprep.cli.app import app
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, ShardprepError
-from shardprep.storage import objects
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
 from tests.support.builders import Quiet, Told, animals, build, tree, write, zip_bytes
 from tests.support.damage import flipped
-from tests.support.object_store import wait_until
+from tests.support.object_store import Fault, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.object_store import Bucket, Proxy
+    from tests.support.object_store import Bucket, Proxy, Request
 
 WHERE, INCOMPLETE = "pets/1.0.0", "pets/1.0.0.incomplete"
 SHARD = "pets-train.tfrecord-{:05d}-of-00004"
@@ -149,23 +148,22 @@ def test_a_changed_source_is_refused(source: Path, there: Bucket, tmp_path: Path
 
 
 def test_an_interrupted_repair_goes_on(
-    source: Path, there: Bucket, good: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    source: Path, there: Bucket, good: dict[str, bytes], proxy: Proxy
 ) -> None:
     flip(there, FIRST)
     remove(there, SECOND)
-    put = objects.put
 
-    def fail(url: Any, content: Any) -> str:
-        if url.name == SECOND:
-            wait_until(lambda: f".parts/{FIRST}.parquet" in there.tree(INCOMPLETE))
-            raise BuildError("here", "the power goes")
-        return put(url, content)
+    def refused(request: Request) -> Fault | None:
+        if request.method != "PUT" or not request.path.endswith(SECOND):
+            return None
+        wait_until(lambda: f".parts/{FIRST}.parquet" in there.tree(INCOMPLETE))
+        return Fault(status=403)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(objects, "put", fail)
-        with pytest.raises(BuildError, match="the power goes"):
-            repaired(source, there)
+    proxy.rule = refused
+    with pytest.raises(ShardprepError, match=SECOND):
+        repaired(source, there)
     assert there.tree(WHERE)[THIRD] == good[THIRD]
+    proxy.rule = lambda _: None
     assert repaired(source, there).num_new <= 6
     assert is_as_built(there, good)
 

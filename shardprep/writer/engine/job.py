@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from shardprep import profiling
 from shardprep.profiling import stage
-from shardprep.writer.chunk import ChunkTask, EncodedChunk
+from shardprep.writer.chunk import UNREADABLE, ChunkTask, EncodedChunk
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.old_images import old_images
 from shardprep.writer.shard import ShardHead, ShardWriter
@@ -80,6 +80,8 @@ class Progress(NamedTuple):
     """Rejected items among `num_items`."""
     num_copied: int = 0
     """Items among `num_items` whose image another dataset had stored."""
+    num_unreadable: int = 0
+    """Items among `num_rejected` whose bytes the source did not give."""
 
     def plus(self, more: Progress) -> Progress:
         """Return both together."""
@@ -94,7 +96,8 @@ class Progress(NamedTuple):
         """Return what a chunk adds."""
         num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
         num_copied = sum(outcome.is_copied for outcome in chunk.outcomes)
-        return cls(len(chunk.outcomes), num_rejected, num_copied)
+        num_unreadable = sum(outcome.kind == UNREADABLE for outcome in chunk.outcomes)
+        return cls(len(chunk.outcomes), num_rejected, num_copied, num_unreadable)
 
 
 Engine = Callable[[ShardJob, Sequence["ShardPlan"], int], Generator[Progress]]
