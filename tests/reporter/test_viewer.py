@@ -24,7 +24,8 @@ from shardprep.dataset.item_file import ItemFile
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.locate import locate
 from shardprep.dataset.schema import BOX, BOX_LABEL, MASK
-from shardprep.reporter.contents import Rows, read_contents
+from shardprep.reporter.contents import read_contents
+from shardprep.reporter.rows import Rows
 from shardprep.reporter.viewer.server import Request
 from shardprep.reporter.viewer.site import Site
 from shardprep.writer.save_rejected import read_copy
