@@ -30,6 +30,7 @@ from shardprep.dataset.schema import load_schema
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.source.extent import PlainExtent
 from shardprep.writer.chunk import EncodedChunk, Outcome
+from shardprep.writer.engine.job import ShardJob
 from shardprep.writer.engine.local import write_shards
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.outline import Outline, make_outline
@@ -39,10 +40,12 @@ from shardprep.writer.shard_plan import plan_shards
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from shardprep.writer.chunk import ChunkTask
+    from shardprep.writer.engine.job import Progress
     from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.workspace.states import Folders
 
 RATE = Measure("64 simulated workers: images a second", ">= 60000 /s", "/s")
 PARENT = Measure("processor of the parent meanwhile", "< 50 %", "% of a core")
@@ -92,8 +95,8 @@ def simulate(report: str, place: str, shards: str, workers: str) -> None:
     """Build once; write the figures of `_simulated` to a file, as JSON."""
     recipe = make_recipe({"source": "-", "out": place, "name": "simulated"}, "benchmark")
     number = int(shards) * _IMAGES_A_SHARD
-    images, clock = _Simulated(recipe, _plan(number, int(shards))), _Clock()
-    run = Run(workspace_of(recipe), images, int(workers), write_shards)
+    images, clock = _Simulated(recipe, _plan(number, int(shards)), int(workers)), _Clock()
+    run = Run(workspace_of(recipe), images)
     result = run.to_dataset(clock, overwrite=False)
     assert result.manifest.totals.num_written == number
     finish = time.process_time() - clock.end[1]
@@ -133,19 +136,22 @@ class _Simulated:
 
     recipe: Recipe
     plan: BuildPlan
+    num_workers: int
     fingerprint = Fingerprint(inputs={}, options={"seed": 0}, versions={})
 
     @contextlib.contextmanager
-    def planned(self, scratch: Path, watcher: PlanWatcher, num_workers: int) -> Iterator[BuildPlan]:
-        del scratch, watcher, num_workers
+    def planned(self, scratch: Path, watcher: PlanWatcher) -> Iterator[BuildPlan]:
+        del scratch, watcher
         yield self.plan
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         return make_outline(plan, self.recipe, self.fingerprint, num_parts)
 
-    def encoding(self, plan: BuildPlan) -> tuple[_Wait, WorkerLimits]:
-        del plan
-        return _Wait(), WorkerLimits.of(60, 10**8)
+    def written(
+        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
+    ) -> Generator[Progress]:
+        job = ShardJob(folders, _Wait(), WorkerLimits.of(60, 10**8), plan.num_items, _RECORD_BYTES)
+        return write_shards(job, shards, self.num_workers)
 
     def check(self) -> None:
         pass
