@@ -25,8 +25,8 @@ from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import TARGET_FEATURES
 from shardprep.dataset.tfrecord import read_records
 from shardprep.writer import build
-from shardprep.writer.engine.job import by_chunks
 from tests.support.builders import in_process
+from tests.support.engines import by_chunks
 from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
 
 if TYPE_CHECKING:

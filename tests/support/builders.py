@@ -19,10 +19,10 @@ from shardprep.dataset.locate import locate
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer import build as parts
 from shardprep.writer.build import build_dataset
-from shardprep.writer.engine.job import by_chunks
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.reuse import open_old_dataset
 from shardprep.writer.workspace.find import find_workspace
+from tests.support.engines import by_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -19,7 +19,6 @@ from shardprep.reader import Dataset
 from shardprep.recipe.recipe import make_recipe
 from shardprep.storage.lock import locked
 from shardprep.writer.build import build_dataset
-from shardprep.writer.engine.job import by_chunks
 from shardprep.writer.engine.local import run_chunks, write_shards
 from shardprep.writer.fingerprint import make_fingerprint
 from shardprep.writer.limits import TooManyRejectedError
@@ -38,6 +37,7 @@ from tests.support.builders import (
     zip_bytes,
 )
 from tests.support.ending import StopAfter, StoppedError
+from tests.support.engines import by_chunks
 
 if TYPE_CHECKING:
     from pathlib import Path

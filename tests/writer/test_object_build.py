@@ -19,13 +19,13 @@ from shardprep.cli.app import app
 from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset, build_part
-from shardprep.writer.engine.job import by_chunks
 from shardprep.writer.engine.local import write_shards
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.shard_plan import Part
 from shardprep.writer.workspace.find import find_workspace
 from tests.support.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
 from tests.support.builders import build_part as one_part
+from tests.support.engines import by_chunks
 from tests.support.object_store import Fault, nth, process_environment, wait_until
 
 if TYPE_CHECKING:

@@ -16,18 +16,17 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from shardprep import profiling
 from shardprep.profiling import stage
 from shardprep.writer.chunk import UNREADABLE, ChunkTask, EncodedChunk
-from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.old_images import old_images
 from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.shard_plan import chunks
 
 if TYPE_CHECKING:
+    from shardprep.writer.engine.process import WorkerLimits
     from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
 
@@ -102,22 +101,6 @@ class Progress(NamedTuple):
 
 Engine = Callable[[ShardJob, Sequence["ShardPlan"], int], Generator[Progress]]
 """Takes the job, the shards, and how many workers it may have."""
-ChunkRunner = Callable[["Encoder", Iterable[ChunkTask], int, WorkerLimits], Generator[EncodedChunk]]
-"""Yields the result of each task, in the order of the tasks."""
-
-
-def by_chunks(run: ChunkRunner) -> Engine:
-    """Return the engine that writes shards here, one after the other, from chunks of a runner."""
-
-    def engine(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> Generator[Progress]:
-        tasks = (task for shard in shards for task in job.tasks(shard))
-        first = list(islice(tasks, num_workers))  # workers without a task are not started
-        with contextlib.closing(
-            run(job.encoder, chain(first, tasks), max(1, len(first)), job.limits)
-        ) as found:
-            yield from write_chunks(job, of_shards(shards, found))
-
-    return engine
 
 
 def of_shards(
