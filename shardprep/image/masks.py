@@ -140,10 +140,8 @@ def _decoded(
     try:
         image.load()
         return image, take(image, raw)
-    except MaskError:
+    except (MaskError, MemoryError):
         raise
-    except MemoryError:
-        raise MaskError("needs more memory than a worker may use") from None
     except Exception as error:  # decoders raise anything
         raise MaskError(f"cannot be decoded: {' '.join(str(error).split())[:200]}") from None
 
@@ -162,7 +160,7 @@ def _open(data: bytes) -> Image.Image:
     try:
         return Image.open(io.BytesIO(data), formats=_DECODERS)
     except MemoryError:
-        raise MaskError("needs more memory than a worker may use") from None
+        raise
     except Exception:
         raise MaskError("is no image that can be read") from None
 

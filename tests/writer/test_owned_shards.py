@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging
 import os
 import signal
@@ -19,13 +20,14 @@ from shardprep.source.extent import PlainExtent
 from shardprep.storage.folder import LocalFolder
 from shardprep.writer.chunk import EncodedChunk, Outcome
 from shardprep.writer.engine import serve, worker
-from shardprep.writer.engine.job import Progress, ShardJob, by_chunks
+from shardprep.writer.engine.job import Progress, ShardJob
 from shardprep.writer.engine.local import write_shards
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.shard import read_receipt
 from shardprep.writer.shard_plan import plan_shards
 from shardprep.writer.workspace.states import Folders
 from tests.support.builders import in_process, tree
+from tests.support.engines import by_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,8 +58,11 @@ class Encode:
             before_item()
             with self.log.open("a") as log:
                 log.write(f"{item.key}\n")
-            if item.key == self.at and not (self.is_once and self.log.with_suffix(".s").exists()):
-                self.log.with_suffix(".s").touch()
+            is_struck = self._is_struck(item.key)
+            if is_struck and self.fault == "rejects":
+                outcomes.append(Outcome("crashed", "too large", 0, 1, 1, "jpeg", 7, "0" * 64))
+                continue
+            if is_struck:
                 self._strike()
             record = b"" if item.key.endswith("9") else item.key.encode() * 50
             kind = "" if record else "damaged"
@@ -65,7 +70,18 @@ class Encode:
             outcomes.append(Outcome(kind, kind, len(record), 1, 1, "jpeg", 7, "0" * 64))
         return EncodedChunk(data, tuple(outcomes))
 
+    def _is_struck(self, key: str) -> bool:
+        mark = self.log.with_suffix(".s")
+        if key != self.at or (self.is_once and mark.exists()):
+            return False
+        mark.touch()
+        return True
+
     def _strike(self) -> None:
+        if self.fault == "starved":
+            raise MemoryError
+        if self.fault == "no mapping":
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
         if self.fault == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "segfault":
@@ -264,6 +280,74 @@ def test_what_an_owner_has_to_say_is_said_by_the_program(
     job = job_in(tmp_path / "out", at=shards[0].items[13].key, fault="says")
     written(job, shards, 1)
     assert caplog.messages == ["waiting for the store at a host"]
+
+
+@dataclass(frozen=True)
+class StarvedOutput(LocalFolder):
+    """A folder that lacks memory once, where a file is begun, written to or committed."""
+
+    at: str = ""
+
+    def _starve(self, where: str) -> None:
+        mark = self.path.with_suffix(".starved")
+        if where == self.at and not mark.exists():
+            mark.touch()
+            raise {
+                "new_file": MemoryError(),
+                "write": OSError(errno.ENOMEM, "Cannot allocate memory"),
+                "commit": RuntimeError("can't start new thread"),
+                "panic": KeyboardInterrupt(),  # no Exception, as a panic of the store's client
+            }[where]
+
+    def new_file(self, name: str, token: str = "") -> Any:
+        self._starve("new_file")
+        file = super().new_file(name, token)
+        commit, write = file.commit, file.write
+
+        def starved_commit() -> Any:
+            self._starve("commit")
+            self._starve("panic")
+            return commit()
+
+        def starved_write(data: Any) -> None:
+            self._starve("write")
+            write(data)
+
+        file.commit, file.write = starved_commit, starved_write  # type: ignore[method-assign]
+        return file
+
+
+@pytest.mark.parametrize("at", ["new_file", "write", "commit", "panic"])
+def test_a_worker_that_lacks_memory_for_its_shard_costs_no_image(at: str, tmp_path: Path) -> None:
+    shards = shards_of(6)
+    job = job_in(tmp_path / "out")
+    output = StarvedOutput(tmp_path / "out", at=at)
+    starved = replace(job, folders=Folders(output, job.folders.state))
+    assert written(starved, shards, 2) == by_the_parent(tmp_path / "other", shards)
+    assert (tmp_path / "out.starved").exists()
+
+
+@pytest.mark.parametrize("fault", ["starved", "rejects", "no mapping"])
+def test_what_is_rejected_for_want_of_memory_is_tried_again_alone(
+    fault: str, tmp_path: Path
+) -> None:
+    shards = shards_of(6)
+    key = shards[1].items[15].key
+    job = job_in(tmp_path / "out", at=key, fault=fault, is_once=True)
+    assert written(job, shards, 2) == by_the_parent(tmp_path / "other", shards)
+    assert times_encoded(job)[key] == 2
+
+
+def test_an_image_that_needs_too_much_memory_is_rejected_in_the_end(tmp_path: Path) -> None:
+    shards = shards_of(6)
+    key = shards[1].items[15].key
+    job = job_in(tmp_path / "out", at=key, fault="rejects")
+    written(job, shards, 2)
+    receipt = read_receipt(job.folders, shards[1].name)
+    assert receipt is not None
+    row = receipt.table.to_pylist()[15]
+    assert (row["key"], row["kind"], row["reason"]) == (key, "crashed", "too large")
+    assert times_encoded(job)[key] == 2
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,7 @@ def look(mask: Member, max_pixels: int) -> Seen | None:
     """Return the values of a mask; None where it cannot be decoded: its image is rejected later."""
     try:
         pixels, is_lossy, _ = decode_mask(mask.extent.read(), max_pixels)
-    except (MemberError, MaskError):
+    except (MemberError, MaskError, MemoryError):
         return None
     if pixels.ndim == 3:
         colours = np.unique(pixels.reshape(-1, 3), axis=0)[:_SHOWN_COLOURS].tolist()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import sys
@@ -44,6 +45,10 @@ _WORKER_BYTES = 1 << 30
 """Memory in bytes that a worker may use besides the pixels of an image."""
 _PIXEL_BYTES = 16
 """Memory in bytes that decoding may use for each pixel, copies included."""
+_ENOUGH_BYTES = 32 << 20
+"""Memory in bytes that an ordinary image takes while it is decoded."""
+_NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
+"""Ends of messages, of CPython's threads and of the dynamic loader."""
 _PRELOADED = ["shardprep.writer.engine.serve", "shardprep.catalog.catalog"]
 """Modules of a task, to import once."""
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
@@ -166,6 +171,24 @@ def hold_memory(num_bytes: int) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         if most == resource.RLIM_INFINITY or num_bytes < most:
             resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, most))
+
+
+def is_short_of_memory(error: Exception) -> bool:
+    """Tell whether an exception says that this process gets no more memory."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or str(error).endswith(_NO_MEMORY)
+    )
+
+
+def has_memory() -> bool:
+    """Tell whether this process gets memory at the moment."""
+    try:
+        bytearray(_ENOUGH_BYTES)
+    except MemoryError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 ALARM = getattr(signal, "SIGALRM", None)
 """Signal that ends a process whose item takes too long; None where there is none."""
+_STARVED = 1
+"""Exit code of a process that lacks memory."""
+_BROKEN = frozenset({"not_an_image", "undecodable", "truncated", "bad_mask"})
+"""Kinds of rejection that a decoder may also come to where it gets no memory."""
 
 
 class Work(NamedTuple):
@@ -42,6 +46,16 @@ class Work(NamedTuple):
     limits: WorkerLimits
     new_writer: Callable[[ShardHead], ShardWriter] | None = None
     """Begins a shard that is owned; None where none is."""
+
+
+class Order(NamedTuple):
+    """A chunk to encode."""
+
+    task: ChunkTask
+    head: ShardHead | None = None
+    """The shard that it is written to; None where it comes back."""
+    is_suspect: bool = False
+    """Whether it has ended a process before: what it lacks memory for now, it always will."""
 
 
 class Sent(NamedTuple):
@@ -115,34 +129,41 @@ class _Encoder:
     def run(self) -> None:
         """Carry out order after order; EOFError where the parent hangs up."""
         while True:
-            task, head = self._pipe.recv()
+            order: Order = self._pipe.recv()
+            task, head = order.task, order.head
             data: bytes | bytearray = b""
             answer: Sent | Kept | Exception
             try:
-                chunk = self._encoded(task)
+                chunk = self._encoded(order)
                 if head is None:
                     data = chunk.data
                     answer = Sent(len(data), chunk.outcomes, chunk.seconds)
                 else:
                     answer = self._kept(task, head, chunk)
             except Exception as error:
+                if process.is_short_of_memory(error) and not order.is_suspect:
+                    os._exit(_STARVED)  # a new process tries the items one by one
                 answer = _told(error, str(task))
             self._answer(answer, data)
             if self._writer is not None and self._writer.is_full:
                 self._begin_commit(self._writer)
                 self._writer = None
 
-    def _encoded(self, task: ChunkTask) -> EncodedChunk:
+    def _encoded(self, order: Order) -> EncodedChunk:
+        """Encode a chunk; MemoryError where the lack of memory may have rejected a sound image."""
         try:
-            return self._work.encode(task, self._before_item)
+            chunk = self._work.encode(order.task, self._before_item)
         except OSError as error:  # only those of writing are no fault of ours
-            raise _fault(str(task)) from error
-        except MemoryError:
-            if len(task.items) > 1:
-                os._exit(1)  # no image is at fault: a new process tries them one by one
-            raise
+            if process.is_short_of_memory(error):
+                raise
+            raise _fault(str(order.task)) from error
         finally:
             process.start_clock(0)
+        kinds = {outcome.kind for outcome in chunk.outcomes}
+        is_starved = "crashed" in kinds or (kinds & _BROKEN and not process.has_memory())
+        if is_starved and not order.is_suspect:
+            raise MemoryError
+        return chunk
 
     def _kept(self, task: ChunkTask, head: ShardHead, chunk: EncodedChunk) -> Kept:
         """Write a chunk to its shard."""
@@ -169,7 +190,11 @@ class _Encoder:
             try:
                 writer.commit()
             except Exception as error:
+                if process.is_short_of_memory(error):
+                    os._exit(_STARVED)
                 failed = _told(error, writer.head.name)
+            except BaseException:  # a panic of the store's client
+                os._exit(_STARVED)
             with contextlib.suppress(OSError):  # the parent has gone
                 self._answer(Committed(failed))
 

@@ -23,6 +23,7 @@ from shardprep.writer.engine.serve import (
     ALARM,
     Committed,
     Kept,
+    Order,
     Said,
     Sent,
     receive_bytes,
@@ -185,7 +186,11 @@ class Worker:
 
     def _send(self) -> None:
         own = self._owned
-        order = (self._todo[0], None) if own is None else (own.task, own.head)
+        if own is None:
+            order = Order(self._todo[0], is_suspect=self._is_suspect)
+        else:
+            assert own.task is not None  # noqa: S101 - it is not whole
+            order = Order(own.task, own.head)
         with contextlib.suppress(OSError):  # it died: `advance` will hear of it
             self.pipe.send(order)
 
