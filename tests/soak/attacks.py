@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _DAY_S = 24 * 3600
 _SHORT_S = 1.0
 """Seconds for which a worker is short of memory."""
+_LEFT_BYTES = 4 << 20
+"""Memory that a worker still gets then: less than the stack of a thread, so that none starts. With
+none at all a thread may begin and end before `threading.Thread.start` hears of it, which then waits
+for ever (CPython 3.11)."""
 _STORM_S = 3.0
 """Seconds for which the system is."""
 
@@ -191,12 +195,12 @@ def _set_clock_back(target: Target) -> str:
 
 
 def _starve_worker(target: Target) -> str:
-    """Let a worker have no more memory than it holds, for a moment."""
+    """Let a worker have hardly more memory than it holds, for a moment."""
     for number in _one_worker(target):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             pages = int(Path(f"/proc/{number}/statm").read_text().split()[0])
             before = resource.prlimit(number, resource.RLIMIT_AS)
-            most = pages * resource.getpagesize()
+            most = pages * resource.getpagesize() + _LEFT_BYTES
             resource.prlimit(number, resource.RLIMIT_AS, (most, before[1]))
             target.pause(_SHORT_S)
             with contextlib.suppress(ProcessLookupError):
