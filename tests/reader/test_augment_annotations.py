@@ -156,6 +156,26 @@ def test_one_image_is_the_first_of_a_batch(op: Any) -> None:
         assert np.array_equal(single, every[0])
 
 
+@pytest.mark.parametrize("op", [augment.Zoom((0.4, 2.5)), augment.Mosaic()], ids=name)
+def test_sizes_that_only_the_images_know_are_the_same_to_it(op: Any) -> None:
+    images, target = drawn([(3, 5, 40, 44), (20, 10, 60, 30)])
+    unknown_sides = {"image": (2, None, None, 3), "masks": (2, 3, None, None)}
+    unknown_sides["segmentation_mask"] = (2, None, None, 1)
+    spec = (
+        tf.TensorSpec(unknown_sides["image"], tf.uint8),
+        {
+            key: tf.TensorSpec(unknown_sides.get(key, one.shape), one.dtype)
+            for key, one in target.items()
+        },
+    )
+    unknown = tf.function(lambda *given: op(*given, seed=SEED), input_signature=spec)
+    found, moved = arrays(unknown(images, target))
+    expected, placed = arrays(op(images, target, seed=SEED))
+    assert np.abs(found.astype(int) - expected).max() <= 1
+    for key, one in placed.items():
+        np.testing.assert_allclose(moved[key], one, atol=1e-6, err_msg=key)
+
+
 def test_what_is_less_visible_than_asked_is_cut_away() -> None:
     """A crop of the left half of the height and width: of each box a known share is inside."""
     from shardprep.reader.augment import placed

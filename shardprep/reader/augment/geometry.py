@@ -173,7 +173,7 @@ def _transposed(images: Any, labels: Any, chosen: Any) -> tuple[Any, Any]:
 def resample(
     images: Any,
     boxes: Any,
-    size: tuple[int, int],
+    size: tuple[Any, Any],
     *,
     fill: float | None = None,
     most: float = 1.0,
@@ -187,7 +187,7 @@ def resample(
         images: uint8 or floats, [batch, height, width, channels].
         boxes: float32[batch, 4]: top, left, bottom, right as shares of the image, in 0..1; with
             `fill`, beyond them as well.
-        size: height and width of the results.
+        size: height and width of the results, integers or int32[].
         fill: share of white that stands where there is no image.
         most: the largest share of an axis that a box covers.
 
@@ -201,18 +201,19 @@ def resample(
     return like(images, tf.where(inside[..., None], found, fill * white(images)))
 
 
-def _inside(low: Any, high: Any, size: int) -> Any:
+def _inside(low: Any, high: Any, size: Any) -> Any:
     """Tell of which pixels of an axis the centres are in the image, bool[batch, size]."""
-    centers = (tf.range(size, dtype=tf.float32) + 0.5) / size
+    centers = (tf.cast(tf.range(size), tf.float32) + 0.5) / tf.cast(size, tf.float32)
     at = low[:, tf.newaxis] + centers * (high - low)[:, tf.newaxis]
     return (at >= 0.0) & (at < 1.0)
 
 
-def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: int, most: float) -> Any:
+def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: Any, most: float) -> Any:
     length = images.shape[axis] or tf.shape(images)[axis]
-    pixels = tf.cast(length, tf.float32)
-    covered = (box[1] - box[0])[:, tf.newaxis] * pixels / size  # input pixels by an output pixel
-    center = box[0][:, tf.newaxis] * pixels + (tf.range(size, dtype=tf.float32) + 0.5) * covered
+    pixels, outputs = tf.cast(length, tf.float32), tf.cast(size, tf.float32)
+    covered = (box[1] - box[0])[:, tf.newaxis] * pixels / outputs  # input pixels by an output pixel
+    steps = tf.cast(tf.range(size), tf.float32) + 0.5
+    center = box[0][:, tf.newaxis] * pixels + steps * covered
     reach = tf.maximum(covered, 1.0)
     first = tf.floor(center - reach + 0.5)
 
@@ -221,7 +222,7 @@ def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: int, most
         triangle = tf.maximum(0.0, 1.0 - tf.abs(at + 0.5 - center) / reach)
         return tf.where((at >= 0.0) & (at < pixels), triangle, 0.0)
 
-    num_taps = _num_taps(length, size / most)
+    num_taps = _num_taps(length, size, most)
     if isinstance(num_taps, int):
         weight = functools.cache(weight)  # for the sum and for the term: a shorter program
     total = tf.maximum(_sum(weight, num_taps), _LEAST_WEIGHT)
@@ -235,11 +236,11 @@ def _resample_axis(images: Any, axis: int, box: tuple[Any, Any], size: int, most
     return _sum(term, num_taps)
 
 
-def _num_taps(length: Any, size: float) -> Any:
-    """Return how many input pixels one of `size` output pixels of the whole image may touch."""
-    if isinstance(length, int):
-        return math.ceil(2 * max(1.0, length / size))
-    covered = tf.cast(length, tf.float32) / size
+def _num_taps(length: Any, size: Any, most: float) -> Any:
+    """Return how many input pixels one of `size` output pixels of a box may touch."""
+    if isinstance(length, int) and isinstance(size, int):
+        return math.ceil(2 * max(1.0, most * length / size))
+    covered = most * tf.cast(length, tf.float32) / tf.cast(size, tf.float32)
     return tf.cast(tf.math.ceil(2.0 * tf.maximum(1.0, covered)), tf.int32)
 
 
