@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shardprep.reader.remote_shards import Part
 
 SECONDS = 1.0
+"""Four times as many where stages are compared: a pause of the machine then counts for little."""
 PAUSE_S = 0.2
 """Longer than anything a small batch takes, however busy the machine is."""
 IMAGE_PAUSE_S = 0.05
@@ -86,7 +87,7 @@ def _iterators(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_slow_augmentation_is_found_and_nothing_is_promised_of_it(folder: Path) -> None:
     """In the step it takes as long: there is no accelerator to do it."""
     train = reader.load(folder, batch_size=4, augment=pausing, repeat=True)
-    found = reader.diagnose(train, lambda _: None, seconds=SECONDS)
+    found = reader.diagnose(train, lambda _: None, seconds=4 * SECONDS)
     assert found.bound == "augment"
     assert found.measured.waiting > 0.9
     assert "augment in the model" in [change.name for change in found.changes]
@@ -151,7 +152,7 @@ def test_slow_reading_is_found(
     monkeypatch.setattr(LocalShards, "read", read)
     monkeypatch.setattr(runs, "_READ_BLOCK", 4)
     train = reader.load(raw.path, batch_size=4, repeat=True)
-    found = reader.diagnose(train, lambda _: None, seconds=SECONDS)
+    found = reader.diagnose(train, lambda _: None, seconds=4 * SECONDS)
     assert found.bound == "read"
     assert [change.options for change in found.changes] == [{"cache": "memory"}]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import statistics
 import tempfile
 import time
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 _NUM_TURNS = 10
 """Turns that the seconds are for: three of training, one of each part and of each trial."""
+_PAIRS = 3
+"""Times that a change and training without it are measured in turn."""
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
 """Steps of a run: at least so many, and in up to twice its time as many as tell it well."""
 _FILL = 4
@@ -118,7 +122,8 @@ class _Runs:
         """Return the diagnosis; `begun` is an iterator of the dataset, `batch` its first.
 
         Training has its turns before, between and after the others: what else the machine does
-        changes by the second.
+        changes by the second. For the same reason a change that the dataset can go on with is
+        measured in turn with training, and its gain is the median of the gains.
         """
         self._compile(batch)
         training = _run(self.dataset, self.turn, self.take, begun=begun)
@@ -129,9 +134,14 @@ class _Runs:
             found = self._stages(found)
         here = self._circumstances()
         tried = [self._tried(one, found) for one in candidates(found, here)]
-        if tried:
+        if any(gain is None for _, gain in tried):
             training = training.plus(_run(self.dataset, self.turn, self.take))
-        return conclude(self._trained(found, training), here, tried)
+        found = self._trained(found, training)
+        changes = [
+            change if gain is None else change._replace(images_s=gain * found.training)
+            for change, gain in tried
+        ]
+        return conclude(found, here, changes)
 
     def _measured(self, batch: Any, training: float) -> Measured:
         """Return the figures of model and pipeline, each alone."""
@@ -198,28 +208,34 @@ class _Runs:
             number = self.num_steps * (self.request.batch_size or 1)
         return number / seconds
 
-    def _tried(self, candidate: Candidate, found: Measured) -> Change:
-        """Return the figures of a change, in training."""
+    def _tried(self, candidate: Candidate, found: Measured) -> tuple[Change, float | None]:
+        """Return the figures of a change in training, and its gain where that was measured."""
         number = found.pipeline * self.turn / _FILL
         restarts = self.num_steps is not None and candidate.trial != "repeat"
+        gain = None
         with trial(candidate, self.request, self.take, number) as tried:
             begun = iter(tried.dataset)
             tried.take(next(begun))  # fills and compiles
             tried.evict()
-            run = _run(
-                tried.dataset,
-                self.turn,
-                tried.take,
-                begun=None if restarts else begun,
-                most=tried.num_images,
-            )
-        return Change(
-            candidate.name,
-            candidate.advice,
-            candidate.options,
-            self._rate(run) if restarts else run.rate,
-            run.image_cpu_s,
-        )
+            if self.num_steps is None and tried.num_images is None:
+                run, gain = self._in_turn(begun, tried.take)
+            else:
+                source, most = None if restarts else begun, tried.num_images
+                run = _run(tried.dataset, self.turn, tried.take, begun=source, most=most)
+        rate = self._rate(run) if restarts else run.rate
+        what = candidate.name, candidate.advice, candidate.options
+        return Change(*what, rate, run.image_cpu_s), gain
+
+    def _in_turn(self, begun: Iterator[Any], take: Take) -> tuple[_Run, float]:
+        """Return a run with a change, and its gain over training in turn with it."""
+        plain, part = iter(self.dataset), self.turn / _PAIRS
+        next(plain)
+        runs, gains = list[_Run](), list[float]()
+        for _ in range(_PAIRS):
+            before = _settled(plain, part, self.take)
+            runs.append(_settled(begun, part, take))
+            gains.append(runs[-1].rate / before.rate)
+        return reduce(_Run.plus, runs), statistics.median(gains)
 
     def _circumstances(self) -> Circumstances:
         request, disk = self.request, tempfile.gettempdir()
@@ -275,6 +291,12 @@ def _run(
         if most is not None and num_images >= most:
             break
     return _Run(steps, num_images, time.process_time() - cpu)
+
+
+def _settled(begun: Iterator[Any], seconds: float, take: Take) -> _Run:
+    """Go on with an iterator after a pause, and return the run once what got ready then is used."""
+    _run((), seconds / 2, take, begun=begun)
+    return _run((), seconds, take, begun=begun)
 
 
 def _records(request: Request) -> Any:
