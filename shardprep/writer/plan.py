@@ -28,13 +28,8 @@ from shardprep.profiling import stage
 from shardprep.source.listing import Skipped
 from shardprep.writer.hash_pass import PassWatcher, hash_images
 from shardprep.writer.near_copies import NearCopies
-from shardprep.writer.shard_plan import (
-    Cut,
-    ShardItems,
-    cut_splits,
-    plan_shards,
-    without_spoilers,
-)
+from shardprep.writer.shard_plan import ShardItems, plan_shards
+from shardprep.writer.split_cut import Cut, cut_splits, without_spoilers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -18,14 +18,8 @@ from shardprep.dataset.grammar import shard_name
 from shardprep.errors import RecipeError
 from shardprep.source.extent import PlainExtent
 from shardprep.writer import shard_plan
-from shardprep.writer.shard_plan import (
-    MAX_CHUNK_ITEMS,
-    SHARD_BYTES,
-    ShardPlan,
-    _shares,
-    chunks,
-    cut_splits,
-)
+from shardprep.writer.shard_plan import MAX_CHUNK_ITEMS, SHARD_BYTES, ShardPlan, chunks
+from shardprep.writer.split_cut import _shares, cut_splits
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
