@@ -119,10 +119,12 @@ def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
     from shardprep.writer.engine.ray import cluster
 
     with cluster.connected(address):
-        from shardprep.writer.engine.ray.engine import by_shards
+        from shardprep.writer.engine.ray.engine import begin_workers, by_shards
 
         num_cpus = sum(node.num_cpus for node in cluster.nodes())
-        yield Crew(by_shards, _BEGUN_A_CPU * num_cpus if workers is None else num_workers(workers))
+        number = _BEGUN_A_CPU * num_cpus if workers is None else num_workers(workers)
+        begin_workers(min(number, num_cpus))
+        yield Crew(by_shards, number)
 
 
 def checked(

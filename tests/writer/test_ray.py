@@ -24,7 +24,7 @@ from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import WorkerLimits, limited, start_clock
 from shardprep.writer.engine.ray import cluster
 from shardprep.writer.engine.ray.cluster import connected
-from shardprep.writer.engine.ray.preflight import difference, terms
+from shardprep.writer.engine.ray.preflight import difference, terms, unfit
 from shardprep.writer.shard_plan import ShardPlan
 from tests.support.annotated_sources import outlined
 from tests.support.builders import animals, build, tree, write, zip_bytes
@@ -286,7 +286,7 @@ def test_the_document_says_what_is_said_and_counted() -> None:
 
     text = (ROOT / "docs" / "ray.md").read_text()
     problem = "has libjpeg_turbo 3.1.0, where the build was started 3.2.0"
-    assert str(engine._unfit("10.0.0.7", problem)) in text
+    assert str(unfit("10.0.0.7", problem)) in text
     assert engine._MOST_DEATHS == 4
     assert "four workers over one shard" in text
     megabytes = round(engine._BASE_BYTES / 1e6)

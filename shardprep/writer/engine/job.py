@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shardprep.writer.workspace.states import Folders
 
 _COMMITS_AT_ONCE = 2
-_LEAVE_S = 10.0
+LEAVE_S = 10.0
 """Seconds that running commits get to end when a build fails."""
 
 
@@ -124,26 +124,37 @@ def write_chunks(
     Progress that comes with them, of shards that others write, is passed on. A shard is abandoned
     where its chunks do not come to an end.
     """
+    with _commits() as commit, contextlib.closing(filled(job, found)) as steps:
+        for one in steps:
+            if isinstance(one, Progress):
+                yield one
+            else:
+                commit(one)
+
+
+def filled(
+    job: ShardJob, found: Iterator[Progress | tuple[ShardPlan, EncodedChunk]]
+) -> Generator[Progress | ShardWriter]:
+    """Yield progress as `write_chunks` does, and each full shard, for the caller to commit."""
     writer: ShardWriter | None = None
-    with _commits() as commit:
-        try:
-            while (one := _awaited(found)) is not None:
-                if isinstance(one, Progress):
-                    yield one
-                    continue
-                shard, chunk = one
-                if writer is None:
-                    writer = job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
-                profiling.add(chunk.seconds)
-                start = writer.num_items
-                writer.append(shard.items[start : start + len(chunk.outcomes)], chunk)
-                yield Progress.of(chunk)
-                if writer.is_full:
-                    full, writer = writer, None
-                    commit(full)
-        finally:
-            if writer is not None:
-                writer.abandon()
+    try:
+        while (one := _awaited(found)) is not None:
+            if isinstance(one, Progress):
+                yield one
+                continue
+            shard, chunk = one
+            if writer is None:
+                writer = job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
+            profiling.add(chunk.seconds)
+            start = writer.num_items
+            writer.append(shard.items[start : start + len(chunk.outcomes)], chunk)
+            yield Progress.of(chunk)
+            if writer.is_full:
+                full, writer = writer, None
+                yield full
+    finally:
+        if writer is not None:
+            writer.abandon()
 
 
 @stage("wait")
@@ -165,17 +176,18 @@ def _commits() -> Iterator[Callable[[ShardWriter], None]]:
 
     def commit(writer: ShardWriter) -> None:
         await_all_but(_COMMITS_AT_ONCE - 1)
-        begun.append(_begin(writer))
+        begun.append(begin_commit(writer))
 
     try:
         yield commit
     except BaseException:
-        wait(begun, timeout=_LEAVE_S)
+        wait(begun, timeout=LEAVE_S)
         raise
     await_all_but(0)
 
 
-def _begin(writer: ShardWriter) -> Future[None]:
+def begin_commit(writer: ShardWriter) -> Future[None]:
+    """Commit a full shard in a thread of its own; the future raises what that meets."""
     future: Future[None] = Future()
 
     def run() -> None:

@@ -156,7 +156,8 @@ def without_pandas() -> None:
     Arrow imports it with its first array, if only to tell that there is none of its columns: half
     a second that each worker would take anew.
     """
-    sys.meta_path.insert(0, _NoPandas())
+    if not any(isinstance(one, _NoPandas) for one in sys.meta_path):
+        sys.meta_path.insert(0, _NoPandas())
 
 
 class _NoPandas(MetaPathFinder):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ALARM = getattr(signal, "SIGALRM", None)
 """Signal that ends a process whose item takes too long; None where there is none."""
-_STARVED = 1
+STARVED = 1
 """Exit code of a process that lacks memory."""
 _BROKEN = frozenset({"not_an_image", "undecodable", "truncated", "bad_mask"})
 """Kinds of rejection that a decoder may also come to where it gets no memory."""
@@ -112,7 +112,6 @@ class _Encoder:
     def __init__(self, pipe: Connection, work: Work) -> None:
         self._pipe = pipe
         self._work = work
-        self._before_item = partial(process.start_clock, work.limits.item_s)
         self._answering = threading.Lock()
         self._writer: ShardWriter | None = None
         self._commit: threading.Thread | None = None
@@ -134,7 +133,7 @@ class _Encoder:
             data: bytes | bytearray = b""
             answer: Sent | Kept | Exception
             try:
-                chunk = self._encoded(order)
+                chunk = encoded(self._work, task, is_suspect=order.is_suspect)
                 if head is None:
                     data = chunk.data
                     answer = Sent(len(data), chunk.outcomes, chunk.seconds)
@@ -142,28 +141,12 @@ class _Encoder:
                     answer = self._kept(task, head, chunk)
             except Exception as error:
                 if process.is_short_of_memory(error) and not order.is_suspect:
-                    os._exit(_STARVED)  # a new process tries the items one by one
+                    os._exit(STARVED)  # a new process tries the items one by one
                 answer = _told(error, str(task))
             self._answer(answer, data)
             if self._writer is not None and self._writer.is_full:
                 self._begin_commit(self._writer)
                 self._writer = None
-
-    def _encoded(self, order: Order) -> EncodedChunk:
-        """Encode a chunk; MemoryError where the lack of memory may have rejected a sound image."""
-        try:
-            chunk = self._work.encode(order.task, self._before_item)
-        except OSError as error:  # only those of writing are no fault of ours
-            if process.is_short_of_memory(error):
-                raise
-            raise _fault(str(order.task)) from error
-        finally:
-            process.start_clock(0)
-        kinds = {outcome.kind for outcome in chunk.outcomes}
-        is_starved = "crashed" in kinds or (kinds & _BROKEN and not process.has_memory())
-        if is_starved and not order.is_suspect:
-            raise MemoryError
-        return chunk
 
     def _kept(self, task: ChunkTask, head: ShardHead, chunk: EncodedChunk) -> Kept:
         """Write a chunk to its shard."""
@@ -191,10 +174,10 @@ class _Encoder:
                 writer.commit()
             except Exception as error:
                 if process.is_short_of_memory(error):
-                    os._exit(_STARVED)
+                    os._exit(STARVED)
                 failed = _told(error, writer.head.name)
             except BaseException:  # a panic of the store's client
-                os._exit(_STARVED)
+                os._exit(STARVED)
             with contextlib.suppress(OSError):  # the parent has gone
                 self._answer(Committed(failed))
 
@@ -206,6 +189,26 @@ class _Encoder:
             self._pipe.send(answer)
             if isinstance(answer, Sent):
                 _send_bytes(self._pipe, data)
+
+
+def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> EncodedChunk:
+    """Encode a chunk within the time that each item has.
+
+    MemoryError where its lack may have rejected a sound image, but not of a chunk that is suspect.
+    """
+    try:
+        chunk = work.encode(task, partial(process.start_clock, work.limits.item_s))
+    except OSError as error:  # only those of writing are no fault of ours
+        if process.is_short_of_memory(error):
+            raise
+        raise _fault(str(task)) from error
+    finally:
+        process.start_clock(0)
+    kinds = {outcome.kind for outcome in chunk.outcomes}
+    is_starved = "crashed" in kinds or (kinds & _BROKEN and not process.has_memory())
+    if is_starved and not is_suspect:
+        raise MemoryError
+    return chunk
 
 
 def _told(error: Exception, where: str) -> Exception:

@@ -1,16 +1,16 @@
-"""Shards on the nodes of a Ray cluster, a task each: what a node writes is done, whoever dies.
+"""Shards on the nodes of a Ray cluster: what a node writes is done, whoever dies.
 
-A task encodes in the process that Ray gives it. Where that dies, the shard is tried again with
-care: the process encodes no more itself but has one of its own for it, so that, as on one machine,
-an item that kills costs that item. Ray itself tries nothing again: it is counted here.
+A task writes some shards, one after the other, and answers for each that is committed, which is
+beside the encoding of the next. It encodes in the process that Ray gives it. Where that dies, its
+shards are tried again, and those that it was at with care: the process encodes no more itself but
+has one of its own for it, so that, as on one machine, an item that kills costs that item. Ray
+itself tries nothing again: it is counted here.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,23 +22,27 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shardprep import profiling
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.profiling import stage
-from shardprep.writer.engine.job import Progress, ShardJob, of_shards, write_chunks
-from shardprep.writer.engine.local import run_chunks
-from shardprep.writer.engine.process import keep_buffers, limited, start_clock
 from shardprep.writer.engine.ray.cluster import nodes
-from shardprep.writer.engine.ray.preflight import Terms, difference, terms
-from shardprep.writer.shard import done_receipt
+from shardprep.writer.engine.ray.preflight import terms, unfit
+from shardprep.writer.engine.ray.task import (
+    MOST_BEGUN,
+    Order,
+    has_pandas,
+    import_modules,
+    probe,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from shardprep.writer.chunk import EncodedChunk
+    from shardprep.writer.engine.job import Progress, ShardJob
     from shardprep.writer.engine.ray.cluster import Node
+    from shardprep.writer.engine.ray.task import Done
     from shardprep.writer.shard_plan import ShardPlan
 
-    _Done = tuple[Progress, dict[str, float]]
-    """Items of a shard that is written; seconds by stage, where they are counted."""
-
+_MOST_SHARDS = 8
+"""Shards of a task at most."""
 _MOST_DEATHS = 4
 """Workers lost over one shard after which the cluster is at fault, and no image."""
 _BASE_BYTES = 300_000_000
@@ -53,24 +57,18 @@ _END_S = 10.0
 _DEATHS = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.OutOfMemoryError)
 """Errors of Ray by which a worker is lost."""
 
-_agreed: set[str] = set()
-"""Tokens of the builds whose terms this process has compared."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """Values that all tasks of a build share."""
-
-    job: ShardJob
-    terms: Terms
-    folder: str
-    """Folder that relative paths start from."""
+def begin_workers(number: int) -> None:
+    """Let the cluster start so many workers, and import what they need, while a plan is made."""
+    remote = ray.remote(num_cpus=1, max_retries=0)(import_modules)
+    for _ in range(number):
+        remote.remote()  # whether a node can do it is asked later
 
 
 def by_shards(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> Generator[Progress]:
     """Write the shards on the cluster that this process is connected to; an `Engine`.
 
-    At most `num_workers` tasks are begun and not yet finished. Progress comes shard by shard.
+    At most `num_workers` tasks are given out and not yet finished. Progress comes shard by shard.
 
     Raises:
         ShardprepError: the nodes do not fit the build, or a shard cannot be written; the other
@@ -79,19 +77,23 @@ def by_shards(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> G
 
     """
     with terms(shards, job.folders.state) as agreed:
-        order = _Order(job, agreed, str(Path.cwd()))
+        order = Order(job, agreed, str(Path.cwd()), has_pandas())
         _compare(order, nodes())
         memory = min(_memory(job, shards), max(node.memory_bytes for node in nodes()))
-        write = ray.remote(
-            num_cpus=1, memory=memory or None, max_retries=0, retry_exceptions=False
-        )(_write)
+        remote = ray.remote(
+            num_cpus=1,
+            memory=memory or None,
+            max_retries=0,
+            retry_exceptions=False,
+            num_returns="streaming",
+        )(write)
         shared = ray.put(order)
 
-        def submit(shard: ShardPlan, is_careful: bool) -> Any:  # noqa: FBT001 - Ray
-            named = write.options(name=f"shardprep {shard.name}")
-            return named.remote(shared, shard, is_careful)
+        def submit(run: Sequence[ShardPlan], is_careful: bool) -> Any:  # noqa: FBT001 - Ray
+            named = remote.options(name=f"shardprep {run[0].name}")
+            return named.remote(shared, run, is_careful)
 
-        running: dict[Any, ShardPlan] = {}
+        running: dict[Any, deque[ShardPlan]] = {}
         try:
             yield from _run(submit, deque(shards), num_workers, running)
         finally:
@@ -99,49 +101,75 @@ def by_shards(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> G
 
 
 def _run(
-    submit: Callable[[ShardPlan, bool], Any],
+    submit: Callable[[Sequence[ShardPlan], bool], Any],
     todo: deque[ShardPlan],
     num_workers: int,
-    running: dict[Any, ShardPlan],
+    running: dict[Any, deque[ShardPlan]],
 ) -> Iterator[Progress]:
     deaths: Counter[str] = Counter()
     while todo or running:
         while todo and len(running) < num_workers:
-            shard = todo.popleft()
-            running[submit(shard, deaths[shard.name] > 0)] = shard
+            run = _next_run(todo, deaths, num_workers)
+            running[submit(run, deaths[run[0].name] > 0)] = deque(run)
         ready = _awaited(running)
         if ready is None:
             nodes()
             continue
-        shard = running[ready]
+        left = running[ready]
         try:
-            progress, seconds = _result(ready, shard)
+            progress, seconds = _result(next(ready), left[0])
         except _DEATHS as error:
-            deaths[shard.name] += 1
-            if deaths[shard.name] == _MOST_DEATHS:
-                raise BuildError(
-                    shard.name,
-                    f"{_MOST_DEATHS} workers died over it, at last by {type(error).__name__}",
-                    "what is done is kept: see what ends them, and run the same command again",
-                ) from error
-            todo.appendleft(shard)
+            del running[ready]
+            _note_deaths(deaths, left, error)
+            todo.extendleft(reversed(left))
             continue
-        finally:
+        left.popleft()
+        if not left:
             del running[ready]
         profiling.add(seconds)
         yield progress
 
 
+def _next_run(
+    todo: deque[ShardPlan], deaths: Counter[str], num_workers: int
+) -> Sequence[ShardPlan]:
+    """Take the shards of the next task: fewer towards the end, for tasks are to end together.
+
+    A shard over which a worker has died has a task of its own.
+    """
+    number = min(max(1, len(todo) // (2 * num_workers)), _MOST_SHARDS)
+    run = [todo.popleft()]
+    if not deaths[run[0].name]:
+        while len(run) < number and not deaths[todo[0].name]:
+            run.append(todo.popleft())
+    return run
+
+
+def _note_deaths(deaths: Counter[str], left: Sequence[ShardPlan], error: Exception) -> None:
+    """Count the death of a worker for the shards that it was at; BuildError where it is the last.
+
+    Those are the first of them that it has not answered for.
+    """
+    for shard, _ in zip(left, range(MOST_BEGUN), strict=False):
+        deaths[shard.name] += 1
+        if deaths[shard.name] == _MOST_DEATHS:
+            raise BuildError(
+                shard.name,
+                f"{_MOST_DEATHS} workers died over it, at last by {type(error).__name__}",
+                "what is done is kept: see what ends them, and run the same command again",
+            ) from error
+
+
 @stage("wait")
-def _awaited(running: dict[Any, ShardPlan]) -> Any:
+def _awaited(running: dict[Any, deque[ShardPlan]]) -> Any:
     ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
     return ready[0] if ready else None
 
 
-def _result(ready: Any, shard: ShardPlan) -> _Done:
-    """Return the result of a task; an error that it met is raised here, as if it were ours."""
+def _result(ready: Any, shard: ShardPlan) -> Done:
+    """Return what a task answers for a shard; an error that it met is raised as if it were ours."""
     try:
-        found: _Done | ShardprepError | OSError = ray.get(ready)
+        found: Done | ShardprepError | OSError = ray.get(ready)
     except _DEATHS:
         raise
     except exceptions.LocalRayletDiedError as error:
@@ -159,16 +187,17 @@ def _result(ready: Any, shard: ShardPlan) -> _Done:
     return found
 
 
-def _cancel(running: dict[Any, ShardPlan]) -> None:
+def _cancel(running: dict[Any, deque[ShardPlan]]) -> None:
     """End what still runs, and wait until it has: nothing is written any more."""
-    for ref in running:
+    for task in running:
         with contextlib.suppress(exceptions.RayError, ValueError):
-            ray.cancel(ref, force=True)
+            ray.cancel(task, force=True)
     if running:
-        ray.wait(list(running), num_returns=len(running), timeout=_END_S)
+        ends = [task.completed() for task in running]
+        ray.wait(ends, num_returns=len(ends), timeout=_END_S)
 
 
-def _compare(order: _Order, found: Sequence[Node]) -> None:
+def _compare(order: Order, found: Sequence[Node]) -> None:
     """Check that all nodes can do this build, and say so."""
     mine = version("shardprep")
 
@@ -181,7 +210,7 @@ def _compare(order: _Order, found: Sequence[Node]) -> None:
         return f"has shardprep {there.pop()}, where the build was started {mine}"
 
     _ask(found, other_version)
-    _ask(found, _probe, order)
+    _ask(found, probe, order)
 
 
 def _ask(found: Sequence[Node], question: Callable[..., str], *arguments: object) -> None:
@@ -202,15 +231,7 @@ def _ask(found: Sequence[Node], question: Callable[..., str], *arguments: object
         except exceptions.RayError as error:
             problem = f"cannot run shardprep ({_last_line(error)})"
         if problem:
-            raise _unfit(asked[ref].address, problem)
-
-
-def _unfit(address: str, problem: str) -> BuildError:
-    return BuildError(
-        f"node {address}",
-        problem,
-        "all nodes need the same versions, and source and --out on storage that all of them share",
-    )
+            raise unfit(asked[ref].address, problem)
 
 
 def _memory(job: ShardJob, shards: Sequence[ShardPlan]) -> int:
@@ -223,60 +244,3 @@ def _memory(job: ShardJob, shards: Sequence[ShardPlan]) -> int:
 def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
-
-
-def _probe(order: _Order) -> str:
-    """Return what is wrong with this node; runs there."""
-    if order.terms.token in _agreed:
-        return ""
-    with _in(order.folder):
-        problem = difference(order.terms)
-    if not problem:
-        _agreed.add(order.terms.token)
-    return problem
-
-
-def _write(order: _Order, shard: ShardPlan, careful: bool) -> _Done | ShardprepError | OSError:  # noqa: FBT001 - Ray
-    """Write a shard; runs on a node. Errors are values: Ray would make tracebacks of them."""
-    try:
-        if problem := _probe(order):
-            return _unfit(ray.util.get_node_ip_address(), problem)
-        with _in(order.folder):
-            return _written(order.job, shard, careful=careful)
-    except (ShardprepError, OSError) as error:
-        return error
-
-
-def _written(job: ShardJob, shard: ShardPlan, *, careful: bool) -> _Done:
-    receipt = done_receipt(job.folders, shard.name)
-    if receipt is not None:
-        num_items = len(shard.items)
-        return Progress(num_items, num_items - receipt.shard.num_records), {}
-    profiling.taken()
-    if careful:
-        chunks = run_chunks(job.encoder, job.tasks(shard), 1, job.limits)
-    else:
-        chunks = _encoded(job, shard)
-    with contextlib.closing(chunks):
-        steps = list(write_chunks(job, of_shards([shard], chunks)))
-    seconds = profiling.taken()
-    seconds.pop("wait", None)
-    if "store" in seconds:
-        seconds["store"] += seconds.pop("write", 0.0)
-    return Progress(*(sum(column) for column in zip(*steps, strict=True))), seconds
-
-
-def _encoded(job: ShardJob, shard: ShardPlan) -> Generator[EncodedChunk]:
-    """Yield the chunks of a shard, encoded in this process."""
-    start = partial(start_clock, job.limits.item_s)
-    keep_buffers()
-    with limited(job.limits):
-        for task in job.tasks(shard):
-            chunk = job.encoder(task, start)
-            start_clock(0)
-            yield chunk
-
-
-def _in(folder: str) -> contextlib.AbstractContextManager[None]:
-    """Be in a folder, where there is one of that name: else only absolute paths can be meant."""
-    return contextlib.chdir(folder) if Path(folder).is_dir() else contextlib.nullcontext()

@@ -14,7 +14,7 @@ import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardprep.errors import StorageError
+from shardprep.errors import BuildError, StorageError
 from shardprep.source.extent import MemberError, RefusedExtent
 from shardprep.writer.fingerprint import versions
 
@@ -67,6 +67,15 @@ def difference(terms: Terms) -> str:
             what = "other bytes" if len(found) == len(wanted) else found
             return f"does not read {extent.file} as where the build was started ({what})"
     return _trouble_with(terms.folder, terms.token)
+
+
+def unfit(address: str, problem: str) -> BuildError:
+    """Return the error of a node that does not meet the terms."""
+    return BuildError(
+        f"node {address}",
+        problem,
+        "all nodes need the same versions, and source and --out on storage that all of them share",
+    )
 
 
 def _versions() -> dict[str, str]:

@@ -1,0 +1,189 @@
+"""A task on a node of a Ray cluster: it writes shards, and answers for each that is committed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+from collections import deque
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ray
+
+from shardprep import profiling
+from shardprep.errors import ShardprepError
+from shardprep.profiling import stage
+from shardprep.writer.engine.job import (
+    LEAVE_S,
+    Progress,
+    ShardJob,
+    begin_commit,
+    filled,
+    of_shards,
+)
+from shardprep.writer.engine.local import run_chunks
+from shardprep.writer.engine.process import (
+    is_short_of_memory,
+    keep_buffers,
+    limited,
+    without_pandas,
+)
+from shardprep.writer.engine.ray.preflight import Terms, difference, unfit
+from shardprep.writer.engine.serve import STARVED, Work, encoded
+from shardprep.writer.shard import done_receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from shardprep.writer.chunk import EncodedChunk
+    from shardprep.writer.shard_plan import ShardPlan
+
+    Done = tuple[Progress, dict[str, float]]
+    """Items of a shard that is written; seconds by stage, where they are counted."""
+
+MOST_BEGUN = 2
+"""Shards that a task is at, at most: one is committed while the next is encoded."""
+
+_agreed: set[str] = set()
+"""Tokens of the builds whose terms this process has compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Values that all tasks of a build share."""
+
+    job: ShardJob
+    terms: Terms
+    folder: str
+    """Folder that relative paths start from."""
+    has_pandas: bool
+    """Whether pandas is to be had where the build was started; the command line hides it."""
+
+
+def import_modules() -> None:
+    """Import the modules of a task that come with no module of the engine; runs on a node."""
+    importlib.import_module("shardprep.catalog.catalog")
+
+
+def has_pandas() -> bool:
+    """Tell whether pandas can be imported here."""
+    try:
+        return importlib.util.find_spec("pandas") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def probe(order: Order) -> str:
+    """Return what is wrong with this node; runs there."""
+    if order.terms.token in _agreed:
+        return ""
+    with _in(order.folder):
+        problem = difference(order.terms)
+    if not problem:
+        _agreed.add(order.terms.token)
+    return problem
+
+
+def write(
+    order: Order,
+    shards: Sequence[ShardPlan],
+    is_careful: bool,  # noqa: FBT001 - Ray
+) -> Generator[Done | ShardprepError | OSError]:
+    """Write shards; runs on a node. Errors are values: Ray would make tracebacks of them.
+
+    A process that lacks memory ends, as one that a decoder has ended.
+    """
+    if not order.has_pandas:
+        without_pandas()
+    try:
+        if problem := probe(order):
+            yield unfit(ray.util.get_node_ip_address(), problem)
+            return
+        with (
+            _in(order.folder),
+            contextlib.closing(_written(order.job, shards, is_careful=is_careful)) as found,
+        ):
+            yield from found
+    except Exception as error:
+        if is_short_of_memory(error):
+            os._exit(STARVED)
+        if not isinstance(error, ShardprepError | OSError):
+            raise
+        yield error
+
+
+def _written(job: ShardJob, shards: Sequence[ShardPlan], *, is_careful: bool) -> Generator[Done]:
+    """Write shards, each committed while the next one is encoded; yield what is done of each."""
+    profiling.taken()
+    begun: deque[tuple[Future[None], Progress]] = deque()
+    try:
+        for shard in shards:
+            begun.append(_begun(job, shard, is_careful=is_careful))
+            if len(begun) == MOST_BEGUN:
+                yield _committed(*begun.popleft())
+        while begun:
+            yield _committed(*begun.popleft())
+    except BaseException:
+        wait([commit for commit, _ in begun], timeout=LEAVE_S)
+        raise
+
+
+def _begun(job: ShardJob, shard: ShardPlan, *, is_careful: bool) -> tuple[Future[None], Progress]:
+    """Encode a shard unless it is done already; return the commit that it has begun."""
+    commit: Future[None] = Future()
+    receipt = done_receipt(job.folders, shard.name)
+    if receipt is not None:
+        commit.set_result(None)
+        num_items = len(shard.items)
+        return commit, Progress(num_items, num_items - receipt.shard.num_records)
+    if is_careful:
+        chunks = run_chunks(job.encoder, job.tasks(shard), 1, job.limits)
+    else:
+        chunks = _encoded(job, shard)
+    progress = Progress(0, 0)
+    with (
+        contextlib.closing(chunks),
+        contextlib.closing(filled(job, of_shards([shard], chunks))) as steps,
+    ):
+        for one in steps:
+            if isinstance(one, Progress):
+                progress = progress.plus(one)
+            else:
+                commit = begin_commit(one)
+    return commit, progress
+
+
+def _committed(commit: Future[None], progress: Progress) -> Done:
+    """Wait for a commit; return what is done with it."""
+    _await_commit(commit)
+    seconds = profiling.taken()
+    seconds.pop("wait", None)
+    if "store" in seconds:
+        seconds["store"] += seconds.pop("write", 0.0)
+    return progress, seconds
+
+
+@stage("write")
+def _await_commit(commit: Future[None]) -> None:
+    error = commit.exception()
+    if error is not None and not isinstance(error, Exception):  # a panic of the store's client
+        os._exit(STARVED)
+    commit.result()
+
+
+def _encoded(job: ShardJob, shard: ShardPlan) -> Generator[EncodedChunk]:
+    """Yield the chunks of a shard, encoded in this process."""
+    work = Work(job.encoder, job.limits)
+    keep_buffers()
+    with limited(job.limits):
+        for task in job.tasks(shard):
+            yield encoded(work, task)
+
+
+def _in(folder: str) -> contextlib.AbstractContextManager[None]:
+    """Be in a folder, where there is one of that name: else only absolute paths can be meant."""
+    return contextlib.chdir(folder) if Path(folder).is_dir() else contextlib.nullcontext()
