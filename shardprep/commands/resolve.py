@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -119,12 +120,12 @@ def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
     from shardprep.writer.engine.ray import cluster
 
     with cluster.connected(address):
-        from shardprep.writer.engine.ray.engine import begin_workers, by_shards
+        from shardprep.writer.engine.ray.engine import ask_versions, by_shards
 
-        num_cpus = sum(node.num_cpus for node in cluster.nodes())
-        number = _BEGUN_A_CPU * num_cpus if workers is None else num_workers(workers)
-        begin_workers(min(number, num_cpus))
-        yield Crew(by_shards, number)
+        found = cluster.nodes()
+        number = _BEGUN_A_CPU * sum(node.num_cpus for node in found)
+        engine = partial(by_shards, asked=ask_versions(found))  # answered when the plan is made
+        yield Crew(engine, number if workers is None else num_workers(workers))
 
 
 def checked(

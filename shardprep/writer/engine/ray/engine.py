@@ -28,7 +28,6 @@ from shardprep.writer.engine.ray.task import (
     MOST_BEGUN,
     Order,
     has_pandas,
-    import_modules,
     probe,
     write,
 )
@@ -41,6 +40,11 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.ray.task import Done
     from shardprep.writer.shard_plan import ShardPlan
 
+    Asked = dict[Any, Node]
+    """Question, as Ray refers to its answer, to each node."""
+
+_MODULES = ("shardprep.writer.engine.ray.task", "shardprep.catalog.catalog")
+"""Modules of a task."""
 _MOST_SHARDS = 8
 """Shards of a task at most."""
 _MOST_DEATHS = 4
@@ -58,16 +62,12 @@ _DEATHS = (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.O
 """Errors of Ray by which a worker is lost."""
 
 
-def begin_workers(number: int) -> None:
-    """Let the cluster start so many workers, and import what they need, while a plan is made."""
-    remote = ray.remote(num_cpus=1, max_retries=0)(import_modules)
-    for _ in range(number):
-        remote.remote()  # whether a node can do it is asked later
-
-
-def by_shards(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> Generator[Progress]:
+def by_shards(
+    job: ShardJob, shards: Sequence[ShardPlan], num_workers: int, asked: Asked | None = None
+) -> Generator[Progress]:
     """Write the shards on the cluster that this process is connected to; an `Engine`.
 
+    `asked` is what `ask_versions` has returned, where that was called before.
     At most `num_workers` tasks are given out and not yet finished. Progress comes shard by shard.
 
     Raises:
@@ -78,7 +78,8 @@ def by_shards(job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> G
     """
     with terms(shards, job.folders.state) as agreed:
         order = Order(job, agreed, str(Path.cwd()), has_pandas())
-        _compare(order, nodes())
+        _check(ask_versions(nodes()) if asked is None else asked)
+        _check(_ask(nodes(), probe, order))
         memory = min(_memory(job, shards), max(node.memory_bytes for node in nodes()))
         remote = ray.remote(
             num_cpus=1,
@@ -197,31 +198,37 @@ def _cancel(running: dict[Any, deque[ShardPlan]]) -> None:
         ray.wait(ends, num_returns=len(ends), timeout=_END_S)
 
 
-def _compare(order: Order, found: Sequence[Node]) -> None:
-    """Check that all nodes can do this build, and say so."""
+def ask_versions(found: Sequence[Node]) -> Asked:
+    """Ask nodes for their versions; a worker of each imports what it will need meanwhile."""
     mine = version("shardprep")
 
     def other_version() -> str:  # in here it travels as it is: a node may not have shardprep
-        from importlib.metadata import distributions  # noqa: PLC0415 - imported there
+        from importlib import import_module  # noqa: PLC0415 - imported there
+        from importlib.metadata import distributions  # noqa: PLC0415
 
         there = {one.version for one in distributions(name="shardprep")} or {"none"}
-        if mine in there:
-            return ""
-        return f"has shardprep {there.pop()}, where the build was started {mine}"
+        if mine not in there:
+            return f"has shardprep {there.pop()}, where the build was started {mine}"
+        for name in _MODULES:
+            import_module(name)
+        return ""
 
-    _ask(found, other_version)
-    _ask(found, probe, order)
+    return _ask(found, other_version)
 
 
-def _ask(found: Sequence[Node], question: Callable[..., str], *arguments: object) -> None:
-    """Run a function on each node, all at once; what it returns is wrong there, "" is nothing."""
+def _ask(found: Sequence[Node], question: Callable[..., str], *arguments: object) -> Asked:
+    """Run a function on each node, all at once; it returns what is wrong there, "" for nothing."""
     remote = ray.remote(num_cpus=0, max_retries=0)(question)
-    asked = {
+    return {
         remote.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)
         ).remote(*arguments): node
         for node in found
     }
+
+
+def _check(asked: Asked) -> None:
+    """Wait for the answers of all nodes; BuildError where anything is wrong with one."""
     ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_S)
     for ref in (*ready, *late):
         try:

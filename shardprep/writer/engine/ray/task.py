@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import os
 from collections import deque
@@ -62,11 +61,6 @@ class Order:
     """Folder that relative paths start from."""
     has_pandas: bool
     """Whether pandas is to be had where the build was started; the command line hides it."""
-
-
-def import_modules() -> None:
-    """Import the modules of a task that come with no module of the engine; runs on a node."""
-    importlib.import_module("shardprep.catalog.catalog")
 
 
 def has_pandas() -> bool:
