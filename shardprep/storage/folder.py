@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import StorageError
@@ -20,15 +19,13 @@ from shardprep.storage.space import shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
     from typing import BinaryIO, Self
 
     from shardprep.storage.url import ObjectUrl
 
 _MAX_READ_BYTES = 4 << 30
 """Size in bytes of a file that is read as a whole: what a build remembers of a shard."""
-
-_SPOOL = "shardprep-"
-"""Start of the name of a file that is to be sent."""
 
 
 class Written(NamedTuple):
@@ -123,14 +120,12 @@ class ObjectFolder:
         """Return the address that an object has, or would have."""
         return str(self.url / name)
 
-    def new_file(self, name: str, token: str = "") -> ObjectFile:
-        """Begin an object, to take the place of one of that name; `abandon` knows the token."""
-        return ObjectFile(self.url / name, token)
+    def new_file(self, name: str, _token: str = "") -> ObjectFile:
+        """Begin an object, to take the place of one of that name."""
+        return ObjectFile(self.url / name)
 
-    def abandon(self, _name: str, token: str) -> None:
-        """Remove what a process has left of an object that has died before it was sent."""
-        for path in Path(tempfile.gettempdir()).glob(f"{_SPOOL}{token}-*"):
-            path.unlink(missing_ok=True)
+    def abandon(self, _name: str, _token: str) -> None:
+        """Do nothing: what was not sent has gone with its process."""
 
     def write(self, name: str, data: bytes) -> None:
         """Write a whole object at once."""
@@ -181,14 +176,16 @@ Folder = LocalFolder | ObjectFolder
 
 
 class ObjectFile:
-    """Bytes on their way to a store: kept on the disk, so that an upload can be tried again."""
+    """Bytes on their way to a store: kept on the disk, so that an upload can be tried again.
 
-    def __init__(self, url: ObjectUrl, token: str = "") -> None:
+    Their file has no name, so that the system removes it with the process.
+    """
+
+    def __init__(self, url: ObjectUrl) -> None:
         """Begin without bytes; `stream` is for libraries that write to a file object."""
         self._url = url
         with _spooling():
-            self._file = tempfile.NamedTemporaryFile(prefix=f"{_SPOOL}{token}-")  # noqa: SIM115 - lives on
-        self.stream: BinaryIO = self._file.file  # type: ignore[assignment]
+            self.stream: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - lives on
 
     def __enter__(self) -> Self:
         return self
@@ -205,14 +202,14 @@ class ObjectFile:
         """Send the object, which exists from then on; return its ETag."""
         with _spooling():
             self.stream.flush()
-        mark = objects.put(self._url, Path(self._file.name))
-        self._file.close()
+        mark = objects.put(self._url, self.stream)
+        self.stream.close()
         return mark
 
     def abandon(self) -> None:
         """Leave no trace; does nothing after `commit`."""
         with contextlib.suppress(OSError):  # what was not written yet is not wanted
-            self._file.close()
+            self.stream.close()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ import io
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.errors import StorageError
@@ -21,6 +20,7 @@ from shardprep.storage.timeout import timeout_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import BinaryIO
 
     from shardprep.storage.timeout import Wait
     from shardprep.storage.url import ObjectUrl
@@ -139,30 +139,33 @@ def sha256(url: ObjectUrl) -> str:
     return digest.hexdigest()
 
 
-def put(url: ObjectUrl, content: bytes | Path) -> str:
-    """Write the object, whole or not at all, in place of one that is there; return its ETag."""
-    num_bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
+def put(url: ObjectUrl, content: bytes | BinaryIO) -> str:
+    """Write the object, whole or not at all, in place of one that is there; return its ETag.
+
+    All of a file is sent, wherever it stands.
+    """
+    file = io.BytesIO(content) if isinstance(content, bytes) else content
+    num_bytes = file.seek(0, io.SEEK_END)
     options = {
         "use_multipart": num_bytes > _UPLOAD_BYTES,
         "chunk_size": _UPLOAD_BYTES,
         "max_concurrency": _UPLOADS_AT_ONCE,
     }
-    with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
 
-        def blocks(wait: Wait) -> Iterator[bytes]:
-            file.seek(0)
-            while block := file.read(_UPLOAD_BYTES):
-                wait.moved()  # each that leaves shows that the store is there
-                yield block
+    def blocks(wait: Wait) -> Iterator[bytes]:
+        file.seek(0)
+        while block := file.read(_UPLOAD_BYTES):
+            wait.moved()  # each that leaves shows that the store is there
+            yield block
 
-        def sent(store: Any, wait: Wait) -> Any:
-            # Where the last answer was cut, the client finds no upload to abort, and says that.
-            with contextlib.suppress(FileNotFoundError):
-                return store.put(url.key, blocks(wait), **options)
+    def sent(store: Any, wait: Wait) -> Any:
+        # Where the last answer was cut, the client finds no upload to abort, and says that.
+        with contextlib.suppress(FileNotFoundError):
             return store.put(url.key, blocks(wait), **options)
+        return store.put(url.key, blocks(wait), **options)
 
-        with _found(no_bucket(url, writing=True)):
-            done = asked_again(url, sent, writing=True, is_over=_is_program_over)
+    with _found(no_bucket(url, writing=True)):
+        done = asked_again(url, sent, writing=True, is_over=_is_program_over)
     return done["e_tag"] or ""
 
 
@@ -234,13 +237,12 @@ def copy(source: ObjectUrl, to: ObjectUrl, num_bytes: int) -> bool:
         except FileNotFoundError:
             return False
         return True
-    with tempfile.NamedTemporaryFile(prefix="shardprep-") as file:
+    with tempfile.TemporaryFile() as file:
         try:
             file.writelines(_blocks(source, {}))
         except FileNotFoundError:
             return False
-        file.flush()
-        put(to, Path(file.name))
+        put(to, file)
     return True
 
 

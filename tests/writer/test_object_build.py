@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +24,7 @@ from shardprep.writer.build import build_dataset, build_part
 from shardprep.writer.engine.local import write_shards
 from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.shard_plan import Part
-from shardprep.writer.workspace.find import find_workspace
+from shardprep.writer.workspace.find import find_workspace, workspace_of
 from tests.support.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
 from tests.support.builders import build_part as one_part
 from tests.support.engines import by_chunks
@@ -75,6 +77,28 @@ def test_a_build_there_is_a_build_here_byte_for_byte(
     assert result.manifest.dumps().encode() == local["manifest.json"]
 
 
+def test_unpacked_archives_of_a_killed_build_are_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not those of one that is at work, of another address, or what is only called alike."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mine, other = (
+        workspace_of(make_recipe({"source": "-", "out": "s3://sets", "name": name}, "test"))
+        for name in ("pets", "cars")
+    )
+    with mine.scratch() as at_work, other.scratch() as elsewhere:
+        write(at_work / "inner.zip", b"bytes")
+        left = at_work.with_name(f"{at_work.name}left")
+        shutil.copytree(at_work, left)
+        file = write(at_work.with_name(f"{at_work.name}file"), b"bytes")
+        shutil.copytree(elsewhere, elsewhere.with_name("photos"))
+        before = {*tmp_path.iterdir()}
+        with mine.scratch() as folder:
+            assert {*tmp_path.iterdir()} == (before - {left}) | {folder}
+        assert (at_work / "inner.zip").exists()
+    assert {*tmp_path.iterdir()} == {tmp_path / "photos", file}
+
+
 def test_workers_send_the_shards_that_they_own(
     source: Path, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +117,8 @@ def test_workers_send_the_shards_that_they_own(
     build_dataset(recipe, num_workers=2, watcher=Quiet(), engine=engine)
     assert mark.exists()
     assert bucket.tree(WHERE) == whole
-    assert not list((tmp_path / "spool").glob("shardprep-*"))
+    left = [path for path in (tmp_path / "spool").iterdir() if path.name[:5] != "pymp-"]
+    assert not left
 
 
 @dataclass(frozen=True)
@@ -412,15 +437,7 @@ def test_credentials_that_end_midway_are_what_the_user_is_told_of(
 def test_a_full_temporary_folder_is_named(
     source: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Full:
-        name = "/dev/full"
-
-        def __init__(self, prefix: str) -> None:
-            del prefix
-            self.file = open("/dev/full", "wb")  # noqa: PTH123, SIM115 - a device
-            self.close = self.file.close
-
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", Full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "wb"))
     with pytest.raises(StorageError, match=r"tmp.*No space left on device.*TMPDIR"):
         build_there(source, bucket)
     assert not bucket.tree()

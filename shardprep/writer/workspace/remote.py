@@ -8,6 +8,8 @@ beside it, which `dataset.draft` puts in force.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,9 +21,10 @@ from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, in
 from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import parse_schema
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, BusyError
 from shardprep.storage import objects
 from shardprep.storage.folder import ObjectFolder
+from shardprep.storage.lock import locked
 from shardprep.writer.workspace.states import BUILD_FILE, dump_build, read_build, taken_over
 
 if TYPE_CHECKING:
@@ -89,8 +92,11 @@ class ObjectWorkspace:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="shardprep-") as folder:
-            yield Path(folder)
+        start = f"shardprep-{hashlib.sha256(self.location.encode()).hexdigest()[:16]}-"
+        for left in Path(tempfile.gettempdir()).glob(f"{start}*"):
+            _sweep(left)
+        with contextlib.ExitStack() as ending:
+            yield _new_scratch(start, ending)
 
     def start(self, fingerprint: Fingerprint, *, over: bool, may_stand: bool) -> bool:
         state, build = self.state, dump_build(fingerprint)
@@ -228,3 +234,24 @@ class ObjectWorkspace:
 def _is_removed(name: str) -> bool:
     """Tell whether a file goes where another dataset comes: one of a dataset, or of a draft."""
     return is_own(name) or name.startswith(DRAFT_PREFIX)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove a folder of unpacked archives that a killed process has left here."""
+    with contextlib.suppress(BuildError):  # one that is at work holds it, or it is another user's
+        if not folder.is_symlink():
+            with locked(folder) as is_held:
+                if is_held:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_scratch(start: str, ending: contextlib.ExitStack) -> Path:
+    """Return a new folder, held, and removed at the end."""
+    while True:
+        made = tempfile.TemporaryDirectory(prefix=start, ignore_cleanup_errors=True)
+        folder = Path(ending.enter_context(made))
+        try:
+            ending.enter_context(locked(folder))
+        except BusyError:  # another build has just begun, and swept out what was not held
+            continue
+        return folder
