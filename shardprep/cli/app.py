@@ -81,18 +81,21 @@ class _WithoutPandas:
             raise ModuleNotFoundError(f"{name} is hidden from the command line", name=name)
 
 
-def main() -> None:
+def main(interrupts: Sequence[int] = ()) -> None:
     """Run the command line; an error of ours is one line on stderr and an exit code.
 
-    With `--json` it is an object on stdout as well, in place of the result.
+    With `--json` it is an object on stdout as well, in place of the result. `interrupts` gets an
+    element for each Ctrl-C until it is handled here.
     """
-    signal.signal(signal.SIGINT, _interrupt)
     # Nothing here multiplies matrices, and to start numpy's threads takes as long as to import it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.meta_path.insert(0, _WithoutPandas())
     outlive_readers()
     arguments = sys.argv[1:]
     try:
+        signal.signal(signal.SIGINT, _interrupt)
+        if interrupts:
+            _interrupt()
         code = _run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -179,6 +179,24 @@ def test_ctrl_c_is_one_object_too(here: Path) -> None:
     assert failed(done, 130)["error"]["what"] == "interrupted"
 
 
+@pytest.mark.parametrize("module", ["typer", "shardprep.cli.streams", "numpy"])
+def test_ctrl_c_while_modules_are_imported_is_one_line(here: Path, module: str) -> None:
+    program = (
+        "import runpy, signal, sys\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+        "runpy.run_module('shardprep', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "build", "pets.zip", "--json"],
+        cwd=here, env=NARROW, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert failed(done, 130)["error"]["what"] == "interrupted"
+    assert done.stderr == "interrupted; run the same command again to go on where it stopped\n"
+
+
 def test_an_error_of_the_system_is_one_object_too(
     run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
