@@ -7,7 +7,6 @@ its bytes are gone, cut, damaged, encrypted or packed by an unknown method, it i
 from __future__ import annotations
 
 import bz2
-import contextlib
 import lzma
 import os
 import struct
@@ -20,7 +19,7 @@ from shardprep.storage.regular_file import read_at, regular_descriptor
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     _Read = Callable[[int, int], bytes]
 
@@ -231,21 +230,6 @@ def _lzma_unpacker(head: bytes) -> tuple[Any, int]:
     return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma1]), 4 + size
 
 
-@contextlib.contextmanager
-def reading() -> Iterator[Callable[[PlainExtent], bytes]]:
-    """Give what reads extents as their own `read` does; each file is opened once, until the end."""
-    with contextlib.ExitStack() as stack:
-        opened: dict[str, _Read] = {}
-
-        def read(extent: PlainExtent) -> bytes:
-            found = opened.get(extent.file)
-            if found is None:
-                found = opened[extent.file] = stack.enter_context(_Opened(extent.file))
-            return found(extent.offset, extent.num_bytes)
-
-        yield read
-
-
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
     """Return bytes of a file or an object; it is a `MemberError` if it ends before."""
     with _Opened(file) as read:
@@ -255,26 +239,33 @@ def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
 class _Opened:
     """An open file or an object, for reads of (offset, number of bytes); raises `MemberError`.
 
-    The descriptor is opened anew: a cached one would show a file that was replaced.
+    A file is opened anew unless it is read ahead: a descriptor that is kept for longer would show
+    one that was replaced.
     """
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._descriptor = -1
         self._size = 0
+        self._is_own = False
 
     def __enter__(self) -> _Read:
         if is_url(self._file):
             return self._read_object
+        ahead = range_reads.open_file(self._file)
+        if ahead is not None:
+            self._descriptor, self._size = ahead
+            return self._read_file
         try:
             self._descriptor = regular_descriptor(self._file)
         except OSError as error:
             raise _unreadable(error) from error
+        self._is_own = True
         self._size = os.fstat(self._descriptor).st_size
         return self._read_file
 
     def __exit__(self, *_: object) -> None:
-        if self._descriptor >= 0:
+        if self._is_own:
             os.close(self._descriptor)
 
     def _read_object(self, offset: int, num_bytes: int) -> bytes:

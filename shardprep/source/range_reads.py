@@ -1,14 +1,15 @@
 """Range reads of objects: few requests for small reads in a row, and many requests at once.
 
 A few blocks are kept in memory for reads nearby. A worker announces the spans of a chunk; they are
-fetched while it decodes the images before them, those of files by the system. Nothing is written to
-disk.
+fetched while it decodes the images before them, those of files by the system, which stay open until
+they are read. Nothing is written to disk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
@@ -29,6 +30,8 @@ _KEPT_BYTES = 24 << 20
 _WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 8 << 20, 8, 64
 """Bytes and spans fetched ahead at a time, or told of. The first window is small because it is
 waited for; each may have twice the spans of the one before."""
+_MOST_OPEN = 2 * _MOST_SPANS
+"""Number of files that are open at a time: more than those that the system is told of."""
 _WINDOWS_AHEAD = 4
 """Number of windows under way while one is used: a store may answer slower than photos decode."""
 _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
@@ -41,6 +44,22 @@ _blocks: dict[tuple[str, int], bytes] = {}
 """The blocks that this process keeps in memory, by file and offset; the oldest are dropped."""
 _at_hand: dict[str, list[tuple[int, bytes]]] = {}
 """The bytes fetched ahead, by file: offset and bytes of each range."""
+
+
+class _Open(threading.local):
+    """The files that are open in this thread."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[int, int]] = {}
+        """Descriptor and size in bytes of each; the one that was told of last is the last."""
+
+
+_open = _Open()
+
+
+def open_file(file: str) -> tuple[int, int] | None:
+    """Return descriptor and size of a file that is open here for what is read ahead, else None."""
+    return _open.files.get(file)
 
 
 def read_at(file: str, offset: int, num_bytes: int) -> bytes:
@@ -100,27 +119,48 @@ def read_ahead(spans: Sequence[PlainExtent]) -> Generator[PlainExtent]:
 def _read_ahead_by_system(spans: Sequence[PlainExtent]) -> Iterator[PlainExtent]:
     """Yield spans of files; the system is told of `_MOST_SPANS` before they come, or some bytes."""
     num_told = num_bytes = 0
-    for i, span in enumerate(spans):
-        most = min(i + _MOST_SPANS, len(spans))
-        while num_told <= i or (num_told < most and num_bytes < _WINDOW_BYTES):
-            _tell_system(spans[num_told])
-            num_bytes += spans[num_told].num_bytes
-            num_told += 1
-        yield span
-        num_bytes -= span.num_bytes
+    try:
+        for i, span in enumerate(spans):
+            most = min(i + _MOST_SPANS, len(spans))
+            while num_told <= i or (num_told < most and num_bytes < _WINDOW_BYTES):
+                _tell_system(spans[num_told])
+                num_bytes += spans[num_told].num_bytes
+                num_told += 1
+            yield span
+            num_bytes -= span.num_bytes
+    finally:
+        for file in {span.file for span in spans[:num_told]}:
+            _close(file)
 
 
 def _tell_system(span: PlainExtent) -> None:
     """Have the system read a span into its cache; what is wrong with the file, reading will say."""
-    if not span.num_bytes or not hasattr(os, "posix_fadvise"):
+    if not span.num_bytes:
         return
     with contextlib.suppress(OSError, OverflowError):
-        descriptor = regular_descriptor(span.file)
-        try:
+        descriptor = _descriptor(span.file)
+        if hasattr(os, "posix_fadvise"):
             num_bytes = min(span.num_bytes, _WINDOW_BYTES)
             os.posix_fadvise(descriptor, span.offset, num_bytes, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(descriptor)
+
+
+def _descriptor(file: str) -> int:
+    """Return the descriptor of a file, which is open in this thread from now on."""
+    files = _open.files
+    found = files.pop(file, None)
+    if found is None:
+        if len(files) == _MOST_OPEN:
+            _close(next(iter(files)))
+        descriptor = regular_descriptor(file)
+        found = descriptor, os.fstat(descriptor).st_size
+    files[file] = found
+    return found[0]
+
+
+def _close(file: str) -> None:
+    found = _open.files.pop(file, None)
+    if found is not None:
+        os.close(found[0])
 
 
 def _windows(spans: Sequence[PlainExtent]) -> Iterator[list[PlainExtent]]:

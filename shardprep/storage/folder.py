@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.errors import StorageError
 from shardprep.storage import objects
-from shardprep.storage.atomic_file import DurableFile, sibling
+from shardprep.storage.atomic_file import DurableFile, sibling, write_pieces
 from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.storage.space import shortage
 
@@ -196,7 +196,7 @@ class ObjectFile:
     def write(self, data: bytes | bytearray) -> None:
         """Append the bytes."""
         with _spooling():
-            self.stream.write(data)
+            write_pieces(self.stream, data)
 
     def commit(self) -> str:
         """Send the object, which exists from then on; return its ETag."""

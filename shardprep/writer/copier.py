@@ -23,7 +23,7 @@ from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS
 from shardprep.errors import DatasetError, RecordError
-from shardprep.source.extent import MemberError, PlainExtent, reading
+from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.url import is_url
 from shardprep.writer.engine.job import Progress
@@ -31,14 +31,13 @@ from shardprep.writer.parents import moved
 from shardprep.writer.shard import Receipt, write_receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from shardprep.dataset.schema import Schema
     from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
-    Read = Callable[[PlainExtent], bytes]
 
 _BATCH_BYTES = 1 << 20
 """Bytes that are read, hashed and written at a time, unless one record has more."""
@@ -207,10 +206,10 @@ class _Copy:
         num_bytes = 0
         runs = self._runs()
         extents = [run.extent for run in runs]
-        with contextlib.closing(read_ahead(extents)) as ahead, reading() as read:
+        with contextlib.closing(read_ahead(extents)) as ahead:
             for run in runs:
                 next(ahead)
-                pieces.append(self._piece(run, read))
+                pieces.append(self._piece(run))
                 num_bytes += run.extent.num_bytes
                 if num_bytes >= _BATCH_BYTES or run is runs[-1]:
                     yield b"".join(pieces), run.stop
@@ -232,13 +231,13 @@ class _Copy:
             runs.append(_Run(i, i + 1, PlainExtent(file, start, length)))
         return runs
 
-    def _piece(self, run: _Run, read: Read) -> bytes:
+    def _piece(self, run: _Run) -> bytes:
         """Return the records of a run, each of which is what it was, or is to become."""
         try:
-            data = read(run.extent)
+            data = run.extent.read()
         except MemberError as error:
             if run.stop - run.start > 1:  # say which
-                return b"".join(self._piece(one, read) for one in self._apart(run))
+                return b"".join(self._piece(one) for one in self._apart(run))
             what = f"at byte {run.extent.offset:,}: {error}"
             raise DatasetError(run.extent.file, what, _hint(run.extent.file)) from error
         view = np.frombuffer(data, np.uint8)
