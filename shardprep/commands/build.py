@@ -264,6 +264,6 @@ def _plan(
         plan = make_plan(recipe, Path(work), watch, workers)
     mine = plan if part is None else plan.of_part(part)
     if old is not None:
-        places = old.places([item for shard in mine.shards for item in shard.items])
+        places = old.places(mine.shards)
         watch.notice(old.prospect(mine.spec, places))
     return Plan(mine, part, len(plan.shards))

@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -203,6 +203,12 @@ def rows_by_shard(table: pa.Table) -> dict[str, pa.Table]:
     return {shard: pa.concat_tables(runs) for shard, runs in found.items()}
 
 
+def _counts(column: pa.ChunkedArray) -> dict[Any, int]:
+    """Return the number of rows of each value, in the order of their first rows; not of nulls."""
+    found = column.drop_null().value_counts()
+    return dict(zip(*(one.to_pylist() for one in found.flatten()), strict=True))
+
+
 @dataclass(slots=True)
 class _SplitTally:
     shards: list[Shard] = field(default_factory=list)
@@ -231,18 +237,18 @@ class Tally:
         """Count the rows of a shard, written and rejected ones."""
         tally = self._splits.setdefault(split, _SplitTally())
         tally.shards.append(shard)
-        self._rejected.update(kind for kind in table["kind"].to_pylist() if kind is not None)
+        self._rejected.update(_counts(table["kind"].cast("string")))
         written = with_status(table, WRITTEN)
-        tally.labels.update(written["label"].drop_null().to_pylist())
-        tally.labels.update(pc.list_flatten(written["labels"]).to_pylist())
+        tally.labels.update(_counts(written["label"]))
+        tally.labels.update(_counts(pc.list_flatten(written["labels"])))
         tally.num_unlabelled += len(written) - sum(
             pc.count(written[name]).as_py() for name in ("label", "labels", "target", "text")
         )
         if columns_of(table.schema) is ANNOTATED_COLUMNS:
             tally.annotations.add(written)
         self._num_damaged += pc.count(written["reason"]).as_py()
-        hashes = written["original_sha256"].to_pylist()
-        self._marks.append(np.array([int(text[:16], 16) for text in hashes], np.uint64))
+        marks = "".join(pc.utf8_slice_codeunits(written["original_sha256"], 0, 16).to_pylist())
+        self._marks.append(np.frombuffer(bytes.fromhex(marks), ">u8").astype(np.uint64))
         self._places.append(list(self._splits).index(split))
         self._original_bytes += pc.sum(written["original_bytes"]).as_py() or 0
         if self.spec.fixed_size is not None:

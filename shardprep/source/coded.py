@@ -71,8 +71,10 @@ class Coded(Sequence[_Value]):
         return None if code < 0 else self.values[code]  # type: ignore[return-value]
 
     def __iter__(self) -> Iterator[_Value]:
-        values: list[Any] = [*self.values, None]
-        return map(values.__getitem__, self.codes.tolist())
+        values, codes = self.values, self.codes.tolist()
+        if min(codes, default=0) >= 0:
+            return map(values.__getitem__, codes)
+        return (values[code] if code >= 0 else None for code in codes)  # type: ignore[misc]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

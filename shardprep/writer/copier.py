@@ -152,16 +152,15 @@ class _Copy:
             pc.fill_null(taken[name], 0).to_numpy().astype(np.int64)
             for name in ("offset", "length")
         )
-        self._old_keys = [key or "" for key in taken["key"].to_pylist()]
-        items = plan.items[:]
-        self._items = [items[row] for row in self._written.tolist()]
-        self._is_changed = np.array(
-            [
-                item.key != key or file in copier.relabelled
-                for item, key, file in zip(self._items, self._old_keys, self._files, strict=True)
-            ],
-            bool,
+        old_keys = taken["key"]
+        self._old_keys = old_keys.to_pylist()
+        self._keys = plan.members.keys
+        keys = self._keys.take(self._written).array.cast(pa.string())
+        has_new_label = pc.is_in(
+            taken["file"].cast("string"), pa.array([*copier.relabelled], pa.string())
         )
+        self._is_changed = pc.or_(pc.not_equal(keys, old_keys), has_new_label).to_numpy()
+        self._items = plan.items[:] if self._is_changed.any() else ()
         self._new_lengths = self._lengths.copy()
 
     def write(self) -> None:
@@ -189,9 +188,8 @@ class _Copy:
             num_bytes=int(self._new_lengths.sum()),
             sha256=hashed.hexdigest(),
         )
-        keys = [item.key for item in self._plan.items]
         columns = ANNOTATED_COLUMNS if self._schema.annotations else COLUMNS
-        table = moved(self._rows, name, keys, self._new_lengths, columns)
+        table = moved(self._rows, name, self._keys.array, self._new_lengths, columns)
         write_receipt(folders.state, Receipt(shard, mark, table, folders.build))
         common.told.put(self._progress(told, len(self._rows)))
 
@@ -275,7 +273,8 @@ class _Copy:
 
     def _changed(self, number: int, record: bytes) -> bytes:
         """Return a record with the key and the classes of its item."""
-        item = self._items[number]
+        row = int(self._written[number])
+        item = self._items[row]
         payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
         values: dict[str, Any] = dict(self._decoder.decode(payload))
         own: dict[str, Any] = {
@@ -284,7 +283,6 @@ class _Copy:
             LABELS: item.target if isinstance(item.target, tuple) else (),
         }
         if BOX_LABEL in values:
-            row = int(self._written[number])
             own[BOX_LABEL] = self._rows["object_labels"][row].as_py() or ()
         values |= {name: one for name, one in own.items() if name in values}
         return tfrecord.frame(example.encode(values, self._dtypes))

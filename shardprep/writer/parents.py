@@ -154,7 +154,7 @@ def _mapped(column: Any, places: Sequence[int]) -> Any:
 
 
 def moved(
-    rows: pa.Table, shard: str, keys: Sequence[str], lengths: Numbers, columns: pa.Schema
+    rows: pa.Table, shard: str, keys: pa.Array, lengths: Numbers, columns: pa.Schema
 ) -> pa.Table:
     """Return rows of parents as those of one shard of a new dataset.
 
@@ -169,7 +169,7 @@ def moved(
     is_written = rows["kind"].is_null().to_numpy()
     places = {"record": np.arange(len(lengths)), "offset": np.cumsum(lengths) - lengths}
     own: dict[str, Any] = {
-        "key": pa.array(keys, pa.string()),
+        "key": keys.cast(pa.string()),
         "shard": pa.array([shard] * len(rows), pa.string()),
     }
     for name, values in (*places.items(), ("length", lengths)):

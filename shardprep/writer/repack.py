@@ -10,16 +10,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from shardprep.catalog.items import Item
+from shardprep.catalog.items import Items
 from shardprep.dataset.manifest import REPACKED, Fingerprint
 from shardprep.errors import BuildError, DatasetError
+from shardprep.source.coded import Coded
 from shardprep.source.extent import PlainExtent
 from shardprep.source.listing import Skipped
-from shardprep.source.members import Member
+from shardprep.source.members import PLACE, Member, Members
+from shardprep.source.texts import Texts
 from shardprep.writer.copier import RecordCopier
 from shardprep.writer.fingerprint import versions
 from shardprep.writer.old_images import mark_of, targets_of
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
     from shardprep.writer.parents import Parent
     from shardprep.writer.plan import PlanWatcher
     from shardprep.writer.run import Watcher
-    from shardprep.writer.shard_plan import ShardPlan
+    from shardprep.writer.shard_plan import ShardItems, ShardPlan
     from shardprep.writer.workspace.states import Folders
 
 
@@ -119,24 +123,23 @@ class ParentImages:
 
     def _plan(self) -> BuildPlan:
         schema = united([*self.parents])
-        items: list[Item] = []
+        keys: list[str] = []
         skipped: list[Skipped] = []
         tables = []
-        for parent, (keys, others) in zip(self.parents, unique_keys(self.parents), strict=True):
-            rows, _ = relabelled(parent, schema)
-            tables.append(rows)
-            items += _items(rows, keys)
+        for parent, (own, others) in zip(self.parents, unique_keys(self.parents), strict=True):
+            tables.append(relabelled(parent, schema)[0])
+            keys += own
             sizes = parent.skipped["original_bytes"].to_pylist()
             for key, size, why in zip(others, sizes, skipped_reasons(parent), strict=True):
                 skipped.append(Skipped(key, why[0], size or 0, why[1]))
-        if not items:
+        if not keys:
             raise DatasetError(self.parents[0].where, "no record is taken of it")
         rows = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-        number_of = {item.key: number for number, item in enumerate(items)}
-        estimate = sum(item.extent.num_bytes for item in items)
+        items = _items(rows, keys)
+        estimate = int(items.members.num_bytes.sum())
         name, recipe = self.recipe.dataset_name, self.recipe
         shards = tuple(
-            shard._replace(old=rows.take([number_of[item.key] for item in shard.items]))
+            shard._replace(old=rows.take(pa.array(cast("ShardItems", shard.items).rows)))
             for shard in plan_shards(name, items, recipe.shards, estimate, recipe.seed)
         )
         manifests = [one.manifest for one in self.parents]
@@ -199,14 +202,23 @@ def _versions(made: Sequence[dict[str, str]]) -> dict[str, str]:
     return of_images | {REPACKED: versions()["shardprep"]}
 
 
-def _items(rows: pa.Table, keys: Sequence[str]) -> Iterator[Item]:
-    """Yield the items of rows under other keys."""
-    split, group, offset, length = (
-        rows[name].to_pylist() for name in ("split", "group", "offset", "length")
+def _items(rows: pa.Table, keys: Sequence[str]) -> Items:
+    """Return the items of rows under other keys."""
+    number = len(rows)
+    places = np.zeros(number, PLACE)
+    for name, column in (("offset", "offset"), ("num_bytes", "length")):
+        places[name] = pc.fill_null(rows[column], 0).to_numpy()
+    masks = Coded.constant(tuple[Member, ...](), number)
+    if "mask_key" in rows.column_names:
+        nothing = PlainExtent("", 0, 0)
+        found = rows["mask_key"].to_pylist()
+        masks = Coded.apart(() if key is None else (Member(key, nothing),) for key in found)
+    return Items(
+        members=Members(Texts.of(keys), places, ("",)),
+        split=Coded.of(rows["split"].to_pylist()),
+        target=Coded.of(targets_of(rows)),
+        strata=Coded.constant((), number),
+        group=Coded.of(rows["group"].fill_null("").to_pylist()),
+        annotation=Coded.constant(None, number),
+        masks=masks,
     )
-    masks = rows["mask_key"].to_pylist() if "mask_key" in rows.column_names else [None] * len(rows)
-    facts = zip(keys, split, targets_of(rows), group, offset, length, masks, strict=True)
-    for key, of, target, own, start, size, mask in facts:
-        extent = PlainExtent("", start or 0, size or 0)
-        files = () if mask is None else (Member(mask, extent),)
-        yield Item(key, extent, of, target, group=own or "", masks=files)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from pathlib import Path
 
-    from shardprep.catalog.items import Item
     from shardprep.image.spec import ImageSpec
     from shardprep.writer.chunk import ChunkEncoder
     from shardprep.writer.engine.job import Engine, Progress, ShardJob
@@ -62,7 +61,7 @@ class OldDataset:
             job: ShardJob, shards: Sequence[ShardPlan], num_workers: int
         ) -> Generator[Progress]:
             encoder = cast("ChunkEncoder", job.encoder)  # of a build: it alone copies
-            places = self.places([item for shard in shards for item in shard.items])
+            places = self.places(shards)
             notice(self.prospect(encoder.spec, places))
             if self.changes(encoder.spec):
                 yield from base(job, shards, num_workers)
@@ -89,10 +88,11 @@ class OldDataset:
         """Return the options and versions by which images of this `spec` would be others."""
         return fingerprint_differences(self.made, _making(spec, versions(), _formats(self.rows)))
 
-    def places(self, items: Sequence[Item]) -> Rows:
+    def places(self, shards: Sequence[ShardPlan]) -> Rows:
         """Return the row of each item that may have the same bytes, −1 for none."""
-        keys = pa.array([item.key for item in items], pa.string())
-        sizes = pa.array([item.extent.num_bytes for item in items], pa.int64())
+        members = [shard.members for shard in shards]
+        keys = pa.chunked_array([one.keys.array.cast(pa.string()) for one in members], pa.string())
+        sizes = pa.array(np.concatenate([np.empty(0, np.int64), *(m.num_bytes for m in members)]))
         found = _found(keys, self.rows["key"])
         known = np.asarray(self.rows["original_bytes"]) if len(self.rows) else np.zeros(1, int)
         is_other = (found < 0) | (known[found] != np.asarray(sizes))

@@ -8,11 +8,11 @@ another one has taken over commits nothing more.
 from __future__ import annotations
 
 import hashlib
-import re
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,6 +23,7 @@ from shardprep.dataset.grammar import Count
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS, REJECTED, WRITTEN
 from shardprep.dataset.manifest import Shard
 from shardprep.profiling import stage
+from shardprep.source.texts import integers
 from shardprep.storage.folder import Written
 from shardprep.writer.chunk import ObjectCounts
 from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _FACTS = b"shardprep"
 """Key of the facts among the metadata of a parquet file."""
-_SHA256 = re.compile("[0-9a-f]{64}")
+_SHA256 = r"^[0-9a-f]{64}\z"
 RETRIED = ("unreadable", "crashed", "timeout")
 """Rejections that the machine may be to blame for, such as a disk that was away; the next run
 tries these images again."""
@@ -280,18 +281,25 @@ def _read(state: Folder, name: str) -> tuple[pa.Table, bytes] | None:
 def _are_rows_of(table: pa.Table, shard: Shard) -> bool:
     """Tell whether a table is one that `ShardWriter` makes for a shard."""
     statuses = table["status"].cast("string")
-    written = table.filter(pc.equal(statuses, WRITTEN))
-    lengths = written["length"].to_pylist()
     needed = ("key", "record", "offset", "length", "original_width", "original_height")
+    written = table.select([*needed, "original_sha256"]).filter(pc.equal(statuses, WRITTEN))
+    if (
+        table["key"].null_count
+        or any(written[name].null_count for name in needed)
+        or len(written) != shard.num_records
+    ):
+        return False
+    lengths, offsets, numbers = (
+        integers(written[name].combine_chunks()) for name in ("length", "offset", "record")
+    )
+    sizes = [written[name] for name in ("original_width", "original_height")]
+    hashes = pc.match_substring_regex(written["original_sha256"], _SHA256)
     return (
-        set(statuses.to_pylist()) <= {WRITTEN, REJECTED}
-        and set(table["shard"].cast("string").to_pylist()) <= {shard.name}
-        and not table["key"].null_count
-        and not any(written[name].null_count for name in needed)
-        and written["record"].to_pylist() == list(range(shard.num_records))
-        and written["offset"].to_pylist() == [0, *accumulate(lengths)][:-1]
-        and sum(lengths) == shard.num_bytes
-        and all(map(_SHA256.fullmatch, written["original_sha256"].to_pylist()))
-        and min(written["original_width"].to_pylist(), default=1) >= 1
-        and min(written["original_height"].to_pylist(), default=1) >= 1
+        {*statuses.unique().to_pylist()} <= {WRITTEN, REJECTED}
+        and {*table["shard"].cast("string").unique().to_pylist()} <= {shard.name}
+        and np.array_equal(numbers, np.arange(shard.num_records))
+        and np.array_equal(offsets, np.cumsum(lengths) - lengths)
+        and int(lengths.sum()) == shard.num_bytes
+        and pc.all(hashes, skip_nulls=False, min_count=0).as_py() is True
+        and all((integers(one.combine_chunks()) >= 1).all() for one in sizes)
     )

@@ -16,6 +16,7 @@ import numpy as np
 from shardprep.catalog.items import Item, Items
 from shardprep.dataset.grammar import shard_name
 from shardprep.errors import RecipeError
+from shardprep.source.members import Member, Members
 from shardprep.writer.shuffle import shuffled
 
 if TYPE_CHECKING:
@@ -43,19 +44,27 @@ class ShardPlan(NamedTuple):
     old: Table | None = None
     """A row for each item that `old_images` takes, of nulls where it has none; None: none has."""
 
+    @property
+    def members(self) -> Members:
+        """Key and extent of each item."""
+        if isinstance(self.items, ShardItems):
+            return self.items.members
+        return Members.of(Member(item.key, item.extent) for item in self.items)
+
 
 class ShardItems(Sequence["Item"]):
     """The items of one shard: rows of the columns of all, or of its own once it has travelled."""
 
-    __slots__ = ("_items", "_rows")
+    __slots__ = ("_items", "rows")
 
     def __init__(self, items: Items, rows: NDArray[Any]) -> None:
         """Take the columns, and the positions of the items in them."""
         self._items = items
-        self._rows = rows
+        self.rows = rows
+        """Positions of the items in the columns."""
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     @overload
     def __getitem__(self, at: int) -> Item: ...
@@ -63,8 +72,8 @@ class ShardItems(Sequence["Item"]):
     def __getitem__(self, at: slice) -> tuple[Item, ...]: ...
     def __getitem__(self, at: int | slice) -> Item | tuple[Item, ...]:
         if isinstance(at, slice):
-            return self._items.listed(self._rows[at])
-        return self._items[int(self._rows[at])]
+            return self._items.listed(self.rows[at])
+        return self._items[int(self.rows[at])]
 
     def __iter__(self) -> Iterator[Item]:
         for start in range(0, len(self), MAX_CHUNK_ITEMS):
@@ -75,8 +84,13 @@ class ShardItems(Sequence["Item"]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    @property
+    def members(self) -> Members:
+        """Key and extent of each."""
+        return self._items.members.take(self.rows)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return ShardItems, (self._items.take(self._rows), np.arange(len(self), dtype=np.int32))
+        return ShardItems, (self._items.take(self.rows), np.arange(len(self), dtype=np.int32))
 
     def alone(self) -> ShardItems:
         """Return the items in columns of their own, which hold on to no others."""
