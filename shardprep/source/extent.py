@@ -12,6 +12,7 @@ import os
 import struct
 import sys
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.source import range_reads
@@ -243,55 +244,55 @@ class _Opened:
     one that was replaced.
     """
 
+    __slots__ = ("_file", "_own")
+
     def __init__(self, file: str) -> None:
         self._file = file
-        self._descriptor = -1
-        self._size = 0
-        self._is_own = False
+        self._own = -1
+        """The descriptor that is to be closed, if any."""
 
     def __enter__(self) -> _Read:
-        if is_url(self._file):
-            return self._read_object
         ahead = range_reads.open_file(self._file)
-        if ahead is not None:
-            self._descriptor, self._size = ahead
-            return self._read_file
-        try:
-            self._descriptor = regular_descriptor(self._file)
-        except OSError as error:
-            raise _unreadable(error) from error
-        self._is_own = True
-        self._size = os.fstat(self._descriptor).st_size
-        return self._read_file
+        if ahead is None:
+            if is_url(self._file):
+                return partial(_read_object, self._file)
+            try:
+                self._own = regular_descriptor(self._file)
+            except OSError as error:
+                raise _unreadable(error) from error
+            ahead = self._own, os.fstat(self._own).st_size
+        return partial(_read_file, *ahead)
 
     def __exit__(self, *_: object) -> None:
-        if self._is_own:
-            os.close(self._descriptor)
+        if self._own >= 0:
+            os.close(self._own)
 
-    def _read_object(self, offset: int, num_bytes: int) -> bytes:
-        try:
-            data = range_reads.read_at(self._file, offset, num_bytes)
-        except FileNotFoundError as error:
-            raise MemberError("cannot be read (no such object)") from error
-        except OverflowError as error:
-            raise _unreadable(error) from error
-        return _whole(data, num_bytes)
 
-    def _read_file(self, offset: int, num_bytes: int) -> bytes:
-        # Before any memory is asked for: what an archive states may be far more than there is.
-        left = max(0, self._size - offset)
-        if left < num_bytes:
-            raise _cut(left, num_bytes)
-        try:
-            data = read_at(self._descriptor, num_bytes, offset)
-            while len(data) < num_bytes:  # Linux reads 2.1 GB at a time, some file systems less
-                more = read_at(self._descriptor, num_bytes - len(data), offset + len(data))
-                if not more:
-                    break
-                data += more
-        except (OSError, OverflowError) as error:
-            raise _unreadable(error) from error
-        return _whole(data, num_bytes)
+def _read_object(address: str, offset: int, num_bytes: int) -> bytes:
+    try:
+        data = range_reads.read_at(address, offset, num_bytes)
+    except FileNotFoundError as error:
+        raise MemberError("cannot be read (no such object)") from error
+    except OverflowError as error:
+        raise _unreadable(error) from error
+    return _whole(data, num_bytes)
+
+
+def _read_file(descriptor: int, size: int, offset: int, num_bytes: int) -> bytes:
+    # Before any memory is asked for: what an archive states may be far more than there is.
+    left = max(0, size - offset)
+    if left < num_bytes:
+        raise _cut(left, num_bytes)
+    try:
+        data = read_at(descriptor, num_bytes, offset)
+        while len(data) < num_bytes:  # Linux reads 2.1 GB at a time, some file systems less
+            more = read_at(descriptor, num_bytes - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+    except (OSError, OverflowError) as error:
+        raise _unreadable(error) from error
+    return _whole(data, num_bytes)
 
 
 def _whole(data: bytes, num_bytes: int) -> bytes:

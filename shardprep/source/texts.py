@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -23,9 +24,7 @@ _HASHED_AT_ONCE = 1 << 14
 """Number of texts that are hashed at a time, in 20 bytes a character."""
 _FOUND_AT_ONCE = 1 << 17
 """Number of texts that are looked for at a time."""
-_WEIGHTS = np.random.default_rng().integers(0, 1 << 63, 4096, np.uint64) * np.uint64(2) + np.uint64(
-    1
-)
+_WEIGHTS = np.frombuffer(os.urandom(8 * 4096), np.uint64) | np.uint64(1)
 """Odd numbers by which the bytes of a text are added up to its hash. They are drawn at random, so
 that nobody can make names that collide; the 4,097th is that of the first again."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -42,6 +43,11 @@ def files(folder: Path, sizes: Sequence[int]) -> list[PlainExtent]:
         os.truncate(path, num_bytes)
         found.append(PlainExtent(str(path), 0, num_bytes))
     return found
+
+
+def num_open() -> int:
+    """Return the number of descriptors of this process."""
+    return sum(1 for _ in Path("/dev/fd").iterdir())
 
 
 def most_ahead(spans: list[PlainExtent], told: list[tuple[int, int, int, int]]) -> list[int]:
@@ -95,3 +101,26 @@ def test_a_system_that_cannot_be_told_reads_alike(
     spans = files(tmp_path, [5, 6])
     monkeypatch.delattr(os, "posix_fadvise")
     assert [span.read() for span in read_ahead(spans)] == [bytes(5), bytes(6)]
+
+
+def test_files_that_are_read_ahead_are_opened_once_few_at_a_time_and_closed(tmp_path: Path) -> None:
+    spans = files(tmp_path, [4] * 300)
+    num_before = most = num_open()
+    with patch.object(os, "open", side_effect=os.open) as opened:
+        for span in read_ahead(spans):
+            assert span.read() == bytes(4)
+            most = max(most, num_open())
+    assert opened.call_count == len(spans)
+    assert most - num_before <= 128
+    assert num_open() == num_before
+
+
+def test_an_archive_stays_open_while_its_members_are_read_and_no_longer(tmp_path: Path) -> None:
+    (whole,) = files(tmp_path, [1000])
+    spans = [whole._replace(offset=10 * i, num_bytes=10) for i in range(100)]
+    with patch.object(os, "open", side_effect=os.open) as opened:
+        with closing(read_ahead(spans)) as ahead:
+            assert [next(ahead).read() for _ in spans[:50]] == 50 * [bytes(10)]
+        assert opened.call_count == 1
+    Path(whole.file).write_bytes(b"replaced")
+    assert whole._replace(num_bytes=8).read() == b"replaced"

@@ -1,0 +1,46 @@
+"""Files are written in pieces that the system finds room for at once."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shardprep.storage.atomic_file import DurableFile, write_pieces
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Told(io.RawIOBase):
+    """A file that remembers each write."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        self.pieces.append(bytes(data))  # type: ignore[call-overload]
+        return len(self.pieces[-1])
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 131_072, 131_073, 1_000_000])
+def test_no_more_than_128_kb_are_written_at_once(num_bytes: int) -> None:
+    data, file = os.urandom(num_bytes), Told()
+    with io.BufferedWriter(file) as stream:
+        write_pieces(stream, data)
+    assert b"".join(file.pieces) == data
+    assert max(map(len, file.pieces), default=0) <= 131_072
+
+
+def test_pieces_of_several_writes_make_one_file(tmp_path: Path) -> None:
+    parts = [os.urandom(size) for size in (5, 300_000, 0, 9_000)]
+    with DurableFile(tmp_path / "shard") as file:
+        for part in parts:
+            file.write(bytearray(part))
+        file.commit()
+    assert (tmp_path / "shard").read_bytes() == b"".join(parts)
