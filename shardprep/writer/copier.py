@@ -152,7 +152,7 @@ class _Copy:
             pc.fill_null(taken[name], 0).to_numpy().astype(np.int64)
             for name in ("offset", "length")
         )
-        old_keys = taken["key"]
+        old_keys = pc.fill_null(taken["key"], "")
         self._old_keys = old_keys.to_pylist()
         self._keys = plan.members.keys
         keys = self._keys.take(self._written).array.cast(pa.string())
