@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +25,7 @@ from shardprep.writer.engine.job import Progress, ShardJob
 from shardprep.writer.engine.local import write_shards
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.shard import read_receipt
-from shardprep.writer.shard_plan import plan_shards
+from shardprep.writer.shard_plan import ShardPlan, plan_shards
 from shardprep.writer.workspace.states import Folders
 from tests.support.builders import in_process, tree
 from tests.support.engines import by_chunks
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.writer.chunk import ChunkTask
-    from shardprep.writer.shard_plan import ShardPlan
 
 NUM_ITEMS = 640
 """So many that a chunk has ten."""
@@ -161,6 +161,32 @@ def test_records_of_owned_shards_do_not_pass_through_the_parent(
     shards = shards_of(9)
     files = written(job_in(tmp_path / "out"), shards, 2)
     assert sum(received) == len(files[shards[-1].name])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_owned"),
+    [((512, 128), False), ((500, 70, 70), False), ((220, 210, 210), True), ((200,) * 3, True)],
+)
+def test_a_shard_larger_than_all_others_has_no_owner(
+    sizes: tuple[int, ...], *, is_owned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner would be at work when the other workers have nothing left to do."""
+    owned: list[str] = []
+    own = worker.Worker.own
+
+    def noted(self: worker.Worker, shard: worker.OwnedShard) -> None:
+        owned.append(shard.plan.name)
+        own(self, shard)
+
+    monkeypatch.setattr(worker.Worker, "own", noted)
+    items = iter(shards_of(1)[0].items)
+    shards = [
+        ShardPlan(f"set-{i}.tfrecord", "train", tuple(islice(items, size)))
+        for i, size in enumerate(sizes)
+    ]
+    done = [step.num_items for step in write_shards(job_in(tmp_path / "out"), shards, 2)]
+    assert sum(done) == sum(sizes)
+    assert (shards[0].name in owned) == is_owned
 
 
 @pytest.mark.parametrize(

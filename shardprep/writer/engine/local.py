@@ -1,13 +1,14 @@
 """The engine of this machine: processes that own shards, and share the chunks of the last ones.
 
 A worker reads, encodes, writes and commits a whole shard; the parent counts. Some shards are left
-for the end, or all where there are few: their chunks go to whoever is idle and are written here,
-so that no worker is without work while another one has a shard. So are the shards of workers that
-died, whose last chunk is tried item by item.
+for the end, or all where there are few, or small ones beside a large one: their chunks go to
+whoever is idle and are written here, so that no worker is without work while another one has a
+shard. So are the shards of workers that died, whose last chunk is tried item by item.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import deque
 from contextlib import closing
@@ -39,6 +40,8 @@ _WINDOW = 2
 """Chunks begun and not yet taken, per worker: bounds memory, hides uneven chunks."""
 _MOST_SHARED = 8
 """Shards that are left for the end: this process writes as many while a worker writes one."""
+_BUSY = 0.95
+"""Share of the workers' time from which on they count as busy to the end."""
 _LEAVE_S = 10.0
 """Seconds that workers get to commit a whole shard when a build fails."""
 
@@ -99,8 +102,7 @@ class _Shards(_Chunks):
 
     def __init__(self, job: ShardJob, shards: Sequence[ShardPlan], num_workers: int) -> None:
         """Let as many chunks come back as workers would else be idle for in the end."""
-        uneven = max(len(shards) % num_workers, num_workers // 2)
-        num_owned = len(shards) - min(len(shards), uneven, _MOST_SHARED)
+        num_owned = _num_owned([len(shard.items) for shard in shards], num_workers)
         self._job = job
         self._own, self._shared = deque(shards[:num_owned]), deque(shards[num_owned:])
         self._chunks = self._of_shared()
@@ -123,6 +125,24 @@ class _Shards(_Chunks):
         shard, suspect = lost.plan, None if lost.task is None else lost.task.start
         chunks = ((shard, task, task.start == suspect) for task in self._job.tasks(shard))
         self._chunks = chain(self._chunks, chunks)
+
+
+def _num_owned(sizes: Sequence[int], num_workers: int) -> int:
+    """Return how many shards of so many items are owned, in their order; the others are shared.
+
+    Shards are about equal, but for a split that is smaller than one. While the last of those owned
+    is written, there must be chunks enough for all other workers.
+    """
+    uneven = max(len(sizes) % num_workers, num_workers // 2)
+    most = max(0, len(sizes) - _MOST_SHARED)
+    usual = max(most, len(sizes) - uneven)
+    for num_owned in range(usual, most - 1, -1):
+        ends = [0] * num_workers
+        for size in sizes[:num_owned]:
+            heapq.heapreplace(ends, ends[0] + size)
+        if sum(sizes) >= _BUSY * num_workers * max(ends):
+            return num_owned
+    return usual
 
 
 class _Pool:
