@@ -8,6 +8,7 @@ another one has taken over commits nothing more.
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +27,7 @@ from shardprep.profiling import stage
 from shardprep.source.texts import integers
 from shardprep.storage.folder import Written
 from shardprep.writer.chunk import ObjectCounts
+from shardprep.writer.shard_plan import MAX_CHUNK_ITEMS
 from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name
 
 if TYPE_CHECKING:
@@ -97,6 +99,9 @@ class ShardWriter:
         self._num_dark = 0
         self._columns = ANNOTATED_COLUMNS if is_annotated else COLUMNS
         self._tables = [self._columns.empty_table()]
+        self._rows: defaultdict[str, list[Any]] = defaultdict(list)
+        """Values by column of the last rows, which are in no table yet: one takes long to make,
+        however few rows it has."""
 
     @property
     def is_full(self) -> bool:
@@ -139,7 +144,11 @@ class ShardWriter:
         }
         if self._columns is ANNOTATED_COLUMNS:
             columns |= _annotation_columns(items, outcomes)
-        self._tables.append(pa.Table.from_pydict(columns, schema=self._columns))
+        for name, values in columns.items():
+            self._rows[name] += values
+        if self.is_full or len(self._rows["key"]) >= MAX_CHUNK_ITEMS:
+            self._tables.append(pa.Table.from_pydict(self._rows, schema=self._columns))
+            self._rows.clear()
         self._num_records += sum(written)
         self._num_bytes += len(chunk.data)
         self._num_dark += sum(outcome.is_dark for outcome in outcomes)
