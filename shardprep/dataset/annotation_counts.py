@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.grammar import Count, Document
@@ -74,14 +75,14 @@ class AnnotationTally:
     def add(self, written: pa.Table) -> None:
         """Count rows of written items, of a table with `item_table.ANNOTATION_COLUMNS`."""
         self.num_clipped += sum(filter(None, written["num_clipped"].to_pylist()))
-        for dropped in written["dropped"].to_pylist():
-            self.dropped.update(dict(dropped or ()))
-        for labels in written["object_labels"].to_pylist():
-            self.num_background += not labels
-            self.objects.update(labels or ())
-            self.object_images.update({*(labels or ())})
-        for pixels in written["mask_pixels"].to_pylist():
-            values = dict(pixels or ())
+        for dropped in filter(None, written["dropped"].to_pylist()):
+            self.dropped.update(dict(dropped))
+        labels = [one or () for one in written["object_labels"].to_pylist()]
+        self.num_background += sum(not one for one in labels)
+        self.objects.update(chain.from_iterable(labels))
+        self.object_images.update(chain.from_iterable(map(set, labels)))
+        for pixels in filter(None, written["mask_pixels"].to_pylist()):
+            values = dict(pixels)
             self.num_uniform += len(values) == 1
             self.pixels.update(values)
             self.mask_images.update(values.keys())

@@ -30,6 +30,8 @@ _TOLERANCE_PX, _TOLERANCE = 1e-3, 1e-6
 """Pixels, and share of a side, by which a box may pass the edge uncounted: rounded numbers do."""
 _MIN_SIDE = 1.0
 """Stored pixels of a side below which what a crop left of a box is dropped."""
+_Y_FIRST = np.array((1, 0, 3, 2))
+"""Places of y, x, y, x in a box of x, y, x, y."""
 _FEW = 1000
 """Number of boxes up to which a set finds out sooner than a sort that all of them differ."""
 _CUT = 1 - 1e-6
@@ -52,8 +54,10 @@ class Boxes:
     def unplaced(cls, labels: Sequence[int]) -> Boxes:
         """Return objects whose boxes are not known yet."""
         number = len(labels)
+        corners = np.empty((number, 4))
+        corners.fill(np.nan)
         return cls(
-            np.full((number, 4), np.nan),
+            corners,
             np.array(labels, np.int64),
             np.zeros(number, np.bool_),
             np.zeros(number, np.uint8),
@@ -77,8 +81,9 @@ class Boxes:
 
     def drop_unknown(self, num_classes: int) -> None:
         """Drop objects of a class that the dataset does not have."""
-        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < num_classes:
-            self.drop((self.labels < 0) | (self.labels >= num_classes), "unknown class")
+        is_unknown = (self.labels < 0) | (self.labels >= num_classes)
+        if np.count_nonzero(is_unknown):
+            self.drop(is_unknown, "unknown class")
 
     def place(
         self, boxes: Floats, size: tuple[int, int], frame: Frame, placement: Placement
@@ -89,9 +94,9 @@ class Boxes:
         """
         height, width = size
         edges = (width, height, width, height)
-        clipped = np.minimum(np.maximum(boxes, 0.0), edges)
-        is_inside = (clipped == boxes).all()  # NaN is not
-        if not (is_inside and (clipped[:, 2:] > clipped[:, :2]).all()):
+        clipped = np.minimum(np.maximum(boxes, 0.0), np.array(edges, np.float64))
+        is_inside = _are_all(clipped == boxes)  # NaN is not
+        if not (is_inside and _are_all(clipped[:, 2:] > clipped[:, :2])):
             self.drop(_any(~np.isfinite(boxes)), "not finite")
             self.drop(_any(boxes[:, 2:] <= boxes[:, :2]), "zero size")
             self.drop(_any(clipped[:, 2:] <= clipped[:, :2]), "outside")
@@ -127,8 +132,7 @@ class Boxes:
         Drops what a crop cut away: less than a pixel of a side, or less than `min_visible` of the
         area is left.
         """
-        corners = self.corners.reshape(-1, 2, 2)[:, :, ::-1]
-        shares = np.divide(corners, placement.size, order="C").reshape(-1, 4)
+        shares = self.corners.take(_Y_FIRST, axis=1) / np.array(placement.size * 2, np.float64)
         shares = np.minimum(np.maximum(shares, 0.0), 1.0)
         if placement.is_cropped:
             left_over = (shares[:, 2:] - shares[:, :2]) * placement.size
@@ -137,9 +141,14 @@ class Boxes:
             is_little = _any(left_over < _MIN_SIDE) | (area < min_visible * whole)
             self.drop(is_little & ~(area >= _CUT * whole), "cut away")
         found = shares.astype(np.float32)
-        if not (found[:, 2:] > found[:, :2]).all():
+        if not _are_all(found[:, 2:] > found[:, :2]):
             self.drop(_any(found[:, 2:] <= found[:, :2]), "zero size")
         return found
+
+
+def _are_all(flags: Flags) -> bool:
+    """Tell whether all flags are set; `flags.all()` takes three times as long for a few."""
+    return bool(np.count_nonzero(flags) == flags.size)
 
 
 def _any(rows: Flags) -> Flags:

@@ -120,7 +120,7 @@ class _Scene:
         kept = objects.kept
         labels, crowds = objects.labels, self.annotation.crowds
         crowds = crowds if len(crowds) == len(kept) else (False,) * len(kept)
-        if not kept.all():
+        if np.count_nonzero(kept) < len(kept):
             dropped.update(objects.dropped)
             shares, labels = shares[kept], labels[kept]
             crowds = tuple(itertools.compress(crowds, kept.tolist()))

@@ -151,7 +151,8 @@ class Placement:
         top, bottom = down if y.scale > 0 else down[::-1]
         order = [left, top, right, bottom]
         moved = boxes if order == [0, 1, 2, 3] else boxes[:, order]
-        return moved * (x.scale, y.scale, x.scale, y.scale) + (x.offset, y.offset) * 2
+        scale = np.array((x.scale, y.scale, x.scale, y.scale), np.float64)
+        return moved * scale + np.array((x.offset, y.offset, x.offset, y.offset), np.float64)
 
     def mask(self, mask: Labels, frame: Frame, padding: int) -> Labels:
         """Return a mask of the whole image as that of the stored one, beside it the padding.
