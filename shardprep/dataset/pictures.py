@@ -108,7 +108,7 @@ def _framed(found: Path | RemoteDataset, row: dict[str, Any]) -> bytes:
             return _read(found / str(row["shard"]), offset, length)
         facts = found.objects[row["shard"]]
         if 0 <= offset <= offset + length <= facts.num_bytes:
-            return objects.read_range(found.url / facts.name, facts.etag, offset, length)
+            return bytes(objects.read_range(found.url / facts.name, facts.etag, offset, length))
     except (OSError, KeyError) as error:
         what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
         raise DatasetError(place, what, way_out(str(found))) from error

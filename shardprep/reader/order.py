@@ -119,6 +119,13 @@ class Order:
             missing -= len(found[-1])
         return np.concatenate(found)[: stop - start]
 
+    def blocks(self, epoch: int, group: int) -> Ints:
+        """Return the blocks of a group of an epoch."""
+        places = slice(group * self.group_width, (group + 1) * self.group_width)
+        if self.shuffle:
+            return _blocks(self, epoch)[places]
+        return np.arange(self.num_blocks, dtype=np.int64)[places]
+
     def tags(self, epoch: int, start: int, positions: Ints, num_records: int) -> Ints:
         """Return what names the records at the places of an epoch from `start` on, int64.
 
@@ -303,9 +310,8 @@ def _blocks(order: Order, epoch: int) -> Ints:
 @lru_cache(maxsize=4)
 def _group(order: Order, epoch: int, number: int) -> Ints:
     """Return the positions of a group of an epoch as they come."""
-    width, length = order.group_width, order.block_length
-    blocks = _blocks(order, epoch)[number * width : (number + 1) * width]
-    found = (blocks[:, None] * length + np.arange(length)).ravel()
+    found = order.blocks(epoch, number)[:, None] * order.block_length
+    found = (found + np.arange(order.block_length)).ravel()
     found = found[found < order.num_records]  # of the short block, those that there are
     key = group_key(order.epoch_key(epoch), number)
     chosen: Ints = found[drawn(len(found), key)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -77,6 +78,11 @@ class Frames:
         gaps = self.offset[1:] - (self.offset + self.length)[:-1]
         found[1:] = (self.shard[1:] != self.shard[:-1]) | (gaps < 0) | (gaps > gap_bytes)
         return found
+
+    def runs(self, gap_bytes: int = 0) -> list[tuple[int, int]]:
+        """Return first and stop of the records that lie together, as `starts_run` finds them."""
+        starts = np.flatnonzero(self.starts_run(gap_bytes)).tolist()
+        return list(pairwise([*starts, len(self.shard)]))
 
 
 def starts_of(shard: Ints) -> Ints:

@@ -18,9 +18,10 @@ from shardprep.dataset.index import check_shard, check_size, read_index, way_out
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
+from shardprep.reader.blocks import GAP_BYTES, MOST_GROUP_BYTES, Blocks
 from shardprep.reader.places import Frames, Places, starts_of
 from shardprep.reader.remote_shards import Part, RemoteShards
-from shardprep.storage.regular_file import read_at, regular_descriptor
+from shardprep.storage.regular_file import Descriptor, read_at, regular_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from shardprep.dataset.manifest import Shard
+    from shardprep.reader.order import Order
 
     Bytes = np.ndarray[Any, np.dtype[np.uint8]]
     Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -35,18 +37,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _MAX_OPEN = 512
 """Number of shards open at a time; many a system gives a process 1,024 file descriptors."""
-_GAP_BYTES = 256 << 10
-"""Bytes between two wanted records in object storage that cost less than another request."""
-
-
-class _Descriptor:
-    """A file descriptor that is closed once nobody reads from it any more."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self.number)  # at the end of a program `os` may be gone before
 
 
 class LocalShards:
@@ -108,18 +98,46 @@ class Records:
         frames: Frames,
         *,
         verify_crc: bool,
+        order: Order | None = None,
     ) -> None:
-        """`shards` are those that `frames` number."""
+        """`shards` are those that `frames` number; `order` is that in which they are read."""
         self._store = store
         self._shards = shards
         self.frames = frames
         self._verify_crc = verify_crc
+        self._blocks = None
+        if order is not None and isinstance(store, RemoteShards):
+            self._blocks = Blocks(store, shards, frames, order)
 
     def __len__(self) -> int:
         return len(self.frames.shard)
 
     def __getitem__(self, wanted: slice) -> Records:
         return Records(self._store, self._shards, self.frames[wanted], verify_crc=self._verify_crc)
+
+    def in_order(self, order: Order) -> Records:
+        """Return these records, to be read in the order of epochs.
+
+        Those of object storage come by blocks then, ahead of use. Those that have copies here, and
+        those whose order has no blocks or whose blocks are too large to be held, as before.
+        """
+        has_blocks = self.is_remote and order.draws is None and order.buckets is None
+        group_bytes = order.group_records * self.frames.length.mean() if has_blocks else 0
+        if not has_blocks or group_bytes > MOST_GROUP_BYTES:
+            return self
+        return Records(
+            self._store, self._shards, self.frames, verify_crc=self._verify_crc, order=order
+        )
+
+    def expect(self, epoch: int, start: int, stop: int) -> None:
+        """Ask for the records at these places of an epoch before they are wanted, if they wait."""
+        if self._blocks is not None:
+            self._blocks.expect(epoch, start, stop)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a read may have to wait for object storage."""
+        return self.is_remote and self._blocks is None
 
     @property
     def places(self) -> Places:
@@ -149,7 +167,7 @@ class Records:
         """
         name, _, offset = self.place(number)
         part = Part(name, offset, self.frames.length.item(number))
-        found = self._unframed(number, part, np.frombuffer(self._store.read(part), np.uint8))
+        found = self._unframed(number, part, self._framed(number, part))
         if isinstance(found, RecordError):
             raise found
         return found
@@ -165,9 +183,14 @@ class Records:
             Part(self._shards[shard].name, offset, length)
             for shard, _, offset, length in np.stack(frames.columns(), axis=1).tolist()
         ]
-        gap_bytes = _GAP_BYTES if self.is_remote else 0
-        starts = [*np.flatnonzero(frames.starts_run(gap_bytes)).tolist(), len(numbers)]
-        runs = [parts[start:stop] for start, stop in pairwise(starts)]
+        if self._blocks is not None:
+            each = [
+                self._unframed(number, part, self._framed(number, part))
+                for number, part in zip(numbers.tolist(), parts, strict=True)
+            ]
+            return [each[place] for place in places.tolist()]
+        gap_bytes = GAP_BYTES if self.is_remote else 0
+        runs = [parts[start:stop] for start, stop in frames.runs(gap_bytes)]
         wholes = [
             Part(run[0].shard, run[0].start, run[-1].start + run[-1].num_bytes - run[0].start)
             for run in runs
@@ -198,6 +221,13 @@ class Records:
             except RecordError as error:
                 note(at, error)
         raise DatasetError(self.where, "has no record that is good", "build the set again")
+
+    def _framed(self, number: int, part: Part) -> Bytes:
+        """Return the frame of a record, of the part that it is."""
+        if self._blocks is None or not isinstance(self._store, RemoteShards):
+            return np.frombuffer(self._store.read(part), np.uint8)
+        copied = self._store.read_copy(part)
+        return self._blocks.take(number) if copied is None else np.frombuffer(copied, np.uint8)
 
     def _unframed(self, number: int, part: Part, framed: Bytes) -> memoryview | RecordError:
         """Return the payload of a frame; the store is asked once more for one that is damaged."""
@@ -268,10 +298,10 @@ def open_records(
     return Records(store, places.shards, frames, verify_crc=verify_crc)
 
 
-def _opened(folder: Path, shards: Mapping[str, Shard], name: str) -> _Descriptor:
+def _opened(folder: Path, shards: Mapping[str, Shard], name: str) -> Descriptor:
     path = f"{folder}/{name}"
     try:
-        file = _Descriptor(regular_descriptor(path))
+        file = Descriptor(regular_descriptor(path))
     except OSError as error:
         raise DatasetError(path, f"cannot be read ({error})", way_out(folder)) from error
     check_size(path, os.fstat(file.number).st_size, shards[name].num_bytes, folder)

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,24 +74,44 @@ class RemoteShards:
         """Return the address of a shard."""
         return str(self._shards[name].url)
 
-    def read(self, part: Part) -> bytes:
+    def read(self, part: Part) -> bytes | memoryview:
         """Return the bytes of a run, of the copy or of the store."""
         errors = self._threads(part.shard).errors
         if part.shard in errors:
             raise errors[part.shard]
-        found = self._staged.read(self._shards[part.shard], part.start, part.num_bytes)
+        found = self.read_copy(part)
         return self._read_store(part) if found is None else found
 
-    def read_anew(self, part: Part) -> bytes:
+    def read_copy(self, part: Part) -> bytes | None:
+        """Return the bytes of a run of the copy of its shard, None where there is no copy."""
+        return self._staged.read(self._shards[part.shard], part.start, part.num_bytes)
+
+    def has_copy(self, name: str) -> bool:
+        """Tell whether there is a copy of a shard."""
+        return self._staged.path(self._shards[name]).exists()
+
+    def begin(self, part: Part) -> Future[bytes | memoryview]:
+        """Begin a `read` in a thread of its own; many go on side by side."""
+        try:
+            return self._threads(part.shard).readers.submit(self.read, part)
+        except RuntimeError:  # the program ends: threads take no more
+            found = Future[bytes | memoryview]()
+            try:
+                found.set_result(self.read(part))
+            except Exception as error:
+                found.set_exception(error)
+            return found
+
+    def read_anew(self, part: Part) -> memoryview:
         """Return the bytes of a run that is damaged as the store has them; remove the copy."""
         self._staged.drop(self._shards[part.shard])
         return self._read_store(part)
 
-    def _read_store(self, part: Part) -> bytes:
+    def _read_store(self, part: Part) -> memoryview:
         shard = self._shards[part.shard]
         return objects.read_range(shard.url, shard.etag, part.start, part.num_bytes)
 
-    def read_all(self, parts: Sequence[Part]) -> list[bytes]:
+    def read_all(self, parts: Sequence[Part]) -> list[bytes | memoryview]:
         """Return the bytes of several runs, asked for side by side."""
         return list(self._threads(parts[0].shard).readers.map(self.read, parts))
 

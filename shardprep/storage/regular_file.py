@@ -31,6 +31,16 @@ _KINDS = {
 }
 
 
+class Descriptor:
+    """A file descriptor that is closed once nobody reads from it any more."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.number)  # at the end of a program `os` may be gone before
+
+
 def regular_descriptor(path: Path | str) -> int:
     """Return a descriptor of a regular file, for reading; the caller closes it.
 

@@ -11,15 +11,17 @@ import contextlib
 import hashlib
 import os
 import shutil
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.lock import has_name, take
-from shardprep.storage.regular_file import read_at
+from shardprep.storage.regular_file import Descriptor, read_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,9 +33,21 @@ LIMIT_VARIABLE = "SHARDPREP_CACHE_BYTES"
 _KEEP_FREE_BYTES = 1 << 30
 _SHARE_OF_FREE = 0.5
 _UNFINISHED = ".part"
+_OPEN_S = 1.0
+"""Seconds for which a copy stays open while others are read: one that is given up keeps its space
+until then."""
+_MOST_OPEN = 32
+_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 Outcome = Literal["here", "busy", "full", "stopped"]
 """Outcomes of `stage`: copied, another process is copying it, no room, stopped."""
+
+
+class _OpenCopy(NamedTuple):
+    """A copy that is open."""
+
+    file: Descriptor
+    since_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,9 @@ class StagedShards:
         what the disk could hold of them."""  # noqa: D205, D209 - one sentence
         self._folder = cache_root() / "shards"
         self._limit = limit
+        self._open: dict[str, _OpenCopy] = {}
+        """Copies that are open, by hash, in the order in which they were opened."""
+        self._lock = threading.Lock()
 
     def path(self, shard: RemoteShard) -> Path:
         """Return where the copy of a shard is, if there is one."""
@@ -97,11 +114,8 @@ class StagedShards:
 
     def read(self, shard: RemoteShard, start: int, num_bytes: int) -> bytes | None:
         """Return bytes of the copy of a shard, None where there is no copy."""
-        path = self.path(shard)
         try:
-            with path.open("rb", buffering=0) as file:
-                found = read_at(file.fileno(), num_bytes, start)
-                os.utime(file.fileno())
+            found = read_at(self._opened(shard).number, num_bytes, start)
         except OSError:
             return None
         if len(found) == num_bytes:
@@ -111,7 +125,23 @@ class StagedShards:
 
     def drop(self, shard: RemoteShard) -> None:
         """Remove the copy of a shard."""
+        self._open.pop(shard.sha256, None)
         self.path(shard).unlink(missing_ok=True)
+
+    def _opened(self, shard: RemoteShard) -> Descriptor:
+        """Return the copy, noting on the disk that it is read. Raises as `os.open`."""
+        found, now_s = self._open.get(shard.sha256), time.monotonic()
+        if found is None or now_s - found.since_s > _OPEN_S:
+            file = Descriptor(os.open(self.path(shard), _FLAGS))
+            os.utime(file.number)
+            found = _OpenCopy(file, now_s)
+            with self._lock:
+                self._open.pop(shard.sha256, None)
+                self._open[shard.sha256] = found
+                old = [name for name, one in self._open.items() if now_s - one.since_s > _OPEN_S]
+                for name in old or [next(iter(self._open))][: len(self._open) > _MOST_OPEN]:
+                    del self._open[name]
+        return found.file
 
     def stage(
         self, shard: RemoteShard, keep: frozenset[str], is_over: Callable[[], bool]

@@ -22,7 +22,7 @@ from PIL import Image
 
 from shardprep import reader
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader import records
+from shardprep.storage import regular_file
 from tests.support.builders import animals, build, jpeg, png, write, zip_bytes
 
 if TYPE_CHECKING:
@@ -467,8 +467,8 @@ def test_an_attribute_that_the_reader_lacks_is_an_attribute_error() -> None:
 def test_shards_are_closed_after_modules_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a program takes the names of modules before it lets go of all objects."""
     number = os.open(os.devnull, os.O_RDONLY)
-    file: Any = records._Descriptor(number)
-    monkeypatch.setattr(records, "os", None)
+    file: Any = regular_file.Descriptor(number)
+    monkeypatch.setattr(regular_file, "os", None)
     del file
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(number)

@@ -29,6 +29,7 @@ from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import BuildError, DatasetError, RecipeError, ShardprepError, StorageError
 from shardprep.reader import Dataset, ReadConfig, iterate, load
+from shardprep.reader.order import BLOCK_LENGTH
 from shardprep.storage.cache import cache_root
 from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl
@@ -135,6 +136,27 @@ def test_load_gives_the_batches_of_the_folder(
     local: Path, url: str, expected: list[Any], options: dict[str, Any], same: bool  # noqa: FBT001
 ) -> None:  # fmt: skip
     assert batches(url, **options) == (expected if same else batches(local, **options))
+
+
+@pytest.mark.parametrize("is_filled", [True, False])
+def test_without_copies_a_block_comes_by_one_request(
+    local: Path, url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, is_filled: bool  # noqa: FBT001
+) -> None:  # fmt: skip
+    """In both ways in which `load` makes batches, and in `Dataset.batches`."""
+    from shardprep.reader.tf import pipeline
+
+    monkeypatch.setenv("SHARDPREP_CACHE_BYTES", "0")
+    monkeypatch.setattr(pipeline, "is_faster", lambda *_: is_filled)
+    found = batches(url)
+    assert found == batches(local)
+    asked = sum("range" in one.headers for one in proxy.requests)
+    blocks, shards = -(-NUM_TRAIN // BLOCK_LENGTH), 5
+    assert asked <= 2 * (blocks + shards), "of two epochs"
+    proxy.reset()
+    there = Dataset(url).batches(16, seed=3, shuffle=True, epochs=2)
+    pixels = b"".join(images.tobytes() for images, _ in there)
+    assert pixels == b"".join(images for images, _ in found)
+    assert sum("range" in one.headers for one in proxy.requests) <= 2 * (blocks + shards)
 
 
 def test_decoded_images_are_kept_in_a_folder(local: Path, url: str, tmp_path: Path) -> None:

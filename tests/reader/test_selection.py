@@ -230,7 +230,7 @@ def test_records_apart_in_object_storage_come_in_few_requests(
     here, there = reader.Dataset(folder, scattered), reader.Dataset(url, scattered)
     read, asked = objects.read_range, list[Any]()
 
-    def counted(*given: Any) -> bytes:
+    def counted(*given: Any) -> memoryview:
         asked.append(given)
         return read(*given)
 

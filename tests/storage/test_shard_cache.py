@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.storage import shard_cache
 from shardprep.storage.objects import ObjectFacts
-from shardprep.storage.shard_cache import StagedShards
+from shardprep.storage.shard_cache import RemoteShard, StagedShards
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pytest
 
 SCANDIR = os.scandir
 
@@ -48,6 +49,37 @@ def test_a_copy_that_another_process_gives_up_is_no_error(
     monkeypatch.setattr(os, "scandir", Vanishing)
     assert abs(staged.limit() - limit) < 1 << 30
     assert [path.name for path in (tmp_path / "shards").iterdir()] == ["b" * 64]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_a_copy_that_was_given_up_is_let_go_of_while_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its space is free again only then."""
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path))
+    now = itertools.count()
+    monkeypatch.setattr("time.monotonic", lambda: 0.001 * next(now))
+    url = ObjectUrl.parse("s3://bucket/pets/shard")
+    one, two = (RemoteShard(url, "etag", 9, name * 64) for name in "ab")
+    for shard, data in ((one, b"first one"), (two, b"other one")):
+        write(tmp_path / "shards" / shard.sha256, data)
+    staged = StagedShards()
+    assert staged.read(one, 6, 3) == b"one"
+    staged.path(one).unlink()
+    assert staged.read(one, 0, 5) == b"first", "as any file of POSIX"
+    assert held(one)
+    now = itertools.count(5000)
+    assert staged.read(two, 0, 5) == b"other"
+    assert not held(one)
+    assert staged.read(one, 0, 5) is None
+    staged.drop(two)
+    assert staged.read(two, 0, 5) is None
+
+
+def held(shard: RemoteShard) -> bool:
+    """Tell whether this process has the copy of a shard open."""
+    links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return any(shard.sha256 in str(link.readlink()) for link in links)
 
 
 class Unsearched(tuple[str, ...]):

@@ -57,7 +57,7 @@ class Batches:
         self._batching = batching
         self._options = options
         self._target = target
-        waiting = NUM_READS if examples.records.is_remote else 1
+        waiting = NUM_READS if examples.records.waits else 1
         num_threads = options.num_threads or max(usable_cores(), waiting)
         busy = -(-num_threads * IMAGES_A_TURN // batching.batch_size) + 1
         self._prefetch = max(2, busy) if options.prefetch is None else options.prefetch
@@ -160,6 +160,8 @@ class Batches:
             if place is None:
                 return
             epoch, batch = divmod(place, self.steps_per_epoch)
+            stop = min((batch + 1) * size, self._order.num_records)
+            self._examples.records.expect(epoch, batch * size, stop)
             numbers, image_size = self._order.batch(epoch, batch, size)
             keys = [0] * len(numbers)
             if self._options.crop is not None:

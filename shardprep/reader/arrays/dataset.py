@@ -214,7 +214,8 @@ class Dataset:
             on_error: "skip" puts the next good record in the place of one that is damaged, each
                 with a RuntimeWarning, and `skipped` of the iterator names them.
             num_threads: threads that decode; by default as many as there are cores to use, and at
-                least 32 where shards lie in object storage, for most of these wait.
+                least 32 where each record is asked of object storage by itself, for most of these
+                wait: with `weights` or `buckets`, and where records are large.
             prefetch: batches that are made before they are asked for, each in memory of its own;
                 by default 2, or as many as keep all threads busy.
 
@@ -233,7 +234,9 @@ class Dataset:
         names = self._names(options.as_supervised)
         cut = None if options.max_boxes is None else Cut(options.max_boxes)
         values = Values(self.schema, names, decode=self._decode, cut=cut, crop=options.crop)
-        return Batches(Examples(records, values), self._target, order, batching, options)
+        return Batches(
+            Examples(records.in_order(order), values), self._target, order, batching, options
+        )
 
     def _order(self, options: BatchOptions) -> tuple[Records, Order, int]:
         """Return the records that batches are made of, their order and the batches of an epoch."""

@@ -126,7 +126,10 @@ def make_dataset(
 def _dataset(
     subset: Subset, request: Request, cursor: Callable[[], Cursor], total: int | None
 ) -> Any:
-    reading = Reading(subset, subset.order(request), request, cursor)
+    order = subset.order(request)
+    if not request.window:
+        subset = replace(subset, records=subset.records.in_order(order))
+    reading = Reading(subset, order, request, cursor)
     decoder = Decoder(subset.schema, request)
     finish = Finisher(request, decoder.target, reading.order.key)
     filled = _filled(subset, decoder, reading.order.key)
@@ -152,7 +155,7 @@ def _filled(subset: Subset, decoder: Decoder, key: int) -> Filled | None:
     if subset.rows is not None and request.crop is not None:
         arrays = subset.rows.by_feature(decoder)
         return Filled(DecodedExamples(arrays, decoder.values()), decoder, key)
-    if subset.rows is None and not subset.records.is_remote and is_faster(subset.schema, request):
+    if subset.rows is None and not subset.records.waits and is_faster(subset.schema, request):
         return Filled(Examples(subset.records, decoder.values()), decoder, key)
     return None
 
@@ -193,7 +196,7 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
     good = None if config.on_error == "raise" else GoodRecords(subset, decoder, request)
     by_batch = size is not None and subset.schema.image.encoding == "raw" and good is None
     by_batch &= not decoder.has_annotations and request.crop is None
-    if by_batch and not config.service and not subset.records.is_remote:
+    if by_batch and not config.service and not subset.records.waits:
         drop = request.drop_remainder
         batches = counted(reading.batches(size or 1, drop=drop), total, size or 1, drop=drop)
         return batches.map(

@@ -123,6 +123,7 @@ class Reading:
         while start < stop:
             epoch, place = divmod(start, number)
             end = min(number, place + stop - start)
+            self.subset.records.expect(epoch, place, end)
             positions = self.order.positions(epoch, place, end)
             parts.append(self.order.tags(epoch, place, positions, self.subset.num_records))
             start += end - place
