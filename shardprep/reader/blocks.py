@@ -1,8 +1,8 @@
 """Blocks of records in object storage: each asked for at once, before it is wanted.
 
-The records of a block lie together and are wanted soon after each other, those of a group of blocks
-between each other (`Order`). So a block comes by one request, is held in memory until each of its
-records has been taken, and the blocks of the group that comes next are on their way meanwhile.
+The records of a block lie together and are wanted soon after each other, mixed with those of the
+other blocks of a group (`Order`). So a block comes by one request and is held in memory until each
+of its records has been taken; the blocks of the group that comes next are on their way meanwhile.
 """
 
 from __future__ import annotations
@@ -87,8 +87,13 @@ class Blocks:
                 del self._groups[next(iter(self._groups))]
             self._ask()
 
+    def read(self, position: int, part: Part) -> Bytes:
+        """Return the frame of the record at a position, of the copy of its shard or as `take`."""
+        copied = self._store.read_copy(part)
+        return self.take(position) if copied is None else np.frombuffer(copied, np.uint8)
+
     def take(self, position: int) -> Bytes:
-        """Return the frame of the record at a position, fewer bytes where its shard ends before.
+        """Return a frame out of its block, fewer bytes where the shard ends before.
 
         Raises as `RemoteShards.read`.
         """
@@ -131,14 +136,11 @@ class Blocks:
         runs: list[Future[bytes | memoryview]] = []
         rows: list[tuple[int, int, int]] = []
         for start, stop in frames.runs(GAP_BYTES):
-            begin, end = (
-                frames.offset.item(start),
-                frames.offset[stop - 1] + frames.length[stop - 1],
-            )
-            shard = self._shards[frames.shard.item(start)]
             run = frames[start:stop]
-            offsets, lengths = (run.offset - begin).tolist(), run.length.tolist()
-            rows += [(len(runs), *one) for one in zip(offsets, lengths, strict=True)]
-            runs.append(self._store.begin(Part(shard.name, begin, int(end) - begin)))
+            starts = (run.offset - run.offset[0]).tolist()
+            rows += [(len(runs), *row) for row in zip(starts, run.length.tolist(), strict=True)]
+            name = self._shards[run.shard.item(0)].name
+            num_bytes = starts[-1] + run.length.item(-1)
+            runs.append(self._store.begin(Part(name, run.offset.item(0), num_bytes)))
         block = self._held[number] = _Block(runs, rows, [len(rows)])
         return block

@@ -116,14 +116,14 @@ class Records:
         return Records(self._store, self._shards, self.frames[wanted], verify_crc=self._verify_crc)
 
     def in_order(self, order: Order) -> Records:
-        """Return these records, to be read in the order of epochs.
+        """Return these records, to be read in this order, whose places are to be `expect`ed.
 
-        Those of object storage come by blocks then, ahead of use. Those that have copies here, and
-        those whose order has no blocks or whose blocks are too large to be held, as before.
+        Those of object storage come by blocks then, ahead of use, unless they have copies here; one
+        by one, where the order has no blocks or groups of them are too large to be held.
         """
         has_blocks = self.is_remote and order.draws is None and order.buckets is None
-        group_bytes = order.group_records * self.frames.length.mean() if has_blocks else 0
-        if not has_blocks or group_bytes > MOST_GROUP_BYTES:
+        mean_bytes = int(self.frames.length.sum()) / max(1, len(self))
+        if not has_blocks or order.group_records * mean_bytes > MOST_GROUP_BYTES:
             return self
         return Records(
             self._store, self._shards, self.frames, verify_crc=self._verify_crc, order=order
@@ -136,7 +136,7 @@ class Records:
 
     @property
     def waits(self) -> bool:
-        """Whether a read may have to wait for object storage."""
+        """Whether each read may have to wait for a request of its own."""
         return self.is_remote and self._blocks is None
 
     @property
@@ -224,10 +224,9 @@ class Records:
 
     def _framed(self, number: int, part: Part) -> Bytes:
         """Return the frame of a record, of the part that it is."""
-        if self._blocks is None or not isinstance(self._store, RemoteShards):
-            return np.frombuffer(self._store.read(part), np.uint8)
-        copied = self._store.read_copy(part)
-        return self._blocks.take(number) if copied is None else np.frombuffer(copied, np.uint8)
+        if self._blocks is not None:
+            return self._blocks.read(number, part)
+        return np.frombuffer(self._store.read(part), np.uint8)
 
     def _unframed(self, number: int, part: Part, framed: Bytes) -> memoryview | RecordError:
         """Return the payload of a frame; the store is asked once more for one that is damaged."""

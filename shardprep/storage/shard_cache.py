@@ -90,7 +90,7 @@ class StagedShards:
         self._folder = cache_root() / "shards"
         self._limit = limit
         self._open: dict[str, _OpenCopy] = {}
-        """Copies that are open, by hash, in the order in which they were opened."""
+        """Copies that are open, by hash, in the order in which they were opened; under the lock."""
         self._lock = threading.Lock()
 
     def path(self, shard: RemoteShard) -> Path:
@@ -125,7 +125,8 @@ class StagedShards:
 
     def drop(self, shard: RemoteShard) -> None:
         """Remove the copy of a shard."""
-        self._open.pop(shard.sha256, None)
+        with self._lock:
+            self._open.pop(shard.sha256, None)
         self.path(shard).unlink(missing_ok=True)
 
     def _opened(self, shard: RemoteShard) -> Descriptor:
@@ -138,8 +139,9 @@ class StagedShards:
             with self._lock:
                 self._open.pop(shard.sha256, None)
                 self._open[shard.sha256] = found
-                old = [name for name, one in self._open.items() if now_s - one.since_s > _OPEN_S]
-                for name in old or [next(iter(self._open))][: len(self._open) > _MOST_OPEN]:
+                for name, one in list(self._open.items()):
+                    if len(self._open) <= _MOST_OPEN and now_s - one.since_s <= _OPEN_S:
+                        break
                     del self._open[name]
         return found.file
 
