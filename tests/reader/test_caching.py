@@ -7,7 +7,6 @@ import fcntl
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import warnings
@@ -298,8 +297,7 @@ def test_the_filling_of_a_cache_is_interrupted_within_a_second(
     """
     program = Program(code, photos, place)
     program.wait_for("images decoded to", in_errors=True)
-    begin = program.processor_s()
-    program.signal(signal.SIGINT)
+    begin = program.interrupt()
     done = program.wait()
     assert "KeyboardInterrupt" in done.stderr
     assert float(done.stdout) - begin < 1

@@ -21,6 +21,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tests.support.paths import ROOT
+
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Environment in which torch, which reads it when it is imported, adds up in one order."""
 Done = subprocess.CompletedProcess[str]
@@ -54,11 +56,20 @@ class Program:
         """Send it a signal; it has begun."""
         os.kill(int((self._folder / "pid").read_text()), number)
 
-    def processor_s(self) -> float:
-        """Return the processor seconds that it has used so far; it has begun."""
-        stat = Path("/proc", (self._folder / "pid").read_text(), "stat").read_text()
-        user, system = stat.rpartition(")")[2].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    def interrupt(self) -> float:
+        """Send it SIGINT; return the processor seconds that it had used until then, to a tick.
+
+        It stands still meanwhile: it uses none because this process is not let run.
+        """
+        stat = Path("/proc", (self._folder / "pid").read_text(), "stat")
+        self.signal(signal.SIGSTOP)
+        until = time.monotonic() + 120
+        while (fields := stat.read_text().rpartition(")")[2].split())[0] not in "TZ":
+            assert time.monotonic() < until, "it does not stop"
+            time.sleep(0.001)
+        self.signal(signal.SIGINT)
+        self.signal(signal.SIGCONT)
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def wait_for(self, text: str, number: int = 1, *, in_errors: bool = False) -> None:
         """Wait until it has printed a text so many times, or has ended."""
@@ -98,6 +109,7 @@ def _server(framework: str) -> subprocess.Popen[bytes]:
     """Return the process that has imported a framework and forks; it ends with this one."""
     server = subprocess.Popen(
         [sys.executable, "-m", __name__, framework],
+        cwd=ROOT,
         env={
             **os.environ,
             "CUDA_VISIBLE_DEVICES": "",
