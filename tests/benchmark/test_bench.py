@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -17,6 +18,7 @@ from PIL import Image
 
 from shardprep import reader
 from shardprep.benchmark import run as bench_run
+from shardprep.benchmark import trace
 from shardprep.benchmark.pipelines import PIPELINES, Pipeline, Source, images_of, naive
 from shardprep.benchmark.plot import check_plot, write_plot
 from shardprep.benchmark.result import Benchmark, Round, Settings, Way, union
@@ -28,7 +30,7 @@ from tests.support.benchmark import TRACED, example
 from tests.support.builders import build, png, write, zip_bytes
 from tests.support.command import run
 from tests.support.json_page import printed
-from tests.support.program import run_program
+from tests.support.program import Done, Program, run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,15 +177,29 @@ def test_of_a_large_split_only_the_first_shards_are_read(
 def test_bench_gives_json_and_a_picture(
     sets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole command, with three of the ways: three processes to measure, three to trace."""
+    """The whole command, with three of the ways: three processes to measure, three to trace.
+
+    Those that trace are forked: another test starts one as the command does.
+    """
     table = {name: PIPELINES[name] for name in ("naive", "load", "dataset")}
     monkeypatch.setattr(bench_run, "PIPELINES", table)
+    started: list[str] = []
+
+    def forked(command: list[str], **_: object) -> Done:
+        started.append(command[2])
+        return Program(
+            "import sys; from shardprep.benchmark import trace; trace.main(sys.argv[1:])",
+            *command[3:], **bench_run._QUIET,
+        ).wait()  # fmt: skip
+
+    monkeypatch.setattr(subprocess, "run", forked)
     picture = tmp_path / "bench.png"
     done = run(
         "bench", sets["png"], "--seconds", 0.1, "--rounds", 1, "--batch-size", BATCH_SIZE,
         "--json", "--plot", picture, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert started == [trace.__name__] * 3
     found = printed(done.stdout, Benchmark)
     ways = {way["name"]: way for way in found["ways"]}
     assert list(ways) == list(table)
@@ -208,18 +224,33 @@ def test_bench_gives_json_and_a_picture(
 
 
 TRACE = """
-import json, sys
+import json, sys, time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from shardprep.benchmark import trace as tracing
 from shardprep.benchmark.pipelines import Source
-from shardprep.benchmark.trace import trace
 from shardprep.reader.tf import batch_decode
-source = Source(Path(sys.argv[1]), "train", 40, 8)
+
+def traced(name, step_s=0.05):
+    # The last step takes twice the time of all before it: a thread that is not let run meanwhile,
+    # on a busy machine, has no half of the time.
+    slept, begin = 0, 0
+    def sleep(seconds):
+        nonlocal slept, begin
+        if slept == tracing._WARM_UP_STEPS:
+            begin = time.perf_counter()
+        time.sleep(seconds)
+        slept += 1
+        if slept == tracing._WARM_UP_STEPS + tracing._TRACED_STEPS:
+            time.sleep(2 * (time.perf_counter() - begin))
+    tracing.time = SimpleNamespace(sleep=sleep, perf_counter=time.perf_counter)
+    return tracing.trace(name, Source(Path(sys.argv[1]), "train", 40, 8), step_s)
+
 batch_decode._PIXELS_A_CORE, batch_decode._MOST_CORES = 0, {"raw": 1024}
-step_s = 0.05  # long beside the decoding of a batch, also where others share the cores
-found = {"load, a batch at a time": trace("load", source, step_s)}
+found = {"load, a batch at a time": traced("load")}
 batch_decode._MOST_CORES = {"raw": 0}
-found |= {name: trace(name, source, step_s) for name in ("load", "dataset")}
+found |= {name: traced(name) for name in ("load", "dataset")}
 print(json.dumps({name: asdict(one) for name, one in found.items()}))
 """
 
