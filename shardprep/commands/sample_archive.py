@@ -85,13 +85,13 @@ def write_sample(directory: Path, *, num_images: int = 600, seed: int = 0) -> Pa
         raise SourceError("sample", what, f"ask for at least {MIN_IMAGES}")
     archive = directory / ARCHIVE_NAME
     recipe = "\n\n".join("\n".join(key_lines(key, value)) for key, value in RECIPE.items()) + "\n"
-    files = {archive: _archive(num_images, seed), directory / RECIPE_FILE: recipe.encode()}
     try:
+        directory.mkdir(parents=True, exist_ok=True)  # before the drawing, which takes seconds
+        files = {archive: _archive(num_images, seed), directory / RECIPE_FILE: recipe.encode()}
         for path, content in files.items():
             if path.exists() and path.read_bytes() != content:
                 hint = "move it away or name another folder"
                 raise SourceError(str(path), "already exists with other contents", hint)
-        directory.mkdir(parents=True, exist_ok=True)
         for path, content in files.items():
             if not path.exists():
                 write_durably(path, content)
