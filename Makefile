@@ -8,8 +8,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Twice the cores of a small machine: many a test waits for a disk, a server or a process.
-WORKERS ?= --numprocesses 4 --dist worksteal
+# One more than the cores of a small machine: a test may wait for a disk, a server or a process, and
+# each worker imports TensorFlow, and starts a process to fork programs from, for itself.
+WORKERS ?= --numprocesses 3 --dist worksteal
 SOAK ?= --write
 
 help:
