@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, cast
+from unittest import mock
 
 import pytest
 
+from shardprep.commands.sample_archive import write_sample
+from tests.support import builders
 from tests.support.browser import MISSING
 from tests.support.builders import build, sample
 from tests.support.disk import skip_fsync
@@ -57,6 +61,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     number = sum(MISSING in str(one.longrepr) for one in skipped)
     if number:
         terminalreporter.write_line(f"{number} tests in a browser were skipped: {MISSING}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let the processes of the suite have one drawing of the sample among them."""
+
+    @functools.cache
+    def drawn() -> dict[str, bytes]:
+        return builders.tree(shared_folder(tmp_path_factory, "sample", write_sample))
+
+    with mock.patch.object(builders, "drawn_sample", drawn):
+        yield
 
 
 @pytest.fixture(name="shapes", scope="session")

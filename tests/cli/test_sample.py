@@ -16,6 +16,7 @@ from shardprep.commands import sample_archive
 from shardprep.commands.sample_archive import CORNERS, JUNK, ODD_IMAGES, write_sample
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
+from tests.support.builders import sample
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ TRUNCATED, PNG, CMYK, SIDEWAYS = ODD_IMAGES
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_sample(tmp_path_factory.mktemp("sample"))
+    return sample(tmp_path_factory.mktemp("sample"))
 
 
 @pytest.fixture(scope="module")

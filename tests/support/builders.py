@@ -110,7 +110,7 @@ def animals(number: int = 12, *, folder: str = "train/") -> dict[str, bytes]:
 
 
 @functools.cache
-def _sample() -> dict[str, bytes]:
+def drawn_sample() -> dict[str, bytes]:
     """Return the files of `shardprep sample`, drawn once: to draw them takes seconds."""
     with tempfile.TemporaryDirectory() as folder:
         write_sample(Path(folder))
@@ -119,7 +119,7 @@ def _sample() -> dict[str, bytes]:
 
 def sample(folder: Path) -> Path:
     """Write what `shardprep sample` writes; return the path of the archive."""
-    write_folder(folder, _sample())
+    write_folder(folder, drawn_sample())
     return folder / "shapes.zip"
 
 
