@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shardprep.commands.sample_archive import write_sample
 from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.writer.shard_plan import MAX_CHUNK_ITEMS
 from tests.support import cluster
-from tests.support.builders import sample, tree
+from tests.support.builders import sample, tree, write_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 TEXT = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
 FEWER = {"1-16": "1-3", "completions: 16": "completions: 3", "))/16": "))/3", "2,5,7-9": "1,3"}
 """Text of the page for sixteen parts → the same for three."""
+NUM_IMAGES = 120
+"""Images of the sample: what is shown starts many processes, and each shard has some."""
 
 
 def section(title: str, data: Path) -> str:
@@ -40,11 +43,16 @@ def commands(text: str) -> str:
     return "\n".join(re.findall(r"^\$ (.*)$", text, re.MULTILINE))
 
 
+@pytest.fixture(scope="module", name="few")
+def _few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a sample of fewer images."""
+    return tree(write_sample(tmp_path_factory.mktemp("few"), num_images=NUM_IMAGES).parent)
+
+
 @pytest.fixture(scope="module", name="whole")
-def _whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The sample, built in one run."""
-    here = tmp_path_factory.mktemp("whole")
-    sample(here)
+def _whole(tmp_path_factory: pytest.TempPathFactory, few: dict[str, bytes]) -> dict[str, bytes]:
+    """What one run builds of them."""
+    here = write_folder(tmp_path_factory.mktemp("whole"), few)
     environment = cluster.install(here / "bin")
     command = ["shardprep", "build", "shapes.zip", "--shards", "20"]
     subprocess.run(command, cwd=here, env=environment, check=True, capture_output=True)
@@ -52,11 +60,9 @@ def _whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.fixture(name="data")
-def _data(tmp_path: Path) -> Path:
+def _data(tmp_path: Path, few: dict[str, bytes]) -> Path:
     """The folder that all machines share."""
-    (tmp_path / "data").mkdir()
-    sample(tmp_path / "data")
-    return tmp_path / "data"
+    return write_folder(tmp_path / "data", few)
 
 
 def run(script: str, data: Path, shown: Mapping[str, str] | None = None) -> str:
@@ -111,6 +117,7 @@ def test_the_ssh_loop_gives_the_build_of_one_run(data: Path, whole: dict[str, by
 
 
 def test_the_dry_run_shows_a_part(data: Path) -> None:
+    sample(data)
     assert "--dry-run --part 3/16" in " ".join(TEXT.split())
     said = run(f"cd {data}; shardprep build --shards 20 --dry-run --part 3/16", data)
     assert "part 3/16: 2 of 29 shards" in said
