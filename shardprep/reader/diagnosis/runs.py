@@ -295,7 +295,7 @@ def _run(
 
 def _settled(begun: Iterator[Any], seconds: float, take: Take) -> _Run:
     """Go on with an iterator after a pause, and return the run once what got ready then is used."""
-    _run((), seconds / 2, take, begun=begun)
+    _run((), seconds, take, begun=begun)
     return _run((), seconds, take, begun=begun)
 
 
