@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from shardprep.reader.subset import Subset
 
 _NUM_TURNS = 10
-"""Turns that the seconds are for: three of training, one of each part and of each trial."""
+"""Turns that the seconds are for: two of training or three, one of each part and one of each trial;
+four of a trial that training is measured in turn with."""
 _PAIRS = 3
 """Times that a change and training without it are measured in turn."""
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
@@ -121,9 +122,10 @@ class _Runs:
     def diagnosis(self, begun: Iterator[Any], batch: Any) -> Diagnosis:
         """Return the diagnosis; `begun` is an iterator of the dataset, `batch` its first.
 
-        Training has its turns before, between and after the others: what else the machine does
-        changes by the second. For the same reason a change that the dataset can go on with is
-        measured in turn with training, and its gain is the median of the gains.
+        Training has its turns before the others and between them: what else the machine does
+        changes by the second. For the same reason a change of a dataset without an end is measured
+        in turn with training, and its gain is the median of the gains; of any other change it is
+        that over all of training, which then has a turn after the trials as well.
         """
         self._compile(batch)
         training = _run(self.dataset, self.turn, self.take, begun=begun)
