@@ -96,7 +96,7 @@ def test_a_slow_model_is_not_waiting() -> None:
 def test_training_is_what_it_is_without_the_meter(steps: int) -> None:
     weights = []
     for callbacks in ([], [reader.StallMeter(verbose=False)]):
-        model = model_of(keras.layers.Dropout(0.5), steps_per_execution=steps)
+        model = model_of(keras.layers.Dropout(0.5, seed=0), steps_per_execution=steps)
         model.fit(batches(), epochs=3, verbose=0, callbacks=callbacks)
         assert model.optimizer.iterations == 3 * NUM_BATCHES
         weights.append(model.get_weights())
