@@ -248,8 +248,11 @@ def test_the_filling_of_a_cache_tells_its_progress(
 ) -> None:
     """To the log where it is kept, else on stderr; nowhere, where not even a warning is."""
     monkeypatch.setattr(caching, "_SECONDS_A_LINE", 0.0)
-    logger = logging.getLogger("shardprep.reader")
+    logger, root = logging.getLogger("shardprep.reader"), logging.getLogger()
     monkeypatch.setattr(logger, "level", level)
+    # As without the libraries of other tests, which log to stderr.
+    monkeypatch.setattr(root, "level", logging.WARNING)
+    monkeypatch.setattr(root, "handlers", [caplog.handler])
     logger.manager._clear_cache()  # type: ignore[attr-defined]
     for cache, where in (("memory", "memory"), (str(tmp_path), str(tmp_path))):
         list(reader.load(whole, batch_size=8, cache=cache))
