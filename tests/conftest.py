@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import pickle
 import uuid
 from collections import Counter
@@ -61,6 +62,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     number = sum(MISSING in str(one.longrepr) for one in skipped)
     if number:
         terminalreporter.write_line(f"{number} tests in a browser were skipped: {MISSING}")
+
+
+@pytest.fixture(autouse=True)
+def _no_logging() -> None:
+    """Take back what a command before this test has let stderr have of the log."""
+    log = logging.getLogger("shardprep")
+    log.handlers.clear()
+    log.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(autouse=True, scope="session")

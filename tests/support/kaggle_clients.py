@@ -77,7 +77,9 @@ class ForkedClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.has_ended = bool(select.select([self._pidfd], [], [], 10)[0])
+        ended = select.poll()  # takes any number of open files
+        ended.register(self._pidfd, select.POLLIN)
+        self.has_ended = bool(ended.poll(10_000))
         self.stdout.close()
         os.close(self._stdin)
         os.close(self._pidfd)
