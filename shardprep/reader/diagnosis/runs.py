@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _NUM_TURNS = 10
 """Turns that the seconds are for: two of training or three, one of each part and one of each trial;
 four of a trial that training is measured in turn with."""
-_PAIRS = 3
+_PAIRS = 5
 """Times that a change and training without it are measured in turn."""
 _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
 """Steps of a run: at least so many, and in up to twice its time as many as tell it well."""
