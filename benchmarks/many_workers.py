@@ -70,7 +70,10 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     number, store = shards * _IMAGES_A_SHARD, _RECORD_BYTES / wall / 1e3
     return [
         RATE.came_to(1e6 / wall, f"{number:,} images, {store:.2f} GB/s into shards"),
-        PARENT.came_to(100 * parent / wall, f"{(parent + worker) / wall:.2f} cores busy in all"),
+        PARENT.came_to(
+            100 * parent / wall,
+            f"{(parent + worker) / wall:.2f} cores in all, starts of workers included",
+        ),
         PARENT_US.came_to(parent, "gives out chunks, counts what is done"),
         ADMITTED.came_to(1e6 / parent, "by arithmetic"),
         WORKER_US.came_to(worker, "start, hash, write, rows, receipt"),
