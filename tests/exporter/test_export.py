@@ -6,8 +6,6 @@ import io
 import json
 import resource
 import shutil
-import subprocess
-import sys
 import tarfile
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -30,7 +28,7 @@ from tests.support.builders import Told, animals, build, tree, write, write_fold
 from tests.support.command import error_of, run
 from tests.support.damage import flipped
 from tests.support.ending import StoppedError
-from tests.support.paths import ROOT
+from tests.support.program import Program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,9 +123,12 @@ def test_killed_before_any_change_of_the_disk_it_is_complete_or_absent(
 ) -> None:
     """And ends with the same bytes, run again; so does one that takes the place of another."""
     step = 12 if request.config.getoption("--quick") else 1
-    command = [sys.executable, "-m", "tests.support.faulty_export"]
-    command += [str(marked), str(tmp_path), str(step)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    code = """
+        import sys
+        from tests.support.faulty_export import kill_exports
+        kill_exports(*sys.argv[1:])
+    """
+    done = Program(code, marked, tmp_path, step, framework="none").wait(300)
     assert done.returncode == 0, done.stderr
     tried = json.loads(done.stdout)
     assert tried.keys() == LAYOUTS.keys()

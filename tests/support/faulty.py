@@ -1,10 +1,9 @@
-"""Builds that meet faults at chosen moments: `python -m tests.support.faulty PLAN SOURCE FOLDER 1`.
+"""Builds that meet faults at chosen moments.
 
-The number is the step: of 8, every eighth fault of the plan is made.
-
-One process imports everything and forks a child for each build, so that a build costs hundredths
-of a second and dies a real death. Faults are made by the system: a signal, a full disk, a disk
-that cannot be written. The report is a JSON object on stdout.
+A process that has imported everything (`faults` forks it) forks a child for each build that meets
+a fault, so that it costs hundredths of a second and dies a real death. What goes on from there
+to the end it builds itself. Faults are made by the system: a signal, a full disk, a disk that
+cannot be written.
 """
 
 from __future__ import annotations
@@ -90,9 +89,16 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def undisturbed(source: Path, out: Path, keys: dict[str, Any] = KEYS) -> dict[str, bytes]:
-    """Build to the end in a child; return every file that is there then."""
-    assert forked(partial(build, source, out, **keys)) == 0
+    """Build to the end; return every file that is there then."""
+    build(source, out, **keys)
     return tree(out)
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Return how long some work takes in a child."""
+    start = time.monotonic()
+    assert forked(work) == 0
+    return time.monotonic() - start
 
 
 def kill_at_change(number: int, out: Path) -> None:
@@ -166,9 +172,7 @@ def killed_at_changes(
 def random_moments(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Kill builds at random moments, several times in a row, then build again."""
     whole = undisturbed(source, folder / "whole")
-    start = time.monotonic()
-    undisturbed(source, folder / "again")
-    duration = time.monotonic() - start
+    duration = seconds_of(partial(build, source, folder / "again", **KEYS))
     draw = random.Random(4)
     kills = builds = 0
     while kills < LEAST["random moments"] // step:
@@ -198,8 +202,8 @@ def in_parts(source: Path, out: Path) -> None:
 
 
 def ended_in_parts(source: Path, out: Path) -> dict[str, bytes]:
-    """Build in parts to the end in a child; return every file that is there then."""
-    assert forked(partial(in_parts, source, out)) == 0
+    """Build in parts to the end; return every file that is there then."""
+    in_parts(source, out)
     return tree(out)
 
 
@@ -224,9 +228,7 @@ def together(works: Sequence[Callable[[], object]]) -> list[int]:
 def parts_at_random_moments(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Kill parts that are built at the same time, one of them twice, then build them again."""
     whole = undisturbed(source, folder / "whole", FEW)
-    start = time.monotonic()
-    ended_in_parts(source, folder / "again")
-    duration = time.monotonic() - start
+    duration = seconds_of(partial(in_parts, source, folder / "again"))
     draw = random.Random(7)
     kills = builds = 0
     while kills < LEAST["parts at random moments"] // step:
@@ -351,7 +353,7 @@ def full_disk_of_copies(source: Path, folder: Path, step: int) -> dict[str, int]
     works = copies(source, folder)
     wholes = []
     for make in works:
-        assert forked(partial(make, folder / "whole" / make.__name__)) == 0
+        make(folder / "whole" / make.__name__)
         wholes.append(tree(folder / "whole" / make.__name__))
     place = folder / "disk"
     place.mkdir()
@@ -377,7 +379,7 @@ def full_disk_of_copies(source: Path, folder: Path, step: int) -> dict[str, int]
             assert code == errno.ENOSPC
             failed += 1
             check_complete(out, whole)
-            assert forked(partial(make, out)) == 0
+            make(out)
             assert tree(out) == whole, f"{make.__name__} on a disk full after {pages} pages"
             shutil.rmtree(out)
     return {"tried": failed, "same bytes": failed}
@@ -387,7 +389,7 @@ def every_ninth_change_of_copies(source: Path, folder: Path, step: int) -> dict[
     """Kill a build that reuses, and a repacking, before changes to the disk; do them again."""
     tried = 0
     for make in copies(source, folder):
-        assert forked(partial(make, folder / "whole" / make.__name__)) == 0
+        make(folder / "whole" / make.__name__)
         whole = tree(folder / "whole" / make.__name__)
         for number in itertools.count(1, 9 * step):
             out = folder / f"{make.__name__}{number}"
@@ -403,7 +405,7 @@ def every_ninth_change_of_copies(source: Path, folder: Path, step: int) -> dict[
                 break
             assert code == -signal.SIGKILL
             check_complete(out, whole)
-            assert forked(partial(make, out)) == 0
+            make(out)
             assert tree(out) == whole, f"{make.__name__} killed before change {number}"
             shutil.rmtree(out)
             tried += 1
@@ -437,8 +439,8 @@ def read_only(source: Path, folder: Path, step: int) -> dict[str, int]:
     return {"tried": len(codes), "same bytes": codes.count(errno.EROFS)}
 
 
-def main(plan: str, source: str, folder: str, step: str) -> None:
-    """Run one of the plans and print its report."""
+def run_plan(plan: str, source: str, folder: str, step: str) -> None:
+    """Print the report of one of the plans, a JSON object; of 8, every eighth fault is made."""
     plans = {
         "every change": every_change,
         "random moments": random_moments,
@@ -451,9 +453,4 @@ def main(plan: str, source: str, folder: str, step: str) -> None:
         "full disk of copies": full_disk_of_copies,
     }
     skip_fsync()
-    import_once()
     print(json.dumps(plans[plan](Path(source), Path(folder), int(step))))  # noqa: T201 - its result
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

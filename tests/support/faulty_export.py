@@ -1,8 +1,7 @@
-"""Exports that are killed: `python -m tests.support.faulty_export DATASET FOLDER 1`.
+"""Exports that are killed.
 
 As `tests.support.faulty` does with builds: a child for each export, killed just before one of its
-changes of the disk; the number is the step, of 8 every eighth change.
-The report is a JSON object on stdout.
+changes of the disk.
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ import itertools
 import json
 import shutil
 import signal
-import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.builders import Told, tree
 from tests.support.disk import skip_fsync
-from tests.support.faulty import forked, import_once, kill_at_change
+from tests.support.faulty import forked, kill_at_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,16 +51,18 @@ def killed(source: Path, place: Path, layout: str, numbers: Iterable[int]) -> in
         if replaces and not mine:
             kept = tree(top / "out.incomplete" / ".replaced")
             assert kept == old, "what is replaced stays until then"
-        assert forked(partial(export, out)) == 0
+        export(out)
         assert tree(top) == {f"out/{name}": data for name, data in whole.items()}, number
         shutil.rmtree(top)
     raise AssertionError
 
 
-def main(dataset: str, folder: str, step: str) -> None:
-    """Kill exports of a dataset in each layout, before every `step`-th of its changes."""
+def kill_exports(dataset: str, folder: str, step: str) -> None:
+    """Kill exports of a dataset in each layout, before every `step`-th of its changes.
+
+    Print how many were tried, a JSON object.
+    """
     skip_fsync()
-    import_once()
     tried = {}
     for layout in LAYOUTS:
         place = Path(folder) / layout
@@ -71,7 +70,3 @@ def main(dataset: str, folder: str, step: str) -> None:
         twice = (number for number in itertools.count(1, int(step)) for _ in range(2))
         tried[layout] = killed(Path(dataset), place, layout, twice)
     print(json.dumps(tried))  # noqa: T201
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

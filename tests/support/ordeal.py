@@ -1,9 +1,7 @@
 """Builds archives one after the other, each in a process that is bounded in time, memory and disk.
 
-    python -m tests.support.ordeal FOLDER
-
-builds every file of the folder and prints a JSON object for each. It starts nothing but itself,
-so that a fork is cheap and safe: no test's threads are in it.
+They are forked from one that starts nothing else, so that a fork is cheap and safe: no test's
+threads are in it.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import traceback
@@ -23,8 +20,8 @@ from typing import Any, NamedTuple
 
 from shardprep.errors import ShardprepError
 from tests.support.builders import build, tree
-from tests.support.faulty import import_once
 from tests.support.hostile import HOSTILE
+from tests.support.program import Program
 
 MAX_CPU_S = 10
 MAX_WALL_S = 120
@@ -32,7 +29,6 @@ MAX_FILE_BYTES = 256 << 20
 MAX_MORE_BYTES = 1 << 30
 """Bytes of address space, beyond what Python and its libraries have taken."""
 WHOLE, COUNTED, ERROR = "built whole", "built, the rest counted", "one-line error"
-_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +50,13 @@ class Ending:
 
 def try_all(folder: Path) -> list[Ending]:
     """Build every file of a folder in processes of their own; datasets go to a folder beside it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.ordeal", str(folder)],
-        cwd=_ROOT, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+    code = """
+        import sys
+        from tests.support.ordeal import print_endings
+        print_endings(sys.argv[1])
+    """
+    done = Program(code, folder, framework="none").wait(300)
+    assert done.returncode == 0, done.stderr
     return [Ending(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
@@ -155,13 +154,8 @@ def _outcome(source: Path) -> dict[str, Any]:
     return {"ended": "built", "num_written": totals.num_written, "num_left_out": num_left_out}
 
 
-def main(folder: Path) -> None:
-    """Try every file and print how it ended."""
-    import_once()
-    for source in sorted(folder.iterdir()):
+def print_endings(folder: str) -> None:
+    """Build every file of a folder; print a JSON object for each."""
+    for source in sorted(Path(folder).iterdir()):
         sys.stdout.write(json.dumps(asdict(_try(source))) + "\n")
         sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Programs in processes of their own that need not wait until TensorFlow or torch is imported.
+"""Programs in processes of their own that need not wait until TensorFlow or a build is imported.
 
 A process that has imported it, and used none of it, forks for each of them: that takes no time,
 and the import takes seconds. Tests of what a program imports, and of how it ends, start it anew.
@@ -37,7 +37,7 @@ class Program:
     ) -> None:
         """Begin it, with these arguments; some variables are set for it beside those of here.
 
-        `framework` is "tensorflow" or "torch", which is imported already.
+        `framework` is "tensorflow", "torch" or, for builds, "none": it is imported already.
         """
         self._folder = Path(tempfile.mkdtemp())
         self._arguments = ["-c", *map(str, arguments)]
@@ -129,7 +129,11 @@ def _server(framework: str) -> subprocess.Popen[bytes]:
 
 
 def _serve(framework: str) -> None:
-    if framework == "torch":
+    if framework == "none":
+        from tests.support.faulty import import_once
+
+        import_once()
+    elif framework == "torch":
         import torch
 
         import shardprep.reader.arrays.batches

@@ -15,7 +15,6 @@ import sys
 import time
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,9 +38,11 @@ from tests.support.ending import Deadly
 from tests.support.faulty import LEAST
 from tests.support.object_store import wait_until
 from tests.support.processes import is_gone, workers
+from tests.support.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
 
     from shardprep.writer.chunk import ChunkEncoder, EncodedChunk
 
@@ -57,10 +58,12 @@ def test_disk_and_kill_faults_leave_nothing_half_done(
 ) -> None:
     step = 8 if request.config.getoption("--quick") else 1
     source = write(tmp_path / "pets.zip", zip_bytes(animals(8)))
-    command = [sys.executable, "-m", "tests.support.faulty", plan, str(source), str(tmp_path)]
-    command.append(str(step))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    code = """
+        import sys
+        from tests.support.faulty import run_plan
+        run_plan(*sys.argv[1:])
+    """
+    done = Program(code, plan, source, tmp_path, step, framework="none").wait(300)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     if not report["tried"]:
