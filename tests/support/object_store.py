@@ -1,5 +1,7 @@
 """An S3 of our own on loopback: moto's server as a process, and a proxy before it that fails.
 
+`python -m tests.support.object_store` is that process.
+
 Fixtures are in conftest.py: `object_store` (the server, one a session) and `bucket` (a new
 bucket, which the environment of the test leads to).
 """
@@ -7,10 +9,11 @@ bucket, which the environment of the test leads to).
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import io
+import logging
 import os
-import re
 import socket
 import struct
 import subprocess
@@ -20,15 +23,18 @@ import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
+
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Self
 
 ACCESS_KEY, SECRET_KEY = "AKIATESTACCESSKEY", "a-secret-that-nobody-may-see"
-_START_S = 60
 _BLOCK_BYTES = 64 << 10
+_SIGNED = {"Authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/us-east-1/s3/"}
+"""Headers of a request that moto takes for a signed one; it checks no signature."""
 
 
 class ObjectStore:
@@ -36,24 +42,24 @@ class ObjectStore:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "tests.support.object_store"],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", line):
-                self.endpoint = found[1]
-                threading.Thread(target=self._process.stderr.read, daemon=True).start()
-                return self
-        message = "moto's server does not start"
-        raise RuntimeError(message)
+        assert self._process.stdout is not None
+        with self._process.stdout as said:
+            self.endpoint = said.readline().strip()
+        if not self.endpoint:
+            message = "moto's server does not start"
+            raise RuntimeError(message)
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
 
+    @functools.cached_property
     def client(self) -> Any:
-        """Return boto3's S3: an oracle that shares no code with the program."""
+        """boto3's S3: an oracle that shares no code with the program."""
         import boto3
 
         return boto3.client(
@@ -82,7 +88,7 @@ class Bucket:
     client: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        self.client = self.store.client()
+        self.client = self.store.client
         self.client.create_bucket(Bucket=self.name)
 
     @property
@@ -92,7 +98,7 @@ class Bucket:
 
     def put(self, key: str, data: bytes) -> str:
         """Write an object; return its address."""
-        self.client.put_object(Bucket=self.name, Key=key, Body=data)
+        self._asked("PUT", key, data)
         return f"{self.url}/{key}"
 
     def tree(self, below: str = "") -> dict[str, bytes]:
@@ -106,7 +112,17 @@ class Bucket:
 
     def read(self, key: str) -> bytes:
         """Return the bytes of an object."""
-        return bytes(self.client.get_object(Bucket=self.name, Key=key)["Body"].read())
+        return self._asked("GET", key)
+
+    def _asked(self, method: str, key: str, body: bytes | None = None) -> bytes:
+        """Return the answer about an object; in a tenth of the time that boto3 takes to ask."""
+        server = http.client.HTTPConnection(urlsplit(self.store.endpoint).netloc)
+        with contextlib.closing(server):
+            server.request(method, f"/{self.name}/{quote(key)}", body, _SIGNED)
+            answer = server.getresponse()
+            data = answer.read()
+        assert answer.status == 200, (method, key, answer.status)
+        return data
 
     def unfinished_uploads(self) -> list[str]:
         """Return the keys of multipart uploads that were never completed."""
@@ -313,3 +329,25 @@ def process_environment(endpoint: str, **more: str) -> dict[str, str]:
     """Return the environment of a program that is to find the store."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GOOGLE_", "AZURE_"))}
     return {**kept, **environment(endpoint), "NO_COLOR": "1", **more}
+
+
+def _serve() -> None:
+    """Serve S3, and print the address first.
+
+    `moto.server` looks for the service that each request is for among all of AWS, in a folder
+    that it lists twice a request, and logs the request: that takes as long as the answer.
+    """
+    from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = make_server(
+        "127.0.0.1", 0, create_backend_app("s3"), threaded=True, request_handler=MotoRequestHandler
+    )
+    sys.stdout.write(f"http://127.0.0.1:{server.server_port}\n")
+    sys.stdout.flush()
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    _serve()

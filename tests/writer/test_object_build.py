@@ -282,9 +282,22 @@ def test_a_driver_killed_in_the_middle_of_an_upload_leaves_no_object(
     assert not bucket.tree(INCOMPLETE)
 
 
+def begin_together(proxy: Proxy) -> None:
+    """Let two builds find nobody there, then begin: neither has ended before the other begins."""
+    at_the_door = threading.Barrier(2)
+
+    def meet(request: Request) -> Fault | None:
+        if request.method == "PUT" and request.path.endswith(".build.json"):
+            at_the_door.wait(10)
+        return None
+
+    proxy.rule = meet
+
+
 def test_two_of_the_same_end_well_with_one_dataset(
-    source: Path, bucket: Bucket, local: dict[str, bytes]
+    source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
+    begin_together(proxy)
     found: list[Any] = []
     both = [
         threading.Thread(target=lambda: found.append(build_there(source, bucket))) for _ in range(2)
@@ -300,15 +313,7 @@ def test_two_of_the_same_end_well_with_one_dataset(
 def test_of_two_that_differ_one_is_refused(
     source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
-    """Both find nobody there, then begin."""
-    at_the_door = threading.Barrier(2)
-
-    def meet(request: Request) -> Fault | None:
-        if request.method == "PUT" and request.path.endswith(".build.json"):
-            at_the_door.wait(10)
-        return None
-
-    proxy.rule = meet
+    begin_together(proxy)
     found: dict[str, Any] = {}
 
     def run(name: str, **keys: Any) -> None:
