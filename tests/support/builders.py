@@ -103,10 +103,13 @@ def write_folder(root: Path, members: Mapping[str, bytes]) -> Path:
 
 def animals(number: int = 12, *, folder: str = "train/") -> dict[str, bytes]:
     """Return `number` labelled images as Kaggle names them: cat.0.jpg, dog.0.jpg, cat.1.jpg."""
-    return {
-        f"{folder}{('cat', 'dog')[i % 2]}.{i // 2}.jpg": jpeg(seed=i, height=40 + i % 7)
-        for i in range(number)
-    }
+    return {f"{folder}{('cat', 'dog')[i % 2]}.{i // 2}.jpg": _animal(i) for i in range(number)}
+
+
+@functools.cache
+def _animal(seed: int) -> bytes:
+    """Return a JPEG file, drawn once: the suite asks for some of them a thousand times."""
+    return jpeg(seed=seed, height=40 + seed % 7)
 
 
 @functools.cache

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import json
 import os
 import pickle
 import re
 import shutil
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,7 +46,7 @@ from tests.support.builders import (
 from tests.support.ending import StopAfter, StoppedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 KEYS: dict[str, Any] = {
     "shards": 4,
@@ -61,14 +63,21 @@ SHARDS = [
 
 @pytest.fixture(name="source")
 def _source(tmp_path: Path) -> Path:
-    return write(tmp_path / "pets.zip", zip_bytes({**animals(30), "notes.txt": b"hello"}))
+    return write(tmp_path / "pets.zip", pets())
 
 
-@pytest.fixture(name="whole")
-def _whole(source: Path, tmp_path: Path) -> dict[str, bytes]:
+@functools.cache
+def pets() -> bytes:
+    """Return the bytes of the source."""
+    return zip_bytes({**animals(30), "notes.txt": b"hello"})
+
+
+@pytest.fixture(name="whole", scope="module")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
     """Every file of the build in one run."""
-    build(source, tmp_path / "whole", **KEYS)
-    return tree(tmp_path / "whole")
+    folder = tmp_path_factory.mktemp("whole")
+    build(write(folder / "pets.zip", pets()), folder / "out", **KEYS)
+    return MappingProxyType(tree(folder / "out"))
 
 
 @pytest.fixture(name="out")
@@ -117,7 +126,7 @@ def test_the_parts_that_are_named_are_those_of_the_shards(shards: set[int], coun
     ],
 )
 def test_parts_in_any_order_again_and_cut_otherwise_are_the_build_in_one_run(
-    source: Path, out: Path, whole: dict[str, bytes], order: str
+    source: Path, out: Path, whole: Mapping[str, bytes], order: str
 ) -> None:
     for part in order.split():
         build_part(source, out, part, **KEYS)
@@ -142,7 +151,7 @@ def test_what_is_done_is_not_done_again(source: Path, out: Path) -> None:
 
 
 def test_a_whole_build_goes_on_where_parts_have_stopped(
-    source: Path, out: Path, whole: dict[str, bytes]
+    source: Path, out: Path, whole: Mapping[str, bytes]
 ) -> None:
     part = build_part(source, out, "2/3", **KEYS)
     result = build(source, out, **KEYS)
@@ -152,7 +161,7 @@ def test_a_whole_build_goes_on_where_parts_have_stopped(
 
 @pytest.mark.parametrize("num_items", [1, 15, 30])
 def test_parts_go_on_where_a_whole_build_has_stopped(
-    source: Path, out: Path, whole: dict[str, bytes], num_items: int
+    source: Path, out: Path, whole: Mapping[str, bytes], num_items: int
 ) -> None:
     with pytest.raises(StoppedError):
         build(source, out, watcher=StopAfter(num_items), **KEYS)
@@ -161,7 +170,9 @@ def test_parts_go_on_where_a_whole_build_has_stopped(
     assert tree(out) == whole
 
 
-def test_a_part_that_was_stopped_goes_on(source: Path, out: Path, whole: dict[str, bytes]) -> None:
+def test_a_part_that_was_stopped_goes_on(
+    source: Path, out: Path, whole: Mapping[str, bytes]
+) -> None:
     with pytest.raises(StoppedError):
         build_part(source, out, "1/2", watcher=StopAfter(9), **KEYS)
     watcher = Quiet()
@@ -190,7 +201,7 @@ def flip(path: Path) -> None:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_shard_that_is_not_whole_is_named_with_its_part(
-    source: Path, out: Path, whole: dict[str, bytes], damage: str
+    source: Path, out: Path, whole: Mapping[str, bytes], damage: str
 ) -> None:
     all_parts(source, out, 3)
     DAMAGES[damage](work_of(out), SHARDS[1])
@@ -206,7 +217,7 @@ def test_a_shard_that_is_not_whole_is_named_with_its_part(
 
 
 def test_the_parts_that_are_named_are_enough_though_others_were_cut_otherwise(
-    source: Path, out: Path, whole: dict[str, bytes]
+    source: Path, out: Path, whole: Mapping[str, bytes]
 ) -> None:
     build_part(source, out, "2/2", **KEYS)
     build_part(source, out, "1/4", **KEYS)
@@ -233,7 +244,7 @@ def test_finalize_sends_a_whole_build_that_was_stopped_back_to_build(
 
 
 def test_finalize_ends_a_whole_build_that_lacks_only_its_end(
-    source: Path, out: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    source: Path, out: Path, whole: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("shardprep.writer.run.complete", _stop)
@@ -248,7 +259,7 @@ def _stop(*_: object) -> None:
 
 
 def test_nothing_is_finalized_while_a_part_is_at_work(
-    source: Path, out: Path, whole: dict[str, bytes]
+    source: Path, out: Path, whole: Mapping[str, bytes]
 ) -> None:
     all_parts(source, out)
     with locked(work_of(out), alone=False):
@@ -264,7 +275,7 @@ def test_nothing_is_finalized_while_a_part_is_at_work(
 
 
 def test_finalize_twice_says_that_it_is_there(
-    source: Path, out: Path, whole: dict[str, bytes]
+    source: Path, out: Path, whole: Mapping[str, bytes]
 ) -> None:
     all_parts(source, out)
     assert not finalize(out).was_there
@@ -273,7 +284,7 @@ def test_finalize_twice_says_that_it_is_there(
 
 
 def test_a_part_that_comes_late_does_nothing(
-    source: Path, out: Path, whole: dict[str, bytes]
+    source: Path, out: Path, whole: Mapping[str, bytes]
 ) -> None:
     all_parts(source, out)
     finalize(out)
@@ -289,7 +300,7 @@ def test_a_part_that_comes_late_does_nothing(
     ids=["a part", "finalize"],
 )
 def test_who_was_about_to_begin_when_the_dataset_was_published_does_nothing(
-    source: Path, out: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch,
+    source: Path, out: Path, whole: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch,
     begin: Callable[[Path, Path], Any],
 ) -> None:  # fmt: skip
     all_parts(source, out)
@@ -307,7 +318,7 @@ def test_who_was_about_to_begin_when_the_dataset_was_published_does_nothing(
 
 @pytest.mark.parametrize("step", ["PARTS_DIR", "BUILD_FILE", "the name"])
 def test_a_finalize_that_was_killed_at_its_very_end_is_ended_by_the_next(
-    source: Path, out: Path, whole: dict[str, bytes], step: str, monkeypatch: pytest.MonkeyPatch
+    source: Path, out: Path, whole: Mapping[str, bytes], step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest is there: whatever else comes, it says what the dataset is."""
     all_parts(source, out)
@@ -350,7 +361,7 @@ def test_the_limit_of_the_recipe_holds_for_finalize_too(tmp_path: Path) -> None:
 
 
 def test_what_the_dead_left_is_swept_and_what_is_the_user_s_stays(
-    source: Path, out: Path, whole: dict[str, bytes]
+    source: Path, out: Path, whole: Mapping[str, bytes]
 ) -> None:
     all_parts(source, out)
     work = work_of(out)
@@ -361,7 +372,8 @@ def test_what_the_dead_left_is_swept_and_what_is_the_user_s_stays(
     write(work / "README.txt", b"of the user")
     write(work / "notes" / "a.tmp", b"of the user")
     finalize(out)
-    assert tree(out) == whole | {
+    assert tree(out) == {
+        **whole,
         "pets/1.0.0/README.txt": b"of the user",
         "pets/1.0.0/notes/a.tmp": b"of the user",
     }
@@ -393,7 +405,7 @@ def test_images_that_crash_their_decoder_do_not_stand_in_the_way(source: Path, o
 
 
 def test_a_part_done_again_gives_such_images_another_chance(
-    source: Path, out: Path, whole: dict[str, bytes]
+    source: Path, out: Path, whole: Mapping[str, bytes]
 ) -> None:
     build_part(source, out, "1/2", engine=crashing, **KEYS)
     assert 0 < build_part(source, out, "1/2", **KEYS).num_new_items < 30
@@ -503,7 +515,7 @@ NO_LOCKS = ["EBADF", "EINVAL", "ENOLCK", "ENOSYS", "EOPNOTSUPP"]
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NO_LOCKS)
 def test_a_file_system_without_locks_is_built_on_all_the_same(
-    source: Path, out: Path, whole: dict[str, bytes], name: str, monkeypatch: pytest.MonkeyPatch
+    source: Path, out: Path, whole: Mapping[str, bytes], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(getattr(errno, name), "no locks here")
