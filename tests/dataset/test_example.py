@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shardprep.dataset.example import decode, encode
 from shardprep.errors import RecordError
+from tests.support.examples import texts
 
 if TYPE_CHECKING:
     from shardprep.dataset.example import Values
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False)
 FEATURES = st.dictionaries(
-    st.text(max_size=12),
+    texts(max_size=12),
     st.one_of(
         st.lists(st.binary(max_size=40), max_size=4),
         st.lists(INT64, max_size=4),

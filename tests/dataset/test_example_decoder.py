@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shardprep.dataset.example import decode, encode
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.errors import RecordError
+from tests.support.examples import texts
 
 if TYPE_CHECKING:
     from shardprep.dataset.example import Values
@@ -22,7 +23,7 @@ STRATEGIES: dict[str, Any] = {
     "int64": st.integers(-(2**63), 2**63 - 1),
     "float32": st.floats(width=32),
 }
-NAMES = st.one_of(st.sampled_from(["image", "image/filename", "label"]), st.text(max_size=140))
+NAMES = st.one_of(st.sampled_from(["image", "image/filename", "label"]), texts(max_size=140))
 
 
 @st.composite

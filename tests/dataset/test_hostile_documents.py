@@ -30,7 +30,7 @@ from shardprep.writer.finalize import finalize_dataset
 from shardprep.writer.workspace.find import find_workspace
 from tests.support.builders import animals, build, build_part, tree, write, zip_bytes
 from tests.support.damage import DAMAGES, damaged
-from tests.support.examples import fuzzed, in_time
+from tests.support.examples import fuzzed, in_time, texts
 from tests.support.hostile_documents import FIRST, MANIFESTS, changed, resigned
 
 if TYPE_CHECKING:
@@ -339,10 +339,10 @@ _VALUES = st.one_of(
     st.integers(),
     st.sampled_from([0, -1, 1, 2**31, 2**63, 2**64, 10**30]),
     st.floats(),
-    st.text(max_size=20),
+    texts(max_size=20),
     st.sampled_from(["", "..", "../x", "/x", "a\0b", "\x1b[2J", "x" * 5000, "0" * 64, "1.0.0"]),
     st.lists(st.integers(), max_size=3),
-    st.dictionaries(st.text(max_size=5), st.integers(), max_size=3),
+    st.dictionaries(texts(max_size=5), st.integers(), max_size=3),
 )
 
 
@@ -423,7 +423,7 @@ def test_any_cell_of_the_table_is_right_or_one_line(
     value: st.SearchStrategy[Any] = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1))
     if pa.types.is_string(kind) or pa.types.is_dictionary(kind):
         value = st.one_of(
-            st.none(), st.text(max_size=20), st.sampled_from(["written", "rejected", "skipped"])
+            st.none(), texts(max_size=20), st.sampled_from(["written", "rejected", "skipped"])
         )
     elif pa.types.is_floating(kind):
         value = st.one_of(st.none(), st.floats())

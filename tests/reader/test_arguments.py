@@ -26,6 +26,7 @@ from shardprep.reader.config import BatchOptions, ReadConfig, Request
 from shardprep.reader.state import Batching, checked
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, build, write, zip_bytes
+from tests.support.examples import texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -279,10 +280,10 @@ def test_an_augmentation_that_returns_no_images_is_refused_by_the_call(
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+        st.none() | st.booleans() | st.integers() | st.floats() | texts() | st.binary()
         | st.sampled_from([print, object(), np.int64(3), np.zeros(3), range(9), int]),
         lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner)
-        | st.dictionaries(st.text(), inner, max_size=2),
+        | st.dictionaries(texts(), inner, max_size=2),
         max_leaves=4,
     )
 )  # fmt: skip

@@ -19,7 +19,7 @@ from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
 from shardprep.recipe.recipe import make_recipe
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.command import error_of, run
-from tests.support.examples import examples
+from tests.support.examples import examples, texts
 from tests.support.paths import README
 
 if TYPE_CHECKING:
@@ -184,16 +184,16 @@ def test_a_recipe_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 VALUES = st.recursive(
     st.one_of(
-        st.booleans(), st.integers(), st.floats(), st.text(), st.dates(), st.datetimes(),
+        st.booleans(), st.integers(), st.floats(), texts(), st.dates(), st.datetimes(),
         st.sampled_from([10**400, -(10**400), 2**63, "\0", "\x1b[2J", "1" * 5000, "none", "nan%"]),
         st.just("\u202e" * 300),
     ),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts(), inner, max_size=4),
     max_leaves=6,
 )  # fmt: skip
 
 
-@given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=50), VALUES, max_size=4))
+@given(st.dictionaries(st.sampled_from(KEYS) | texts(max_size=50), VALUES, max_size=4))
 @examples(NUM_RANDOM[0])
 def test_no_value_is_a_traceback(keys: dict[str, Any]) -> None:
     for flags in ((), tuple(keys)):
@@ -206,7 +206,7 @@ def test_no_value_is_a_traceback(keys: dict[str, Any]) -> None:
             assert printable(said) == said
 
 
-@given(st.binary(max_size=200) | st.text().map(lambda text: f"size = {text}".encode()))
+@given(st.binary(max_size=200) | texts().map(lambda text: f"size = {text}".encode()))
 @examples(NUM_RANDOM[1])
 def test_no_file_is_a_traceback(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
 from tests.support.builders import build, write, zip_bytes
 from tests.support.command import error_of, run
-from tests.support.examples import examples
+from tests.support.examples import examples, texts
 from tests.support.paths import ROOT
 from tests.support.planted import file, photo, planted_set
 
@@ -160,7 +160,7 @@ def test_a_page_without_pictures_has_none(planted: Path) -> None:
         assert not [tag for tag, _ in found.tags if tag == "img"]
 
 
-@given(value=st.one_of(st.text(), st.sampled_from(HOSTILE)))
+@given(value=st.one_of(texts(), st.sampled_from(HOSTILE)))
 def test_no_text_of_others_becomes_markup(value: str) -> None:
     made = html.tag("html", html.tag("p", value, title=value), html.key(value), html.block(value))
     found = Page(made.encode("ascii", "xmlcharrefreplace"))

@@ -33,7 +33,7 @@ from tests.reporter.test_page import HOSTILE, ODD, Page
 from tests.support.annotated import MARKED, annotated
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.command import run
-from tests.support.examples import examples
+from tests.support.examples import examples, texts
 from tests.support.planted import planted as planted_files
 from tests.support.viewing import entered, items_of, served
 
@@ -320,8 +320,8 @@ def test_a_dataset_in_object_storage_is_read_by_ranges(
 
 @examples(25)
 @given(
-    names=st.lists(st.one_of(st.text(), st.sampled_from(HOSTILE)), min_size=61, max_size=61),
-    part=st.text(max_size=5),
+    names=st.lists(st.one_of(texts(), st.sampled_from(HOSTILE)), min_size=61, max_size=61),
+    part=texts(max_size=5),
 )
 def test_no_name_of_others_breaks_a_page(path: Path, names: list[str], part: str) -> None:
     """Neither a key nor a class, a reason or what is searched for."""

@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis import strategies as st
 
 _MANY = int(os.environ.get("SHARDPREP_FUZZ", "0"))
 """Cases of each kind of damage; for whoever has time SHARDPREP_FUZZ=10000 pytest …/test_fuzz.py."""
 _FULL, _QUICK = 100, 20
 """Cases of a test that names no number, in the two profiles."""
 in_time = pytest.mark.timeout(0 if _MANY else 120)
+
+
+def texts(max_size: int | None = None) -> st.SearchStrategy[str]:
+    """Return what draws any text that has UTF-8: `st.text` takes 2 s to find out which have."""
+    return st.text(st.characters(exclude_categories=["Cs"]), max_size=max_size)
 
 
 def load_profile(*, quick: bool) -> None:

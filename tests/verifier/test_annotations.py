@@ -28,7 +28,7 @@ from shardprep.verifier.repair import repair_dataset
 from shardprep.writer.shard import Receipt, read_receipt, write_receipt
 from tests.support.annotated import HEIGHT, MARKED, WIDTH, annotated, grey_png
 from tests.support.builders import Quiet, Told, build, encoded, tree, write, write_folder
-from tests.support.examples import fuzzed
+from tests.support.examples import fuzzed, texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,9 +241,9 @@ CELLS: dict[str, st.SearchStrategy[Any]] = {
     "num_objects": INT64,
     "object_labels": st.lists(st.one_of(st.none(), INT64), max_size=4),
     "num_dropped": INT64,
-    "dropped": st.lists(st.tuples(st.text(max_size=5), st.one_of(st.none(), INT64)), max_size=3),
+    "dropped": st.lists(st.tuples(texts(max_size=5), st.one_of(st.none(), INT64)), max_size=3),
     "num_clipped": INT64,
-    "mask_key": st.text(max_size=9),
+    "mask_key": texts(max_size=9),
     "mask_pixels": st.lists(st.tuples(INT64, st.one_of(st.none(), INT64)), max_size=3),
 }
 

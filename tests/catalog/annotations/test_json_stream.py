@@ -10,20 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardprep.catalog.annotations import json_stream
+from tests.support.examples import texts
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts(max_size=9),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        st.lists(inner, max_size=3) | st.dictionaries(texts(max_size=3), inner, max_size=3)
     ),
     max_leaves=6,
 )
 
 
 @given(
-    document=st.dictionaries(
-        st.text(max_size=4), values | st.lists(values, max_size=8), max_size=5
-    ),
+    document=st.dictionaries(texts(max_size=4), values | st.lists(values, max_size=8), max_size=5),
     indent=st.sampled_from([None, 0, 3]),
     ascii_only=st.booleans(),
     most_bytes=st.integers(200, 400),
