@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import resource
 import subprocess
 import sys
@@ -45,7 +46,8 @@ WITH_TENSORFLOW = ("reader.tf.", "reader.augment", "reader.diagnosis.", "benchma
 WITH_RAY = ("writer.engine.ray.",)
 
 
-def imports(module: str) -> set[str]:
+@functools.cache
+def imports(module: str) -> frozenset[str]:
     """Return what a module imports, whole names, for types as well."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
@@ -54,7 +56,7 @@ def imports(module: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
             found.update(name if name in MODULES else node.module for name in inner)
-    return found
+    return frozenset(found)
 
 
 def rooms() -> dict[str, set[str]]:
