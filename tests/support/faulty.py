@@ -1,8 +1,8 @@
 """Builds that meet faults at chosen moments.
 
-A process that has imported everything (`faults` forks it) forks a child for each build that meets
-a fault, so that it costs hundredths of a second and dies a real death. What goes on from there
-to the end it builds itself. Faults are made by the system: a signal, a full disk, a disk that
+A process that has imported everything (`program` forks it) forks a child for each build that
+meets a fault, so that it costs hundredths of a second and dies a real death. What goes on from
+there to the end it builds itself. Faults are made by the system: a signal, a full disk, a disk that
 cannot be written.
 """
 
@@ -91,6 +91,12 @@ def forked(work: Callable[[], object]) -> int:
 def undisturbed(source: Path, out: Path, keys: dict[str, Any] = KEYS) -> dict[str, bytes]:
     """Build to the end; return every file that is there then."""
     build(source, out, **keys)
+    return tree(out)
+
+
+def undisturbed_in_child(source: Path, out: Path) -> dict[str, bytes]:
+    """Build as `undisturbed` does, in a child: who has threads may be given no disk of its own."""
+    assert forked(partial(build, source, out, **KEYS)) == 0
     return tree(out)
 
 
@@ -292,7 +298,7 @@ def fill_but(pages: int, filler: Path) -> None:
 
 def full_disk(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Fill the disk so that a build fails at each page it writes, then make room and go on."""
-    whole = undisturbed(source, folder / "whole")
+    whole = undisturbed_in_child(source, folder / "whole")
     place = folder / "disk"
     place.mkdir()
     if not own_disk(place):
@@ -415,7 +421,7 @@ def every_ninth_change_of_copies(source: Path, folder: Path, step: int) -> dict[
 def read_only(source: Path, folder: Path, step: int) -> dict[str, int]:
     """Build onto a disk that may not be written, then make it writable."""
     del step
-    whole = undisturbed(source, folder / "whole")
+    whole = undisturbed_in_child(source, folder / "whole")
     place = folder / "disk"
     place.mkdir()
     if not own_disk(place):
