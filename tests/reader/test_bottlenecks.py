@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardprep.benchmark import run as benchmark
 from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.benchmark.result import Benchmark, Round, Settings, Way
+from shardprep.commands import bench
 from tests.support.benchmark import IMAGE_BYTES, example
 from tests.support.command import run
 from tests.support.program import Program
@@ -66,18 +66,21 @@ def test_the_table_of_the_document_is_what_bench_prints(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The measurement is made up: `test_bench` makes a real one."""
+    asked: list[Path] = []
 
     def measured(folder: Path, _split: str, settings: Settings, _say: object) -> Benchmark:
+        asked.append(folder)
         rounds = [Round(0.06, 9986, 1.0, 1.0)]
         naive = Way.measured("naive", rounds, "float32", 677 << 20, IMAGE_BYTES)
         return replace(example(naive=naive), path=str(folder), settings=settings)
 
-    monkeypatch.setattr(benchmark, "run_benchmark", measured)
+    monkeypatch.setattr(bench, "run_benchmark", measured)
     command, shown = block("bench").split("\n", 1)
     arguments = command.removeprefix("$ ").split()
     assert arguments[0] == "shardprep"
     done = run(*arguments[1:], cwd=place)
     assert done.returncode == 0, done.stderr
+    assert len(asked) == 1
     # Where a line is wrapped depends on its numbers.
     assert " ".join(shape(done.stdout)) == " ".join(shape(shown))
     assert [row.title for row in PIPELINES.values() if row.title not in DOCUMENT] == []
