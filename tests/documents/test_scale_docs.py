@@ -14,6 +14,7 @@ from shardprep.source.limits import DEFAULT_LIMITS
 from shardprep.writer.shard_plan import MAX_CHUNK_ITEMS
 from tests.support import cluster
 from tests.support.builders import sample, tree, write_folder
+from tests.support.shared import shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,17 +47,23 @@ def commands(text: str) -> str:
 @pytest.fixture(scope="module", name="few")
 def _few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a sample of fewer images."""
-    return tree(write_sample(tmp_path_factory.mktemp("few"), num_images=NUM_IMAGES).parent)
+
+    def make(folder: Path) -> None:
+        write_sample(folder, num_images=NUM_IMAGES)
+
+    return tree(shared_folder(tmp_path_factory, "few", make))
 
 
 @pytest.fixture(scope="module", name="whole")
 def _whole(tmp_path_factory: pytest.TempPathFactory, few: dict[str, bytes]) -> dict[str, bytes]:
     """What one run builds of them."""
-    here = write_folder(tmp_path_factory.mktemp("whole"), few)
-    environment = cluster.install(here / "bin")
-    command = ["shardprep", "build", "shapes.zip", "--shards", "20"]
-    subprocess.run(command, cwd=here, env=environment, check=True, capture_output=True)
-    return tree(here / "tfrecords")
+
+    def make(folder: Path) -> None:
+        environment = cluster.install(write_folder(folder, few) / "bin")
+        command = ["shardprep", "build", "shapes.zip", "--shards", "20"]
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+
+    return tree(shared_folder(tmp_path_factory, "whole-of-few", make) / "tfrecords")
 
 
 @pytest.fixture(name="data")

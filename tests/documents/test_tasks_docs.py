@@ -11,6 +11,7 @@ import pytest
 
 from shardprep import reader
 from tests.support.builders import SHARED_DATA, build
+from tests.support.shared import shared_folder
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
@@ -37,11 +38,13 @@ pytestmark = [
 @pytest.fixture(scope="module", name="place")
 def _place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with `tfrecords/bccd` and `tfrecords/camvid`, built as the page says."""
-    place = tmp_path_factory.mktemp("place")
-    out = place / "tfrecords"
-    build(SHARED_DATA / "bccd.zip", out, boxes="voc", size="128x96")
-    build(SHARED_DATA / "camvid.zip", out, size="96x72", fit="stretch")
-    return place
+
+    def make(folder: Path) -> None:
+        out = folder / "tfrecords"
+        build(SHARED_DATA / "bccd.zip", out, boxes="voc", size="128x96")
+        build(SHARED_DATA / "camvid.zip", out, size="96x72", fit="stretch")
+
+    return shared_folder(tmp_path_factory, "tasks", make)
 
 
 def run(code: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from shardprep.commands.sample_archive import write_sample
 from tests.support.browser import MISSING, browser_program
-from tests.support.builders import build
+from tests.support.builders import build, sample
 from tests.support.command import run
 
 PICTURE = Path(__file__).parents[2] / "docs" / "report.png"
@@ -25,8 +24,7 @@ def draw(program: str, folder: Path) -> bytes:
     """Return the picture, as a browser draws it; the folder is for what it is made of."""
     from playwright.sync_api import sync_playwright
 
-    archive = write_sample(folder)
-    build(archive, folder / "tfrecords", size="64x64", labels="prefix", name="shapes",
+    build(sample(folder), folder / "tfrecords", size="64x64", labels="prefix", name="shapes",
           split="train=0.8,validation=0.2", shards=4)  # fmt: skip
     cache = {**os.environ, "SHARDPREP_CACHE": str(folder / "cache")}
     done = run("report", "--quiet", cwd=folder, environment=cache)
