@@ -529,11 +529,13 @@ def test_any_parallelism_gives_the_same_batches_of_what_load_yields(tmp_path: Pa
     )
     train = reader.load(out, batch_size=NUM, drop_remainder=True, shuffle=False).enumerate()
 
+    mix = tf.function(  # it is traced once
+        lambda i, pair: recipe(*pair, seed=tf.stack([7, tf.cast(i, tf.int32)])),
+        input_signature=train.element_spec,
+    )
+
     def epoch(calls: int) -> list[Any]:
-        mixed = train.map(
-            lambda i, pair: recipe(*pair, seed=tf.stack([7, tf.cast(i, tf.int32)])),
-            num_parallel_calls=calls,
-        )
+        mixed = train.map(mix, num_parallel_calls=calls)
         return [part for pair in mixed.as_numpy_iterator() for part in pair]
 
     one, many = epoch(1), epoch(4)
