@@ -7,6 +7,7 @@ every other.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
-_SIDE_TAGS = [side.encode() for side in _SIDES]
 _MOST_DEPTH = 100
 """Depth of elements in a file; an annotation has 4 or 5."""
 _PARTS = ((b"<", 1), (b"=", 4), (b"\n", 1), (b"\r", 1), (b"&", 1))
@@ -31,9 +31,9 @@ _DTD = b"<!DOCTYPE"
 _MOST_TEXT = 4096
 """Characters of a name or a number."""
 
-_TEXT = r"[^<&\]\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xff]*"
+_TEXT = r"[^<&\]\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xff]*+"
 """Text that stands for itself. As `<` ends it, an expression has one way to go at every place."""
-_LINE = r"[^<&\]\x00-\x08\x0b-\x1f\x7f-\xff]*"
+_LINE = r"[^<&\]\x00-\x08\x0b-\x1f\x7f-\xff]*+"
 """The same without carriage returns, which expat would change."""
 
 
@@ -52,15 +52,26 @@ _HEAD = re.compile(
     rf"(?:<filename>(?P<filename>{_LINE})</filename>{_TEXT}"
     rf"|<size>(?P<size>{_TEXT}(?:{_element('side')})*)</size>{_TEXT}|{_OTHER})*".encode()
 )
-_SIDE = rf"({'|'.join(_SIDES)})>({_TEXT})</"
-_OBJECT = re.compile(
-    rf"<object>{_TEXT}<name>({_LINE})</name>{_TEXT}"
-    rf"(?:(?!<bndbox>){_element('before')})*<bndbox>{_TEXT}"
-    rf"<{_SIDE}\3>{_TEXT}<{_SIDE}\5>{_TEXT}<{_SIDE}\7>{_TEXT}<{_SIDE}\9>{_TEXT}"
-    rf"</bndbox>{_TEXT}(?:{_element('behind')})*</object>{_TEXT}".encode()
-)
+_ANY_SIDE = rf"<({'|'.join(_SIDES)})>{_TEXT}</\{{}}>{_TEXT}"
+_ORDER = re.compile(rf"<bndbox>{_TEXT}{''.join(map(_ANY_SIDE.format, (1, 2, 3, 4)))}</".encode())
 _END = re.compile(rf"(?:{_OTHER})*</annotation>[ \t\r\n]*".encode())
 _HEIGHT, _WIDTH = re.compile(rb"<height>([^<]*)"), re.compile(rb"<width>([^<]*)")
+_ONCE = (b"<filename>", b"<size>")
+
+
+@functools.cache
+def _object(order: tuple[str, ...]) -> tuple[re.Pattern[bytes], list[int]]:
+    """Return the expression for an object whose sides are in that order.
+
+    Its first group is the name; the others are the numbers of the groups of `_SIDES`.
+    """
+    sides = "".join(rf"<{side}>({_TEXT})</{side}>{_TEXT}" for side in order)
+    expression = (
+        rf"<object>{_TEXT}<name>({_LINE})</name>{_TEXT}"
+        rf"(?:(?!<bndbox>){_element('before')})*<bndbox>{_TEXT}{sides}</bndbox>{_TEXT}"
+        rf"(?:{_element('behind')})*</object>{_TEXT}"
+    )
+    return re.compile(expression.encode()), [order.index(side) + 3 for side in _SIDES]
 
 
 class NotVocError(ValueError):
@@ -100,26 +111,26 @@ def _plain(data: bytes) -> VocFile | None:
     What counts is that of the first element of a name.
     """
     head = _HEAD.match(data)
-    if head is None or data.count(b"<filename>") > 1 or data.count(b"<size>") > 1:
+    if head is None or any(data.count(tag, 0, head.end()) > 1 for tag in _ONCE):
         return None
-    objects: list[tuple[str, tuple[float, ...] | None]] = []
+    names: list[bytes] = []
+    texts: list[bytes] = []
     at = head.end()
-    while one := _OBJECT.match(data, at):
-        name, _, *tagged, _ = one.groups()
-        tags, values = tagged[::2], tagged[1::2]
-        if tags != _SIDE_TAGS:
-            sides = dict(zip(tags, values, strict=True))
-            if len(sides) < len(tags):
-                return None
-            values = [sides[tag] for tag in _SIDE_TAGS]
-        objects.append((_text(name.decode()), _floats(values)))
-        at = one.end()
+    first = _ORDER.search(data, at)
+    if first is not None and len(set(first.groups())) == len(_SIDES):
+        expression, sides = _object(tuple(tag.decode() for tag in first.groups()))
+        while one := expression.match(data, at):
+            names.append(one[1])
+            texts.extend(one.group(*sides))
+            at = one.end()
     if not _END.fullmatch(data, at):
         return None
     size = None
     if head["size"] is not None:
         height, width = _HEIGHT.search(head["size"]), _WIDTH.search(head["size"])
         size = _stated(height and height[1], width and width[1])
+    name_of = {name: _text(name.decode()) for name in set(names)}
+    objects = list(zip(map(name_of.__getitem__, names), _boxes(texts), strict=True))
     return VocFile(_text((head["filename"] or b"").decode()), size, objects)
 
 
@@ -199,6 +210,14 @@ def _text(text: str | None) -> str:
 def _corners(box: ET.Element | None) -> tuple[float, ...] | None:
     """Return the four numbers of a box, None where it does not have them."""
     return None if box is None else _floats([box.findtext(side, "") for side in _SIDES])
+
+
+def _boxes(texts: Sequence[bytes]) -> list[tuple[float, ...] | None]:
+    """Return the boxes of four texts each, None for one of which a text is no number."""
+    numbers = _floats(texts)  # of all at once: nearly always all are numbers
+    if numbers is not None:
+        return list(zip(*[iter(numbers)] * 4, strict=True))
+    return [_floats(four) for four in zip(*[iter(texts)] * 4, strict=True)]
 
 
 def _floats(texts: Sequence[str | bytes]) -> tuple[float, ...] | None:
