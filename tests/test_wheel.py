@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "schemas", "shardprep")
 PROGRAM = """
 import json, sys
-from shardprep.image import _pixels, _resample, resample
-print(json.dumps([resample.BACKEND, _resample.__file__, _pixels.__file__]))
+from shardprep.image import _boxes, _pixels, _resample, resample
+kernels = [one.__file__ for one in (_boxes, _pixels, _resample)]
+print(json.dumps([resample.BACKEND, *kernels]))
 """
 
 

@@ -7,6 +7,7 @@ the result as `schema.json` beside the shards.
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
@@ -21,7 +22,7 @@ from shardprep.storage.regular_file import read_named
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    Value = bytes | float | tuple[int, ...] | tuple[float, ...] | tuple[bytes, ...]
+    Value = bytes | float | tuple[int, ...] | tuple[float, ...] | tuple[bytes, ...] | array[float]
 
 Encoding = Literal["jpeg", "png", "raw", "any"]
 """How an image feature holds its pixels: one codec, plain uint8 bytes, or JPEG and PNG mixed."""
@@ -221,7 +222,7 @@ class Schema(Document):
         """Return the serialized Example of one item; `values` may hold more than the schema."""
         picked = {name: values[name] for name in self.features}
         return example.encode(
-            {name: one if isinstance(one, tuple) else (one,) for name, one in picked.items()},  # type: ignore[misc]
+            {n: one if isinstance(one, tuple | array) else (one,) for n, one in picked.items()},  # type: ignore[misc]
             self.dtypes,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -12,10 +12,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shardprep.image.annotation import Floats, Frame
+    from shardprep.image.annotation import Annotation, AnnotationSpec, Floats, Frame
     from shardprep.image.placement import Placement
 
     Flags = NDArray[np.bool_]
+
+_boxes: Any
+try:
+    from shardprep.image import _boxes
+except ImportError:  # no compiler at installation, or its result does not load here
+    _boxes = None
 
 Reason = Literal[
     "", "not finite", "zero size", "outside", "unknown class", "repeated", "cut away", "too small",
@@ -34,8 +40,45 @@ _Y_FIRST = np.array((1, 0, 3, 2))
 """Places of y, x, y, x in a box of x, y, x, y."""
 _FEW = 1000
 """Number of boxes up to which a set finds out sooner than a sort that all of them differ."""
+_MOST_PLAIN = 256
+"""Number of boxes up to which each is compared with all others."""
 _CUT = 1 - 1e-6
 """Share of its area below which a box counts as cut."""
+
+
+def annotated_size(annotation: Annotation, placement: Placement, frame: Frame) -> tuple[int, int]:
+    """Return height and width of the annotated image in pixels."""
+    size = annotation.size
+    return size if size and min(size) > 0 else placement.frame_size(frame)
+
+
+def size_of_boxes(annotation: Annotation, placement: Placement, frame: Frame) -> tuple[int, int]:
+    """Return height and width of the annotated image in the unit of its boxes."""
+    return (1, 1) if annotation.is_relative else annotated_size(annotation, placement, frame)
+
+
+def plain_boxes(
+    annotation: Annotation, frame: Frame, placement: Placement, spec: AnnotationSpec
+) -> NDArray[np.float32] | None:
+    """Return the stored boxes of an image that has boxes alone, if each is stored as it is.
+
+    What `Boxes` gives for them, in a tenth of the time; None where that has anything to decide: a
+    box that is clipped, dropped or perhaps repeated, a crop, a turned image, or many boxes.
+    """
+    boxes, labels = np.ascontiguousarray(annotation.boxes, np.float64), annotation.labels
+    has_more = annotation.outlines or spec.masks != "none" or not spec.boxes
+    if _boxes is None or has_more or len(boxes) > _MOST_PLAIN or len(boxes) != len(labels):
+        return None
+    if placement.is_cropped or placement.is_turned(frame):
+        return None
+    if labels and not (min(labels) >= 0 and max(labels) < spec.num_classes):
+        return None
+    size = size_of_boxes(annotation, placement, frame)
+    x, y = placement.axes(size, frame)
+    height, width = placement.size
+    found = np.empty((len(boxes), 4), np.float32)
+    is_stored = _boxes.place(boxes, found, size, (*x, width), (*y, height))
+    return found if is_stored else None
 
 
 @dataclass(slots=True)

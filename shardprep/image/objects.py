@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardprep.image.annotation import Counts, Polygons, Segment
-from shardprep.image.boxes import Boxes
+from shardprep.image.boxes import Boxes, annotated_size, plain_boxes, size_of_boxes
 from shardprep.image.mask_files import MaskFiles, fault_of, size_mismatch
 from shardprep.image.masks import MaskError, encode_mask, segment_classes, value_counts
 from shardprep.image.outlines import outline_mask
@@ -80,11 +80,24 @@ def place_objects(
     labels = () if len(annotation.boxes) else annotation.labels
     files = MaskFiles(mask_files, labels, placement, spec)
     try:
-        return _Scene(annotation, files, placement, spec, frame).place()
+        plain = _plain(annotation, placement, spec, frame)
+        return plain or _Scene(annotation, files, placement, spec, frame).place()
     except MaskError as error:
         return Rejection("bad_mask", str(error))
     except MemoryError:
         return Rejection("crashed", "its masks need more memory than a worker may use")
+
+
+def _plain(
+    annotation: Annotation, placement: Placement, spec: AnnotationSpec, frame: Frame
+) -> PlacedObjects | None:
+    """Return the objects of an image that has boxes alone, if all are stored as they are."""
+    boxes = plain_boxes(annotation, frame, placement, spec)
+    if boxes is None:
+        return None
+    crowds = _crowds(annotation, len(boxes)) if spec.crowds else ()
+    dropped = annotation.dropped
+    return PlacedObjects(boxes=boxes, labels=annotation.labels, crowds=crowds, dropped=dropped)
 
 
 @dataclass(slots=True)
@@ -118,8 +131,7 @@ class _Scene:
             self._objects() if spec.boxes or has_masks else (Boxes.unplaced(()), _NONE)
         )
         kept = objects.kept
-        labels, crowds = objects.labels, self.annotation.crowds
-        crowds = crowds if len(crowds) == len(kept) else (False,) * len(kept)
+        labels, crowds = objects.labels, _crowds(self.annotation, len(kept))
         if np.count_nonzero(kept) < len(kept):
             dropped.update(objects.dropped)
             shares, labels = shares[kept], labels[kept]
@@ -169,7 +181,7 @@ class _Scene:
                 objects.drop(~has_outline, "no outline")
             is_open = np.isnan(annotation.boxes).all(axis=1) & has_outline
             no_box = np.flatnonzero(is_open).tolist()
-        size = (1, 1) if annotation.is_relative else self._size()
+        size = size_of_boxes(annotation, self.placement, self.frame)
         objects.place(annotation.boxes, size, self.frame, self.placement)
         for i in no_box:
             objects.reasons[i] = 0
@@ -201,7 +213,7 @@ class _Scene:
             ids, frame_of_ids = self._segments()
             return (ids == outline.id).view(np.uint8), frame_of_ids
         frame: Frame | None = self.frame
-        size = self._size()
+        size = annotated_size(self.annotation, self.placement, self.frame)
         if isinstance(outline, Counts):
             height, width = outline.size
             size = (height, width)
@@ -277,10 +289,11 @@ class _Scene:
             self.ids = ids, frame
         return self.ids
 
-    def _size(self) -> tuple[int, int]:
-        """Return height and width of the annotated image in pixels."""
-        size = self.annotation.size
-        return size if size and min(size) > 0 else self.placement.frame_size(self.frame)
+
+def _crowds(annotation: Annotation, number: int) -> tuple[bool, ...]:
+    """Return whether each object is a crowd, none where the source does not say it of each."""
+    crowds = annotation.crowds
+    return crowds if len(crowds) == number else (False,) * number
 
 
 def _numbered(keys: Iterable[Hashable]) -> list[int]:

@@ -139,13 +139,13 @@ class Placement:
 
         A size of 1, 1 makes them shares of width and height. float64[…, 2], not clipped.
         """
-        x, y = self._axes(size, frame)
+        x, y = self.axes(size, frame)
         moved = points[..., ::-1] if self._is_swapped(frame) else points
         return moved * (x.scale, y.scale) + (x.offset, y.offset)
 
     def boxes(self, boxes: Floats, size: tuple[int, int], frame: Frame) -> Floats:
         """Return boxes x, y, x, y likewise, float64[n, 4], the lesser corner first."""
-        x, y = self._axes(size, frame)
+        x, y = self.axes(size, frame)
         across, down = ([1, 3], [0, 2]) if self._is_swapped(frame) else ([0, 2], [1, 3])
         left, right = across if x.scale > 0 else across[::-1]
         top, bottom = down if y.scale > 0 else down[::-1]
@@ -177,10 +177,14 @@ class Placement:
         canvas[row : row + self.fitted[0], column : column + self.fitted[1]] = placed
         return canvas
 
+    def is_turned(self, frame: Frame) -> bool:
+        """Tell whether a frame is turned or mirrored on the way to the stored image."""
+        return frame == "stored" and self.orientation != UPRIGHT
+
     def _is_swapped(self, frame: Frame) -> bool:
         return frame == "stored" and self.is_quarter_turned
 
-    def _axes(self, size: tuple[int, int], frame: Frame) -> tuple[_Axis, _Axis]:
+    def axes(self, size: tuple[int, int], frame: Frame) -> tuple[_Axis, _Axis]:
         """Return the maps to x and y of the stored image, from y and x where they are swapped."""
         turn = self.orientation if frame == "stored" else UPRIGHT
         height, width = size[::-1] if self._is_swapped(frame) else size

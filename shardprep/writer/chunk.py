@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from array import array
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -285,7 +286,7 @@ def _framed(
         names.TEXT: target.encode() if isinstance(target, str) else b"",
     }
     if objects is not None:
-        values[names.BOX] = tuple(objects.boxes.ravel().tolist())
+        values[names.BOX] = array("f", objects.boxes.tobytes())
         values[names.BOX_LABEL] = objects.labels
         values[names.CROWD] = tuple(map(int, objects.crowds))
         values[names.OBJECT_MASK] = objects.masks

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, get_args
+from unittest import mock
 from xml.etree import ElementTree as ET
 
 import numpy as np
@@ -17,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from shardprep.image import boxes as boxes_module
 from shardprep.image.annotation import Annotation, AnnotationSpec, Counts, Polygons, Runs, Segment
 from shardprep.image.boxes import Reason
 from shardprep.image.masks import encode_mask
@@ -213,6 +216,57 @@ def test_any_numbers_are_boxes_or_dropped(
     placement = Placement.fit((70, 40), spec).of_file((70, 40), orientation)
     found = stored(annotated(boxes, is_relative=is_relative), placement=placement)
     assert len(found.boxes) + sum(found.dropped.values()) == len(boxes)
+
+
+SIDES = st.one_of(st.integers(0, 8).map(lambda n: n / 8), st.floats(-0.125, 1.125, width=32))
+"""Corners as shares of a side: edges and repeated places often, some beyond the image."""
+LABELS = st.sampled_from((0, 1, 2, 0, 1, 2, 0, 3, -1))
+"""Mostly classes of three."""
+
+
+@given(
+    boxes=st.lists(st.tuples(SIDES, SIDES, SIDES, SIDES, LABELS), max_size=6),
+    is_sorted=st.booleans(), fit=st.sampled_from(get_args(Fit)), orientation=st.integers(1, 8),
+    scale=st.sampled_from([None, (70, 40), (40, 70), (35, 20), (700, 400)]), crowds=st.booleans(),
+)  # fmt: skip
+def test_boxes_are_the_same_bytes_whether_c_or_numpy_places_them(
+    boxes: list[tuple[Any, ...]],
+    is_sorted: bool,  # noqa: FBT001
+    fit: Fit,
+    orientation: int,
+    scale: tuple[int, int] | None,
+    crowds: bool,  # noqa: FBT001
+) -> None:
+    spec = ImageSpec(size=None if fit == "none" else (33, 51), fit=fit)
+    placement = Placement.fit((70, 40), spec).of_file((70, 40), orientation)
+    height, width = scale or (1, 1)
+    corners = np.array([box[:4] for box in boxes]).reshape(-1, 2, 2)
+    annotation = Annotation(
+        boxes=((np.sort(corners, 1) if is_sorted else corners) * (width, height)).reshape(-1, 4),
+        labels=tuple(box[4] for box in boxes),
+        size=scale,
+        is_relative=scale is None,
+        dropped={"malformed": 1},
+    )
+    found = []
+    for extension in (boxes_module._boxes, None):  # the latter without a compiler
+        with mock.patch.object(boxes_module, "_boxes", extension):
+            form = AnnotationSpec(boxes=True, crowds=crowds, num_classes=3)
+            placed = place_objects(annotation, (), placement, form)
+        if isinstance(placed, PlacedObjects):
+            rest = {one.name: getattr(placed, one.name) for one in fields(placed)}
+            found.append((rest.pop("boxes").tobytes(), rest))
+        else:
+            found.append((b"", {"rejection": placed}))
+    assert found[0] == found[1]
+
+
+def test_boxes_that_are_stored_as_they_are_need_no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("shardprep.image._boxes")
+    monkeypatch.delattr(boxes_module.Boxes, "shares")
+    found = stored(annotated([(0, 0, 200, 100), (50, 20, 100, 40)]))
+    expected = np.array([(0, 0, 1, 1), (0.2, 0.25, 0.4, 0.5)], np.float32)
+    np.testing.assert_array_equal(found.boxes, expected)
 
 
 def test_repeated_boxes_are_found_among_few_and_many() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -151,11 +152,11 @@ def read_box_table(
 def _objects(table: Table, boxes: Boxes, match: TableMatch, form: Form, label: str) -> ObjectTable:
     objects = ObjectTable(len(match.row_of))
     place = table.column(label) if label else None
-    corners = dialect.corners(boxes.values, form).tolist()
-    for row, box, own in zip(boxes.rows, corners, boxes.labels, strict=True):
-        image = int(match.key_of[row])
-        name = own or (table.rows[row][place] if place is not None else ONE_CLASS)
-        objects.add(image, box, objects.number_of(name))
+    rows = np.array(boxes.rows, np.int64)
+    cells = repeat(ONE_CLASS) if place is None else table.cells(place).take(rows)
+    names = [own or cell for own, cell in zip(boxes.labels, cells, strict=False)]
+    corners = dialect.corners(boxes.values, form)
+    objects.extend(match.key_of[rows].tolist(), corners, objects.numbers_of(names))
     for row, count in boxes.malformed.items():
         image = int(match.key_of[row])
         if image >= 0:

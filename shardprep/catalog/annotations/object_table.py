@@ -83,19 +83,24 @@ class ObjectTable:
     def extend(
         self,
         images: Sequence[int],
-        boxes: Floats,
+        boxes: Floats | array[float],
         numbers: Sequence[int],
-        crowds: Iterable[bool],
+        crowds: Iterable[bool] = (),
     ) -> None:
-        """Add objects without outlines, with boxes float64[n, 4]."""
-        self._boxes.frombytes(np.ascontiguousarray(boxes, np.float64).tobytes())
+        """Add objects without outlines, with boxes float64[n, 4]; without `crowds` none is one."""
+        self._boxes.frombytes(boxes.tobytes())
         self._images.extend(images)
         self._classes.extend(numbers)
-        self._crowds.extend(crowds)
+        self._crowds.extend(crowds or bytes(len(images)))
 
     def number_of(self, name: str) -> int:
         """Return the number of a class."""
         return self.classes.setdefault(name, len(self.classes))
+
+    def numbers_of(self, names: Sequence[str]) -> list[int]:
+        """Return the number of the class of each object."""
+        numbers = {name: self.number_of(name) for name in dict.fromkeys(names)}
+        return [numbers[name] for name in names]
 
     def drop(self, image: int, reason: str, count: int = 1) -> None:
         """Count objects of an image that are left out."""
