@@ -223,7 +223,7 @@ class _Walk:
             self.image(key, extent)
         elif self.packed is not None and _is_packed_archive(extent, key, head):
             self.packed.append((key, extent, depth))
-        elif not self.archive(extent, key, prefix=f"{key}/", depth=depth + 1):
+        elif not self.archive(extent, key, prefix=f"{key}/", depth=depth + 1, head=head):
             self.others.append(Member(key, self.budget.readable(extent, key)))
 
     def open_packed(self) -> None:
@@ -232,9 +232,18 @@ class _Walk:
         for key, extent, depth in packed:
             self.unnamed(key, extent, depth)
 
-    def archive(self, extent: StoredExtent, name: str, prefix: str, depth: int) -> bool:
-        """Add the members of the archive that the extent holds; False where it holds none."""
-        kind = self._archive_type(extent, name, depth)
+    def archive(
+        self, extent: StoredExtent, name: str, prefix: str, depth: int, head: bytes | None = None
+    ) -> bool:
+        """Add the members of the archive that the extent holds; False where it holds none.
+
+        `head` is the first `HEAD_BYTES` of it, None to read them.
+        """
+        kind = _head_type(extent, name) if head is None else archive_type(head)
+        if kind is None and (depth == 1 or name.lower().endswith(_ZIP_SUFFIXES)):
+            # Something may stand before a zip, a self-extractor say: its directory is at its end.
+            with buffered(self.unpacker.in_place(extent, name)) as whole:
+                kind = "zip" if zipfile.is_zipfile(whole) else None
         if kind is None:
             return False
         if kind == "rar":
@@ -262,14 +271,6 @@ class _Walk:
             text = shown(str(getattr(error, "strerror", None) or error), _SHOWN_ERROR)
             raise SourceError(name, f"is damaged ({text})", "download or pack it again") from error
         return True
-
-    def _archive_type(self, extent: StoredExtent, name: str, depth: int) -> str | None:
-        kind = _head_type(extent, name)
-        if kind is None and (depth == 1 or name.lower().endswith(_ZIP_SUFFIXES)):
-            # Something may stand before a zip, a self-extractor say: its directory is at its end.
-            with buffered(self.unpacker.in_place(extent, name)) as whole:
-                kind = "zip" if zipfile.is_zipfile(whole) else None
-        return kind
 
     def _compressed(
         self, extent: StoredExtent, name: str, prefix: str, depth: int, kind: str

@@ -132,8 +132,8 @@ class _Reader:
         if places and max(places.values()) < 0:
             self._idle.append(key)
         lookup = [places.get(name, _STRAY) for name in document.image_ids]
-        classes = (document.categories.get(number, "") for number in document.category_ids)
-        self._table.renumber(start, lookup, [self._table.number_of(name) for name in classes])
+        classes = [document.categories.get(number, "") for number in document.category_ids]
+        self._table.renumber(start, lookup, self._table.numbers_of(classes))
         self._keep(key, document, lookup)
         self._check_repeated(key, self._table.images_from(start))
 

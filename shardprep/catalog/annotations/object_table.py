@@ -82,15 +82,15 @@ class ObjectTable:
 
     def extend(
         self,
-        images: Sequence[int],
-        boxes: Floats | array[float],
-        numbers: Sequence[int],
+        images: list[int],
+        boxes: Floats,
+        numbers: list[int],
         crowds: Iterable[bool] = (),
     ) -> None:
         """Add objects without outlines, with boxes float64[n, 4]; without `crowds` none is one."""
         self._boxes.frombytes(boxes.tobytes())
-        self._images.extend(images)
-        self._classes.extend(numbers)
+        self._images.fromlist(images)
+        self._classes.fromlist(numbers)
         self._crowds.extend(crowds or bytes(len(images)))
 
     def number_of(self, name: str) -> int:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from shardprep.catalog.lookup import KeyIndex
 
 _MOST_FOLDERS = 8
-"""Number of names of folders of images, and of folders of a split, that are tried."""
+"""Number of names of folders of images, and of folders of a split, that are tried; and of folders
+up to which all are known by heart."""
 _ABSOLUTE = re.compile(r"^([A-Za-z]:)?/|(^|(?<=/))\.{1,2}/")
 """Beginning of an absolute path, and steps up or nowhere, which mean nothing in a source."""
 
@@ -35,6 +36,7 @@ class Pairing:
         """Take the keys of all images."""
         self._index = index
         self._paths = sorted({key.rpartition("/")[0] for key in index.keys})
+        self._all_paths = "".join(f"/{path}/\n" for path in self._paths[:_MOST_FOLDERS])
         names = {name for path in self._paths for name in path.split("/")}
         is_image = (n for n in sorted(names) if IMAGE_FOLDER.fullmatch(without_archive_suffix(n)))
         self._image_folders = list(is_image)[:_MOST_FOLDERS]
@@ -56,14 +58,19 @@ class Pairing:
             AmbiguousIdError: several images are as near.
 
         """
-        path = _ABSOLUTE.sub("", name.replace("\\", "/"))
+        path = name.replace("\\", "/")
+        if "/" in path:
+            path = _ABSOLUTE.sub("", path)
         base = path.rpartition("/")[2]
         bare, _, suffix = base.rpartition(".")
         names = [path, base]
         if f".{suffix.lower()}" in IMAGE_SUFFIXES:  # it may be stored in another format since
             names += [f"{path.rpartition('/')[0]}/{bare}".lstrip("/"), bare]
-        found = (self._find(name, document, split) for name in dict.fromkeys(names))
-        return next((image for image in found if image is not None), None)
+        for one in dict.fromkeys(names):
+            image = self._find(one, document, split)
+            if image is not None:
+                return image
+        return None
 
     def claim(
         self, image: int, document: str, hint: str = "leave one of them out of the source"
@@ -110,6 +117,8 @@ class Pairing:
         if split:
             of_split = (path for path in self._paths if given_split(path.split("/")) == split)
             paths += list(of_split)[:_MOST_FOLDERS]
+        if len(self._paths) <= _MOST_FOLDERS:  # no image lies where no folder is
+            paths = [path for path in paths if f"/{path}/" in self._all_paths]
         return list(dict.fromkeys([*paths, ""]))
 
 

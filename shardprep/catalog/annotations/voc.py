@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
@@ -94,13 +92,11 @@ def _add(table: ObjectTable, image: int, key: str, content: VocFile | str) -> No
         table.fault(image, f"{key} {content}")
         return
     table.list_image(image, content.size)
-    sound = [(name, box) for name, box in content.objects if box is not None]
-    if len(sound) < len(content.objects):
-        table.drop(image, MALFORMED, len(content.objects) - len(sound))
-    if sound:
-        names, boxes = zip(*sound, strict=True)
-        sides = array("d", chain.from_iterable(boxes))
-        table.extend([image] * len(names), sides, table.numbers_of(names))
+    for name, box in content.objects:
+        if box is None:
+            table.drop(image, MALFORMED)
+        else:
+            table.add(image, box, table.number_of(name))
 
 
 def _image(pairing: Pairing, key: str, content: VocFile | str) -> int | None:
