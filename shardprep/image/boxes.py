@@ -62,7 +62,7 @@ def plain_boxes(
 ) -> NDArray[np.float32] | None:
     """Return the stored boxes of an image that has boxes alone, if each is stored as it is.
 
-    What `Boxes` gives for them, in a tenth of the time; None where that has anything to decide: a
+    What `Boxes` gives for them, in a fifth of the time; None where that has anything to decide: a
     box that is clipped, dropped or perhaps repeated, a crop, a turned image, or many boxes.
     """
     boxes, labels = np.ascontiguousarray(annotation.boxes, np.float64), annotation.labels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -307,3 +308,14 @@ def test_every_overwritten_byte_decodes_or_is_an_error() -> None:
     for at in range(len(data)):
         for value in range(256):
             decodes_or_reports(data[:at] + bytes((value,)) + data[at + 1 :])
+
+
+@given(st.lists(FLOAT32, max_size=9), st.lists(st.integers(-1, 129), max_size=9))
+def test_an_array_of_floats_and_small_numbers_are_the_bytes_of_any_others(
+    floats: list[float], numbers: list[int]
+) -> None:
+    assert encode({"a": array("f", floats)}) == encode({"a": floats})
+    one_by_one = b"".join(encode({"a": [number]})[-1 - (number > 127) :] for number in numbers)
+    if min(numbers, default=-1) >= 0:
+        assert encode({"a": numbers}).endswith(one_by_one)
+    assert decode(encode({"a": numbers}))["a"] == numbers
