@@ -10,7 +10,6 @@ from shardprep.commands.progress import watched
 from shardprep.commands.resolve import answering, dataset_at
 from shardprep.dataset.remote import described
 from shardprep.exporter.export import Chosen, export_dataset
-from shardprep.reader.selection import as_selection
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -65,5 +64,7 @@ def export(
 def _chosen(dataset: Path | RemoteDataset, split: AnySplit | None) -> Chosen | None:
     if split is None:
         return None
+    from shardprep.reader.selection import as_selection
+
     selection = as_selection(described(dataset)[0], split)
     return Chosen(selection.name, selection.numbers)

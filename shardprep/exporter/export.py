@@ -1,17 +1,15 @@
 """Export a dataset: complete or absent, and resumable.
 
-The work is done in `<out>.incomplete/`. A shard that is written there stays, and the same export
-run again goes on behind it; `export.json` comes last, and then the folder is renamed.
+A shard that is written in the working folder stays, and the same export run again goes on behind
+it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-import os
-import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,36 +29,33 @@ from shardprep.dataset.item_table import (
 from shardprep.dataset.remote import described, documents_of
 from shardprep.dataset.schema import BOX_LABEL, MASK
 from shardprep.errors import BuildError, RecipeError
-from shardprep.exporter import image_folder, parquet, tfod, webdataset
-from shardprep.exporter.layout import Export, Layout, Place
+from shardprep.exporter import output
+from shardprep.exporter.layout import Export, Place
 from shardprep.exporter.names import file_names
-from shardprep.exporter.samples import read_samples
-from shardprep.storage.atomic_file import sync_folder, write_durably
-from shardprep.storage.lock import LOCK_FILE, locked
-from shardprep.storage.regular_file import read_regular
+from shardprep.exporter.samples import Rows, read_samples
+from shardprep.storage.lock import locked
 from shardprep.storage.space import resumable_writes, shortage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shardprep.dataset.fetch import Watcher
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
+    from shardprep.exporter.layout import Layout
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
-LAYOUTS: dict[str, Layout] = {
-    "webdataset": webdataset.WEBDATASET,
-    "parquet": parquet.PARQUET,
-    "folder": image_folder.FOLDER,
-    "tfod": tfod.TFOD,
+LAYOUTS = {
+    "webdataset": "webdataset",
+    "parquet": "parquet",
+    "folder": "image_folder",
+    "tfod": "tfod",
 }
-EXPORT_FILE = "export.json"
-_STATE_FILE = ".export.json"
-_REPLACED = ".replaced"
-"""The folder of the export that this one replaces, for the moment in which it does."""
+"""Layout → the module that has it, which alone is imported."""
 _FORMAT_VERSION = 1
 """Version of what all layouts write: an export of another is begun anew."""
-_MOST_FACTS = 64 << 20
 
 
 class Chosen(NamedTuple):
@@ -126,21 +121,22 @@ def export_dataset(
     out = out or Path("exports") / f"{manifest.name}-{manifest.version}-{layout}"
     if out.name in ("", ".."):
         out = out.resolve()
-    own = manifest if chosen is None else _excerpt(found, manifest, schema, chosen)
+    source, own = _Source(found, manifest), manifest
+    if chosen is not None:
+        source, own = _excerpt(source, schema, chosen)
     facts = _facts(own, schema, layout, chosen)
-    if _read(out / EXPORT_FILE) == facts:
-        _tidy(out)
+    if output.finished(out) == facts:
+        output.tidy(out)
         return _exported(out, facts, num_new_shards=None)
-    _check_free(out, overwrite=overwrite)
+    output.check_free(out, overwrite=overwrite)
     work = out.with_name(out.name + INCOMPLETE_SUFFIX)
     with resumable_writes(work), locked(work, who="export"):
-        _prepare(work, out, facts)
+        output.prepare(work, out, facts)
         num_new = 0
-        if _read(work / EXPORT_FILE) != facts:
-            source = _Source(found, manifest, chosen)
-            num_new = _write(source, Export(work, own, schema), LAYOUTS[layout], watcher)
-            write_durably(work / EXPORT_FILE, _text(facts))
-        _publish(work, out, overwrite=overwrite)
+        if output.finished(work) != facts:
+            num_new = _write(source, Export(work, own, schema), layout, watcher)
+            output.finish(work, facts)
+        output.publish(work, out, overwrite=overwrite)
     return _exported(out, facts, num_new_shards=num_new)
 
 
@@ -149,17 +145,23 @@ class _Source(NamedTuple):
 
     dataset: Path | RemoteDataset
     manifest: Manifest
-    chosen: Chosen | None
+    numbers: Ints | slice = slice(None)
+    written: pa.Table | None = None
+    """Rows of all its records; None: not read yet."""
 
 
-def _excerpt(
-    found: Path | RemoteDataset, manifest: Manifest, schema: Schema, chosen: Chosen
-) -> Manifest:
-    """Return the manifest of the chosen records alone."""
-    columns = (*excerpt.COLUMNS, *(ANNOTATION_COLUMNS.names if schema.annotations else ()))
-    table = read_items(documents_of(found, (ITEMS_FILE,)) / ITEMS_FILE, columns)
-    rows = with_status(table, WRITTEN).take(pa.array(chosen.numbers))
-    return excerpt.excerpt(manifest, schema, rows)
+def _excerpt(source: _Source, schema: Schema, chosen: Chosen) -> tuple[_Source, Manifest]:
+    """Return the source of the chosen records alone, and their manifest."""
+    of_objects = ANNOTATION_COLUMNS.names if schema.annotations else ()
+    written = _written(source.dataset, (*excerpt.COLUMNS, *of_objects))
+    manifest = excerpt.excerpt(source.manifest, schema, written.take(pa.array(chosen.numbers)))
+    return source._replace(numbers=chosen.numbers, written=written), manifest
+
+
+def _written(dataset: Path | RemoteDataset, columns: Sequence[str] = ()) -> pa.Table:
+    """Return the rows of all records: some columns, and those that are needed to read them."""
+    path = documents_of(dataset, (ITEMS_FILE,)) / ITEMS_FILE
+    return with_status(read_items(path, [*dict.fromkeys((*_COLUMNS, *columns))]), WRITTEN)
 
 
 def _facts(
@@ -186,65 +188,15 @@ def _facts(
     return facts
 
 
-def _text(facts: dict[str, Any]) -> bytes:
-    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def _read(path: Path) -> Any:
-    """Return the facts in a file, None where there is none or it is something else."""
-    try:
-        return json.loads(read_regular(path, _MOST_FACTS))
-    except (OSError, ValueError):
-        return None
-
-
-def _check_free(out: Path, *, overwrite: bool) -> None:
-    """Check that nothing is lost when the export takes its place; BuildError where it would."""
-    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
-        return
-    facts = _read(out / EXPORT_FILE)
-    if not _is_export(facts):
-        raise BuildError(str(out), "is there already, and is no export", "choose another --out")
-    if not overwrite:
-        what = "is another export"
-        raise BuildError(str(out), what, "choose another --out, or add --overwrite")
-
-
-def _is_export(facts: Any) -> bool:
-    return isinstance(facts, dict) and "shardprep_export" in facts
-
-
-def _prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
-    """Leave in the working folder only what an earlier run of the same export has finished."""
-    if (work / _REPLACED).is_dir() and not os.path.lexists(out):
-        (work / _REPLACED).rename(out)
-    complete = _read(work / EXPORT_FILE)
-    if complete == facts:
-        return
-    if _read(work / _STATE_FILE) == facts:
-        for path in work.rglob(".*.tmp"):
-            path.unlink()
-        return
-    begun = (LOCK_FILE, f".{_STATE_FILE}.tmp")
-    others = [path for path in work.iterdir() if path.name not in begun]
-    if others and not (_is_export(_read(work / _STATE_FILE)) or _is_export(complete)):
-        raise BuildError(str(work), "is there already, and is no export", "choose another --out")
-    for path in sorted(others, key=lambda one: one.name in (_STATE_FILE, EXPORT_FILE)):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    write_durably(work / _STATE_FILE, _text(facts))
-
-
-def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) -> int:
+def _write(source: _Source, export: Export, name: str, watcher: Watcher) -> int:
     """Write the shards that are not written yet, and the documents; return the number of those."""
+    layout: Layout = import_module(f"shardprep.exporter.{LAYOUTS[name]}").LAYOUT
     places = _places(export.manifest)
     whole = source.manifest.shards
     shards = [
         (place, whole[shard.name])
-        for name, split in export.manifest.splits.items()
-        for place, shard in zip(places[name], split.shards, strict=True)
+        for split_name, split in export.manifest.splits.items()
+        for place, shard in zip(places[split_name], split.shards, strict=True)
     ]
     left = [(p, s) for p, s in shards if not (export.work / layout.done(export, p)).is_file()]
     num_bytes = sum(s.num_bytes + s.num_records * layout.record_bytes for _, s in left)
@@ -259,10 +211,16 @@ def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) ->
         num_done += number
         watcher.progress(num_done)
 
-    for place, shard in left:
-        its = rows.get(shard.name, _NO_ROWS)
-        samples = read_samples(source.dataset, shard, its, export.schema, moved)
-        layout.write_shard(export, place, samples)
+    with ThreadPoolExecutor(1, "shardprep-commit") as pool:
+        last: Future[None] | None = None
+        for place, shard in left:
+            its = rows.get(shard.name, _NO_ROWS)
+            samples = read_samples(source.dataset, shard, its, export.schema, moved)
+            before, last = last, pool.submit(layout.write_shard(export, place, samples))
+            if before is not None:
+                before.result()
+        if last is not None:
+            last.result()
     layout.write_documents(export, places)
     return len(left)
 
@@ -279,47 +237,31 @@ def _places(manifest: Manifest) -> dict[str, list[Place]]:
 
 
 _COLUMNS = ("key", "status", "split", "shard", "offset", "length")
-_NO_ROWS = pa.table(
-    {"key": pa.array([], pa.string()), "name": pa.array([], pa.string())}
-    | {name: pa.array([], pa.int64()) for name in ("offset", "length")}
-)
+_NO_ROWS = Rows([], [], [], [])
 
 
-def _rows(source: _Source, *, dots: bool) -> dict[str, pa.Table]:
-    """Return key, file name, offset and length of the records of each shard.
-
-    The name is null for those that are not chosen.
-    """
-    path = documents_of(source.dataset, (ITEMS_FILE,)) / ITEMS_FILE
-    table = with_status(read_items(path, _COLUMNS), WRITTEN)
-    chosen = slice(None) if source.chosen is None else source.chosen.numbers
+def _rows(source: _Source, *, dots: bool) -> dict[str, Rows]:
+    """Return the rows of each shard; those that are not chosen have no name."""
+    table = _written(source.dataset) if source.written is None else source.written
     names = np.full(len(table), None, object)
-    keys, splits = (np.array(table[one].to_pylist(), object)[chosen] for one in ("key", "split"))
-    names[chosen] = file_names([key or "" for key in keys], splits.tolist(), dots=dots)
-    return rows_by_shard(table.append_column("name", pa.array(names, pa.string())))
+    keys, splits = (_texts(table[one])[source.numbers].tolist() for one in ("key", "split"))
+    names[source.numbers] = file_names([key or "" for key in keys], splits, dots=dots)
+    table = table.append_column("name", pa.array(names, pa.string()))
+    return {
+        name: Rows(
+            _texts(own["key"]).tolist(),
+            _texts(own["name"]).tolist(),
+            own["offset"].fill_null(-1).to_numpy().tolist(),
+            own["length"].fill_null(0).to_numpy().tolist(),
+        )
+        for name, own in rows_by_shard(table).items()
+    }
 
 
-def _publish(work: Path, out: Path, *, overwrite: bool) -> None:
-    """Give the export its name; what it replaces is removed behind that."""
-    for name in (image_folder.PARTS, _STATE_FILE):
-        with contextlib.suppress(FileNotFoundError):
-            if (work / name).is_dir():
-                shutil.rmtree(work / name)
-            else:
-                (work / name).unlink()
-    _check_free(out, overwrite=overwrite)
-    if out.is_dir() and any(out.iterdir()):
-        out.rename(work / _REPLACED)
-    work.rename(out)
-    sync_folder(out.parent)
-    _tidy(out)
-
-
-def _tidy(out: Path) -> None:
-    """Remove what an export has no use for once it has its name."""
-    (out / LOCK_FILE).unlink(missing_ok=True)  # not before: until then it keeps others out
-    if (out / _REPLACED).is_dir():
-        shutil.rmtree(out / _REPLACED)
+def _texts(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """Return texts as objects of Python, None where there is none; `to_pylist` takes longer."""
+    found: np.ndarray[Any, np.dtype[np.object_]] = column.cast("string").to_numpy()
+    return found
 
 
 def _exported(out: Path, facts: dict[str, Any], num_new_shards: int | None) -> Exported:

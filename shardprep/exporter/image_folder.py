@@ -18,11 +18,12 @@ from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, OBJECT_MASK
 from shardprep.exporter import coco
 from shardprep.exporter.layout import Layout
 from shardprep.exporter.names import folder_names
+from shardprep.exporter.output import PARTS
 from shardprep.exporter.samples import table_columns
 from shardprep.storage.atomic_file import DurableFile, write_durably
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from shardprep.dataset.schema import Schema
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from shardprep.exporter.samples import Sample
 
 LABELS_FILE = "labels.csv"
-PARTS = ".parts"
 _UNLABELLED = "_unlabelled"
 
 
@@ -48,8 +48,8 @@ def _coco_part(place: Place) -> str:
     return f"{PARTS}/{place.split}-{place.index:05d}.jsonl"
 
 
-def write_files(export: Export, place: Place, samples: Iterable[Sample]) -> None:
-    """Write the images and masks of a shard, then its part of the documents."""
+def write_files(export: Export, place: Place, samples: Iterable[Sample]) -> Callable[[], None]:
+    """Write the images and masks of a shard; return what syncs them and writes its part."""
     schema, work = export.schema, export.work
     folders = _class_folders(export, place.split)
     for name in (*_mask_folders(schema, place.split), PARTS):
@@ -72,9 +72,13 @@ def write_files(export: Export, place: Place, samples: Iterable[Sample]) -> None
                 line = json.dumps(coco.entry(sample, path, number), ensure_ascii=False)
                 entries.write(line.encode() + b"\n")
         entries.commit()
-    if hasattr(os, "sync"):
-        os.sync()  # one for thousands of files; the part says that they are there
-    write_durably(work / _part(export, place), text.getvalue().encode())
+
+    def commit() -> None:
+        if hasattr(os, "sync"):
+            os.sync()  # one for thousands of files; the part says that they are there
+        write_durably(work / _part(export, place), text.getvalue().encode())
+
+    return commit
 
 
 def _class_folders(export: Export, split: str) -> list[str]:
@@ -153,4 +157,4 @@ def _lines(work: Path, places: Iterable[Place]) -> Iterator[bytes]:
             yield from part
 
 
-FOLDER = Layout(write_files, _part, write_documents, record_bytes=12 * 1024)
+LAYOUT = Layout(write_files, _part, write_documents, record_bytes=12 * 1024)

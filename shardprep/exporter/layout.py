@@ -37,8 +37,9 @@ class Place:
     """Records of the split before it."""
 
 
-ShardWriter = Callable[[Export, Place, Iterable[Sample]], None]
-"""Writes one shard: under the name of `Layout.done` there is a file only when all of it is."""
+ShardWriter = Callable[[Export, Place, Iterable[Sample]], Callable[[], None]]
+"""Writes one shard, and returns what commits it, beside the next one: under the name of
+`Layout.done` there is a file only when all of the shard is on the disk."""
 
 
 @dataclass(frozen=True, slots=True)

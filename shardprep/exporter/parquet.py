@@ -20,11 +20,11 @@ from shardprep.exporter.samples import table_columns
 from shardprep.storage.atomic_file import DurableFile, write_durably
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from shardprep.dataset.schema import Schema
     from shardprep.exporter.layout import Export, Place
-    from shardprep.exporter.samples import Sample
+    from shardprep.exporter.samples import Buffer, Sample
 
 _GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 1000
@@ -86,8 +86,8 @@ def _arrow(feature: Any) -> pa.DataType:
     return pa.int64() if kind == "ClassLabel" else pa.type_for_alias(feature["dtype"])
 
 
-def write_rows(export: Export, place: Place, samples: Iterable[Sample]) -> None:
-    """Write the file of a shard, a row group at a time."""
+def write_rows(export: Export, place: Place, samples: Iterable[Sample]) -> Callable[[], None]:
+    """Write the file of a shard, a row group at a time; return its commit."""
     found = features(export.schema)
     info = json.dumps({"info": {"features": found}}, ensure_ascii=False)
     schema = pa.schema(
@@ -113,7 +113,7 @@ def write_rows(export: Export, place: Place, samples: Iterable[Sample]) -> None:
                 rows.append(_row(sample, export.schema, schema.names))
                 num_bytes += _num_bytes(sample)
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-        file.commit()
+        return file.hand_over()
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
@@ -153,8 +153,9 @@ def _row(sample: Sample, schema: Schema, names: list[str]) -> dict[str, Any]:
     return row | dict(zip(further, sample.columns.values(), strict=True))
 
 
-def _image(data: bytes, path: str) -> dict[str, Any]:
-    return {"bytes": data, "path": path}
+def _image(data: Buffer, path: str) -> dict[str, Any]:
+    """Return an image as `datasets` has it; a copy, for a row group would hold many blocks."""
+    return {"bytes": bytes(data), "path": path}
 
 
 def write_card(export: Export, places: Mapping[str, list[Place]]) -> None:
@@ -167,4 +168,4 @@ def write_card(export: Export, places: Mapping[str, list[Place]]) -> None:
     write_durably(export.work / CARD_FILE, text.encode())
 
 
-PARQUET = Layout(write_rows, file_name, write_card, record_bytes=1024)
+LAYOUT = Layout(write_rows, file_name, write_card, record_bytes=1024)

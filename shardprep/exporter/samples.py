@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from PIL import Image
 
+from shardprep.dataset.example import decode
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.index import check_shard, way_out
 from shardprep.dataset.remote import RemoteDataset
@@ -43,16 +43,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
-
     from shardprep.dataset.manifest import Shard
     from shardprep.dataset.schema import Schema
 
+    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+Buffer = bytes | memoryview
+"""Bytes as they are stored: a view holds the block of the shard that it lies in."""
 Target = int | tuple[int, ...] | float | str | None
 _BLOCK_BYTES = 1 << 20
 _PRESENT = "/present"
-_PNG = b"\x89PNG"
-_JPEG = b"\xff\xd8\xff"
+_PNG, _JPEG = b"\x89PNG", b"\xff\xd8\xff"
+_HEAD_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Objects:
     labels: Sequence[int] = ()
     crowds: Sequence[int] = ()
     """0 or 1; () where the dataset does not say it."""
-    masks: Sequence[bytes] = ()
+    masks: Sequence[Buffer] = ()
     """PNG of 0 and 1, as large as the image; () where the dataset has none."""
 
 
@@ -74,7 +76,7 @@ class Sample(NamedTuple):
     key: str
     name: str
     """File name without suffix, which no other of the split has."""
-    image: bytes
+    image: Buffer
     """File of JPEG or PNG: as it is stored, or PNG of raw pixels."""
     encoding: Literal["jpeg", "png"]
     size: tuple[int, int]
@@ -82,7 +84,7 @@ class Sample(NamedTuple):
     target: Target
     """Class index (−1: none), class indices, number (None: none) or text; None without a target."""
     objects: Objects | None
-    mask: bytes | None
+    mask: Buffer | None
     """Grey PNG of classes."""
     columns: Mapping[str, int | float | str | None] = MappingProxyType({})
     """Columns of the label table by name; None where the cell was empty, but "" of a text."""
@@ -103,20 +105,31 @@ def table_columns(schema: Schema) -> dict[str, str]:
     }
 
 
+class Rows(NamedTuple):
+    """What is known of the records of a shard, in their order."""
+
+    keys: list[str]
+    names: list[str | None]
+    """File name without suffix; None: the record is left out."""
+    offsets: list[int]
+    """Start of each frame, bytes."""
+    lengths: list[int]
+    """Bytes of each frame."""
+
+
 def read_samples(
     found: Path | RemoteDataset,
     shard: Shard,
-    rows: pa.Table,
+    rows: Rows,
     schema: Schema,
     moved: Callable[[int], None],
 ) -> Iterator[Sample]:
-    """Yield the records of a shard; memory holds one, and a block of the file.
+    """Yield the records of a shard; memory holds a block of the file, and what is kept of others.
 
     Args:
         found: the dataset.
         shard: the shard.
-        rows: `key`, `name`, `offset` and `length` of all its records, in their order; those without
-            a name are left out.
+        rows: all its records.
         schema: the dataset's.
         moved: called with each number of bytes read.
 
@@ -126,72 +139,89 @@ def read_samples(
 
     """
     where, hint = f"{found}/{shard.name}", f"run `shardprep verify {found}`"
-    lengths = [length or 0 for length in rows["length"].to_pylist()]
-    offsets = [0, *itertools.accumulate(lengths)]
-    is_chain = offsets == [*rows["offset"].to_pylist(), shard.num_bytes]
-    if len(rows) != shard.num_records or not is_chain or min(lengths, default=1) <= 0:
+    ends = list(itertools.accumulate(rows.lengths, initial=0))
+    is_chain = ends == [*rows.offsets, shard.num_bytes]
+    if len(rows.keys) != shard.num_records or not is_chain or min(rows.lengths, default=1) <= 0:
         raise DatasetError(where, "has other records than items.parquet says", hint)
     parse = _parser(schema)
     damaged: list[str] = []
     first: RecordError | None = None
-    places = zip(rows["key"].to_pylist(), rows["name"].to_pylist(), offsets, strict=False)
-    frames = _cut(_blocks(found, shard), lengths)
-    for number, (framed, (key, name, offset)) in enumerate(zip(frames, places, strict=True)):
-        moved(len(framed))
-        if name is None:
-            continue
-        try:
-            sample = parse(unframe(framed, "", offset), key, name)
-        except RecordError as error:
-            damaged.append(f"{number} ({key})")
-            first = first or error
-            continue
-        if first is None:
-            yield sample
+    runs = _runs(rows.lengths)
+    for run, block in zip(runs, _blocks(found, shard, [_size(ends, r) for r in runs]), strict=True):
+        moved(len(block))
+        data, start = np.frombuffer(block, np.uint8), ends[run.start]
+        for number in run:
+            name = rows.names[number]
+            if name is None:
+                continue
+            framed = data[ends[number] - start : ends[number + 1] - start]
+            key = rows.keys[number]
+            try:
+                sample = parse(unframe(framed, "", ends[number]), key, name)
+            except RecordError as error:
+                damaged.append(f"{number} ({key})")
+                first = first or error
+                continue
+            if first is None:
+                yield sample
     if first is not None:
         noun = "record" if len(damaged) == 1 else "records"
         raise RecordError(where, f"{noun} {some_of(damaged)} damaged: {first.what}", hint)
 
 
-def _blocks(found: Path | RemoteDataset, shard: Shard) -> Iterator[bytes]:
-    """Yield the bytes of a shard, which is of the manifest's size."""
+def _runs(lengths: Sequence[int]) -> list[range]:
+    """Return the numbers of records that are read at once: `_BLOCK_BYTES`, or one more record."""
+    found, start, num_bytes = [], 0, 0
+    for number, length in enumerate(lengths):
+        num_bytes += length
+        if num_bytes >= _BLOCK_BYTES:
+            found.append(range(start, number + 1))
+            start, num_bytes = number + 1, 0
+    return [*found, range(start, len(lengths))] if start < len(lengths) else found
+
+
+def _size(ends: Sequence[int], run: range) -> int:
+    return ends[run.stop] - ends[run.start]
+
+
+def _blocks(found: Path | RemoteDataset, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
+    """Yield a shard, which is of the manifest's size, in blocks; shorter where it has ended."""
     if isinstance(found, RemoteDataset):
         there = found.shard(shard)
-        yield from objects.read_whole(there.url, there.etag)
+        yield from _cut(objects.read_whole(there.url, there.etag), sizes)
         return
     check_shard(found, shard)
     try:
-        with open_regular(found / shard.name) as file:
-            while block := file.read(_BLOCK_BYTES):
-                yield block
+        with io.BufferedReader(open_regular(found / shard.name)) as file:
+            for size in sizes:
+                yield file.read(size)
     except OSError as error:
         what = f"cannot be read ({error.strerror or error})"
         raise DatasetError(f"{found}/{shard.name}", what, way_out(found)) from error
 
 
-def _cut(blocks: Iterator[bytes], lengths: Sequence[int]) -> Iterator[bytes]:
-    """Yield the bytes of each frame, fewer where the file has ended."""
-    data, at = b"", 0
-    for length in lengths:
-        if at + length > len(data):
-            rest = [data[at:]]
-            left = length - len(rest[0])
-            while left > 0 and (block := next(blocks, b"")):
-                rest.append(block)
-                left -= len(block)
-            data, at = b"".join(rest), 0
-        yield data[at : at + length]
-        at += length
+def _cut(blocks: Iterator[bytes], sizes: Sequence[int]) -> Iterator[bytes]:
+    """Yield bytes in blocks of other sizes, shorter where they have ended."""
+    data = b""
+    for size in sizes:
+        rest, left = [data], size - len(data)
+        while left > 0 and (block := next(blocks, b"")):
+            rest.append(block)
+            left -= len(block)
+        data = b"".join(rest)
+        yield data[:size]
+        data = data[size:]
 
 
-def _parser(schema: Schema) -> Callable[[bytes, str, str], Sample]:
+def _parser(schema: Schema) -> Callable[[Bytes, str, str], Sample]:
     known = {FILENAME} if schema.image_size is None else {FILENAME, HEIGHT, WIDTH}
     decoder = ExampleDecoder(schema.dtypes, {*schema.dtypes} - known)
     target, columns = schema.target, table_columns(schema)
 
-    def parse(payload: bytes, key: str, name: str) -> Sample:
+    def parse(payload: Bytes, key: str, name: str) -> Sample:
         """Return the sample of a payload; RecordError where it is not of the schema."""
-        values: dict[str, Any] = dict(decoder.decode(payload))
+        found = decoder.find(payload.data)
+        values: dict[str, Any] = decode(payload.tobytes()) if found is None else found
         try:
             image, encoding, size = _image(values, schema)
             return Sample(
@@ -214,8 +244,8 @@ def _parser(schema: Schema) -> Callable[[bytes, str, str], Sample]:
 
 def _image(
     values: dict[str, Any], schema: Schema
-) -> tuple[bytes, Literal["jpeg", "png"], tuple[int, int]]:
-    data: bytes = values[IMAGE][0]
+) -> tuple[Buffer, Literal["jpeg", "png"], tuple[int, int]]:
+    data: Buffer = values[IMAGE][0]
     size = schema.image_size
     if size is None and HEIGHT in values and WIDTH in values:
         size = values[HEIGHT][0], values[WIDTH][0]
@@ -223,15 +253,20 @@ def _image(
         if size is None:
             raise ValueError("raw pixels without a height and width")
         return _png_of(np.frombuffer(data, np.uint8).reshape(*size, 3)), "png", size
-    if not data.startswith((_PNG, _JPEG)):
+    head = bytes(data[:_HEAD_BYTES])
+    if not head.startswith((_PNG, _JPEG)):
         raise ValueError("its image is neither JPEG nor PNG")
     if size is None:
+        from PIL import Image
+
         with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
             size = image.height, image.width
-    return data, "png" if data.startswith(_PNG) else "jpeg", size
+    return data, "png" if head == _PNG else "jpeg", size
 
 
 def _png_of(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
+    from PIL import Image
+
     out = io.BytesIO()
     Image.fromarray(pixels).save(out, "PNG")
     return out.getvalue()
@@ -247,7 +282,7 @@ def _target(values: dict[str, Any], name: str | None, num_classes: int) -> Targe
         return -1 if found[0] == -1 else _known(found[0], num_classes)
     if name == TARGET:
         return None if math.isnan(found[0]) else float(found[0])
-    return str(found[0].decode())
+    return str(found[0], "utf-8")
 
 
 def _known(label: int, num_classes: int) -> int:
@@ -282,7 +317,7 @@ def _columns(
     for name, dtype in dtypes.items():
         value = values[name][0]
         if dtype == "bytes":
-            found[name] = value.decode()
+            found[name] = str(value, "utf-8")
         elif dtype == "int64":
             found[name] = value if values.get(name + _PRESENT, (1,))[0] else None
         else:

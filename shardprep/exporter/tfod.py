@@ -16,7 +16,7 @@ from shardprep.exporter.layout import Layout
 from shardprep.storage.atomic_file import DurableFile, write_durably
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from shardprep.dataset.schema import Schema
     from shardprep.exporter.layout import Export, Place
@@ -45,21 +45,21 @@ def shard_name(export: Export, place: Place) -> str:
     return grammar.shard_name(export.manifest.name, place.split, place.index, place.count)
 
 
-def write_records(export: Export, place: Place, samples: Iterable[Sample]) -> None:
-    """Write the records of a shard."""
+def write_records(export: Export, place: Place, samples: Iterable[Sample]) -> Callable[[], None]:
+    """Write the records of a shard; return its commit."""
     dtypes = {**_DTYPES, **export.schema.dtypes}
     with DurableFile(export.work / shard_name(export, place)) as file:
         for sample in samples:
             values = _values(sample, export.schema)
             file.write(tfrecord.frame(example.encode(values, dtypes)))
-        file.commit()
+        return file.hand_over()
 
 
 def _values(sample: Sample, schema: Schema) -> dict[str, Any]:
     key = sample.key.encode()
     height, width = sample.size
     values: dict[str, Any] = {
-        "image/encoded": [sample.image],
+        "image/encoded": [bytes(sample.image)],
         "image/format": [sample.encoding.encode()],
         "image/filename": [key],
         "image/source_id": [key],
@@ -82,9 +82,9 @@ def _values(sample: Sample, schema: Schema) -> dict[str, Any]:
         values |= _named(_OF_OBJECT, found_objects.labels, schema.features[BOX_LABEL].labels)
         values["image/object/is_crowd"] = found_objects.crowds or [0] * len(found_objects.labels)
         if "objects/mask" in schema.features:
-            values["image/object/mask"] = found_objects.masks
+            values["image/object/mask"] = [bytes(mask) for mask in found_objects.masks]
     if sample.mask is not None:
-        values["image/segmentation/class/encoded"] = [sample.mask]
+        values["image/segmentation/class/encoded"] = [bytes(sample.mask)]
         values["image/segmentation/class/format"] = [b"png"]
     for name, cell in sample.columns.items():
         plain = cell.encode() if isinstance(cell, str) else cell
@@ -127,4 +127,4 @@ def _item(number: int, name: str) -> str:
     return f"item {{\n  id: {number}\n  name: '{plain}'\n}}\n"
 
 
-TFOD = Layout(write_records, shard_name, write_label_maps, record_bytes=512)
+LAYOUT = Layout(write_records, shard_name, write_label_maps, record_bytes=512)

@@ -14,7 +14,6 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset.schema import LABEL, TEXT
-from shardprep.exporter.coco import run_lengths
 from shardprep.exporter.layout import Layout
 from shardprep.exporter.samples import Sample
 from shardprep.storage.atomic_file import DurableFile
@@ -23,15 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from shardprep.exporter.layout import Export, Place
-    from shardprep.exporter.samples import Target
+    from shardprep.exporter.samples import Buffer, Target
 
 _BLOCK = 512
 _PADDING, _END = bytes(_BLOCK), bytes(2 * _BLOCK)
 _EMPTY = tarfile.TarInfo().tobuf(tarfile.USTAR_FORMAT)
 """The header of an empty file without a name."""
 _NAME_BYTES = 100
-_WRITTEN_BYTES = 1 << 20
-"""Bytes that are written at a time."""
 _LARGEST = 8**11 - 1
 """Bytes of the largest file whose size has room in a plain header."""
 _MODE_TO_GROUP, _TIME, _REST = _EMPTY[100:124], _EMPTY[135:148], _EMPTY[154:]
@@ -45,23 +42,19 @@ def tar_name(export: Export, place: Place) -> str:
     return f"{export.manifest.name}-{place.split}-{place.index:06d}.tar"
 
 
-def write_tar(export: Export, place: Place, samples: Iterable[Sample]) -> None:
+def write_tar(export: Export, place: Place, samples: Iterable[Sample]) -> Callable[[], None]:
     """Write the tar of a shard; equal records are equal bytes, for no time is in it."""
     with DurableFile(export.work / tar_name(export, place)) as file:
         target = export.schema.target
         describe = _described(target, export.schema.labels)
-        parts: list[bytes] = []
-        num_bytes = 0
+        write = file.stream.write
         for sample in samples:
             for suffix, data in _files(sample, target, describe):
-                parts += _header(f"{sample.name}.{suffix}", len(data)), data
-                parts.append(_PADDING[: -len(data) % _BLOCK])
-                num_bytes += len(data)
-            if num_bytes >= _WRITTEN_BYTES:
-                file.write(b"".join(parts))
-                parts, num_bytes = [], 0
-        file.write(b"".join([*parts, _END]))
-        file.commit()
+                write(_header(f"{sample.name}.{suffix}", len(data)))
+                write(data)
+                write(_PADDING[: -len(data) % _BLOCK])
+        write(_END)
+        return file.hand_over()
 
 
 def _header(name: str, num_bytes: int) -> bytes:
@@ -84,7 +77,7 @@ def _behind_name(num_bytes: int) -> tuple[bytes, int]:
 
 def _files(
     sample: Sample, target: str | None, describe: Callable[[Sample], str]
-) -> Iterator[tuple[str, bytes]]:
+) -> Iterator[tuple[str, Buffer]]:
     """Yield suffix and bytes of the files of a record."""
     yield sample.suffix, sample.image
     if target == LABEL:
@@ -135,6 +128,8 @@ def _facts(sample: Sample, target: str | None, labels: Sequence[str]) -> dict[st
         if found.crowds:
             facts["objects"]["is_crowd"] = found.crowds
         if found.masks:
+            from shardprep.exporter.coco import run_lengths
+
             facts["objects"]["segmentation"] = run_lengths(sample)
     if sample.columns:
         facts["columns"] = {name: _number(cell) for name, cell in sample.columns.items()}
@@ -150,4 +145,4 @@ def _no_documents(_: Export, __: Mapping[str, list[Place]]) -> None:
     """Write nothing: all that a reader needs is in the tars."""
 
 
-WEBDATASET = Layout(write_tar, tar_name, _no_documents, record_bytes=5 * 1024, dots=False)
+LAYOUT = Layout(write_tar, tar_name, _no_documents, record_bytes=5 * 1024, dots=False)

@@ -6,12 +6,17 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import BinaryIO, Self
 
 _PIECE_BYTES = 128 << 10
 """Number of bytes that are written at once. Linux finds room for a larger piece in memory that lies
 in one, which takes ten times as long where there is little of that."""
+
+_BUFFER_BYTES = 64 << 10
+"""Number of bytes in which what is written in little is collected; less than a piece, which would
+be copied."""
 
 
 class DurableFile:
@@ -25,14 +30,16 @@ class DurableFile:
         """
         self.path = path
         self._temporary = sibling(path, token or (new_token() if is_shared else ""))
-        self.stream: BinaryIO = self._temporary.open("wb")
+        self.stream: BinaryIO = self._temporary.open("wb", _BUFFER_BYTES)
         """For libraries that write to a file object; do not close it."""
+        self._is_handed_over = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.abandon()
+        if not self._is_handed_over:
+            self.abandon()
 
     def write(self, data: bytes | bytearray) -> None:
         """Append the bytes."""
@@ -43,6 +50,21 @@ class DurableFile:
         self._sync()
         self._temporary.replace(self.path)
         sync_folder(self.path.parent)
+
+    def hand_over(self) -> Callable[[], None]:
+        """Return what does `commit`, perhaps in a thread, and `abandon` where that fails.
+
+        It must be called: the end of the context leaves the file to it.
+        """
+        self._is_handed_over = True
+
+        def commit() -> None:
+            try:
+                self.commit()
+            finally:
+                self.abandon()
+
+        return commit
 
     def commit_new(self) -> bool:
         """Do what `commit` does, but only where there is no such file; False where there is."""

@@ -83,17 +83,16 @@ def test_of_a_selection_these_records_are_exported(
         shardprep.export(marked, to=layout, out=out, split=some[:1])
 
 
-class StopBehind(Told):
-    """A watcher that ends an export behind so many records."""
+class StopInSecond(Told):
+    """A watcher that ends an export in its second shard."""
 
-    def __init__(self, num_records: int) -> None:
+    def __init__(self, dataset: Path) -> None:
         super().__init__()
-        self.left = num_records
+        self.first_bytes = next(iter(load_manifest(dataset).shards.values())).num_bytes
 
     def progress(self, num_bytes: int) -> None:
         super().progress(num_bytes)
-        self.left -= 1
-        if self.left == 0:
+        if num_bytes > self.first_bytes:
             raise StoppedError
 
 
@@ -105,7 +104,7 @@ def test_an_export_that_was_interrupted_goes_on_behind_its_last_whole_shard(
     assert whole.num_new_shards == len(load_manifest(pets).shards)
     out = tmp_path / "out"
     with pytest.raises(StoppedError):
-        export_dataset(pets, layout, out, watcher=StopBehind(20))
+        export_dataset(pets, layout, out, watcher=StopInSecond(pets))
     assert not out.exists()
     again = Told()
     done = export_dataset(pets, layout, out, watcher=again)
@@ -154,7 +153,7 @@ def test_another_export_is_replaced_only_where_that_is_asked_for(
     with pytest.raises(BuildError, match=r"another export; .* or add --overwrite"):
         export_dataset(pets, "tfod", out, watcher=Told())
     with pytest.raises(StoppedError):
-        export_dataset(pets, "tfod", out, watcher=StopBehind(20), overwrite=True)
+        export_dataset(pets, "tfod", out, watcher=StopInSecond(pets), overwrite=True)
     assert tree(out) == before, "it stays until the new one is complete"
     export_dataset(pets, "tfod", out, watcher=Told(), overwrite=True)
     export_dataset(pets, "tfod", tmp_path / "fresh", watcher=Told())

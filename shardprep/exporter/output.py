@@ -1,0 +1,113 @@
+"""The folder that an export becomes, and the working folder beside it: complete or absent.
+
+The work is done in `<out>.incomplete/`, which says in `.export.json` what it is for; `export.json`
+comes last, and then the folder is renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from shardprep.errors import BuildError
+from shardprep.storage.atomic_file import sync_folder, write_durably
+from shardprep.storage.lock import LOCK_FILE
+from shardprep.storage.regular_file import read_regular
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_EXPORT_FILE = "export.json"
+_STATE_FILE = ".export.json"
+PARTS = ".parts"
+"""The folder, in the working folder, of what is joined when all shards are written."""
+_REPLACED = ".replaced"
+"""The folder of the export that this one replaces, for the moment in which it does."""
+_MOST_FACTS = 64 << 20
+
+
+def finished(folder: Path) -> Any:
+    """Return the facts of the export that is complete in a folder, None where there is none."""
+    return _facts_in(folder / _EXPORT_FILE)
+
+
+def finish(work: Path, facts: dict[str, Any]) -> None:
+    """Say that the export in the working folder is complete."""
+    write_durably(work / _EXPORT_FILE, _text(facts))
+
+
+def _text(facts: dict[str, Any]) -> bytes:
+    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _facts_in(path: Path) -> Any:
+    """Return the facts in a file, None where there is none or it is something else."""
+    try:
+        return json.loads(read_regular(path, _MOST_FACTS))
+    except (OSError, ValueError):
+        return None
+
+
+def check_free(out: Path, *, overwrite: bool) -> None:
+    """Check that nothing is lost when the export takes its place; BuildError where it would."""
+    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+        return
+    facts = finished(out)
+    if not _is_export(facts):
+        raise BuildError(str(out), "is there already, and is no export", "choose another --out")
+    if not overwrite:
+        what = "is another export"
+        raise BuildError(str(out), what, "choose another --out, or add --overwrite")
+
+
+def _is_export(facts: Any) -> bool:
+    return isinstance(facts, dict) and "shardprep_export" in facts
+
+
+def prepare(work: Path, out: Path, facts: dict[str, Any]) -> None:
+    """Leave in the working folder only what an earlier run of the same export has finished."""
+    if (work / _REPLACED).is_dir() and not os.path.lexists(out):
+        (work / _REPLACED).rename(out)
+    complete = finished(work)
+    if complete == facts:
+        return
+    if _facts_in(work / _STATE_FILE) == facts:
+        for path in work.rglob(".*.tmp"):
+            path.unlink()
+        return
+    begun = (LOCK_FILE, f".{_STATE_FILE}.tmp")
+    others = [path for path in work.iterdir() if path.name not in begun]
+    if others and not (_is_export(_facts_in(work / _STATE_FILE)) or _is_export(complete)):
+        raise BuildError(str(work), "is there already, and is no export", "choose another --out")
+    for path in sorted(others, key=lambda one: one.name in (_STATE_FILE, _EXPORT_FILE)):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    write_durably(work / _STATE_FILE, _text(facts))
+
+
+def publish(work: Path, out: Path, *, overwrite: bool) -> None:
+    """Give the export its name; what it replaces is removed behind that."""
+    for name in (PARTS, _STATE_FILE):
+        with contextlib.suppress(FileNotFoundError):
+            if (work / name).is_dir():
+                shutil.rmtree(work / name)
+            else:
+                (work / name).unlink()
+    check_free(out, overwrite=overwrite)
+    if out.is_dir() and any(out.iterdir()):
+        out.rename(work / _REPLACED)
+    work.rename(out)
+    sync_folder(out.parent)
+    tidy(out)
+
+
+def tidy(out: Path) -> None:
+    """Remove what an export has no use for once it has its name."""
+    (out / LOCK_FILE).unlink(missing_ok=True)  # not before: until then it keeps others out
+    if (out / _REPLACED).is_dir():
+        shutil.rmtree(out / _REPLACED)
