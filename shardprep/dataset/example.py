@@ -140,8 +140,12 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     value = data[at]
     if value < _ONE_BYTE:
         return value, at + 1
-    value &= 0x7F
-    for shift in range(7, 7 * _MAX_VARINT_BYTES, 7):
+    second = data[at + 1]
+    if second < _ONE_BYTE:
+        return value & 0x7F | second << 7, at + 2
+    value = value & 0x7F | (second & 0x7F) << 7
+    at += 1
+    for shift in range(14, 7 * _MAX_VARINT_BYTES, 7):
         at += 1
         byte = data[at]
         value |= (byte & 0x7F) << shift

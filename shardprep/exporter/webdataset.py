@@ -47,13 +47,13 @@ def write_tar(export: Export, place: Place, samples: Iterable[Sample]) -> Callab
     with DurableFile(export.work / tar_name(export, place)) as file:
         target = export.schema.target
         describe = _described(target, export.schema.labels)
-        write = file.stream.write
+        padding = b""
         for sample in samples:
             for suffix, data in _files(sample, target, describe):
-                write(_header(f"{sample.name}.{suffix}", len(data)))
-                write(data)
-                write(_PADDING[: -len(data) % _BLOCK])
-        write(_END)
+                file.stream.write(padding + _header(f"{sample.name}.{suffix}", len(data)))
+                file.write(data)
+                padding = _PADDING[: -len(data) % _BLOCK]
+        file.write(padding + _END)
         return file.hand_over()
 
 

@@ -41,7 +41,7 @@ class DurableFile:
         if not self._is_handed_over:
             self.abandon()
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append the bytes."""
         write_pieces(self.stream, data)
 
@@ -91,8 +91,11 @@ class DurableFile:
         self._temporary.unlink(missing_ok=True)
 
 
-def write_pieces(stream: BinaryIO, data: bytes | bytearray) -> None:
+def write_pieces(stream: BinaryIO, data: bytes | bytearray | memoryview) -> None:
     """Write bytes to a file, `_PIECE_BYTES` at a time."""
+    if len(data) <= _PIECE_BYTES:
+        stream.write(data)
+        return
     whole = memoryview(data)
     starts = range(0, len(whole), _PIECE_BYTES)
     stream.writelines(whole[start : start + _PIECE_BYTES] for start in starts)

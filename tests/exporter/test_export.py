@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import resource
 import shutil
 import tarfile
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,7 @@ import pytest
 
 import shardprep
 from shardprep import reader
+from shardprep.dataset import item_table
 from shardprep.dataset.example import decode
 from shardprep.dataset.index import read_index
 from shardprep.dataset.locate import locate
@@ -28,10 +32,14 @@ from tests.support.builders import Told, animals, build, tree, write, write_fold
 from tests.support.command import error_of, run
 from tests.support.damage import flipped
 from tests.support.ending import StoppedError
+from tests.support.imports import loaded
 from tests.support.program import Program
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
     from tests.support.object_store import Bucket
 
@@ -255,3 +263,52 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert run("export", "--to", "tfod", cwd=tmp_path).returncode == 0, "an empty folder is free"
     dots = run("export", "--to", "folder", "--out", ".", cwd=tmp_path)
     assert "is no export" in error_of(dots, 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_shard_that_cannot_be_synced_ends_the_export_which_then_goes_on(
+    tmp_path: Path, pets: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards are synced beside the writing of the next, the last one beside nothing."""
+    whole = tree(export_dataset(pets, layout, tmp_path / "whole", watcher=Told()).path)
+    synced: list[object] = []
+    real = {name: getattr(os, name) for name in ("fsync", "sync")}
+
+    def failing(name: str) -> Callable[..., None]:
+        def sync(*descriptor: int) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                synced.append(descriptor)
+                if len(synced) > fails_behind:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+            real[name](*descriptor)
+
+        return sync
+
+    for name in real:
+        monkeypatch.setattr(os, name, failing(name))
+    for fails_behind in (0, 1, 2):
+        synced.clear()
+        out = tmp_path / f"out{fails_behind}"
+        with pytest.raises(BuildError, match=r"cannot be written \(Input/output error\)"):
+            export_dataset(pets, layout, out, watcher=Told())
+        assert not out.exists()
+        fails_behind = 1 << 20  # noqa: PLW2901 - the disk is well again
+        assert tree(export_dataset(pets, layout, out, watcher=Told()).path) == whole
+
+
+def test_the_items_of_a_selection_are_read_once(
+    tmp_path: Path, marked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def counted(path: Path, columns: Sequence[str]) -> pa.Table:
+        read.append(path)
+        return item_table.read_items(path, columns)
+
+    monkeypatch.setattr("shardprep.exporter.export.read_items", counted)
+    shardprep.export(marked, to="webdataset", out=tmp_path / "some", split="train[:50%]")
+    assert len(read) == 1
+
+
+def test_an_export_imports_what_its_layout_needs() -> None:
+    assert not loaded("import shardprep.commands.export") & {"PIL", "yaml", "pycocotools"}

@@ -1,4 +1,4 @@
-"""Files are written in pieces that the system finds room for at once."""
+"""Files are written in pieces that the system finds room for at once, and whole or not at all."""
 
 from __future__ import annotations
 
@@ -44,3 +44,28 @@ def test_pieces_of_several_writes_make_one_file(tmp_path: Path) -> None:
             file.write(bytearray(part))
         file.commit()
     assert (tmp_path / "shard").read_bytes() == b"".join(parts)
+
+
+def test_a_file_that_is_handed_over_is_committed_behind_its_context(tmp_path: Path) -> None:
+    with DurableFile(tmp_path / "shard") as file:
+        file.write(b"abc")
+        commit = file.hand_over()
+    assert not (tmp_path / "shard").exists()
+    commit()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"shard": b"abc"}
+
+
+def test_a_file_that_was_handed_over_leaves_no_trace_where_it_cannot_be_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(descriptor)
+
+    with DurableFile(tmp_path / "shard") as file:
+        file.write(b"abc")
+        commit = file.hand_over()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"\d"):
+        commit()
+    assert not list(tmp_path.iterdir())
+    assert file.stream.closed
