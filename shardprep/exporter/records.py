@@ -1,0 +1,140 @@
+"""The records of a shard as samples, in their order; every checksum is compared on the way.
+
+A damaged record ends an export, and the error names all of its shard: what others train on would
+silently lack it.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from shardprep.dataset.index import check_shard, way_out
+from shardprep.dataset.remote import RemoteDataset
+from shardprep.dataset.tfrecord import unframe
+from shardprep.errors import DatasetError, RecordError, some_of
+from shardprep.exporter.samples import sample_parser
+from shardprep.storage import objects
+from shardprep.storage.regular_file import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from shardprep.dataset.manifest import Shard
+    from shardprep.dataset.schema import Schema
+    from shardprep.exporter.samples import Sample
+
+_BLOCK_BYTES = 1 << 20
+"""Least number of bytes that are read at once, in whole records."""
+
+
+class Rows(NamedTuple):
+    """What is known of the records of a shard, in their order."""
+
+    keys: list[str]
+    names: list[str | None]
+    """File name without suffix; None: the record is left out."""
+    offsets: list[int]
+    """Start of each frame, bytes."""
+    lengths: list[int]
+    """Bytes of each frame."""
+
+
+def read_samples(
+    found: Path | RemoteDataset,
+    shard: Shard,
+    rows: Rows,
+    schema: Schema,
+    moved: Callable[[int], None],
+) -> Iterator[Sample]:
+    """Yield the records of a shard; memory holds a block of the file, and what is kept of others.
+
+    Args:
+        found: the dataset.
+        shard: the shard.
+        rows: all its records.
+        schema: the dataset's.
+        moved: called with each number of bytes read.
+
+    Raises:
+        DatasetError: the shard is missing, of another size, or not what the rows say.
+        RecordError: records are damaged; raised behind the last of the shard.
+
+    """
+    where, hint = f"{found}/{shard.name}", f"run `shardprep verify {found}`"
+    ends = list(itertools.accumulate(rows.lengths, initial=0))
+    is_chain = ends == [*rows.offsets, shard.num_bytes]
+    if len(rows.keys) != shard.num_records or not is_chain or min(rows.lengths, default=1) <= 0:
+        raise DatasetError(where, "has other records than items.parquet says", hint)
+    parse = sample_parser(schema)
+    damaged: list[str] = []
+    first: RecordError | None = None
+    runs = _runs(rows.lengths)
+    for run, block in zip(runs, _blocks(found, shard, [_size(ends, r) for r in runs]), strict=True):
+        moved(len(block))
+        data, start = np.frombuffer(block, np.uint8), ends[run.start]
+        for number in run:
+            name = rows.names[number]
+            if name is None:
+                continue
+            framed = data[ends[number] - start : ends[number + 1] - start]
+            key = rows.keys[number]
+            try:
+                sample = parse(unframe(framed, "", ends[number]), key, name)
+            except RecordError as error:
+                damaged.append(f"{number} ({key})")
+                first = first or error
+                continue
+            if first is None:
+                yield sample
+    if first is not None:
+        noun = "record" if len(damaged) == 1 else "records"
+        raise RecordError(where, f"{noun} {some_of(damaged)} damaged: {first.what}", hint)
+
+
+def _runs(lengths: Sequence[int]) -> list[range]:
+    """Return the numbers of records that are read at once: `_BLOCK_BYTES`, or one more record."""
+    found, start, num_bytes = [], 0, 0
+    for number, length in enumerate(lengths):
+        num_bytes += length
+        if num_bytes >= _BLOCK_BYTES:
+            found.append(range(start, number + 1))
+            start, num_bytes = number + 1, 0
+    return [*found, range(start, len(lengths))] if start < len(lengths) else found
+
+
+def _size(ends: Sequence[int], run: range) -> int:
+    return ends[run.stop] - ends[run.start]
+
+
+def _blocks(found: Path | RemoteDataset, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
+    """Yield a shard, which is of the manifest's size, in blocks; shorter where it has ended."""
+    if isinstance(found, RemoteDataset):
+        there = found.shard(shard)
+        yield from _cut(objects.read_whole(there.url, there.etag), sizes)
+        return
+    check_shard(found, shard)
+    try:
+        with io.BufferedReader(open_regular(found / shard.name)) as file:
+            for size in sizes:
+                yield file.read(size)
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
+        raise DatasetError(f"{found}/{shard.name}", what, way_out(found)) from error
+
+
+def _cut(blocks: Iterator[bytes], sizes: Sequence[int]) -> Iterator[bytes]:
+    """Yield bytes in blocks of other sizes, shorter where they have ended."""
+    data = b""
+    for size in sizes:
+        rest, left = [data], size - len(data)
+        while left > 0 and (block := next(blocks, b"")):
+            rest.append(block)
+            left -= len(block)
+        data = b"".join(rest)
+        yield data[:size]
+        data = data[size:]
