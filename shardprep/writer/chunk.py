@@ -11,7 +11,6 @@ import time
 from array import array
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shardprep import profiling
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from shardprep.image.objects import PlacedObjects
     from shardprep.image.process import RejectionKind
     from shardprep.image.spec import ImageSpec
-    from shardprep.source.extent import PlainExtent
-    from shardprep.writer.old_images import OldImage, OldRecords
+    from shardprep.source.members import Member
+    from shardprep.writer.old_images import OldImage
 
 
 class ObjectCounts(NamedTuple):
@@ -96,7 +95,8 @@ class ChunkTask:
     shard: str
     start: int
     """Position of the first item in the shard's plan."""
-    items: tuple[Item, ...]
+    items: Sequence[Item]
+    """As columns, of which each item is made when it is asked for, or as objects."""
     old: Sequence[OldImage | None] = ()
     """The image of each item that another dataset has stored; () for none at all."""
 
@@ -106,9 +106,9 @@ class ChunkTask:
 
     def apart(self) -> Iterator[ChunkTask]:
         """Yield a task for each item alone, in order."""
-        for i, item in enumerate(self.items, self.start):
-            at = i - self.start
-            yield ChunkTask(self.shard, i, (item,), self.old[at : at + 1])
+        for at in range(len(self.items)):
+            own = slice(at, at + 1)
+            yield ChunkTask(self.shard, self.start + at, self.items[own], self.old[own])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,6 @@ class ChunkEncoder:
     """Names of the features that `Item.columns` holds."""
     annotations: AnnotationSpec | None = None
     """Form of boxes and masks, None where none are stored."""
-    old: OldRecords | None = None
-    """Records that tasks have images of."""
     is_timed: bool = False
     """Whether to count the seconds of each stage."""
 
@@ -164,14 +162,19 @@ class ChunkEncoder:
         """
         if not self.is_timed:
             return encode_chunk(task, self, before_item)
-        profiling.start()
-        before = profiling.taken()
-        start = time.perf_counter()
-        chunk = encode_chunk(task, self, before_item)
-        seconds = {"store": 0.0, **profiling.taken()}
-        seconds["other"] = time.perf_counter() - start - sum(seconds.values())
-        profiling.add(before)
-        return EncodedChunk(chunk.data, chunk.outcomes, seconds)
+        return counted(lambda: encode_chunk(task, self, before_item))
+
+
+def counted(encode: Callable[[], EncodedChunk]) -> EncodedChunk:
+    """Return the chunk that a call makes, with the seconds of each stage of it."""
+    profiling.start()
+    before = profiling.taken()
+    start = time.perf_counter()
+    chunk = encode()
+    seconds = {"store": 0.0, **profiling.taken()}
+    seconds["other"] = time.perf_counter() - start - sum(seconds.values())
+    profiling.add(before)
+    return EncodedChunk(chunk.data, chunk.outcomes, seconds)
 
 
 def encode_chunk(
@@ -180,46 +183,42 @@ def encode_chunk(
     """Read, process, encode and frame the items, in order."""
     records: list[bytes] = []
     outcomes: list[Outcome] = []
-    olds = task.old or (None,) * len(task.items)
-    with closing(read_ahead(_spans(task))) as ahead:
-        for item, old in zip(task.items, olds, strict=True):
-            _wait_for(ahead)
-            if old is not None:
-                _wait_for(ahead)
+    items = list(task.items)
+    with closing(read_ahead([item.extent.span for item in items])) as ahead:
+        for item in items:
+            wait_for(ahead)
             before_item()
-            record, outcome = _encode_item(item, old, encoder)
+            data = read_item(item)
+            if isinstance(data, Outcome):
+                record, outcome = b"", data
+            else:
+                record, outcome = encode_item(item, data, sha256_of(data), encoder)
             records.append(record)
             outcomes.append(outcome)
-    if encoder.old is not None and any(outcome.is_copied for outcome in outcomes):
-        encoder.old.check()
     return EncodedChunk(b"".join(records), tuple(outcomes))
 
 
-_wait_for = stage("read")(next)
+wait_for = stage("read")(next)
 """Waits for what is read ahead."""
 
 
-def _spans(task: ChunkTask) -> list[PlainExtent]:
-    """Return what is read for the items, in order: each from its source, then its old record."""
-    spans = []
-    for item, old in zip_longest(task.items, task.old):
-        spans += [item.extent.span, *([] if old is None else [old.extent])]
-    return spans
+def encode_item(
+    item: Item,
+    data: bytes,
+    sha256: str,
+    encoder: ChunkEncoder,
+    stored: ProcessedImage | None = None,
+) -> tuple[bytes, Outcome]:
+    """Return the framed record of an item, empty where it is rejected, and its outcome.
 
+    Args:
+        item: of the plan.
+        data: its original.
+        sha256: that of the original, hex.
+        encoder: says how.
+        stored: what `process_image` would make of the original, where that is known.
 
-def _encode_item(item: Item, old: OldImage | None, encoder: ChunkEncoder) -> tuple[bytes, Outcome]:
-    data = read_item(item)
-    if isinstance(data, Outcome):
-        return b"", data
-    sha256 = _sha256(data)
-    stored = None
-    if encoder.old is not None and old is not None and old.outcome.sha256 == sha256:
-        record = encoder.old.record(old)
-        if record is not None:
-            if encoder.old.is_tabled and (item.key, item.target) == (old.key, old.target):
-                return record, old.outcome
-            is_annotated = encoder.annotations is not None
-            stored = encoder.old.image(old, record, data, encoder.spec, is_annotated=is_annotated)
+    """
     image = stored or process_image(data, encoder.spec)
     original = image.original
     facts = (original.height, original.width, original.format, len(data))
@@ -249,7 +248,7 @@ def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedO
     return place_objects(item.annotation or Annotation(), files, image.placement, spec)
 
 
-def read_item(item: Item) -> bytes | Outcome:
+def read_item(item: Item | Member) -> bytes | Outcome:
     """Return the bytes of an item, or its rejection where they cannot be had."""
     try:
         return _read(item)
@@ -260,12 +259,13 @@ def read_item(item: Item) -> bytes | Outcome:
 
 
 @stage("read")
-def _read(item: Item) -> bytes:
+def _read(item: Item | Member) -> bytes:
     return item.extent.read()
 
 
 @stage("hash")
-def _sha256(data: bytes) -> str:
+def sha256_of(data: bytes) -> str:
+    """Return the SHA-256 of an original, hex."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -296,6 +296,6 @@ def _framed(
     return tfrecord.frame(encoder.schema.encode(values))
 
 
-def _unread(item: Item, kind: RejectionKind, reason: str) -> Outcome:
+def _unread(item: Item | Member, kind: RejectionKind, reason: str) -> Outcome:
     """Return the rejection of an item that was not read."""
     return Outcome(kind, reason, 0, 0, 0, "", item.extent.num_bytes, "")

@@ -8,40 +8,34 @@ must be, such as a damaged record, is encoded from its source.
 
 from __future__ import annotations
 
-import functools
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardprep.dataset import item_table, tfrecord
-from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset import item_table
 from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
 from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
 from shardprep.dataset.item_table import ANNOTATION_COLUMNS
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.remote import RemoteDataset, documents_of
 from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, TARGET_FEATURES, WIDTH
-from shardprep.errors import BuildError, DatasetError, RecordError
-from shardprep.image.placement import Placement
-from shardprep.image.process import Original, ProcessedImage, ordinary_placement
-from shardprep.profiling import stage
-from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.errors import BuildError, DatasetError
 from shardprep.storage import objects
 from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.storage.url import ObjectUrl, is_url
 from shardprep.writer.chunk import ObjectCounts, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from shardprep.catalog.targets import Target
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
-    from shardprep.image.spec import ImageSpec
 
 _TABLED = frozenset({IMAGE, FILENAME, HEIGHT, WIDTH, *TARGET_FEATURES.values()})
 """Features of the image, and those whose value the item table has."""
@@ -64,22 +58,48 @@ class OldImage(NamedTuple):
     target: Target
     outcome: Outcome
 
-    @property
-    def extent(self) -> PlainExtent:
-        """The bytes of the framed record."""
-        return PlainExtent(self.file, self.offset, self.outcome.length)
 
-    def read(self, read: Callable[[PlainExtent], bytes] = PlainExtent.read) -> bytes:
-        """Return the framed record, by what reads its extent; its checksums are right.
+class OldImages(Sequence[OldImage | None]):
+    """The old image of each item, None where it has none, as rows of an item table.
 
-        Raises:
-            MemberError: it is gone or cut.
-            RecordError: it is damaged.
+    In place of the shard they have its `file`; of the other columns they may lack those of boxes
+    and masks, and the kind of a rejection. A row of nulls is that of an item without an old image.
+    """
 
-        """
-        framed = read(self.extent)
-        tfrecord.unframe(framed, self.file, self.offset)
-        return framed
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: pa.Table) -> None:
+        """Take the rows."""
+        self._rows = rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel without the rows that a slice leaves out."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._rows.schema) as stream:
+            stream.write_table(self._rows)
+        return _received, (sink.getvalue().to_pybytes(),)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> OldImage | None: ...
+    @overload
+    def __getitem__(self, at: slice) -> OldImages: ...
+    def __getitem__(self, at: int | slice) -> OldImage | OldImages | None:
+        """Return the image of an item, or those of several that follow each other."""
+        rows = range(len(self))[at]
+        if isinstance(rows, range):
+            return OldImages(self._rows.slice(rows.start, len(rows)))
+        return next(_listed(self._rows.slice(rows, 1)))
+
+    def __iter__(self) -> Iterator[OldImage | None]:
+        return _listed(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,51 +121,10 @@ class OldRecords:
         own = dict(self.dtypes)
         return replace(self, is_tabled=own == schema.dtypes and _TABLED.issuperset(own))
 
-    @stage("read")
-    def record(self, old: OldImage) -> bytes | None:
-        """Return the framed record of an image, None where it is damaged, gone or another one."""
-        try:
-            framed = old.read()
-        except (MemberError, RecordError):
-            return None
-        has_key = any(name == FILENAME for name, _ in self.dtypes)
-        return None if has_key and not names_key(framed, old.key) else framed
-
-    @stage("frame")
-    def image(
-        self, old: OldImage, record: bytes, data: bytes, spec: ImageSpec, *, is_annotated: bool
-    ) -> ProcessedImage | None:
-        """Return what `process_image` would, None where that is not known without it.
-
-        The placement is right for images that are annotated alone; those are taken only where
-        `ordinary_placement` knows it.
-
-        Args:
-            old: the stored image, of an original of the same SHA-256.
-            record: what `record` returned.
-            data: the original.
-            spec: that of both datasets.
-            is_annotated: whether boxes or masks are to be placed.
-
-        """
-        outcome = old.outcome
-        is_sound = is_annotated and not outcome.reason
-        placement = ordinary_placement(data, spec) if is_sound else None
-        if is_annotated and placement is None:
-            return None
-        try:
-            payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
-            values = _decoder(self.dtypes).decode(payload)
-        except RecordError:
-            return None
-        size = spec.fixed_size or (*values.get(HEIGHT, ()), *values.get(WIDTH, ()))
-        image = values.get(IMAGE, [])
-        if len(size) != 2 or len(image) != 1 or not isinstance(image[0], bytes):
-            return None
-        height, width = map(int, size)
-        placement = placement or Placement.whole((height, width))
-        original = Original(outcome.height, outcome.width, outcome.format)
-        return ProcessedImage(image[0], height, width, original, placement, outcome.reason)
+    @property
+    def have_keys(self) -> bool:
+        """Whether each record holds the key of its item."""
+        return any(name == FILENAME for name, _ in self.dtypes)
 
     def check(self) -> None:
         """Check that what was read are records of that dataset; BuildError where it was replaced.
@@ -199,11 +178,6 @@ def _location(found: Path | RemoteDataset, name: str) -> str:
     return str(found / name)
 
 
-def names_key(record: bytes, key: str) -> bool:
-    """Tell whether a record holds a key, which stands near its end."""
-    return record.rfind(key.encode()) >= 0
-
-
 def mark_of(manifest: str) -> str:
     """Return what changes when a manifest does, "" where it is not there."""
     if is_url(manifest):
@@ -215,17 +189,11 @@ def mark_of(manifest: str) -> str:
         return ""
 
 
-@functools.lru_cache(maxsize=4)
-def _decoder(dtypes: tuple[tuple[str, str], ...]) -> ExampleDecoder:
-    return ExampleDecoder(dict(dtypes), (IMAGE, HEIGHT, WIDTH))
+def _received(data: bytes) -> OldImages:
+    return OldImages(pa.ipc.open_stream(data).read_all())
 
 
-def old_images(rows: pa.Table) -> list[OldImage | None]:
-    """Return what rows of an item table say of stored images, None for a row of nulls.
-
-    In place of the shard they have its `file`; of the other columns they may lack those of boxes
-    and masks, and the kind of a rejection.
-    """
+def _listed(rows: pa.Table) -> Iterator[OldImage | None]:
     objects: list[Any] = [None] * len(rows)
     if ANNOTATION_COLUMNS.names[0] in rows.column_names:
         counts = (rows[name].to_pylist() for name in ANNOTATION_COLUMNS.names)
@@ -240,10 +208,8 @@ def old_images(rows: pa.Table) -> list[OldImage | None]:
         targets_of(rows),
         strict=True,
     )
-    return [
-        None if place[2] is None else OldImage(*place, outcome)
-        for place, outcome in zip(places, outcomes, strict=True)
-    ]
+    for place, outcome in zip(places, outcomes, strict=True):
+        yield None if place[2] is None else OldImage(*place, outcome)
 
 
 def _values(rows: pa.Table, name: str, nothing: str | int) -> list[Any]:

@@ -41,7 +41,7 @@ class Parent(NamedTuple):
     schema: Schema
     spec: ImageSpec
     rows: pa.Table
-    """Rows of the items that are taken, as `old_images` wants them."""
+    """Rows of the items that are taken, as `OldImages` wants them."""
     skipped: pa.Table
     """Rows of the inputs that were skipped; none where only some records are taken."""
     numbers: Numbers | None

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ValidationError
 
+from shardprep.catalog.items import Items
 from shardprep.dataset import item_table
 from shardprep.dataset.grammar import Count
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS, REJECTED, WRITTEN
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from shardprep.catalog.items import Item
+    from shardprep.catalog.targets import Target
     from shardprep.source.listing import Skipped
     from shardprep.storage.folder import Folder
     from shardprep.writer.chunk import EncodedChunk, Outcome
@@ -113,13 +115,14 @@ class ShardWriter:
         """Add the next chunk of the plan, and its items."""
         hashed = self._hashing.submit(self._hash.update, chunk.data)
         self._file.write(chunk.data)
-        outcomes = chunk.outcomes
+        own, outcomes = Items.of(items), chunk.outcomes
+        targets = list(own.target)
         self.num_items += len(outcomes)
         written = [not outcome.kind for outcome in outcomes]
         ends = [self._num_bytes + n for n in accumulate(outcome.length for outcome in outcomes)]
         numbers = [self._num_records + n for n in accumulate(written)]
         columns: dict[str, list[Any]] = {
-            "key": [item.key for item in items],
+            "key": list(own.members.keys),
             "status": [WRITTEN if ok else REJECTED for ok in written],
             "kind": [outcome.kind or None for outcome in outcomes],
             "reason": [outcome.reason or None for outcome in outcomes],
@@ -131,11 +134,11 @@ class ShardWriter:
                 for end, outcome, ok in zip(ends, outcomes, written, strict=True)
             ],
             "length": [outcome.length or None for outcome in outcomes],
-            "label": _targets(items, int),
-            "labels": _targets(items, tuple),
-            "target": _targets(items, float),
-            "text": _targets(items, str),
-            "group": [item.group or None for item in items],
+            "label": _of_kind(targets, int),
+            "labels": _of_kind(targets, tuple),
+            "target": _of_kind(targets, float),
+            "text": _of_kind(targets, str),
+            "group": [group or None for group in own.group],
             "original_width": [outcome.width or None for outcome in outcomes],
             "original_height": [outcome.height or None for outcome in outcomes],
             "original_format": [outcome.format or None for outcome in outcomes],
@@ -143,7 +146,7 @@ class ShardWriter:
             "original_sha256": [outcome.sha256 or None for outcome in outcomes],
         }
         if self._columns is ANNOTATED_COLUMNS:
-            columns |= _annotation_columns(items, outcomes)
+            columns |= _annotation_columns(own, outcomes)
         for name, values in columns.items():
             self._rows[name] += values
         if self.is_full or len(self._rows["key"]) >= MAX_CHUNK_ITEMS:
@@ -181,7 +184,7 @@ class ShardWriter:
         self._file.abandon()
 
 
-def _annotation_columns(items: Sequence[Item], outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
+def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
     """Return the columns of `item_table.ANNOTATION_COLUMNS`."""
     nothing = ObjectCounts(None, 0, {}, None)
     counts = [outcome.objects or nothing for outcome in outcomes]
@@ -196,13 +199,13 @@ def _annotation_columns(items: Sequence[Item], outcomes: Sequence[Outcome]) -> d
         "num_clipped": of_written(one.num_clipped for one in counts),
         "dropped": of_written(list(one.dropped.items()) for one in counts),
         "object_labels": [one.labels for one in counts],
-        "mask_key": of_written(item.masks[0].key if item.masks else None for item in items),
+        "mask_key": of_written(masks[0].key if masks else None for masks in items.masks),
         "mask_pixels": [None if one.pixels is None else [*one.pixels.items()] for one in counts],
     }
 
 
-def _targets(items: Sequence[Item], kind: type) -> list[Any]:
-    return [item.target if isinstance(item.target, kind) else None for item in items]
+def _of_kind(targets: Sequence[Target], kind: type) -> list[Any]:
+    return [target if isinstance(target, kind) else None for target in targets]
 
 
 def write_skipped(state: Folder, skipped: Sequence[Skipped]) -> None:

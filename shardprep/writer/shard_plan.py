@@ -42,7 +42,7 @@ class ShardPlan(NamedTuple):
     items: ShardItems | tuple[Item, ...]
     """Items in the order of their records; a slice of them is a tuple."""
     old: Table | None = None
-    """A row for each item that `old_images` takes, of nulls where it has none; None: none has."""
+    """A row for each item that `OldImages` takes, of nulls where it has none; None: none has."""
 
     @property
     def members(self) -> Members:
@@ -50,6 +50,12 @@ class ShardPlan(NamedTuple):
         if isinstance(self.items, ShardItems):
             return self.items.members
         return Members.of(Member(item.key, item.extent) for item in self.items)
+
+    def part(self, rows: slice) -> Items:
+        """Return some of the items as columns of their own."""
+        if isinstance(self.items, ShardItems):
+            return self.items.part(rows)
+        return Items.of(self.items[rows])
 
 
 class ShardItems(Sequence["Item"]):
@@ -97,6 +103,10 @@ class ShardItems(Sequence["Item"]):
         make, columns = self.__reduce__()
         alone: ShardItems = make(*columns)
         return alone
+
+    def part(self, rows: slice) -> Items:
+        """Return some of the items as columns of their own."""
+        return self._items.take(self.rows[rows])
 
     def counted(self) -> ShardItems:
         """Return what knows the number of the items alone; to ask for one is an IndexError."""
@@ -172,7 +182,7 @@ def plan_shards(
     return tuple(plans)
 
 
-def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[tuple[Item, ...]]:
+def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Items]:
     """Yield the items of a shard in chunks, the unit of parallel work. No bytes depend on its size.
 
     Small enough that a build of `num_items` keeps many workers busy to its end and that a chunk
@@ -181,7 +191,7 @@ def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[tuple
     size = min(MAX_CHUNK_ITEMS, max(1, _CHUNK_BYTES // max(1, record_bytes)))
     size = max(1, min(size, -(-num_items // _CHUNKS_A_BUILD)))
     for start in range(0, len(plan.items), size):
-        yield plan.items[start : start + size]
+        yield plan.part(slice(start, start + size))
 
 
 def numbers_of(shards: Iterable[int], count: int) -> str:

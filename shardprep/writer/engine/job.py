@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from shardprep import profiling
 from shardprep.profiling import stage
 from shardprep.writer.chunk import UNREADABLE, ChunkTask, EncodedChunk
-from shardprep.writer.old_images import old_images
+from shardprep.writer.old_images import OldImages
 from shardprep.writer.shard import ShardHead, ShardWriter
 from shardprep.writer.shard_plan import chunks
 
@@ -60,11 +60,12 @@ class ShardJob:
 
     def tasks(self, shard: ShardPlan) -> Iterator[ChunkTask]:
         """Yield the chunks of a shard."""
+        old = () if shard.old is None else OldImages(shard.old)
         start = 0
         for items in chunks(shard, self.num_items, self.record_bytes):
-            old = () if shard.old is None else old_images(shard.old.slice(start, len(items)))
-            yield ChunkTask(shard.name, start, items, old)
-            start += len(items)
+            stop = start + len(items)
+            yield ChunkTask(shard.name, start, items, old[start:stop])
+            start = stop
 
     def writer(self, shard: ShardHead) -> ShardWriter:
         """Return the writer of a shard."""
@@ -147,7 +148,7 @@ def filled(
                 writer = job.writer(ShardHead(shard.name, shard.split, len(shard.items)))
             profiling.add(chunk.seconds)
             start = writer.num_items
-            writer.append(shard.items[start : start + len(chunk.outcomes)], chunk)
+            writer.append(shard.part(slice(start, start + len(chunk.outcomes))), chunk)
             yield Progress.of(chunk)
             if writer.is_full:
                 full, writer = writer, None

@@ -49,7 +49,11 @@ _ENOUGH_BYTES = 32 << 20
 """Memory in bytes that an ordinary image takes while it is decoded."""
 _NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
 """Ends of messages, of CPython's threads and of the dynamic loader."""
-_PRELOADED = ["shardprep.writer.engine.serve", "shardprep.catalog.catalog"]
+_PRELOADED = [
+    "shardprep.writer.engine.serve",
+    "shardprep.catalog.catalog",
+    "shardprep.writer.copying_encoder",
+]
 """Modules of a task, to import once."""
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")
 """Bytes of the name of a folder in which sockets can lie."""

@@ -1,0 +1,227 @@
+"""The work of a worker that copies: items in, and of those that have not changed their old records.
+
+Every original is read and hashed, every record's checksums are compared. Records that follow each
+other in an old shard are read as one block. What is not as it must be is encoded from its source.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardprep.catalog.items import Items
+from shardprep.dataset import tfrecord
+from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.schema import HEIGHT, IMAGE, WIDTH
+from shardprep.errors import RecordError
+from shardprep.image.placement import Placement
+from shardprep.image.process import Original, ProcessedImage, ordinary_placement
+from shardprep.profiling import stage
+from shardprep.source.extent import MemberError, PlainExtent
+from shardprep.source.range_reads import read_ahead
+from shardprep.writer.chunk import (
+    EncodedChunk,
+    Outcome,
+    counted,
+    encode_item,
+    read_item,
+    sha256_of,
+    wait_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from shardprep.writer.chunk import ChunkEncoder, ChunkTask
+    from shardprep.writer.old_images import OldImage, OldRecords
+
+    Bytes = bytes | memoryview
+
+_BLOCK_BYTES = 1 << 20
+"""Bytes of records that are read at a time, unless one record has more."""
+_NOTHING = PlainExtent("", 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyingEncoder:
+    """Copies the records of tasks with old images, or their images, and has all else encoded."""
+
+    encoder: ChunkEncoder
+    records: OldRecords
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether boxes or masks are stored."""
+        return self.encoder.is_annotated
+
+    def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
+        """Return the records of the task's items; see `ChunkEncoder`.
+
+        BuildError where the old dataset was replaced meanwhile.
+        """
+        if not len(task.old):
+            return self.encoder(task, before_item)
+        copy = _ChunkCopy(task, self)
+        if not self.encoder.is_timed:
+            return copy.encoded(before_item)
+        return counted(lambda: copy.encoded(before_item))
+
+
+class _ChunkCopy:
+    """The copy of one chunk."""
+
+    def __init__(self, task: ChunkTask, copying: CopyingEncoder) -> None:
+        self._copying = copying
+        self._items = items = Items.of(task.items)
+        self._members = items.members.listed()
+        self._old = list(task.old)
+        is_same = np.zeros(len(items), bool)
+        if copying.records.is_tabled:
+            told = zip(self._members, items.target, self._old, strict=True)
+            is_same[:] = [
+                old is not None and (old.key, old.target) == (member.key, target)
+                for member, target, old in told
+            ]
+        self._is_same: list[bool] = is_same.tolist()
+        """Whether the record of each is the old one, if its original is."""
+        others = np.flatnonzero(~is_same)
+        self._others = dict(zip(others.tolist(), items.listed(others), strict=True))
+        self._blocks = _Blocks(self._old, copying.records)
+
+    def encoded(self, before_item: Callable[[], None]) -> EncodedChunk:
+        """Copy or encode the items, in order."""
+        blocks = self._blocks
+        records: list[Bytes] = []
+        outcomes: list[Outcome] = []
+        with closing(read_ahead(self._spans())) as ahead:
+            for i in range(len(self._items)):
+                wait_for(ahead)
+                block = blocks.starts.get(i)
+                if block is not None:
+                    wait_for(ahead)
+                before_item()
+                if block is not None:
+                    blocks.read(block)
+                record, outcome = self._record(i)
+                records.append(record)
+                outcomes.append(outcome)
+        if any(outcome.is_copied for outcome in outcomes):
+            self._copying.records.check()
+        return EncodedChunk(b"".join(records), tuple(outcomes))
+
+    def _spans(self) -> list[PlainExtent]:
+        """Return what is read, in order: each original, and before its record the block of that."""
+        spans = []
+        for i, member in enumerate(self._members):
+            block = self._blocks.starts.get(i)
+            spans += [member.extent.span] if block is None else [member.extent.span, block]
+        return spans
+
+    def _record(self, i: int) -> tuple[Bytes, Outcome]:
+        data = read_item(self._members[i])
+        if isinstance(data, Outcome):
+            return b"", data
+        sha256 = sha256_of(data)
+        stored, old = None, self._old[i]
+        if old is not None and old.outcome.sha256 == sha256:
+            record = self._blocks.record(old)
+            if record is not None:
+                if self._is_same[i]:
+                    return record, old.outcome
+                stored = self._stored(old, bytes(record), data)
+        item = self._others.get(i) or self._items[i]
+        return encode_item(item, data, sha256, self._copying.encoder, stored)
+
+    @stage("frame")
+    def _stored(self, old: OldImage, record: bytes, data: bytes) -> ProcessedImage | None:
+        """Return what `process_image` would, None where that is not known without it.
+
+        The placement is right for images that are annotated alone; those are taken only where
+        `ordinary_placement` knows it.
+
+        Args:
+            old: the stored image, of an original of the same SHA-256.
+            record: its framed record, which is sound.
+            data: the original.
+
+        """
+        encoder, outcome = self._copying.encoder, old.outcome
+        spec, is_annotated = encoder.spec, encoder.is_annotated
+        is_sound = is_annotated and not outcome.reason
+        placement = ordinary_placement(data, spec) if is_sound else None
+        if is_annotated and placement is None:
+            return None
+        try:
+            payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
+            values = _decoder(self._copying.records.dtypes).decode(payload)
+        except RecordError:
+            return None
+        size = spec.fixed_size or (*values.get(HEIGHT, ()), *values.get(WIDTH, ()))
+        image = values.get(IMAGE, [])
+        if len(size) != 2 or len(image) != 1 or not isinstance(image[0], bytes):
+            return None
+        height, width = map(int, size)
+        placement = placement or Placement.whole((height, width))
+        original = Original(outcome.height, outcome.width, outcome.format)
+        return ProcessedImage(image[0], height, width, original, placement, outcome.reason)
+
+
+@functools.lru_cache(maxsize=4)
+def _decoder(dtypes: tuple[tuple[str, str], ...]) -> ExampleDecoder:
+    return ExampleDecoder(dict(dtypes), (IMAGE, HEIGHT, WIDTH))
+
+
+class _Blocks:
+    """Old records as they lie: those that follow each other are read at once, and kept till next.
+
+    What cannot be read as a block, such as one with a record behind the end of a cut shard, is
+    read record by record.
+    """
+
+    def __init__(self, old: Sequence[OldImage | None], records: OldRecords) -> None:
+        self._have_keys = records.have_keys
+        self.starts: dict[int, PlainExtent] = {}
+        """The blocks, by the place of the first item with a record in it."""
+        self._now = _NOTHING
+        self._data = b""
+        """The block that was read last, and its bytes; none where it cannot be read."""
+        file, first, start, end = "", -1, 0, 0
+        for i, one in enumerate(old):
+            if one is None:
+                continue
+            after = one.offset + one.outcome.length
+            if one.offset != end or after - start > _BLOCK_BYTES or one.file != file:
+                file, first, start = one.file, i, one.offset
+            end = after
+            self.starts[first] = PlainExtent(file, start, end - start)
+
+    @stage("read")
+    def read(self, block: PlainExtent) -> None:
+        """Read a block; the one before is gone then."""
+        try:
+            self._now, self._data = block, block.read()
+        except MemberError:
+            self._now = _NOTHING
+
+    @stage("read")
+    def record(self, old: OldImage) -> Bytes | None:
+        """Return a framed record of the block, None where it is damaged, gone or another one."""
+        data, start = self._data, old.offset - self._now.offset
+        length = old.outcome.length
+        if self._now is _NOTHING:
+            try:
+                data, start = PlainExtent(old.file, old.offset, length).read(), 0
+            except MemberError:
+                return None
+        end = start + length
+        try:
+            tfrecord.unframe(np.frombuffer(data, np.uint8)[start:end], old.file, old.offset)
+        except RecordError:
+            return None
+        if self._have_keys and data.rfind(old.key.encode(), start, end) < 0:
+            return None
+        return memoryview(data)[start:end]
