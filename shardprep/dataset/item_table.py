@@ -229,6 +229,8 @@ class Tally:
     """First 8 bytes of the SHA-256 of each written original, an array per shard."""
     _places: list[int] = field(default_factory=list)
     """Position of each shard's split."""
+    _are_enlarged: dict[tuple[int, int], bool] = field(default_factory=dict)
+    """Whether an original of each height and width has fewer pixels than what is stored of it."""
     _num_damaged: int = 0
     _num_enlarged: int = 0
     _original_bytes: int = 0
@@ -259,10 +261,11 @@ class Tally:
                     strict=True,
                 )
             )
+            for size in sizes.keys() - self._are_enlarged.keys():
+                fitted = fitted_size(*size, self.spec)
+                self._are_enlarged[size] = math.prod(fitted) > math.prod(size)
             self._num_enlarged += sum(
-                count
-                for (height, width), count in sizes.items()
-                if math.prod(fitted_size(height, width, self.spec)) > height * width
+                count for size, count in sizes.items() if self._are_enlarged[size]
             )
 
     def splits(self, labels: Sequence[str]) -> dict[str, Split]:

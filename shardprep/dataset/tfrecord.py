@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 FRAME_BYTES = HEADER_BYTES + FOOTER_BYTES
+_LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
 _BLOCK_BYTES = 16 << 20
 
@@ -48,15 +49,13 @@ def _masked_crc(data: Bytes) -> int:
 
 def frame(payload: bytes) -> bytes:
     """Return the payload as one framed record."""
-    length = struct.pack("<Q", len(payload))
-    return b"".join(
-        (
-            length,
-            struct.pack("<I", _masked_crc(length)),
-            payload,
-            struct.pack("<I", _masked_crc(payload)),
-        ),
-    )
+    return b"".join((_header(len(payload)), payload, _CRC.pack(_masked_crc(payload))))
+
+
+def _header(num_bytes: int) -> bytes:
+    """Return what stands before a payload of so many bytes."""
+    length = _LENGTH.pack(num_bytes)
+    return length + _CRC.pack(_masked_crc(length))
 
 
 def payload_bytes(header: bytes) -> int | None:
@@ -102,16 +101,18 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
             message calls the file and `offset` where the frame starts in it.
 
     """
-    if len(framed) < FRAME_BYTES:
+    num_bytes = len(framed) - FRAME_BYTES
+    if num_bytes < 0:
         raise _damaged(name, offset, f"cut inside a record header ({len(framed)} bytes)")
     header, footer = bytes(framed[:HEADER_BYTES]), bytes(framed[-FOOTER_BYTES:])
-    length, length_crc = struct.unpack("<QI", header)
-    _check_crc(name, offset, "length", header[:8], length_crc)
-    if length != len(framed) - FRAME_BYTES:
-        what = f"holds {length:,} bytes where the index says {len(framed) - FRAME_BYTES:,}"
+    if header != _header(num_bytes):
+        length, length_crc = struct.unpack("<QI", header)
+        _check_crc(name, offset, "length", header[:8], length_crc)
+        what = f"holds {length:,} bytes where the index says {num_bytes:,}"
         raise _damaged(name, offset, what)
     payload = framed[HEADER_BYTES:-FOOTER_BYTES]
-    _check_crc(name, offset, "data", payload, struct.unpack("<I", footer)[0])
+    if footer != _CRC.pack(_masked_crc(payload)):
+        _check_crc(name, offset, "data", payload, _CRC.unpack(footer)[0])
     return payload
 
 

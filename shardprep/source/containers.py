@@ -14,26 +14,21 @@ import zipfile
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
-import pyarrow.compute as pc
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, archive_type
 from shardprep.source.extent import PlainExtent, StoredExtent, ZipExtent
 from shardprep.source.members import Members
-from shardprep.source.names import MAX_KEY_LENGTH, ORDINARY_IMAGE, unsafe_name
+from shardprep.source.names import unsafe_name
+from shardprep.source.ordinary_images import OrdinaryImages, are_ordinary
 from shardprep.source.streams import Window, buffered
-from shardprep.source.texts import booleans, integers
 from shardprep.source.zip_directory import Directory, check_directory, check_end, read_end
 from shardprep.source.zip_entries import read_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from shardprep.source.limits import Budget
-    from shardprep.source.members import Places
-    from shardprep.source.texts import Texts
     from shardprep.source.unpack import Unpacker
     from shardprep.source.zip_entries import ZipEntries
 
@@ -60,19 +55,10 @@ class Entry(NamedTuple):
     """The reason why it must not be used, "" for an ordinary member."""
 
 
-class ZipImages(NamedTuple):
-    """The images of a zip whose names need no second look: each is a key as it is."""
-
-    names: Texts
-    places: Places
-    """A `PLACE` for each, without the number of its file."""
-    file: str
-
-
 def entries(
     place: PlainExtent, name: str, kind: str, encoding: str | None, unpacker: Unpacker
-) -> Iterator[Entry | ZipImages]:
-    """Return the members of a "zip", "tar" or "7z", one by one but for `ZipImages`.
+) -> Iterator[Entry | OrdinaryImages]:
+    """Return the members of a "zip", "tar" or "7z", one by one but for `OrdinaryImages`.
 
     Args:
         place: its bytes.
@@ -98,7 +84,7 @@ def entries(
 
 def _zip_entries(
     place: PlainExtent, name: str, encoding: str | None, budget: Budget
-) -> Iterator[Entry | ZipImages]:
+) -> Iterator[Entry | OrdinaryImages]:
     end = check_end(read_end(place), name)
     budget.check_members(end.num_listed, name)
     found = None
@@ -137,33 +123,22 @@ def _zip_entries(
             yield from _zip_entry(path, extent, info.external_attr >> 16)
 
 
-def _ordinary_entries(found: ZipEntries, file: str) -> Iterator[Entry | ZipImages]:
+def _ordinary_entries(found: ZipEntries, file: str) -> Iterator[Entry | OrdinaryImages]:
     """Yield the images with ordinary names first, all at once, then the other members."""
     kinds = found.modes & _KIND_BITS
-    are_images = _are_ordinary(found.names) & ((kinds == 0) | (kinds == stat.S_IFREG))
+    are_images = are_ordinary(found.names) & ((kinds == 0) | (kinds == stat.S_IFREG))
     rows, left = np.flatnonzero(are_images), np.flatnonzero(~are_images)
     others = Members(found.names.take(left), found.places[left], (file,)).listed()
     modes = found.modes[left].tolist()
     first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-    images = ZipImages(found.names[first:last], found.places[first:last], file)
+    images = OrdinaryImages(found.names[first:last], found.places[first:last], file)
     if len(rows) < last - first:
-        images = ZipImages(found.names.take(rows), found.places[rows], file)
+        images = OrdinaryImages(found.names.take(rows), found.places[rows], file)
     del found
     yield images
     del images
     for (name, extent), mode in zip(others, modes, strict=True):
         yield from _zip_entry(name, cast("ZipExtent", extent), mode)
-
-
-def _are_ordinary(names: Texts) -> NDArray[np.bool_]:
-    """Tell which names are surely those of images that are safe, no junk, and keys as they are.
-
-    Others may be so as well: a pattern over all names at once is a hundred times as fast as
-    `unsafe_name`, `clean_key` and `is_junk`, and says nothing of names that need them.
-    """
-    fits = booleans(pc.match_substring_regex(names.array, ORDINARY_IMAGE))
-    fits &= integers(pc.binary_length(names.array)) <= MAX_KEY_LENGTH
-    return fits & ~booleans(pc.match_substring(names.array, "__MACOSX"))
 
 
 def _zip_entry(path: str, extent: ZipExtent, mode: int) -> Iterator[Entry]:

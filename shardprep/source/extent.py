@@ -233,6 +233,9 @@ def _lzma_unpacker(head: bytes) -> tuple[Any, int]:
 
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
     """Return bytes of a file or an object; it is a `MemberError` if it ends before."""
+    ahead = range_reads.open_file(file)
+    if ahead is not None:
+        return _read_file(*ahead, offset, num_bytes)
     with _Opened(file) as read:
         return read(offset, num_bytes)
 

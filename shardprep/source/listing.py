@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -22,12 +23,13 @@ import pyarrow.compute as pc
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, IMAGE_SUFFIXES, archive_type, is_image
-from shardprep.source.containers import ZipImages, entries
+from shardprep.source.containers import entries
 from shardprep.source.directory import find_files
 from shardprep.source.extent import MOST_BYTES, UNPACK_ERRORS, MemberError, PlainExtent
 from shardprep.source.limits import DEFAULT_LIMITS, Budget, SourceLimits
 from shardprep.source.members import Member, Members, MembersBuilder
 from shardprep.source.names import MAX_KEY_LENGTH, clean_key, is_junk
+from shardprep.source.ordinary_images import OrdinaryImages, ordinary_files
 from shardprep.source.streams import buffered, decompressed, member_stream
 from shardprep.source.texts import booleans, integers, release
 from shardprep.source.unpack import Unpacker
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from shardprep.source.directory import FoundFile
-    from shardprep.source.extent import StoredExtent, ZipExtent
+    from shardprep.source.extent import StoredExtent
 
 _COMPRESSED = ("gz", "bz2", "xz")
 _DAMAGE = (
@@ -45,6 +47,8 @@ _DAMAGE = (
     MemberError,
 )  # fmt: skip
 """Errors that the libraries raise for damaged archives."""
+_AT_ONCE = 1 << 12
+"""Number of files that are objects while they are sorted."""
 _SHOWN_ERROR = 100
 _ZIP_SUFFIXES = (".zip", ".exe")
 _VOLUME = re.compile(r"(?P<whole>.*[^/])\.(?P<number>\d{3})", re.DOTALL)
@@ -144,17 +148,22 @@ class _Walk:
 
     def files(self, found: Iterable[FoundFile], root: str) -> None:
         """Add what lies below a folder or an address, or in an archive that is the source."""
-        for one in found:
-            if not one.relative:
-                self.file(one.path, one.num_bytes)
-                continue
-            self.budget.add_members(1, root)
-            if one.problem:
-                self.skip(one.relative, one.problem, 0)
-            else:
-                self.budget.add_source(one.num_bytes)
-                extent = PlainExtent(one.path, 0, one.num_bytes)
-                self.member(clean_key(one.relative), extent, depth=1)
+        source = iter(found)
+        while some := list(islice(source, _AT_ONCE)):
+            images, others = ordinary_files(some)
+            self.budget.add_source(int(images.stored_bytes.sum()))
+            self.ordinary(images, root)
+            for one in others:
+                if not one.relative:
+                    self.file(one.path, one.num_bytes)
+                    continue
+                self.budget.add_members(1, root)
+                if one.problem:
+                    self.skip(one.relative, one.problem, 0)
+                else:
+                    self.budget.add_source(one.num_bytes)
+                    extent = PlainExtent(one.path, 0, one.num_bytes)
+                    self.member(clean_key(one.relative), extent, depth=1)
 
     def file(self, place: str, num_bytes: int) -> None:
         """Add the members of an archive that is the source, or the first volume of it."""
@@ -189,16 +198,17 @@ class _Walk:
     def image(self, key: str, extent: StoredExtent) -> None:
         self.images.add(key, self.budget.readable(extent, key))
 
-    def zip_images(self, found: ZipImages, prefix: str) -> None:
-        """Add images of a zip in which what must be checked one by one is little."""
-        keys, places = found.names, found.places
+    def ordinary(self, found: OrdinaryImages, name: str, prefix: str = "") -> None:
+        """Add images of which little must be checked one by one."""
+        keys, places = found.keys, found.places
+        self.budget.add_members(len(keys), name)
         if prefix:
             keys = keys.after(prefix)
-        fits = self.budget.readable_all(places["stored_bytes"], places["num_bytes"])
+        fits = self.budget.readable_all(found.stored_bytes, places["num_bytes"])
         others = np.flatnonzero(~fits)
         if len(others):
             for member in Members(keys, places, (found.file,)).take(others):
-                self.image(member.key, cast("ZipExtent", member.extent))
+                self.image(member.key, cast("StoredExtent", member.extent))
             keys, places = keys.take(np.flatnonzero(fits)), places[fits]
         self.images.add_all(keys, places, found.file)
 
@@ -254,9 +264,8 @@ class _Walk:
                 return self._compressed(extent, name, prefix, depth, kind)
             place = self.unpacker.in_place(extent, name, check=kind == "tar")
             for entry in entries(place, name, kind, self.zip_encoding, self.unpacker):
-                if isinstance(entry, ZipImages):
-                    self.budget.add_members(len(entry.names), name)
-                    self.zip_images(entry, prefix)
+                if isinstance(entry, OrdinaryImages):
+                    self.ordinary(entry, name, prefix)
                     continue
                 self.budget.add_members(1, name)
                 if entry.extent is None:

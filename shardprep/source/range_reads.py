@@ -7,7 +7,6 @@ they are read. Nothing is written to disk.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections import defaultdict, deque
@@ -16,7 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from shardprep.storage import objects
-from shardprep.storage.regular_file import regular_descriptor
+from shardprep.storage.regular_file import opened_regular
 from shardprep.storage.url import ObjectUrl, is_url
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ _MOST_OPEN = 2 * _MOST_SPANS
 """Number of files that are open at a time: more than those that the system is told of."""
 _WINDOWS_AHEAD = 4
 """Number of windows under way while one is used: a store may answer slower than photos decode."""
+_CAN_TELL = hasattr(os, "posix_fadvise")
 _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
 """Number of ranges in a call, and of calls at once; a thread for each range would cost more."""
 _NEAR_BYTES = 128 << 10
@@ -135,13 +135,16 @@ def _read_ahead_by_system(spans: Sequence[PlainExtent]) -> Iterator[PlainExtent]
 
 def _tell_system(span: PlainExtent) -> None:
     """Have the system read a span into its cache; what is wrong with the file, reading will say."""
-    if not span.num_bytes:
+    file, offset, num_bytes = span
+    if not num_bytes:
         return
-    with contextlib.suppress(OSError, OverflowError):
-        descriptor = _descriptor(span.file)
-        if hasattr(os, "posix_fadvise"):
-            num_bytes = min(span.num_bytes, _WINDOW_BYTES)
-            os.posix_fadvise(descriptor, span.offset, num_bytes, os.POSIX_FADV_WILLNEED)
+    try:
+        descriptor = _descriptor(file)
+        if _CAN_TELL:
+            num_bytes = min(num_bytes, _WINDOW_BYTES)
+            os.posix_fadvise(descriptor, offset, num_bytes, os.POSIX_FADV_WILLNEED)
+    except (OSError, OverflowError):
+        pass
 
 
 def _descriptor(file: str) -> int:
@@ -151,8 +154,7 @@ def _descriptor(file: str) -> int:
     if found is None:
         if len(files) == _MOST_OPEN:
             _close(next(iter(files)))
-        descriptor = regular_descriptor(file)
-        found = descriptor, os.fstat(descriptor).st_size
+        found = opened_regular(file)
     files[file] = found
     return found[0]
 

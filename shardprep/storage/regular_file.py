@@ -48,6 +48,11 @@ def regular_descriptor(path: Path | str) -> int:
         OSError: there is none, it cannot be read, or something else has this name.
 
     """
+    return opened_regular(path)[0]
+
+
+def opened_regular(path: Path | str) -> tuple[int, int]:
+    """Return what `regular_descriptor` does, and the size of the file in bytes."""
     if not _NO_LINK:
         _check_regular(path, os.lstat(path))
     try:
@@ -57,11 +62,12 @@ def regular_descriptor(path: Path | str) -> int:
             _check_regular(path, os.lstat(path))
         raise
     try:
-        _check_regular(path, os.fstat(descriptor))
+        status = os.fstat(descriptor)
+        _check_regular(path, status)
     except OSError:
         os.close(descriptor)
         raise
-    return descriptor
+    return descriptor, status.st_size
 
 
 def open_regular(path: Path | str) -> io.FileIO:

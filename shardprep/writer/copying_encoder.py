@@ -187,7 +187,7 @@ class _Blocks:
         self.starts: dict[int, PlainExtent] = {}
         """The blocks, by the place of the first item with a record in it."""
         self._now = _NOTHING
-        self._data = b""
+        self._data, self._view = b"", np.empty(0, np.uint8)
         """The block that was read last, and its bytes; none where it cannot be read."""
         file, first, start, end = "", -1, 0, 0
         for i, one in enumerate(old):
@@ -203,25 +203,25 @@ class _Blocks:
     def read(self, block: PlainExtent) -> None:
         """Read a block; the one before is gone then."""
         try:
-            self._now, self._data = block, block.read()
+            self._data = block.read()
         except MemberError:
             self._now = _NOTHING
+        else:
+            self._now, self._view = block, np.frombuffer(self._data, np.uint8)
 
     @stage("read")
     def record(self, old: OldImage) -> Bytes | None:
         """Return a framed record of the block, None where it is damaged, gone or another one."""
-        data, start = self._data, old.offset - self._now.offset
+        data, view, start = self._data, self._view, old.offset - self._now.offset
         length = old.outcome.length
-        if self._now is _NOTHING:
-            try:
-                data, start = PlainExtent(old.file, old.offset, length).read(), 0
-            except MemberError:
-                return None
-        end = start + length
         try:
-            tfrecord.unframe(np.frombuffer(data, np.uint8)[start:end], old.file, old.offset)
-        except RecordError:
+            if self._now is _NOTHING:
+                data = PlainExtent(old.file, old.offset, length).read()
+                view, start = np.frombuffer(data, np.uint8), 0
+            record = view[start : start + length]
+            tfrecord.unframe(record, old.file, old.offset)
+        except (MemberError, RecordError):
             return None
-        if self._have_keys and data.rfind(old.key.encode(), start, end) < 0:
+        if self._have_keys and data.rfind(old.key.encode(), start, start + length) < 0:
             return None
-        return memoryview(data)[start:end]
+        return record.data

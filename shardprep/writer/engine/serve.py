@@ -7,6 +7,7 @@ itself, and only counts go back. A shard is committed while the next one is begu
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -94,6 +95,7 @@ def serve(pipe: Connection, work: Work, environment: dict[str, str]) -> None:
     The environment is the parent's of now: the server that this was forked from may be older.
     """
     os.environ.update(environment)
+    gc.freeze()  # of what was imported nothing is ever garbage
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if ALARM is not None:
         signal.signal(ALARM, signal.SIG_DFL)
