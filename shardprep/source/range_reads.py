@@ -33,7 +33,6 @@ _MOST_OPEN = 2 * _MOST_SPANS
 """Number of files that are open at a time: more than those that the system is told of."""
 _WINDOWS_AHEAD = 4
 """Number of windows under way while one is used: a store may answer slower than photos decode."""
-_CAN_TELL = hasattr(os, "posix_fadvise")
 _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
 """Number of ranges in a call, and of calls at once; a thread for each range would cost more."""
 _NEAR_BYTES = 128 << 10
@@ -140,7 +139,7 @@ def _tell_system(span: PlainExtent) -> None:
         return
     try:
         descriptor = _descriptor(file)
-        if _CAN_TELL:
+        if hasattr(os, "posix_fadvise"):
             num_bytes = min(num_bytes, _WINDOW_BYTES)
             os.posix_fadvise(descriptor, offset, num_bytes, os.POSIX_FADV_WILLNEED)
     except (OSError, OverflowError):

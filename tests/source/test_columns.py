@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from shardprep.source import texts as texts_module
 from shardprep.source.coded import Coded
 from shardprep.source.extent import PlainExtent, RefusedExtent, ZipExtent
+from shardprep.source.limits import SourceLimits
 from shardprep.source.listing import list_source
 from shardprep.source.members import Member, Members
 from shardprep.source.texts import Texts, positions
@@ -33,6 +34,37 @@ if TYPE_CHECKING:
 SIXTY = examples(60, database=None)
 NAMES = st.text(st.sampled_from("ab./\\:_PK\1\2é\u2028"), min_size=1, max_size=12)
 WORDS = st.lists(st.text("ab/.é", max_size=6), max_size=30)
+
+
+# The files of a folder
+
+
+def test_files_in_columns_are_what_they_are_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [
+        "cat/1.jpg", "cat/2.PNG", "dog/é.jpeg", "dog/a\\b.jpg", "dog/.hidden.jpg", "._1.jpg",
+        "__MACOSX/1.jpg", "notes.txt", "dog/line\n.jpg", ".git/3.jpg", "large.jpg",
+    ]  # fmt: skip
+    folder = tmp_path / "photos"
+    for number, name in enumerate(names):
+        write(folder / name, b"x" * (number + 1))
+    write(folder / "large.jpg", bytes(2000))
+    (folder / "dog/link.jpg").symlink_to(folder / "cat/1.jpg")
+    limits = SourceLimits(max_member_size=1000)
+    found = list_source(folder, tmp_path, print, limits=limits)
+    monkeypatch.setattr(
+        "shardprep.source.ordinary_images.are_ordinary", lambda keys: np.zeros(len(keys), bool)
+    )
+    apart = list_source(folder, tmp_path, print, limits=limits)
+    assert found == apart
+    extents = {member.key: member.extent for member in found.images}
+    assert extents["cat/1.jpg"] == PlainExtent(str(folder / "cat/1.jpg"), 0, 1)
+    assert extents["dog/link.jpg"] == extents["cat/1.jpg"]
+    assert isinstance(extents["large.jpg"], RefusedExtent)
+    assert {"dog/é.jpeg", "dog/a/b.jpg", "dog/.hidden.jpg"} <= extents.keys()
+    assert {one.key for one in found.skipped} == {"._1.jpg", "__MACOSX/1.jpg"}
+    assert [one.key for one in found.others] == ["notes.txt"]
 
 
 # The directory of a zip

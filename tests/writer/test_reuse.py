@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from shardprep.image.process import ProcessedImage, ordinary_placement, process_
 from shardprep.image.spec import ImageSpec
 from shardprep.writer import chunk as chunks
 from shardprep.writer.fingerprint import recorded_recipe, versions
+from shardprep.writer.old_images import OldImages
 from shardprep.writer.reuse import open_old_dataset
 from tests.support.annotated_sources import outlined
 from tests.support.builders import (
@@ -371,6 +373,16 @@ def test_shards_travel_with_their_old_images(old: Path, tmp_path: Path) -> None:
         job, shard = pickle.loads(data)
         assert list(job.tasks(shard)) == tasks
     assert sum(one is not None for tasks, _ in sent for task in tasks for one in task.old) == 41
+
+
+def test_chunks_travel_with_their_own_old_images_alone(old: Path) -> None:
+    rows = open_old_dataset(locate(old)).rows
+    images = OldImages(pa.concat_tables([rows] * 50).take(pa.array([None, *range(2000)])))
+    chunk = images[:8]
+    arrived = pickle.loads(pickle.dumps(chunk))
+    assert list(arrived) == list(images)[:8]
+    assert (arrived[0], arrived[-1]) == (None, list(images)[7])
+    assert len(pickle.dumps(chunk)) < len(pickle.dumps(images)) / 20
 
 
 def build_with(engine: Any, source: Path, folder: Path) -> BuildResult:
