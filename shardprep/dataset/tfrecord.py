@@ -12,14 +12,13 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 import google_crc32c
+import numpy as np
 
 from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, BinaryIO, TypeVar
-
-    import numpy as np
 
     Bytes = bytes | np.ndarray[Any, np.dtype[np.uint8]]
     _Bytes = TypeVar("_Bytes", bytes, np.ndarray[Any, np.dtype[np.uint8]])
@@ -43,7 +42,11 @@ class Record(NamedTuple):
 
 
 def _masked_crc(data: Bytes) -> int:
-    crc: int = google_crc32c.value(data)
+    return int(_masked(google_crc32c.value(data)))
+
+
+def _masked(crc: Any) -> Any:
+    """Return a checksum of 32 bits, or an array of uint64 of them, as it is stored."""
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
@@ -114,6 +117,41 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
     if footer != _CRC.pack(_masked_crc(payload)):
         _check_crc(name, offset, "data", payload, _CRC.unpack(footer)[0])
     return payload
+
+
+def num_sound(
+    block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
+) -> int:
+    """Return how many records of a block are sound before the first which `unframe` refuses.
+
+    Args:
+        block: framed records one behind the other, and nothing else.
+        lengths: bytes of each frame, at least 0.
+
+    """
+    is_short = lengths < FRAME_BYTES
+    if is_short.any():
+        lengths = lengths[: int(np.argmax(is_short))]
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    heads = block[starts[:, np.newaxis] + np.arange(HEADER_BYTES)]
+    tails = block[ends[:, np.newaxis] - np.arange(FOOTER_BYTES, 0, -1)]
+    value, payloads = (
+        google_crc32c.value,
+        zip(starts + HEADER_BYTES, ends - FOOTER_BYTES, strict=True),
+    )
+    crcs = np.array(
+        [[value(head) for head in heads[:, :8]], [value(block[at:end]) for at, end in payloads]],
+        np.uint64,
+    )
+    stored = np.ascontiguousarray(heads[:, :8]).view("<u8")[:, 0]
+    length_crc = np.ascontiguousarray(heads[:, 8:]).view("<u4")[:, 0]
+    is_sound = (
+        (stored == (lengths - FRAME_BYTES).astype(np.uint64))
+        & (_masked(crcs[0]) == length_crc)
+        & (_masked(crcs[1]) == tails.view("<u4")[:, 0])
+    )
+    return len(lengths) if is_sound.all() else int(np.argmin(is_sound))
 
 
 def _read(stream: BinaryIO, num_bytes: int) -> bytes:

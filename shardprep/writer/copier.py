@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import threading
 from dataclasses import dataclass
+from itertools import groupby
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,6 +54,8 @@ class _Run(NamedTuple):
     start: int
     """Position of the first among the records of the new shard."""
     stop: int
+    batch: int
+    """Number of the batch that it is a part of."""
     extent: PlainExtent
 
 
@@ -73,10 +76,7 @@ class RecordCopier:
             BuildError: another build has taken this one over, or the disk is full.
 
         """
-        # What is fetched ahead of an object is kept for one shard at a time.
-        is_remote = any(is_url(one) for shard in shards for one in _files(shard.old))
-        turn = threading.Lock() if is_remote else contextlib.nullcontext()
-        common = _Common(self, folders, turn)
+        common = _Common(self, folders)
         for shard in shards:
             common.waiting.put(shard)
         # Daemons: one that hangs in the network must not keep an interrupted program from ending.
@@ -97,14 +97,11 @@ class RecordCopier:
 class _Common:
     """State that the threads that copy share."""
 
-    def __init__(
-        self,
-        copier: RecordCopier,
-        folders: Folders,
-        turn: contextlib.AbstractContextManager[Any],
-    ) -> None:
-        self.copier, self.folders, self.turn = copier, folders, turn
-        """`turn` is held by the one that reads, where only one at a time can."""
+    def __init__(self, copier: RecordCopier, folders: Folders) -> None:
+        self.copier, self.folders = copier, folders
+        self.reading = threading.RLock()
+        """Held by the thread that reads and checks a batch: several would take the interpreter
+        from each other at each record."""
         self.waiting: SimpleQueue[ShardPlan] = SimpleQueue()
         self.told: SimpleQueue[Progress | BaseException | None] = SimpleQueue()
         """Progress, errors of failed copies, and None for a thread that has nothing left to do."""
@@ -147,13 +144,17 @@ class _Copy:
         self._written = np.flatnonzero(rows["kind"].is_null().to_numpy())
         """Rows with a record."""
         taken = rows.take(pa.array(self._written))
-        self._files: list[str] = taken["file"].cast("string").to_pylist()
+        files = taken["file"].combine_chunks()
+        self._file_codes = files.indices.to_numpy()
+        self._files: list[str] = files.cast("string").to_pylist()
         self._offsets, self._lengths = (
             pc.fill_null(taken[name], 0).to_numpy().astype(np.int64)
             for name in ("offset", "length")
         )
+        # What is fetched ahead of an object is kept for one shard at a time.
+        self._is_remote = any(map(is_url, files.dictionary.to_pylist()))
         old_keys = pc.fill_null(taken["key"], "")
-        self._old_keys = old_keys.to_pylist()
+        self._old_keys: list[bytes] = old_keys.cast(pa.binary()).to_pylist()
         self._keys = plan.members.keys
         keys = self._keys.take(self._written).array.cast(pa.string())
         has_new_label = pc.is_in(
@@ -168,7 +169,7 @@ class _Copy:
         common, folders, name = self._common, self._common.folders, self._plan.name
         file, hashed = folders.output.new_file(name), hashlib.sha256()
         try:
-            with common.turn:
+            with common.reading if self._is_remote else contextlib.nullcontext():
                 told = 0
                 for data, stop in self._batches():
                     if common.has_ended.is_set():
@@ -200,76 +201,92 @@ class _Copy:
 
     def _batches(self) -> Iterator[tuple[bytes, int]]:
         """Yield the framed records in their order, many at a time, and the number until there."""
-        pieces: list[bytes] = []
-        num_bytes = 0
         runs = self._runs()
-        extents = [run.extent for run in runs]
-        with contextlib.closing(read_ahead(extents)) as ahead:
-            for run in runs:
-                next(ahead)
-                pieces.append(self._piece(run))
-                num_bytes += run.extent.num_bytes
-                if num_bytes >= _BATCH_BYTES or run is runs[-1]:
-                    yield b"".join(pieces), run.stop
-                    pieces, num_bytes = [], 0
+        with contextlib.closing(read_ahead([run.extent for run in runs])) as ahead:
+            for _, of_one in groupby(runs, key=lambda run: run.batch):
+                batch = list(of_one)
+                with self._common.reading:
+                    data = self._read(batch, ahead)
+                    stop = batch[-1].stop
+                    self._check(batch[0].start, stop, data)
+                yield self._renewed(batch[0].start, stop, data), stop
 
     def _runs(self) -> list[_Run]:
-        """Return what is read at once: at most `_BATCH_BYTES`, or one record."""
-        files, starts, lengths = self._files, self._offsets.tolist(), self._lengths.tolist()
-        runs: list[_Run] = []
-        for i, (file, start, length) in enumerate(zip(files, starts, lengths, strict=True)):
-            if runs:
-                first, _, extent = runs[-1]
-                whole = extent.num_bytes + length
-                is_next = (file, start) == (extent.file, extent.offset + extent.num_bytes)
-                is_alike = self._is_changed[i] == self._is_changed[first]
-                if is_next and is_alike and whole <= _BATCH_BYTES:
-                    runs[-1] = _Run(first, i + 1, extent._replace(num_bytes=whole))
-                    continue
-            runs.append(_Run(i, i + 1, PlainExtent(file, start, length)))
-        return runs
-
-    def _piece(self, run: _Run) -> bytes:
-        """Return the records of a run, each of which is what it was, or is to become."""
-        try:
-            data = run.extent.read()
-        except MemberError as error:
-            if run.stop - run.start > 1:  # say which
-                return b"".join(self._piece(one) for one in self._apart(run))
-            what = f"at byte {run.extent.offset:,}: {error}"
-            raise DatasetError(run.extent.file, what, _hint(run.extent.file)) from error
-        view = np.frombuffer(data, np.uint8)
-        ends = np.cumsum(self._lengths[run.start : run.stop]).tolist()
-        for number, start, end in zip(range(run.start, run.stop), [0, *ends], ends, strict=False):
-            self._check(number, view[start:end], data, start)
-        if not self._is_changed[run.start]:
-            return data
-        records = [
-            self._changed(number, data[start:end])
-            for number, start, end in zip(
-                range(run.start, run.stop), [0, *ends], ends, strict=False
-            )
+        """Return what is read at once, all of it of one batch."""
+        if not len(self._lengths):
+            return []
+        ends = self._offsets + self._lengths
+        batches = (np.cumsum(self._lengths) - self._lengths) // _BATCH_BYTES
+        goes_on = (
+            (np.diff(batches) == 0)
+            & (np.diff(self._file_codes) == 0)
+            & (self._offsets[1:] == ends[:-1])
+        )
+        starts = np.flatnonzero(np.append(True, ~goes_on))
+        stops = np.append(starts[1:], len(ends))
+        columns = (starts, stops, batches[starts], self._offsets[starts], ends[stops - 1])
+        rows = zip(*(one.tolist() for one in columns), strict=True)
+        return [
+            _Run(start, stop, batch, PlainExtent(self._files[start], offset, end - offset))
+            for start, stop, batch, offset, end in rows
         ]
-        self._new_lengths[run.start : run.stop] = [*map(len, records)]
-        return b"".join(records)
 
-    def _apart(self, run: _Run) -> Iterator[_Run]:
-        """Yield each record of a run alone."""
-        for i in range(run.start, run.stop):
-            extent = PlainExtent(self._files[i], int(self._offsets[i]), int(self._lengths[i]))
-            yield _Run(i, i + 1, extent)
+    def _read(self, runs: Sequence[_Run], ahead: Iterator[PlainExtent]) -> bytes:
+        """Return the bytes of runs of one batch, which are the next that are read ahead."""
+        pieces: list[bytes] = []
+        for run, _ in zip(runs, ahead, strict=False):
+            try:
+                pieces.append(run.extent.read())
+            except MemberError:
+                self._check(runs[0].start, run.start, b"".join(pieces))  # what is first is told
+                pieces += map(self._read_alone, range(run.start, run.stop))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _check(self, number: int, frame: np.ndarray[Any, Any], data: bytes, at: int) -> None:
-        """Check that a frame, which begins at a place in some bytes, is a sound record."""
+    def _read_alone(self, number: int) -> bytes:
+        """Return one record, which is sound."""
         file, offset = self._files[number], int(self._offsets[number])
         try:
-            tfrecord.unframe(frame, file, offset)
-        except RecordError as error:
-            raise RecordError(file, error.what, _hint(file), offset=offset) from error
-        key = self._old_keys[number]
-        if self._has_key and data.rfind(key.encode(), at, at + len(frame)) < 0:
-            what = f"the record at byte {offset:,} is not that of {key}"
-            raise DatasetError(file, what, _hint(file))
+            data = PlainExtent(file, offset, int(self._lengths[number])).read()
+        except MemberError as error:
+            raise DatasetError(file, f"at byte {offset:,}: {error}", _hint(file)) from error
+        self._check(number, number + 1, data)
+        return data
+
+    def _check(self, start: int, stop: int, data: bytes) -> None:
+        """Check that some bytes are sound records, those between two numbers."""
+        lengths = self._lengths[start:stop]
+        block = np.frombuffer(data, np.uint8)
+        num_sound = tfrecord.num_sound(block, lengths)
+        ends = np.cumsum(lengths).tolist()
+        if self._has_key:
+            keys = zip(self._old_keys[start : start + num_sound], [0, *ends], ends, strict=False)
+            for number, (key, at, end) in enumerate(keys, start):
+                if data.rfind(key, at, end) < 0:
+                    file, offset = self._files[number], self._offsets[number]
+                    what = f"the record at byte {offset:,} is not that of {key.decode()}"
+                    raise DatasetError(file, what, _hint(file))
+        if num_sound < stop - start:
+            number = start + num_sound
+            file, offset = self._files[number], int(self._offsets[number])
+            end = ends[num_sound]
+            try:
+                tfrecord.unframe(block[end - int(lengths[num_sound]) : end], file, offset)
+            except RecordError as error:
+                raise RecordError(file, error.what, _hint(file), offset=offset) from error
+
+    def _renewed(self, start: int, stop: int, data: bytes) -> bytes:
+        """Return records between two numbers, each of which is what it was, or is to become."""
+        is_changed = self._is_changed[start:stop]
+        if not is_changed.any():
+            return data
+        ends = np.cumsum(self._lengths[start:stop]).tolist()
+        frames = (data[at:end] for at, end in zip([0, *ends], ends, strict=False))
+        records = [
+            self._changed(number, frame) if changed else frame
+            for number, (frame, changed) in enumerate(zip(frames, is_changed, strict=True), start)
+        ]
+        self._new_lengths[start:stop] = [*map(len, records)]
+        return b"".join(records)
 
     def _changed(self, number: int, record: bytes) -> bytes:
         """Return a record with the key and the classes of its item."""
@@ -286,10 +303,6 @@ class _Copy:
             own[BOX_LABEL] = self._rows["object_labels"][row].as_py() or ()
         values |= {name: one for name, one in own.items() if name in values}
         return tfrecord.frame(example.encode(values, self._dtypes))
-
-
-def _files(rows: pa.Table | None) -> list[str]:
-    return [] if rows is None else rows["file"].unique().to_pylist()
 
 
 def _hint(file: str) -> str:
