@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset import item_table, tfds_metadata
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from shardprep.writer.engine.job import Progress
     from shardprep.writer.outline import Outline
+    from shardprep.writer.shard import Receipt
     from shardprep.writer.workspace.states import Folders, Workspace
 
 _SHARD_FILE = re.compile(r"[^./][^/]*\.tfrecord-[^/]*")
@@ -39,6 +41,8 @@ _MANY = 0.9
 _log = logging.getLogger("shardprep")
 _NUM_THREADS = 16
 """Number of threads that wait for object storage."""
+_NUM_INDEXED = 8
+"""Number of indexes that are written at a time, whose receipts are in memory."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -237,15 +241,15 @@ def _tables(
 
     `num_dark` counts the records of each split whose image is nearly black.
     """
-    for shard in outline.shards:
-        receipt = read_receipt(folders, shard.name)
-        if receipt is None:
-            raise _missing(folders, receipt_name(shard.name))
-        tally.add(receipt.shard, shard.split, receipt.table)
-        num_dark[shard.split] += receipt.num_dark
-        index = item_table.index_text(receipt.table)
-        folders.output.write(index_name(shard.name), index.encode())
-        yield receipt.table
+    names = (shard.name for shard in outline.shards)
+    with ThreadPoolExecutor(_NUM_INDEXED) as pool:
+        coming = deque(pool.submit(_indexed, folders, name) for name in islice(names, _NUM_INDEXED))
+        for shard in outline.shards:
+            receipt = coming.popleft().result()
+            coming.extend(pool.submit(_indexed, folders, name) for name in islice(names, 1))
+            tally.add(receipt.shard, shard.split, receipt.table)
+            num_dark[shard.split] += receipt.num_dark
+            yield receipt.table
     skipped = read_skipped(folders.state)
     if skipped is None:
         raise _missing(folders, SKIPPED_FILE)
@@ -254,6 +258,15 @@ def _tables(
         if outline.dataset_schema.annotations
         else skipped
     )
+
+
+def _indexed(folders: Folders, shard: str) -> Receipt:
+    """Return the receipt of a shard once its index is written."""
+    receipt = read_receipt(folders, shard)
+    if receipt is None:
+        raise _missing(folders, receipt_name(shard))
+    folders.output.write(index_name(shard), item_table.index_text(receipt.table).encode())
+    return receipt
 
 
 def _missing(folders: Folders, name: str) -> BuildError:
