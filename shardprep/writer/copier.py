@@ -22,14 +22,16 @@ from shardprep.dataset import example, tfrecord
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
 from shardprep.dataset.manifest import Shard
-from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS
+from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS, UNLABELLED
 from shardprep.errors import DatasetError, RecordError
 from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
+from shardprep.source.texts import integers
 from shardprep.storage.url import is_url
 from shardprep.writer.engine.job import Progress
 from shardprep.writer.parents import moved
 from shardprep.writer.shard import Receipt, write_receipt
+from shardprep.writer.shard_plan import ShardItems
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -42,9 +44,10 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES = 1 << 20
 """Bytes that are read, hashed and written at a time, unless one record has more."""
+_COPIES_AT_ONCE = 3
+"""Shards that are copied at a time: while one is read, others are hashed and written."""
 _SHARDS_AT_ONCE = 8
-"""Shards that are written at a time: while one is hashed, others are read or synced, which takes a
-disk half the time where there are many."""
+"""Shards at a time, those among them that are synced: a disk has many done in half the time."""
 _LEAVE_S = 10.0
 """Seconds that running copies get to end when one fails."""
 
@@ -108,6 +111,8 @@ class _Common:
         """Progress, errors of failed copies, and None for a thread that has nothing left to do."""
         self.has_ended = threading.Event()
         """Whether nothing more is wanted."""
+        self.copying = threading.Semaphore(_COPIES_AT_ONCE)
+        """Held by each thread that copies, and not by those whose shard is synced or sent."""
 
     def work(self) -> None:
         """Write what waits, shard by shard."""
@@ -135,34 +140,32 @@ class _Copy:
     """The copy of one shard."""
 
     def __init__(self, common: _Common, plan: ShardPlan) -> None:
-        copier, rows = common.copier, plan.old
-        if rows is None:
+        copier, old, items = common.copier, plan.old, plan.items
+        if old is None or not isinstance(items, ShardItems):
             raise TypeError("records are copied of rows")
+        rows = old.take(pa.array(items.rows)).combine_chunks()
         self._common, self._schema, self._plan, self._rows = common, copier.schema, plan, rows
         self._dtypes = copier.schema.dtypes
         self._has_key = FILENAME in self._dtypes
         self._decoder = ExampleDecoder(self._dtypes, self._dtypes)
-        self._written = np.flatnonzero(rows["kind"].is_null().to_numpy())
+        self._keys = items.members.keys.array.cast(pa.string())
+        is_written = rows["kind"].is_null()
+        self._written = np.flatnonzero(is_written.to_numpy())
         """Rows with a record."""
-        taken = rows.take(pa.array(self._written))
-        files = taken["file"].combine_chunks()
-        self._file_codes = files.indices.to_numpy()
-        self._files: list[str] = files.cast("string").to_pylist()
-        self._offsets, self._lengths = (
-            pc.fill_null(taken[name], 0).to_numpy().astype(np.int64)
-            for name in ("offset", "length")
-        )
+        taken = rows.select(["file", "offset", "length", "key"]).filter(is_written)
+        file = taken["file"].unify_dictionaries().combine_chunks()
+        self._file_codes = integers(file.indices)
+        self._files: list[str] = file.cast("string").to_pylist()
         # What is fetched ahead of an object is kept for one shard at a time.
-        self._is_remote = any(map(is_url, files.dictionary.to_pylist()))
+        self._is_remote = any(map(is_url, file.dictionary.to_pylist()))
+        self._offsets, self._lengths = (
+            pc.fill_null(taken[name], 0).to_numpy() for name in ("offset", "length")
+        )
         old_keys = pc.fill_null(taken["key"], "")
         self._old_keys: list[bytes] = old_keys.cast(pa.binary()).to_pylist()
-        self._keys = plan.members.keys
-        keys = self._keys.take(self._written).array.cast(pa.string())
-        has_new_label = pc.is_in(
-            taken["file"].cast("string"), pa.array([*copier.relabelled], pa.string())
-        )
-        self._is_changed = pc.or_(pc.not_equal(keys, old_keys), has_new_label).to_numpy()
-        self._items = plan.items[:] if self._is_changed.any() else ()
+        has_new_key = pc.not_equal(self._keys.filter(is_written.combine_chunks()), old_keys)
+        has_new_label = pc.is_in(file.cast("string"), pa.array([*copier.relabelled], pa.string()))
+        self._is_changed = pc.or_(has_new_key, has_new_label).to_numpy()
         self._new_lengths = self._lengths.copy()
 
     def write(self) -> None:
@@ -170,7 +173,7 @@ class _Copy:
         common, folders, name = self._common, self._common.folders, self._plan.name
         file, hashed = folders.output.new_file(name), hashlib.sha256()
         try:
-            with common.reading if self._is_remote else contextlib.nullcontext():
+            with common.copying, common.reading if self._is_remote else contextlib.nullcontext():
                 told = 0
                 for data, stop in self._batches():
                     if common.has_ended.is_set():
@@ -191,7 +194,7 @@ class _Copy:
             sha256=hashed.hexdigest(),
         )
         columns = ANNOTATED_COLUMNS if self._schema.annotations else COLUMNS
-        table = moved(self._rows, name, self._keys.array, self._new_lengths, columns)
+        table = moved(self._rows, name, self._keys, self._new_lengths, columns)
         write_receipt(folders.state, Receipt(shard, mark, table, folders.build))
         common.told.put(self._progress(told, len(self._rows)))
 
@@ -292,13 +295,13 @@ class _Copy:
     def _changed(self, number: int, record: bytes) -> bytes:
         """Return a record with the key and the classes of its item."""
         row = int(self._written[number])
-        item = self._items[row]
         payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
         values: dict[str, Any] = dict(self._decoder.decode(payload))
+        label, labels = (self._rows[name][row].as_py() for name in ("label", "labels"))
         own: dict[str, Any] = {
-            FILENAME: [item.key.encode()],
-            LABEL: [item.label],
-            LABELS: item.target if isinstance(item.target, tuple) else (),
+            FILENAME: [self._keys[row].as_py().encode()],
+            LABEL: [UNLABELLED if label is None else label],
+            LABELS: labels or (),
         }
         if BOX_LABEL in values:
             own[BOX_LABEL] = self._rows["object_labels"][row].as_py() or ()

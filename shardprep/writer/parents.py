@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,8 +69,9 @@ def open_parent(found: Path | RemoteDataset, numbers: Numbers | None = None) -> 
         skipped = with_status(table, SKIPPED)
     else:
         rows, skipped = with_status(table, WRITTEN).take(pa.array(numbers)), table.slice(0, 0)
+    del table
     recipe = recorded_recipe(manifest, "-", "-").settled(annotated=bool(schema.annotations))
-    files = with_files(rows, found)
+    files = with_files(rows.unify_dictionaries().combine_chunks(), found)
     return Parent(str(found), mark, manifest, schema, recipe.image_spec, files, skipped, numbers)
 
 
@@ -189,8 +189,8 @@ def _laid_out(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return (column.cast(pa.string()).dictionary_encode() if is_words else column).cast(kind)
 
 
-def unique_keys(parents: Sequence[Parent]) -> list[tuple[list[str], list[str]]]:
-    """Return the keys of the items and of the skipped inputs of each parent.
+def unique_keys(parents: Sequence[Parent]) -> list[tuple[Any, Any]]:
+    """Return the keys of the items and of the skipped inputs of each parent, as Arrow arrays.
 
     A key that several have gets the name of its dataset before it, with the version or a number
     where names are the same.
@@ -199,19 +199,27 @@ def unique_keys(parents: Sequence[Parent]) -> list[tuple[list[str], list[str]]]:
         RecipeError: a key with such a name is there already.
 
     """
-    keys = [[one.rows["key"].to_pylist(), one.skipped["key"].to_pylist()] for one in parents]
-    counts = Counter(key for own in keys for key in {*own[0], *own[1]})
+    keys = [
+        [some["key"].cast(pa.large_string()).combine_chunks() for some in (one.rows, one.skipped)]
+        for one in parents
+    ]
+    counts = pa.concat_arrays([pa.concat_arrays(own).unique() for own in keys]).value_counts()
+    several = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     titles = _titles([one.manifest for one in parents])
     found = []
     for own, title in zip(keys, titles, strict=True):
+        before, nothing = (pa.scalar(text, pa.large_string()) for text in (f"{title}/", ""))
         items, skipped = (
-            [f"{title}/{key}" if counts[key] > 1 else key for key in some] for some in own
+            pc.if_else(
+                pc.is_in(some, several), pc.binary_join_element_wise(before, some, nothing), some
+            )
+            for some in own
         )
         found.append((items, skipped))
-    again = Counter(key for items, _ in found for key in items)
-    doubled = [key for key, count in again.items() if count > 1]
-    if doubled:
-        raise RecipeError("shardprep repack", f"{doubled[0]!r} is a key of two images")
+    counts = pa.concat_arrays([items for items, _ in found]).value_counts()
+    doubled = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(doubled):
+        raise RecipeError("shardprep repack", f"{doubled[0].as_py()!r} is a key of two images")
     return found
 
 

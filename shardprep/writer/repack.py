@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, cast
+from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +21,11 @@ from shardprep.catalog.items import Items
 from shardprep.dataset.manifest import REPACKED, Fingerprint
 from shardprep.errors import BuildError, DatasetError
 from shardprep.source.coded import Coded
-from shardprep.source.extent import PlainExtent
 from shardprep.source.listing import Skipped
-from shardprep.source.members import PLACE, Member, Members
-from shardprep.source.texts import Texts
+from shardprep.source.members import PLACE, Members
+from shardprep.source.texts import Texts, integers
 from shardprep.writer.copier import RecordCopier
-from shardprep.writer.fingerprint import versions
-from shardprep.writer.old_images import mark_of, targets_of
+from shardprep.writer.old_images import mark_of
 from shardprep.writer.outline import make_outline
 from shardprep.writer.parents import (
     check_alike,
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from shardprep.writer.parents import Parent
     from shardprep.writer.plan import PlanWatcher
     from shardprep.writer.run import Watcher
-    from shardprep.writer.shard_plan import ShardItems, ShardPlan
+    from shardprep.writer.shard_plan import ShardPlan
     from shardprep.writer.workspace.states import Folders
 
 
@@ -123,25 +122,23 @@ class ParentImages:
 
     def _plan(self) -> BuildPlan:
         schema = united([*self.parents])
-        keys: list[str] = []
+        keys = []
         skipped: list[Skipped] = []
         tables = []
         for parent, (own, others) in zip(self.parents, unique_keys(self.parents), strict=True):
             tables.append(relabelled(parent, schema)[0])
-            keys += own
+            keys.append(Texts(own))
             sizes = parent.skipped["original_bytes"].to_pylist()
-            for key, size, why in zip(others, sizes, skipped_reasons(parent), strict=True):
+            for key, size, why in zip(Texts(others), sizes, skipped_reasons(parent), strict=True):
                 skipped.append(Skipped(key, why[0], size or 0, why[1]))
-        if not keys:
+        if not any(map(len, keys)):
             raise DatasetError(self.parents[0].where, "no record is taken of it")
-        rows = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-        items = _items(rows, keys)
+        rows = pa.concat_tables(tables)
+        items = _items(rows, Texts.joined(keys))
         estimate = int(items.members.num_bytes.sum())
         name, recipe = self.recipe.dataset_name, self.recipe
-        shards = tuple(
-            shard._replace(old=rows.take(pa.array(cast("ShardItems", shard.items).rows)))
-            for shard in plan_shards(name, items, recipe.shards, estimate, recipe.seed)
-        )
+        planned = plan_shards(name, items, recipe.shards, estimate, recipe.seed)
+        shards = tuple(shard._replace(old=rows) for shard in planned)
         manifests = [one.manifest for one in self.parents]
         return BuildPlan(
             name=name,
@@ -199,26 +196,22 @@ def _versions(made: Sequence[dict[str, str]]) -> dict[str, str]:
     of_images = {
         name: ", ".join(dict.fromkeys(one.get(name, "none") for one in made)) for name in names
     }
-    return of_images | {REPACKED: versions()["shardprep"]}
+    return of_images | {REPACKED: version("shardprep")}
 
 
-def _items(rows: pa.Table, keys: Sequence[str]) -> Items:
-    """Return the items of rows under other keys."""
+def _items(rows: pa.Table, keys: Texts) -> Items:
+    """Return the items of rows under other keys, with as much of them as a plan needs."""
     number = len(rows)
     places = np.zeros(number, PLACE)
     for name, column in (("offset", "offset"), ("num_bytes", "length")):
         places[name] = pc.fill_null(rows[column], 0).to_numpy()
-    masks = Coded.constant(tuple[Member, ...](), number)
-    if "mask_key" in rows.column_names:
-        nothing = PlainExtent("", 0, 0)
-        found = rows["mask_key"].to_pylist()
-        masks = Coded.apart(() if key is None else (Member(key, nothing),) for key in found)
+    splits = rows["split"].cast("string").combine_chunks().dictionary_encode()
     return Items(
-        members=Members(Texts.of(keys), places, ("",)),
-        split=Coded.of(rows["split"].to_pylist()),
-        target=Coded.of(targets_of(rows)),
+        members=Members(keys, places, ("",)),
+        split=Coded(integers(splits.indices), splits.dictionary.to_pylist()),
+        target=Coded.constant(None, number),
         strata=Coded.constant((), number),
-        group=Coded.of(rows["group"].fill_null("").to_pylist()),
+        group=Coded.constant("", number),
         annotation=Coded.constant(None, number),
-        masks=masks,
+        masks=Coded.constant((), number),
     )

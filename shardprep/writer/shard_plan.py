@@ -42,7 +42,9 @@ class ShardPlan(NamedTuple):
     items: ShardItems | tuple[Item, ...]
     """Items in the order of their records; a slice of them is a tuple."""
     old: Table | None = None
-    """A row for each item that `OldImages` takes, of nulls where it has none; None: none has."""
+    """A row for each item that `OldImages` takes, of nulls where it has none; None: none has.
+
+    Where records are copied, those of the items of all shards, by `ShardItems.rows`."""
 
     @property
     def members(self) -> Members:
