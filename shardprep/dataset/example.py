@@ -28,6 +28,8 @@ of type "f" is taken as it is, which is faster."""
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _BYTES, _FLOAT, _INT64 = 1, 2, 3
+_ENTRY = 1 << 3 | _LENGTH
+"""The tag of the features of an Example, of each of them, and of the name of each."""
 _UINT64 = (1 << 64) - 1
 _ONE_BYTE = 128
 _BYTES_OF = [bytes((value,)) for value in range(_ONE_BYTE)]
@@ -56,10 +58,55 @@ def encode(
     """
     entries: list[bytes] = []
     for name in sorted(features):
-        value = _feature(features[name]) or _EMPTY.get(dtypes.get(name, ""), b"")
-        head = _entry_head(name) + _varint(len(value))
-        entries += (b"\n", _varint(len(head) + len(value)), head, value)
+        entries += _entry(name, features[name], dtypes)
     return of_entries(b"".join(entries))
+
+
+def replaced(
+    data: bytes | memoryview, features: Mapping[str, Values], dtypes: Mapping[str, str]
+) -> list[bytes | memoryview]:
+    """Return a serialized Example with other values of features that it has, in pieces.
+
+    What is not replaced are views into `data`, where this module has written it; else the whole
+    is encoded anew. The values and errors are those of `encode`.
+
+    Raises:
+        RecordError: the bytes are no Example.
+
+    """
+    view = memoryview(data)
+    try:
+        pieces = _replaced(view, features, dtypes)
+    except (IndexError, ValueError):
+        pieces = None
+    if pieces is None:
+        values = decode(bytes(data))
+        own = {name: one for name, one in features.items() if name in values}
+        return [encode({**values, **own}, dtypes)]
+    return [b"\n", _varint(sum(map(len, pieces))), *pieces]
+
+
+def _replaced(
+    data: memoryview, features: Mapping[str, Values], dtypes: Mapping[str, str]
+) -> list[bytes | memoryview] | None:
+    """Return the entries of an Example, None where they do not stand as `encode` writes them."""
+    size, at = read_varint(data, 1)
+    if data[0] != _ENTRY or at + size != len(data):
+        return None
+    pieces: list[bytes | memoryview] = []
+    before = ""
+    while at < len(data):
+        size, start = read_varint(data, at + 1)
+        length, begin = read_varint(data, start + 1)
+        name, end = str(data[begin : begin + length], "utf-8"), start + size
+        if not (data[at] == data[start] == _ENTRY and before < name and end <= len(data)):
+            return None
+        if name in features:
+            pieces += _entry(name, features[name], dtypes)
+        else:
+            pieces.append(data[at:end])
+        at, before = end, name
+    return pieces
 
 
 def of_entries(entries: bytes) -> bytes:
@@ -91,6 +138,13 @@ def decode(data: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
     except (IndexError, ValueError, struct.error) as error:
         raise RecordError("example", f"is not a serialized tf.train.Example ({error})") from error
     return features
+
+
+def _entry(name: str, values: Values, dtypes: Mapping[str, str]) -> tuple[bytes, ...]:
+    """Return one serialized feature of the map, in pieces."""
+    value = _feature(values) or _EMPTY.get(dtypes.get(name, ""), b"")
+    head = _entry_head(name) + _varint(len(value))
+    return b"\n", _varint(len(head) + len(value)), head, value
 
 
 @functools.cache

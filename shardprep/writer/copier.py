@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset import example, tfrecord
-from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.schema import BOX_LABEL, FILENAME, LABEL, LABELS, UNLABELLED
@@ -147,7 +146,6 @@ class _Copy:
         self._common, self._schema, self._plan, self._rows = common, copier.schema, plan, rows
         self._dtypes = copier.schema.dtypes
         self._has_key = FILENAME in self._dtypes
-        self._decoder = ExampleDecoder(self._dtypes, self._dtypes)
         self._keys = items.members.keys.array.cast(pa.string())
         is_written = rows["kind"].is_null()
         self._written = np.flatnonzero(is_written.to_numpy())
@@ -283,30 +281,31 @@ class _Copy:
         is_changed = self._is_changed[start:stop]
         if not is_changed.any():
             return data
-        ends = np.cumsum(self._lengths[start:stop]).tolist()
-        frames = (data[at:end] for at, end in zip([0, *ends], ends, strict=False))
-        records = [
-            self._changed(number, frame) if changed else frame
-            for number, (frame, changed) in enumerate(zip(frames, is_changed, strict=True), start)
-        ]
-        self._new_lengths[start:stop] = [*map(len, records)]
-        return b"".join(records)
+        view, ends = memoryview(data), np.cumsum(self._lengths[start:stop]).tolist()
+        pieces: list[bytes | memoryview] = []
+        for number, (at, end) in enumerate(zip([0, *ends], ends, strict=False), start):
+            own = (
+                self._changed(number, view[at:end])
+                if is_changed[number - start]
+                else [view[at:end]]
+            )
+            self._new_lengths[number] = sum(map(len, own))
+            pieces += own
+        return b"".join(pieces)
 
-    def _changed(self, number: int, record: bytes) -> bytes:
-        """Return a record with the key and the classes of its item."""
+    def _changed(self, number: int, record: memoryview) -> list[bytes | memoryview]:
+        """Return a record with the key and the classes of its item, in pieces."""
         row = int(self._written[number])
-        payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
-        values: dict[str, Any] = dict(self._decoder.decode(payload))
         label, labels = (self._rows[name][row].as_py() for name in ("label", "labels"))
         own: dict[str, Any] = {
             FILENAME: [self._keys[row].as_py().encode()],
             LABEL: [UNLABELLED if label is None else label],
             LABELS: labels or (),
         }
-        if BOX_LABEL in values:
+        if BOX_LABEL in self._dtypes:
             own[BOX_LABEL] = self._rows["object_labels"][row].as_py() or ()
-        values |= {name: one for name, one in own.items() if name in values}
-        return tfrecord.frame(example.encode(values, self._dtypes))
+        payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
+        return tfrecord.framed(example.replaced(payload, own, self._dtypes))
 
 
 def _hint(file: str) -> str:
