@@ -7,6 +7,7 @@ its bytes are gone, cut, damaged, encrypted or packed by an unknown method, it i
 from __future__ import annotations
 
 import bz2
+import contextlib
 import lzma
 import os
 import struct
@@ -83,6 +84,16 @@ class PlainExtent(NamedTuple):
     def read(self) -> bytes:
         """Return the bytes."""
         return _read_at(self.file, self.offset, self.num_bytes)
+
+    def read_into(self, buffer: memoryview) -> None:
+        """Read the bytes into a buffer of as many."""
+        ahead = range_reads.open_file(self.file)
+        num_read = 0
+        if ahead is not None and hasattr(os, "preadv") and self.offset + self.num_bytes <= ahead[1]:
+            with contextlib.suppress(OSError):
+                num_read = os.preadv(ahead[0], [buffer], self.offset)
+        if num_read < self.num_bytes:
+            buffer[:] = self.read()  # which says what is wrong, if anything is
 
     def read_head(self, num_bytes: int) -> bytes:
         """Return the first `num_bytes`, fewer where there are not so many."""

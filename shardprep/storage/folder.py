@@ -193,7 +193,7 @@ class ObjectFile:
     def __exit__(self, *_: object) -> None:
         self.abandon()
 
-    def write(self, data: bytes | bytearray) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append the bytes."""
         with _spooling():
             write_pieces(self.stream, data)

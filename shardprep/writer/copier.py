@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+import time
 from dataclasses import dataclass
 from itertools import groupby
 from queue import Empty, SimpleQueue
@@ -93,8 +94,22 @@ class RecordCopier:
             yield from common.progress(len(threads))
         finally:
             common.has_ended.set()
+            end = time.monotonic() + _LEAVE_S
             for thread in threads:
-                thread.join(_LEAVE_S)
+                thread.join(max(0.0, end - time.monotonic()))
+
+
+class _Buffer:
+    """Memory that is used again: each thread would keep as much of what it has freed."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def sized(self, num_bytes: int) -> bytearray:
+        """Return the memory, of so many bytes at least."""
+        if len(self._data) < num_bytes:
+            self._data = bytearray(num_bytes)
+        return self._data
 
 
 class _Common:
@@ -110,8 +125,20 @@ class _Common:
         """Progress, errors of failed copies, and None for a thread that has nothing left to do."""
         self.has_ended = threading.Event()
         """Whether nothing more is wanted."""
-        self.copying = threading.Semaphore(_COPIES_AT_ONCE)
-        """Held by each thread that copies, and not by those whose shard is synced or sent."""
+        self.buffers: SimpleQueue[tuple[_Buffer, _Buffer]] = SimpleQueue()
+        """Those of each thread that copies; one whose shard is synced or sent has none."""
+        for _ in range(_COPIES_AT_ONCE):
+            self.buffers.put((_Buffer(), _Buffer()))
+
+    @contextlib.contextmanager
+    def copying(self, *, is_remote: bool) -> Iterator[tuple[_Buffer, _Buffer]]:
+        """Give buffers to one that copies; what is fetched ahead of objects is of one at a time."""
+        buffers = self.buffers.get()
+        try:
+            with self.reading if is_remote else contextlib.nullcontext():
+                yield buffers
+        finally:
+            self.buffers.put(buffers)
 
     def work(self) -> None:
         """Write what waits, shard by shard."""
@@ -142,7 +169,7 @@ class _Copy:
         copier, old, items = common.copier, plan.old, plan.items
         if old is None or not isinstance(items, ShardItems):
             raise TypeError("records are copied of rows")
-        rows = old.take(pa.array(items.rows)).combine_chunks()
+        rows = _taken(old, items.rows)
         self._common, self._schema, self._plan, self._rows = common, copier.schema, plan, rows
         self._dtypes = copier.schema.dtypes
         self._has_key = FILENAME in self._dtypes
@@ -154,7 +181,6 @@ class _Copy:
         file = taken["file"].unify_dictionaries().combine_chunks()
         self._file_codes = integers(file.indices)
         self._files: list[str] = file.cast("string").to_pylist()
-        # What is fetched ahead of an object is kept for one shard at a time.
         self._is_remote = any(map(is_url, file.dictionary.to_pylist()))
         self._offsets, self._lengths = (
             pc.fill_null(taken[name], 0).to_numpy() for name in ("offset", "length")
@@ -171,9 +197,9 @@ class _Copy:
         common, folders, name = self._common, self._common.folders, self._plan.name
         file, hashed = folders.output.new_file(name), hashlib.sha256()
         try:
-            with common.copying, common.reading if self._is_remote else contextlib.nullcontext():
+            with common.copying(is_remote=self._is_remote) as buffers:
                 told = 0
-                for data, stop in self._batches():
+                for data, stop in self._batches(*buffers):
                     if common.has_ended.is_set():
                         return
                     hashed.update(data)
@@ -201,17 +227,18 @@ class _Copy:
         num_written = int(np.diff(np.searchsorted(self._written, (start, stop)))[0])
         return Progress(stop - start, stop - start - num_written)
 
-    def _batches(self) -> Iterator[tuple[bytes, int]]:
+    def _batches(self, found: _Buffer, made: _Buffer) -> Iterator[tuple[memoryview, int]]:
         """Yield the framed records in their order, many at a time, and the number until there."""
         runs = self._runs()
         with contextlib.closing(read_ahead([run.extent for run in runs])) as ahead:
             for _, of_one in groupby(runs, key=lambda run: run.batch):
                 batch = list(of_one)
+                start, stop = batch[0].start, batch[-1].stop
+                data = found.sized(sum(run.extent.num_bytes for run in batch))
                 with self._common.reading:
-                    data = self._read(batch, ahead)
-                    stop = batch[-1].stop
-                    self._check(batch[0].start, stop, data)
-                yield self._renewed(batch[0].start, stop, data), stop
+                    self._read(batch, ahead, data)
+                    self._check(start, stop, data)
+                yield self._renewed(start, stop, data, made), stop
 
     def _runs(self) -> list[_Run]:
         """Return what is read at once, all of it of one batch."""
@@ -233,16 +260,17 @@ class _Copy:
             for start, stop, batch, offset, end in rows
         ]
 
-    def _read(self, runs: Sequence[_Run], ahead: Iterator[PlainExtent]) -> bytes:
-        """Return the bytes of runs of one batch, which are the next that are read ahead."""
-        pieces: list[bytes] = []
-        for run, _ in zip(runs, ahead, strict=False):
+    def _read(self, runs: Sequence[_Run], ahead: Iterator[PlainExtent], data: bytearray) -> None:
+        """Read runs of one batch, the next that are read ahead, into the front of `data`."""
+        view, at = memoryview(data), 0
+        for run, extent in zip(runs, ahead, strict=False):
+            end = at + extent.num_bytes
             try:
-                pieces.append(run.extent.read())
+                extent.read_into(view[at:end])
             except MemberError:
-                self._check(runs[0].start, run.start, b"".join(pieces))  # what is first is told
-                pieces += map(self._read_alone, range(run.start, run.stop))
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                self._check(runs[0].start, run.start, data)  # what is first is told
+                view[at:end] = b"".join(map(self._read_alone, range(run.start, run.stop)))
+            at = end
 
     def _read_alone(self, number: int) -> bytes:
         """Return one record, which is sound."""
@@ -254,8 +282,8 @@ class _Copy:
         self._check(number, number + 1, data)
         return data
 
-    def _check(self, start: int, stop: int, data: bytes) -> None:
-        """Check that some bytes are sound records, those between two numbers."""
+    def _check(self, start: int, stop: int, data: bytes | bytearray) -> None:
+        """Check that some bytes begin with sound records, those between two numbers."""
         lengths = self._lengths[start:stop]
         block = np.frombuffer(data, np.uint8)
         num_sound = tfrecord.num_sound(block, lengths)
@@ -276,36 +304,55 @@ class _Copy:
             except RecordError as error:
                 raise RecordError(file, error.what, _hint(file), offset=offset) from error
 
-    def _renewed(self, start: int, stop: int, data: bytes) -> bytes:
+    def _renewed(self, start: int, stop: int, data: bytearray, made: _Buffer) -> memoryview:
         """Return records between two numbers, each of which is what it was, or is to become."""
+        view, ends = memoryview(data), np.cumsum(self._lengths[start:stop]).tolist()
         is_changed = self._is_changed[start:stop]
         if not is_changed.any():
-            return data
-        view, ends = memoryview(data), np.cumsum(self._lengths[start:stop]).tolist()
+            return view[: ends[-1]]
+        rows = self._written[start:stop]
+        values = self._new_values(int(rows[0]), int(rows[-1]) + 1)
         pieces: list[bytes | memoryview] = []
-        for number, (at, end) in enumerate(zip([0, *ends], ends, strict=False), start):
-            own = (
-                self._changed(number, view[at:end])
-                if is_changed[number - start]
-                else [view[at:end]]
-            )
-            self._new_lengths[number] = sum(map(len, own))
+        for number, (at, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            own: list[bytes | memoryview] = [view[at:end]]
+            if is_changed[number]:
+                payload = view[at + tfrecord.HEADER_BYTES : end - tfrecord.FOOTER_BYTES]
+                new = values[int(rows[number] - rows[0])]
+                own = tfrecord.framed(example.replaced(payload, new, self._dtypes))
+            self._new_lengths[start + number] = sum(map(len, own))
             pieces += own
-        return b"".join(pieces)
+        whole, at = memoryview(made.sized(sum(map(len, pieces)))), 0
+        for piece in pieces:
+            whole[at : at + len(piece)] = piece
+            at += len(piece)
+        return whole[:at]
 
-    def _changed(self, number: int, record: memoryview) -> list[bytes | memoryview]:
-        """Return a record with the key and the classes of its item, in pieces."""
-        row = int(self._written[number])
-        label, labels = (self._rows[name][row].as_py() for name in ("label", "labels"))
-        own: dict[str, Any] = {
-            FILENAME: [self._keys[row].as_py().encode()],
-            LABEL: [UNLABELLED if label is None else label],
-            LABELS: labels or (),
-        }
+    def _new_values(self, start: int, stop: int) -> list[dict[str, Any]]:
+        """Return the key and the classes of the items in some rows, by feature."""
+        some = self._rows.slice(start, stop - start)
+        keys = self._keys.slice(start, stop - start).cast(pa.binary()).to_pylist()
+        found: list[dict[str, Any]] = [
+            {FILENAME: [key], LABEL: [UNLABELLED if label is None else label], LABELS: labels or ()}
+            for key, label, labels in zip(
+                keys, some["label"].to_pylist(), some["labels"].to_pylist(), strict=True
+            )
+        ]
         if BOX_LABEL in self._dtypes:
-            own[BOX_LABEL] = self._rows["object_labels"][row].as_py() or ()
-        payload = record[tfrecord.HEADER_BYTES : -tfrecord.FOOTER_BYTES]
-        return tfrecord.framed(example.replaced(payload, own, self._dtypes))
+            for values, labels in zip(found, some["object_labels"].to_pylist(), strict=True):
+                values[BOX_LABEL] = labels or ()
+        return found
+
+
+def _taken(table: pa.Table, rows: Numbers) -> pa.Table:
+    """Return rows of a table in one chunk; `Table.take` would first make one of all of it."""
+    parts, places, start = [], [], 0
+    for batch in table.to_batches():
+        here = np.flatnonzero((rows >= start) & (rows < start + len(batch)))
+        parts.append(batch.take(pa.array(rows[here] - start)))
+        places.append(here)
+        start += len(batch)
+    found = pa.Table.from_batches(parts).unify_dictionaries().combine_chunks()
+    return found.take(pa.array(np.argsort(np.concatenate(places)))).combine_chunks()
 
 
 def _hint(file: str) -> str:
