@@ -67,8 +67,8 @@ def replaced(
 ) -> list[bytes | memoryview]:
     """Return a serialized Example with other values of features that it has, in pieces.
 
-    What is not replaced are views into `data`, where this module has written it; else the whole
-    is encoded anew. The values and errors are those of `encode`.
+    What is not replaced are views into `data`, which are not decoded, where this module has written
+    it; else the whole is encoded anew. Values and errors are those of `encode`.
 
     Raises:
         RecordError: the bytes are no Example.

@@ -148,7 +148,7 @@ def num_sound(
     tails = block[ends[:, np.newaxis] - np.arange(FOOTER_BYTES, 0, -1)]
     value, payloads = (
         google_crc32c.value,
-        zip(starts + HEADER_BYTES, ends - FOOTER_BYTES, strict=True),
+        zip((starts + HEADER_BYTES).tolist(), (ends - FOOTER_BYTES).tolist(), strict=True),
     )
     crcs = np.array(
         [[value(head) for head in heads[:, :8]], [value(block[at:end]) for at, end in payloads]],

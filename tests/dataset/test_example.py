@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.dataset.example import decode, encode
+from shardprep.dataset.example import decode, encode, replaced
 from shardprep.errors import RecordError
 from tests.support.examples import texts
 
@@ -37,6 +37,10 @@ ONE_OF_EACH: dict[str, Values] = {
     "größe/高さ": [480],
     "nothing": [],
 }
+
+
+DTYPES = {"a": "int64", "": "bytes"}
+"""Of a few features, so that some empty ones have a type."""
 
 
 def field(number: int, kind: int, data: bytes) -> bytes:
@@ -319,3 +323,40 @@ def test_an_array_of_floats_and_small_numbers_are_the_bytes_of_any_others(
     if min(numbers, default=-1) >= 0:
         assert encode({"a": numbers}).endswith(one_by_one)
     assert decode(encode({"a": numbers}))["a"] == numbers
+
+
+@given(FEATURES, FEATURES)
+def test_replaced_features_make_the_example_of_all_values(
+    features: dict[str, Values], others: dict[str, Values]
+) -> None:
+    new = dict(zip(features, others.values(), strict=False))
+    expected = encode({**features, **new}, DTYPES)
+    found = replaced(encode(features, DTYPES), {**new, "no such feature": [1]}, DTYPES)
+    assert b"".join(found) == expected
+
+
+def test_an_image_is_not_copied_where_another_feature_is_replaced() -> None:
+    data = encode({"image": [bytes(1000)], "key": [b"a"]})
+    pieces = replaced(data, {"key": [b"b"]}, {})
+    assert max(map(len, pieces)) > 1000
+    assert all(one.obj is data for one in pieces if isinstance(one, memoryview))
+    assert sum(len(one) for one in pieces if isinstance(one, bytes)) < 100
+
+
+@pytest.mark.parametrize(("data", "expected"), WIRE.values(), ids=WIRE)
+def test_features_are_replaced_in_whatever_protobuf_accepts(
+    data: bytes, expected: dict[str, list[Any]]
+) -> None:
+    for name in expected:
+        found = decode(b"".join(replaced(data, {name: [7]}, {})))
+        assert found == {**expected, name: [7]}
+
+
+@pytest.mark.parametrize("case", NO_EXAMPLES)
+def test_what_is_no_example_is_refused_unless_a_value_that_stays_is_at_fault(case: str) -> None:
+    data = NO_EXAMPLES[case]
+    if case in ("floats of three bytes", "a cut int"):
+        assert b"".join(replaced(data, {"a": [1]}, {})) == data
+        return
+    with pytest.raises(RecordError, match=r"is not a serialized tf\.train\.Example"):
+        replaced(data, {"a": [1]}, {})

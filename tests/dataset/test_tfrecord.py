@@ -7,11 +7,19 @@ import struct
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardprep.dataset.tfrecord import FRAME_BYTES, frame, read_records, unframe
+from shardprep.dataset.tfrecord import (
+    FRAME_BYTES,
+    frame,
+    framed,
+    num_sound,
+    read_records,
+    unframe,
+)
 from shardprep.errors import RecordError
 from tests.support.builders import write
 
@@ -212,3 +220,35 @@ def test_no_change_of_a_single_record_goes_unseen() -> None:
         with pytest.raises(RecordError, match=r"^shard: offset 1,234: ") as caught:
             unframe(one, "shard", 1234)
         assert caught.value.offset == 1234
+
+
+@given(st.lists(st.binary(min_size=1, max_size=20)))
+def test_a_payload_in_pieces_is_framed_as_the_whole(pieces: list[bytes]) -> None:
+    assert b"".join(framed([memoryview(one) for one in pieces])) == frame(b"".join(pieces))
+
+
+def sound(block: bytes, lengths: list[int]) -> int:
+    return num_sound(np.frombuffer(block, np.uint8), np.array(lengths, np.int64))
+
+
+def test_records_of_a_block_are_sound_before_the_one_that_was_changed() -> None:
+    """Any bit of it."""
+    lengths = [len(frame(payload)) for payload in PAYLOADS]
+    assert sound(FILE, lengths) == len(PAYLOADS)
+    assert sound(b"", []) == 0
+    for at in range(len(FILE)):
+        damaged = next(i for i, end in enumerate(accumulate(lengths)) if at < end)
+        for bit in range(8):
+            changed = FILE[:at] + bytes((FILE[at] ^ 1 << bit,)) + FILE[at + 1 :]
+            assert sound(changed, lengths) == damaged
+
+
+@given(st.lists(st.integers(0, 60), max_size=4))
+def test_records_of_a_block_are_sound_before_the_one_of_another_length(lengths: list[int]) -> None:
+    block = FILE + bytes(200)
+    expected = 0
+    for (start, end), payload in zip(pairwise((0, *accumulate(lengths))), PAYLOADS, strict=False):
+        if block[start:end] != frame(payload):
+            break
+        expected += 1
+    assert sound(block, lengths) == expected

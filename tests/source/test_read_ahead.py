@@ -103,6 +103,26 @@ def test_a_system_that_cannot_be_told_reads_alike(
     assert [span.read() for span in read_ahead(spans)] == [bytes(5), bytes(6)]
 
 
+def test_bytes_are_read_into_a_buffer_whether_ahead_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(range(100)))
+    spans = [PlainExtent(str(path), at, 10) for at in (0, 50, 90)]
+    monkeypatch.setattr(PlainExtent, "read", None)  # ahead, nothing is read but into the buffer
+    for span in read_ahead(spans):
+        buffer = bytearray(12)
+        span.read_into(memoryview(buffer)[1:11])
+        assert buffer == bytes((0, *range(span.offset, span.offset + 10), 0))
+    monkeypatch.undo()
+    buffer = bytearray(10)
+    spans[1].read_into(memoryview(buffer))
+    assert buffer == bytes(range(50, 60))
+    for span in read_ahead([PlainExtent(str(path), 95, 10)]):
+        with pytest.raises(MemberError, match="is cut: 5 of 10 bytes are there"):
+            span.read_into(memoryview(buffer))
+
+
 def test_files_that_are_read_ahead_are_opened_once_few_at_a_time_and_closed(tmp_path: Path) -> None:
     spans = files(tmp_path, [4] * 300)
     num_before = most = num_open()
