@@ -9,6 +9,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import shardprep
@@ -293,6 +294,30 @@ def test_a_run_of_records_is_that_of_each(
         repack_dataset([parent], recipe, Quiet())
     assert (torn.value.where, torn.value.offset) == (str(shard), offset)
     assert not list(tmp_path.glob("torn/*/1.0.0"))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "line"),
+    [
+        ("length", 100_000_000, r"at byte [\d,]+: is cut: [\d,]+ of 100,000,000 bytes"),
+        ("length", -1, "a record of less than no bytes"),
+        ("offset", -1, "a record of less than no bytes, or before its first"),
+        ("offset", 1 << 60, r"at byte 1,152,921,504,606,846,976: is cut"),
+    ],
+)
+def test_a_place_outside_of_its_shard_is_one_line(
+    column: str, value: int, line: str, pets: Path, tmp_path: Path
+) -> None:
+    """No memory is asked for what an item table alone says."""
+    recipe = make_recipe({"source": "-", "out": str(tmp_path), "shards": 1}, "test")
+    parent = open_parent(pets)
+    values = parent.rows[column].to_pylist()
+    values[7] = value
+    at = parent.rows.schema.get_field_index(column)
+    rows = parent.rows.set_column(at, column, pa.array(values, pa.int64()))
+    with pytest.raises(shardprep.DatasetError, match=line) as caught:
+        repack_dataset([parent._replace(rows=rows)], recipe, Quiet())
+    assert "\n" not in str(caught.value)
 
 
 def test_a_dataset_that_is_there_stays_unless_it_is_to_be_replaced(
