@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
 from shardprep.dataset.manifest import Shard
+from shardprep.source.texts import release
 from shardprep.writer.engine.job import Progress
 from shardprep.writer.old_record_batches import Buffer, OldRecordBatches
 from shardprep.writer.parents import moved
@@ -167,6 +168,7 @@ class _Copy:
         columns = ANNOTATED_COLUMNS if self._schema.annotations else COLUMNS
         table = moved(self._rows, name, self._keys, self._records.new_lengths, columns)
         write_receipt(folders.state, Receipt(shard, mark, table, folders.build))
+        release()
         common.told.put(self._progress(told, len(self._rows)))
 
     def _progress(self, start: int, stop: int) -> Progress:

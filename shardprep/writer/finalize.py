@@ -41,7 +41,7 @@ _MANY = 0.9
 _log = logging.getLogger("shardprep")
 _NUM_THREADS = 16
 """Number of threads that wait for object storage."""
-_NUM_INDEXED = 8
+_NUM_INDEXED = 3
 """Number of indexes that are written at a time, whose receipts are in memory."""
 
 

@@ -23,7 +23,7 @@ from shardprep.errors import BuildError, DatasetError
 from shardprep.source.coded import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
-from shardprep.source.texts import Texts, integers
+from shardprep.source.texts import Texts, integers, release
 from shardprep.writer.copier import RecordCopier
 from shardprep.writer.old_images import mark_of
 from shardprep.writer.outline import make_outline
@@ -118,7 +118,9 @@ class ParentImages:
     def planned(self, scratch: Path, watcher: PlanWatcher) -> Iterator[BuildPlan]:
         """Give the plan: all items of the parents, under keys that no other has."""
         del scratch, watcher
-        yield self._plan()
+        plan = self._plan()
+        release()
+        yield plan
 
     def _plan(self) -> BuildPlan:
         schema = united([*self.parents])
