@@ -6,7 +6,7 @@ import functools
 import logging
 import pickle
 import uuid
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING, cast
 from unittest import mock
 
@@ -23,8 +23,11 @@ from tests.support.ordeal import Ordeal, made
 from tests.support.shared import shared_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+_QUICK_CASES = 3
+"""Cases of a test that `--quick` runs at most."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,21 +42,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what `--quick` asks for: nothing that is thorough, one of N cases where sampled."""
+    """Keep what `--quick` asks for: nothing that is thorough, of each test the cases of a few."""
     if not config.getoption("--quick"):
         return
-    seen: Counter[str] = Counter()
-    kept: list[pytest.Item] = []
-    dropped: list[pytest.Item] = []
+    cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        sampled = item.get_closest_marker("sampled")
-        name = item.nodeid.partition("[")[0]
-        is_kept = sampled is None or seen[name] % sampled.args[0] == 0
-        seen[name] += 1
-        is_kept &= item.get_closest_marker("thorough") is None
-        (kept if is_kept else dropped).append(item)
-    items[:] = kept
-    config.hook.pytest_deselected(items=dropped)
+        if item.get_closest_marker("thorough") is None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    kept = {id(item) for own in cases.values() for item in _spread(own)}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = [item for item in items if id(item) in kept]
+
+
+def _spread(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the first case, the last and those in the middle, `_QUICK_CASES` or all."""
+    step = max(1.0, (len(cases) - 1) / (_QUICK_CASES - 1))
+    return [cases[round(i * step)] for i in range(min(len(cases), _QUICK_CASES))]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -76,7 +76,6 @@ def epoch(folder: Path, name: str) -> list[Any]:
     return [image for batch in found for image in batch]
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", ["png", "raw", "unlabelled"])
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_way_gives_every_image_once_an_epoch(

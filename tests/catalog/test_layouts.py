@@ -128,7 +128,6 @@ def expected(layout: Layout, key: str) -> object:
     return nothing if found is None else found
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.id)
 def test_flags_alone_take_a_layout_in(layout: Layout, built: Callable[[Layout], Built]) -> None:
     result = built(layout)
@@ -179,7 +178,6 @@ def test_a_layout_that_bears_no_change_keeps_the_bytes_of_its_images(
     }
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", READ.values(), ids=lambda layout: f"{layout.kind}-{layout.id}")
 def test_tfds_and_the_reader_find_the_targets_of_every_kind(
     layout: Layout, built: Callable[[Layout], Built]

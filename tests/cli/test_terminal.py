@@ -57,7 +57,6 @@ def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("command", "code"),
     [

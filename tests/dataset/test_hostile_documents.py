@@ -107,7 +107,6 @@ def test_the_signature_of_these_tests_is_that_of_a_build(folder: Path) -> None:
     assert resigned(manifest_of(folder)) == (folder / "manifest.json").read_bytes()
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("lie", MANIFESTS)
 def test_a_manifest_that_lies_is_refused_by_all_in_one_line(folder: Path, lie: str) -> None:
     document = changed(manifest_of(folder), *MANIFESTS[lie])

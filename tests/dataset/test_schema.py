@@ -454,7 +454,6 @@ def as_tfds_reads(builder: Any, split: str) -> list[Row]:
     return by_filename(builder.as_dataset(split=split).as_numpy_iterator())
 
 
-@pytest.mark.sampled(4)
 def test_tfds_reads_what_plain_tensorflow_reads(built: BuildResult) -> None:
     import tensorflow_datasets as tfds
 
@@ -464,7 +463,6 @@ def test_tfds_reads_what_plain_tensorflow_reads(built: BuildResult) -> None:
         assert as_tfds_reads(tfds.builder_from_directory(str(built.path)), name) == rows
 
 
-@pytest.mark.sampled(4)
 def test_tfds_loads_by_name(built: BuildResult) -> None:
     import tensorflow_datasets as tfds
 
@@ -486,7 +484,6 @@ def test_tfds_knows_the_features_labels_and_counts(built: BuildResult) -> None:
     assert builder.info.dataset_size == built.manifest.totals.num_bytes
 
 
-@pytest.mark.sampled(4)
 def test_tfds_slices_a_split_by_records(built: BuildResult) -> None:
     import tensorflow_datasets as tfds
 

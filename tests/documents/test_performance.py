@@ -50,7 +50,6 @@ def test_every_script_is_a_group() -> None:
     assert {path.stem for path in scripts if "\nMEASURES" in path.read_text()} == set(GROUPS)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("group", ["plan", "resample"])
 def test_a_run_gives_a_row_for_every_measure(group: str) -> None:
     rows = measured(group, 1, quick=True)

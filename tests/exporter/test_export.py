@@ -125,6 +125,7 @@ def test_an_export_that_was_interrupted_goes_on_behind_its_last_whole_shard(
     assert done.num_bytes == sum(map(len, tree(out).values()))
 
 
+@pytest.mark.thorough
 def test_killed_before_any_change_of_the_disk_it_is_complete_or_absent(
     tmp_path: Path, marked: Path, request: pytest.FixtureRequest
 ) -> None:

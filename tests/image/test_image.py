@@ -707,7 +707,6 @@ UNSOUND = {
 }
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("data", UNSOUND.values(), ids=UNSOUND)
 def test_what_keep_writes_tensorflow_reads(data: bytes) -> None:
     import tensorflow as tf

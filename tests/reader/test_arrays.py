@@ -90,7 +90,6 @@ def equal(one: Any, other: Any) -> bool:
 # What an item is
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_an_item_is_what_tensorflow_reads(sets: Set, form: str) -> None:
     dataset = reader.Dataset(sets[form])

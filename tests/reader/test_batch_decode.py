@@ -88,7 +88,6 @@ def flip(images: Any, *, seed: Any) -> Any:
     return tf.image.stateless_random_flip_left_right(images, seed)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("form", "options"),
     [  # each option with one of the forms, each form with each kind of order
@@ -148,7 +147,6 @@ def test_an_epoch_goes_on_in_its_middle(sets: dict[str, Path]) -> None:
     )
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("target", "column"), [("multilabel", "tags"), ("regression", "weight"), ("none", "")]
 )

@@ -112,7 +112,6 @@ def test_a_batch_is_its_items_side_by_side(sets: Set, form: str, shuffle: bool) 
     assert len(seen) == NUM_TRAIN
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("form", "dtype", "shape"),
     [

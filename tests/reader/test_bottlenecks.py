@@ -194,6 +194,7 @@ def test_the_torch_example_goes_on_where_it_was_killed(place: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("script", ["train_keras.py", "train_torch.py"])
+@pytest.mark.thorough
 def test_a_batch_larger_than_the_set_is_a_usage_error_of_the_examples(
     place: Path, script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,7 +114,6 @@ def test_slices_share_a_cache(whole: Path, tmp_path: Path) -> None:
     assert len(files(place)) == 3
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("damage", ["cut", "no index", "gone", "half written"])
 def test_a_cache_that_is_not_whole_is_made_whole(
     whole: Path, plain: dict[str, Any], place: Path, damage: str
@@ -277,7 +276,6 @@ def _photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(source, root / "out", size="none", format="keep", labels="none").path
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cache", ["memory", "folder"])
 def test_the_filling_of_a_cache_is_interrupted_within_a_second(
     photos: Path, tmp_path: Path, cache: str
@@ -375,7 +373,6 @@ def spoil(folder: Path, row: dict[str, Any]) -> None:
     path.write_bytes(data[: row["offset"]] + framed + data[row["offset"] + row["length"] :])
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", [{}, {"shuffle": 20}, {"cache": "memory"}])
 def test_a_bad_record_costs_itself_alone(folder: Path, options: dict[str, Any]) -> None:
     every = rows(folder)

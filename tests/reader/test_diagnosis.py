@@ -84,6 +84,7 @@ def _iterators(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 # Without an end there is no restart, which of so few batches would cost most.
 
 
+@pytest.mark.thorough
 def test_slow_augmentation_is_found_and_nothing_is_promised_of_it(folder: Path) -> None:
     """In the step it takes as long: there is no accelerator to do it."""
     train = reader.load(folder, batch_size=4, augment=pausing, repeat=True)
@@ -110,6 +111,7 @@ def test_a_slow_model_is_found(folder: Path, iterators: list[Any]) -> None:
     assert len(alike) == 5
 
 
+@pytest.mark.thorough
 def test_slow_decoding_is_found(
     folder: Path, iterators: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +241,7 @@ def small_model() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
+@pytest.mark.thorough
 def test_a_model_is_trained_and_put_back_as_it_was(folder: Path) -> None:
     model = small_model()
     train = reader.load(folder, batch_size=4, seed=0, cache="memory")

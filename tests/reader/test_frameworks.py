@@ -58,7 +58,6 @@ def run(example: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str,
     return names
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
 def test_every_example_runs(number: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +90,6 @@ def test_the_example_for_jax_learns(place: Path) -> None:
 # torch
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
 @pytest.mark.parametrize(
     "options", [{}, {"num_workers": 2}, {"num_workers": 1, "multiprocessing_context": "spawn"}]
@@ -147,7 +145,6 @@ def _hurt(folder: Path, tmp_path: Path) -> Path:
     return shard
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_an_error_of_a_worker_keeps_its_type_and_its_line(

@@ -147,7 +147,6 @@ def refused(path: Path, split: str = "train", **options: Any) -> str:
 # What comes out
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("form", "options", "shape"),
     [  # of one size or of several; in batches, which raw images come in by another way
@@ -189,7 +188,6 @@ def test_images_are_uint8_and_labels_int64(
             assert f"train/{names[label]}." in key
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("form", "batch_size"),
     [("raw", 4), *((form, None) for form in FORMS), ("png", 4)],
@@ -223,7 +221,6 @@ def test_a_set_without_labels_yields_images_alone(sets: dict[str, Path]) -> None
     assert dataset.element_spec == tf.TensorSpec((None, HEIGHT, WIDTH, 3), tf.uint8)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("form", "options"),
     [
@@ -257,7 +254,6 @@ def _table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(root / "pets.zip", zip_bytes({**files, "train.csv": table}))
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", ["png", "raw"])
 @pytest.mark.parametrize(
     ("target", "column", "spec", "nothing"),
@@ -306,7 +302,6 @@ def test_targets_are_those_of_the_table(
 # How many, and in which order
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("form", "split", "options", "cardinality"),
     [  # by default what begins with train is shuffled
@@ -375,7 +370,6 @@ def selection(folder: Path, split: str) -> list[str]:
     }[split]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("form", "options"),
     [
@@ -404,7 +398,6 @@ def test_without_a_seed_every_load_has_its_own_order(sets: dict[str, Path]) -> N
     assert order(sets["png"]) != order(sets["png"])
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [{}, {"seed": 7, "cache": "memory", "repeat": 2}])
 def test_reshuffling_can_be_turned_off(sets: dict[str, Path], options: dict[str, Any]) -> None:
     config = ReadConfig(shuffle_reshuffle_each_iteration=False)
@@ -414,7 +407,6 @@ def test_reshuffling_can_be_turned_off(sets: dict[str, Path], options: dict[str,
     assert found == found[:NUM_TRAIN] * (len(found) // NUM_TRAIN)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("window", [3, 1, 9])
 def test_a_number_shuffles_in_a_window(sets: dict[str, Path], window: int) -> None:
     unshuffled = stored(sets["png"], "validation")  # one shard
@@ -429,7 +421,6 @@ def test_a_number_shuffles_in_a_window(sets: dict[str, Path], window: int) -> No
     assert (max(early) > 0) == (window > 1)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("cycle_length", "block_length"), [(2, 3), (1, 2), (99, 2)])
 def test_shards_are_read_side_by_side(
     sets: dict[str, Path], cycle_length: int, block_length: int
@@ -451,7 +442,6 @@ def test_shards_are_read_side_by_side(
 # Cache
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("form", "cache", "options"),
     [  # each form in each cache, each kind of order
@@ -525,7 +515,6 @@ def test_a_cache_that_is_just_true_leaves_no_file_of_that_name(
 # Augmentation
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("form", "options"),
     [
@@ -559,7 +548,6 @@ def test_augment_is_called_with_a_batch_after_dtype(sets: dict[str, Path]) -> No
     assert set(seen) == {(tf.float32, 4)}
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("cache", "repeat"), [(False, 4), ("memory", 8)])
 def test_a_keras_layer_augments_as_in_training_and_anew_each_epoch(
     sets: dict[str, Path], cache: Any, repeat: int
@@ -602,7 +590,6 @@ def test_images_of_different_sizes_are_not_batched(sets: dict[str, Path], form: 
     assert "ReadConfig(image_size=(height, width))" in said
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["keep", "own sizes", "raw"])
 def test_image_size_resizes(sets: dict[str, Path], form: str) -> None:
     options: dict[str, Any] = {"shuffle": False, "read_config": ReadConfig(image_size=(9, 11))}
@@ -651,7 +638,6 @@ def test_a_split_expression_means_what_it_means_to_tfds(sets: dict[str, Path]) -
         assert [one["image/filename"] for one in dataset] == expected, split
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("split", ["train[:3]+train[:3]", " train[-25%:] + validation "])
 def test_load_reads_what_tfds_reads(sets: dict[str, Path], split: str) -> None:
     import tensorflow_datasets as tfds

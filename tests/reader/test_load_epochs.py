@@ -100,8 +100,8 @@ def test_the_order_is_that_of_the_seed_whatever_runs_in_parallel(sets: dict[str,
     assert orders[0] == orders[1]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shuffle", [True, 20])
+@pytest.mark.thorough
 def test_the_order_is_the_same_from_every_cache(
     sets: dict[str, Path], tmp_path: Path, shuffle: int
 ) -> None:
@@ -115,7 +115,6 @@ def test_the_order_is_the_same_from_every_cache(
 # Going on
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("form", "options"),
     [
@@ -212,7 +211,6 @@ def test_readers_share_the_records(sets: dict[str, Path]) -> None:
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", [4, 11])
 def test_readers_have_as_many_batches(sets: dict[str, Path], number: int) -> None:
     """4 readers of 150 records have 38 or 37, 11 have 14 or 13; the first has most, the last least.

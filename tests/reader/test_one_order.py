@@ -181,7 +181,6 @@ def test_a_state_of_one_reader_goes_on_in_the_other(
     assert names(itertools.islice(first, len(rest))) == rest
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("form", "shuffle"), [("jpeg", True), ("raw", True), ("jpeg", 20)])
 def test_what_is_read_in_the_shards_place_has_no_say_in_the_order(
     sets: dict[str, Path], tmp_path: Path, form: str, shuffle: int, monkeypatch: pytest.MonkeyPatch
@@ -400,6 +399,7 @@ def check_way(name: str, many: Path | str, expected: list[Ints], place: Path) ->
         *(pytest.param(cache, marks=pytest.mark.thorough) for cache in ("memory", "folder")),
     ],
 )
+@pytest.mark.thorough
 def test_every_way_gives_the_same_batches_and_goes_on_from_any_other(
     name: str, many: Path, expected: list[Ints], tmp_path: Path
 ) -> None:

@@ -108,7 +108,6 @@ def batches(place: str | Path, **options: Any) -> list[tuple[bytes, list[int]]]:
 # --- the same batches ----------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("options", "same"),
     [  # what is read in which order, and another way of reading it

@@ -169,6 +169,7 @@ def _whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return fit(batches(folder), tmp_path_factory.mktemp("whole") / "state", model=model_of())
 
 
+@pytest.mark.thorough
 def test_fit_takes_what_iterate_returns(folder: Path) -> None:
     """With and without the callback, each epoch is in the order that `load` has."""
     data = batches(folder)
@@ -198,6 +199,7 @@ def test_what_is_made_of_the_batches_has_an_epoch_each_time(folder: Path) -> Non
     assert [labels.numpy().tolist() for _, labels in data] == wanted[1]
 
 
+@pytest.mark.thorough
 def test_the_weights_may_be_small_floats_and_the_stall_is_measured(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -218,7 +220,6 @@ def test_the_weights_may_be_small_floats_and_the_stall_is_measured(
     assert same(whole, fit(batches(folder), tmp_path / "s", meter, model=small()))
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("step", "options"), [(2, {}), (12, {}), (19, {}), (19, {"steps_per_execution": 5})]
 )
@@ -251,7 +252,6 @@ def _validated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return fit(batches(folder), place, model=model_of(), **options)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("number", "in_validation"),
     [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)],
@@ -284,6 +284,7 @@ def test_a_signal_after_an_error_of_fit_is_not_kept(folder: Path, tmp_path: Path
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_over_trains_nothing_and_goes_on_with_more_epochs(
     folder: Path, whole: Any, tmp_path: Path
 ) -> None:

@@ -108,7 +108,6 @@ def names(batches: Any) -> list[list[str]]:
     return [[key.decode() for key in batch["image/filename"].numpy()] for batch in batches]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "weights",
     [reader.Weights("balanced", num_samples=75),

@@ -260,6 +260,7 @@ def test_many_classes_together_are_a_grid(tmp_path: Path) -> None:
     assert not [one for one in cells if int(one["x"] or 0) == 29 - int(one["y"] or 0)]
 
 
+@pytest.mark.thorough
 def test_a_thousand_classes_fit(tmp_path: Path) -> None:
     """All are there, the largest and smallest as bars; forty have pictures."""
     members = {

@@ -102,6 +102,7 @@ def test_bombs_stop_at_the_flag_that_would_let_them_pass(ordeal: Ordeal) -> None
     assert ordeal.endings["bomb: member"].num_left_out == 1
 
 
+@pytest.mark.thorough
 def test_the_rows_count_every_archive(ordeal: Ordeal) -> None:
     rows = archive_rows(ordeal)
     assert sum(tried for _, tried, _ in rows) == len(HOSTILE)

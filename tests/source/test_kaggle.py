@@ -444,7 +444,6 @@ REFUSALS: dict[str, tuple[KaggleRef, Answer, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_is_one_line_with_the_next_step_and_is_not_repeated(
     world: World, case: str
@@ -649,7 +648,6 @@ def test_a_web_page_is_not_taken_for_an_archive(world: World) -> None:
 SILENT = RetryLimits(silence_s=5, attempts=1)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("hang", [-1, HALF])
 def test_a_silent_server_is_given_up(world: World, hang: int) -> None:
     world.server.bodies = [Body(hang=hang)]

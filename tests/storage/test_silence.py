@@ -238,7 +238,6 @@ def test_a_command_says_what_it_waits_for_and_gives_up(
     assert failed == f"{pets}: cannot be read (no answer from {host}); {AGAIN}"
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["inspect", "fetch"])
 def test_a_wait_can_be_interrupted(
     pets: str, proxy: Proxy, never: threading.Event, tmp_path: Path, command: str

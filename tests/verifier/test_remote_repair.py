@@ -94,7 +94,6 @@ DAMAGES: dict[str, tuple[Callable[[Bucket], object], int]] = {
 }
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_damaged_is_built_again_and_no_whole_shard_is_read(
     damage: str, source: Path, there: Bucket, proxy: Proxy, good: dict[str, bytes]
@@ -203,7 +202,6 @@ LACKING: dict[str, tuple[tuple[str, ...], int]] = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("gone", LACKING)
 def test_build_makes_what_a_finished_dataset_lacks(
     gone: str, source: Path, there: Bucket, good: dict[str, bytes], tmp_path: Path

@@ -107,7 +107,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], int]] = {
 }
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_repaired_folder_is_what_was_built(good: Path, here: Path, damage: str) -> None:
     make, num_shards = DAMAGES[damage]
@@ -154,7 +153,6 @@ def test_files_of_others_stay(good: Path, here: Path) -> None:
     assert tree(here / "out") == tree(good / "out")
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("format_", ["png", "raw", "keep"])
 @pytest.mark.parametrize("kind", ["multilabel", "regression", "text", "none"])
 def test_datasets_of_every_kind_are_repaired(tmp_path: Path, kind: str, format_: str) -> None:

@@ -587,7 +587,6 @@ TFDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", TFDS)
 def test_what_tfds_refuses_is_named(folder: Path, case: str) -> None:
     name, change = TFDS[case]

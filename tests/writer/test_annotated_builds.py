@@ -266,6 +266,7 @@ def test_camvid_has_the_masks_of_the_files(tmp_path: Path) -> None:
 
 
 @real
+@pytest.mark.thorough
 def test_nuclei_keep_every_mask_and_every_pixel(tmp_path: Path) -> None:
     sources: dict[str, Any] = {}
     with tarfile.open(TASKS) as archive:
@@ -287,6 +288,7 @@ def test_nuclei_keep_every_mask_and_every_pixel(tmp_path: Path) -> None:
 
 
 @real
+@pytest.mark.thorough
 def test_forms_of_the_same_objects_agree(tmp_path: Path) -> None:
     """YOLO's boxes and polygons, and masks of classes, of forty photos of COCO.
 
@@ -327,6 +329,7 @@ def test_forms_of_the_same_objects_agree(tmp_path: Path) -> None:
 
 
 @real
+@pytest.mark.thorough
 def test_panoptic_masks_agree_with_masks_of_classes_and_with_boxes(tmp_path: Path) -> None:
     """The same forty photos: every pixel of 34 masks, and boxes that both forms have."""
     plain: dict[str, Any] = {"root": "coco40", "size": "none", "fit": "none", "format": "keep"}

@@ -51,7 +51,6 @@ PARENT_KILLS = 3
 MIN_WORKER_KILLS = 2
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("plan", "least"), LEAST.items())
 def test_disk_and_kill_faults_leave_nothing_half_done(
     plan: str, least: int, tmp_path: Path, request: pytest.FixtureRequest
@@ -195,7 +194,6 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_source_that_changes_while_it_is_read_gives_no_dataset(

@@ -357,6 +357,7 @@ def test_inner_archives_and_folders_have_the_same_near_copies(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason="needs the shared photographs")
+@pytest.mark.thorough
 def test_no_near_copy_of_real_photos_is_across_splits(tmp_path: Path) -> None:
     members: dict[str, bytes] = {}
     with zipfile.ZipFile(SHARED_DATA / "dogs-vs-cats.zip") as outer:

@@ -468,7 +468,6 @@ def parts_there(source: Path, bucket: Bucket, **keys: Any) -> None:
         one_part(source, bucket.url + "/tp", part, **{**KEYS, **keys})  # type: ignore[arg-type]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "where", ["tp", "tp/", "tp/pets", "tp/pets/1.0.0", "tp/pets/1.0.0.incomplete", "2.0.0"]
 )

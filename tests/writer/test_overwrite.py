@@ -109,7 +109,6 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("option", WRONG)
 def test_a_build_that_comes_to_nothing_leaves_the_old_dataset(
     option: str, source: Path, there: Bucket, old: dict[str, bytes], tmp_path: Path
@@ -238,7 +237,6 @@ def test_at_every_change_of_the_store_it_is_the_old_or_the_new(
         assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in new.items()}
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("how", ["build", "finalize", "--repair"])
 @pytest.mark.parametrize("copied", [0, 1, 99])
 def test_what_was_put_in_force_is_brought_home_by_whatever_comes_next(

@@ -113,7 +113,6 @@ def test_the_parts_that_are_named_are_those_of_the_shards(shards: set[int], coun
     assert named == of_these
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "order",
     [
@@ -198,7 +197,6 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_shard_that_is_not_whole_is_named_with_its_part(
     source: Path, out: Path, whole: Mapping[str, bytes], damage: str
@@ -512,7 +510,6 @@ def test_a_part_that_cannot_begin_leaves_the_others_alone(source: Path, out: Pat
 NO_LOCKS = ["EBADF", "EINVAL", "ENOLCK", "ENOSYS", "EOPNOTSUPP"]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NO_LOCKS)
 def test_a_file_system_without_locks_is_built_on_all_the_same(
     source: Path, out: Path, whole: Mapping[str, bytes], name: str, monkeypatch: pytest.MonkeyPatch

@@ -83,7 +83,6 @@ def test_dogs_vs_cats_is_the_same_in_tfds_plain_tensorflow_and_ours(cats: BuildR
     assert (image.shape, image.dtype, label.dtype) == ((224, 224, 3), tf.uint8, tf.int64)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("labels", ["auto", "csv:labels.csv"])
 def test_dog_breeds_come_from_the_table_in_the_archive(tmp_path: Path, labels: str) -> None:
     manifest = build("dog-breed-identification.zip", tmp_path, labels=labels, size="64x64").manifest
