@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from shardprep.dataset import item_table
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
 from shardprep.dataset.remote import RemoteDataset, described
-from shardprep.writer.copying_encoder import CopyingEncoder
+from shardprep.writer.copy_encoder import CopyEncoder
 from shardprep.writer.fingerprint import recorded_recipe, used_versions, versions
 from shardprep.writer.old_images import OldRecords, checked_items, manifest_mark, with_files
 
@@ -67,7 +67,7 @@ class OldDataset:
             if self.changes(encoder.spec):
                 yield from base(job, shards, num_workers)
                 return
-            copier = CopyingEncoder(encoder, self.records.for_records_of(encoder.schema))
+            copier = CopyEncoder(encoder, self.records.for_records_of(encoder.schema))
             ends = np.cumsum([len(shard.items) for shard in shards])
             own = np.split(places, ends[:-1])
             planned = [

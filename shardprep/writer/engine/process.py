@@ -52,7 +52,7 @@ _NO_MEMORY = ("can't start new thread", "failed to map segment from shared objec
 _PRELOADED = [
     "shardprep.writer.engine.serve",
     "shardprep.catalog.catalog",
-    "shardprep.writer.copying_encoder",
+    "shardprep.writer.copy_encoder",
 ]
 """Modules of a task, to import once."""
 _MOST_FOLDER_BYTES = 107 - len("/pymp-12345678/listener-12345678")

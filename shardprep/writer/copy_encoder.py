@@ -47,7 +47,7 @@ _NOTHING = PlainExtent("", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class CopyingEncoder:
+class CopyEncoder:
     """Copies the records of tasks with old images, or their images, and has all else encoded."""
 
     encoder: ChunkEncoder
@@ -74,7 +74,7 @@ class CopyingEncoder:
 class _ChunkCopy:
     """The copy of one chunk."""
 
-    def __init__(self, task: ChunkTask, copying: CopyingEncoder) -> None:
+    def __init__(self, task: ChunkTask, copying: CopyEncoder) -> None:
         self._copying = copying
         self._items = items = Items.of(task.items)
         self._members = items.members.listed()
