@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 _Other = TypeVar("_Other")
 
+_FEW = 4
+"""Number of values up to which all of them travel: to find those in use takes longer."""
+
 
 class Coded(Sequence[_Value]):
     """A sequence of values, None where the code is −1."""
@@ -85,7 +88,9 @@ class Coded(Sequence[_Value]):
         return f"Coded.of({list(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel without the values that no row has."""
+        """Travel without the values that no row has, where there are more than a few."""
+        if len(self.values) <= _FEW:
+            return Coded, (self.codes, self.values)
         used, codes = np.unique(self.codes, return_inverse=True)
         values = [self.values[code] for code in used.tolist() if code >= 0]
         codes = codes - (len(used) - len(values))

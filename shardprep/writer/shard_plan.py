@@ -29,6 +29,8 @@ SHARD_BYTES = 128 << 20
 """Size of a shard in bytes where no number is asked for: large enough to stream, small enough to
 spread over readers."""
 MAX_CHUNK_ITEMS = 256
+_FEW_ITEMS = 16
+"""Number of items of a chunk up to which they travel sooner as objects than as columns."""
 _CHUNK_BYTES = 16 << 20
 _CHUNKS_A_BUILD = 64
 
@@ -184,7 +186,7 @@ def plan_shards(
     return tuple(plans)
 
 
-def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Items]:
+def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Sequence[Item]]:
     """Yield the items of a shard in chunks, the unit of parallel work. No bytes depend on its size.
 
     Small enough that a build of `num_items` keeps many workers busy to its end and that a chunk
@@ -193,7 +195,8 @@ def chunks(plan: ShardPlan, num_items: int, record_bytes: int) -> Iterator[Items
     size = min(MAX_CHUNK_ITEMS, max(1, _CHUNK_BYTES // max(1, record_bytes)))
     size = max(1, min(size, -(-num_items // _CHUNKS_A_BUILD)))
     for start in range(0, len(plan.items), size):
-        yield plan.part(slice(start, start + size))
+        rows = slice(start, start + size)
+        yield plan.items[rows] if size <= _FEW_ITEMS else plan.part(rows)
 
 
 def numbers_of(shards: Iterable[int], count: int) -> str:
