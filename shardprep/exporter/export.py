@@ -32,7 +32,7 @@ from shardprep.errors import BuildError, RecipeError
 from shardprep.exporter import output
 from shardprep.exporter.layout import Export, Place
 from shardprep.exporter.names import file_names
-from shardprep.exporter.records import Rows, read_samples
+from shardprep.exporter.shard_records import Rows, read_samples
 from shardprep.storage.lock import locked
 from shardprep.storage.space import resumable_writes, shortage
 

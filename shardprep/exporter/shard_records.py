@@ -33,7 +33,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class Rows(NamedTuple):
-    """What is known of the records of a shard, in their order."""
+    """Keys, file names and places of the records of a shard, in their order."""
 
     keys: list[str]
     names: list[str | None]
