@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from shardprep.reader.diagnosis.changes import Candidate
     from shardprep.reader.diagnosis.steps import Take
+    from shardprep.reader.diagnosis.trials import Tried
     from shardprep.reader.subset import Subset
 
 _NUM_TURNS = 10
@@ -47,6 +48,10 @@ _LEAST_STEPS, _ENOUGH_STEPS = 3, 12
 """Steps of a run: at least so many, and in up to twice its time as many as tell it well."""
 _FILL = 4
 """Times that an image takes longer to get into a cache than through a pipeline, about."""
+_REST_S = 0.01
+"""Seconds of a nap, after which is looked whether the process rests."""
+_AT_REST = 0.2
+"""Processor seconds a second of a process that rests, of one core."""
 _READ_BLOCK = 256
 _WHERE = "reader.diagnose"
 
@@ -147,6 +152,7 @@ class _Runs:
 
     def _measured(self, batch: Any, training: float) -> Measured:
         """Return the figures of model and pipeline, each alone."""
+        _rest(self.turn)
         model = _run(itertools.repeat(batch), self.turn, self.take)
         endless = pipeline(replace(self.request, repeat=True), training * self.turn / _FILL)
         return Measured(
@@ -196,6 +202,7 @@ class _Runs:
 
     def _alone(self, dataset: Any) -> float:
         """Return the rate of a pipeline without end and without a step."""
+        _rest(self.turn)
         begun = iter(dataset)
         next(begun)
         return _run(dataset, self.turn, begun=begun).rate
@@ -220,7 +227,8 @@ class _Runs:
             tried.take(next(begun))  # fills and compiles
             tried.evict()
             if self.num_steps is None and tried.num_images is None:
-                run, gain = self._in_turn(begun, tried.take)
+                del begun
+                run, gain = self._in_turn(tried)
             else:
                 source, most = None if restarts else begun, tried.num_images
                 run = _run(tried.dataset, self.turn, tried.take, begun=source, most=most)
@@ -228,14 +236,13 @@ class _Runs:
         what = candidate.name, candidate.advice, candidate.options
         return Change(*what, rate, run.image_cpu_s), gain
 
-    def _in_turn(self, begun: Iterator[Any], take: Take) -> tuple[_Run, float]:
+    def _in_turn(self, tried: Tried) -> tuple[_Run, float]:
         """Return a run with a change, and its gain over training in turn with it."""
-        plain, part = iter(self.dataset), self.turn / _PAIRS
-        next(plain)
+        part = self.turn / _PAIRS
         runs, gains = list[_Run](), list[float]()
         for _ in range(_PAIRS):
-            before = _settled(plain, part, self.take)
-            runs.append(_settled(begun, part, take))
+            before = _settled(self.dataset, part, self.take)
+            runs.append(_settled(tried.dataset, part, tried.take))
             gains.append(runs[-1].rate / before.rate)
         return reduce(_Run.plus, runs), statistics.median(gains)
 
@@ -295,10 +302,26 @@ def _run(
     return _Run(steps, num_images, time.process_time() - cpu)
 
 
-def _settled(begun: Iterator[Any], seconds: float, take: Take) -> _Run:
-    """Go on with an iterator after a pause, and return the run once what got ready then is used."""
+def _settled(batches: Iterable[Any], seconds: float, take: Take) -> _Run:
+    """Return the run of an iterator of its own, of which the first seconds do not count.
+
+    An iterator that has paused has full buffers, and one that pauses fills them beside the other.
+    """
+    _rest(2 * seconds)
+    begun = iter(batches)
+    take(next(begun))
     _run((), seconds, take, begun=begun)
     return _run((), seconds, take, begun=begun)
+
+
+def _rest(most: float) -> None:
+    """Wait, at most so many seconds, until no pipeline prepares batches for later any more."""
+    end = time.perf_counter() + most
+    is_busy = True
+    while is_busy and time.perf_counter() < end:
+        cpu, begin = time.process_time(), time.perf_counter()
+        time.sleep(_REST_S)
+        is_busy = time.process_time() - cpu > _AT_REST * (time.perf_counter() - begin)
 
 
 def _records(request: Request) -> Any:
