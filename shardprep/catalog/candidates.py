@@ -73,7 +73,8 @@ class Candidate:
     @property
     def counts(self) -> str:
         """The result in words: images labelled, and classes."""
-        return f"{self.num_labelled:,} of {self.num_images:,} images, {self.num_classes:,} classes"
+        classes = "1 class" if self.num_classes == 1 else f"{self.num_classes:,} classes"
+        return f"{self.num_labelled:,} of {self.num_images:,} images, {classes}"
 
     @property
     def flags(self) -> str:

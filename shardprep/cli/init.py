@@ -52,7 +52,7 @@ def init(
 
 def _print(terminal: Terminal, survey: Survey) -> None:
     """Print what a source holds, and what each way to find labels would give."""
-    from shardprep.cli.display.console import counts_line
+    from shardprep.cli.display.console import counted, counts_line
     from shardprep.storage.space import megabytes
 
     terminal.heading(survey.source)
@@ -64,7 +64,8 @@ def _print(terminal: Terminal, survey: Survey) -> None:
         if table.id_column:
             fits = f"column {table.id_column!r} names {table.num_matched:,} images"
         columns = ", ".join(table.columns)
-        terminal.entry("table", f"{table.name}: {table.num_rows:,} rows, {fits} ({columns})")
+        rows = counted(table.num_rows, "row")
+        terminal.entry("table", f"{table.name}: {rows}, {fits} ({columns})")
     for title, counts in (("others", survey.others), ("skipped", survey.skipped)):
         if counts:
             terminal.entry(title, counts_line(counts))

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shardprep.catalog import lookup
 from shardprep.catalog.annotations.signs import annotation_findings, find_masks
-from shardprep.catalog.candidates import label_findings, part_candidates, table_candidates
+from shardprep.catalog.candidates import (
+    Candidate,
+    label_findings,
+    part_candidates,
+    table_candidates,
+)
 from shardprep.catalog.labels import auto_labels
 from shardprep.catalog.lookup import AmbiguousIdError, KeyIndex, match_table
 from shardprep.catalog.survey import recipe_text, survey_source
@@ -184,6 +190,10 @@ def test_classes_are_found_where_masks_are_left_out() -> None:
             ["train/_annotations.coco.json"],
             "train/_annotations.coco.json looks like annotations of COCO; --boxes coco stores",
         ),
+        (
+            ["a/instances_train.json", "a/instances_val.json"],
+            "and 1 more look like annotations of COCO; --boxes coco stores their boxes",
+        ),
         (["readme.txt", "notes.xml", "a.json"], ""),
     ],
 )
@@ -202,6 +212,12 @@ METADATA = "patientid,finding,view,note\n" + "".join(
 )
 CHESTS = {**images(*(f"images/{i:02d}.jpg" for i in range(55))), "metadata.csv": METADATA.encode()}
 READY = 'labels = "csv:metadata.csv:patientid:finding"  # 44 of 55 images, 3 classes'
+
+
+def test_a_candidate_is_told_by_its_images_and_classes() -> None:
+    one = Candidate("csv:a.csv:id:label", 200, 2_000, 1, ("0",))
+    assert one.counts == "200 of 2,000 images, 1 class"
+    assert replace(one, num_classes=3).counts == "200 of 2,000 images, 3 classes"
 
 
 def test_init_lists_each_column_that_could_be_the_label_as_a_ready_line(tmp_path: Path) -> None:

@@ -116,8 +116,9 @@ def annotation_findings(keys: Sequence[str], others: Sequence[str]) -> list[str]
             found.append(f"{line}; --boxes {option} stores them")
     coco = [key for key in others if _COCO.search(key)]
     if coco:
-        line = f"{some_of(coco, 1)} looks like annotations of COCO"
-        found.append(f"{line}; --boxes coco stores its boxes")
+        look, its = ("looks", "its") if len(coco) == 1 else ("look", "their")
+        line = f"{some_of(coco, 1)} {look} like annotations of COCO"
+        found.append(f"{line}; --boxes coco stores {its} boxes")
     return found
 
 
