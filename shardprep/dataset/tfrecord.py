@@ -132,18 +132,25 @@ def unframe(framed: _Bytes, name: str, offset: int) -> _Bytes:
 def num_sound(
     block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
 ) -> int:
-    """Return how many records of a block are sound before the first which `unframe` refuses.
+    """Return how many records of a block are sound before the first that is not: `are_sound`."""
+    is_sound = are_sound(block, lengths)
+    return len(lengths) if is_sound.all() else int(np.argmin(is_sound))
+
+
+def are_sound(
+    block: np.ndarray[Any, np.dtype[np.uint8]], lengths: np.ndarray[Any, np.dtype[np.int64]]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return which records of a block `unframe` would take.
 
     Args:
         block: framed records one behind the other, and nothing else.
         lengths: bytes of each frame, at least 0.
 
     """
-    is_short = lengths < FRAME_BYTES
-    if is_short.any():
-        lengths = lengths[: int(np.argmax(is_short))]
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
+    is_sound = lengths >= FRAME_BYTES
+    num_bytes = lengths[is_sound]
+    ends = np.cumsum(lengths)[is_sound]
+    starts = ends - num_bytes
     heads = block[starts[:, np.newaxis] + np.arange(HEADER_BYTES)]
     tails = block[ends[:, np.newaxis] - np.arange(FOOTER_BYTES, 0, -1)]
     value, payloads = (
@@ -156,12 +163,12 @@ def num_sound(
     )
     stored = np.ascontiguousarray(heads[:, :8]).view("<u8")[:, 0]
     length_crc = np.ascontiguousarray(heads[:, 8:]).view("<u4")[:, 0]
-    is_sound = (
-        (stored == (lengths - FRAME_BYTES).astype(np.uint64))
+    is_sound[is_sound] = (
+        (stored == (num_bytes - FRAME_BYTES).astype(np.uint64))
         & (_masked(crcs[0]) == length_crc)
         & (_masked(crcs[1]) == tails.view("<u4")[:, 0])
     )
-    return len(lengths) if is_sound.all() else int(np.argmin(is_sound))
+    return is_sound
 
 
 def _read(stream: BinaryIO, num_bytes: int) -> bytes:

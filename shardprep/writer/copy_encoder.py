@@ -6,6 +6,7 @@ other in an old shard are read as one block. What is not as it must be is encode
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from contextlib import closing
 from dataclasses import dataclass
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 1 << 20
 """Bytes of records that are read at a time, unless one record has more."""
-_NOTHING = PlainExtent("", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ class _ChunkCopy:
         with closing(read_ahead(self._spans())) as ahead:
             for i in range(len(self._items)):
                 wait_for(ahead)
-                block = blocks.starts.get(i)
-                if block is not None:
+                begins_block = i in blocks.starts
+                if begins_block:
                     wait_for(ahead)
                 before_item()
-                if block is not None:
-                    blocks.read(block)
+                if begins_block:
+                    blocks.read(i)
                 record, outcome = self._record(i)
                 records.append(record)
                 outcomes.append(outcome)
@@ -128,7 +128,7 @@ class _ChunkCopy:
         sha256 = sha256_of(data)
         stored, old = None, self._old[i]
         if old is not None and old.outcome.sha256 == sha256:
-            record = self._blocks.record(old)
+            record = self._blocks.sound.get(i)
             if record is not None:
                 if self._is_same[i]:
                     return record, old.outcome
@@ -176,7 +176,7 @@ def _decoder(dtypes: tuple[tuple[str, str], ...]) -> ExampleDecoder:
 
 
 class _Blocks:
-    """Old records as they lie: those that follow each other are read at once, and kept till next.
+    """Old records as they lie: those that follow each other are read and checked at once.
 
     What cannot be read as a block, such as one with a record behind the end of a cut shard, is
     read record by record.
@@ -184,44 +184,52 @@ class _Blocks:
 
     def __init__(self, old: Sequence[OldImage | None], records: OldRecords) -> None:
         self._have_keys = records.have_keys
-        self.starts: dict[int, PlainExtent] = {}
-        """The blocks, by the place of the first item with a record in it."""
-        self._now = _NOTHING
-        self._data, self._view = b"", np.empty(0, np.uint8)
-        """The block that was read last, and its bytes; none where it cannot be read."""
-        file, first, start, end = "", -1, 0, 0
+        self._runs: dict[int, list[tuple[int, OldImage]]] = {}
+        """The old images of each block and the places of their items, by the first of these."""
+        self.sound: dict[int, memoryview] = {}
+        """The sound records of the block that was read last, framed, by the places of the items.
+
+        What is damaged, gone or the record of another item is left out."""
+        file, start, end = "", 0, 0
+        run: list[tuple[int, OldImage]] = []
         for i, one in enumerate(old):
-            if one is None:
+            if one is None or one.outcome.length < tfrecord.FRAME_BYTES:  # which no record has
                 continue
             after = one.offset + one.outcome.length
             if one.offset != end or after - start > _BLOCK_BYTES or one.file != file:
-                file, first, start = one.file, i, one.offset
+                file, start = one.file, one.offset
+                run = self._runs[i] = []
+            run.append((i, one))
             end = after
-            self.starts[first] = PlainExtent(file, start, end - start)
+        self.starts = {first: _block(run) for first, run in self._runs.items()}
+        """The blocks, by the place of the first item with a record in it."""
 
     @stage("read")
-    def read(self, block: PlainExtent) -> None:
-        """Read a block; the one before is gone then."""
+    def read(self, first: int) -> None:
+        """Read the block that begins with the record of an item; the one before is gone then."""
+        self.sound.clear()
+        run = self._runs[first]
         try:
-            self._data = block.read()
+            self._check(run, self.starts[first].read())
         except MemberError:
-            self._now = _NOTHING
-        else:
-            self._now, self._view = block, np.frombuffer(self._data, np.uint8)
+            for one in run:
+                with contextlib.suppress(MemberError):
+                    self._check([one], _block([one]).read())
 
-    @stage("read")
-    def record(self, old: OldImage) -> Bytes | None:
-        """Return a framed record of the block, None where it is damaged, gone or another one."""
-        data, view, start = self._data, self._view, old.offset - self._now.offset
-        length = old.outcome.length
-        try:
-            if self._now is _NOTHING:
-                data = PlainExtent(old.file, old.offset, length).read()
-                view, start = np.frombuffer(data, np.uint8), 0
-            record = view[start : start + length]
-            tfrecord.unframe(record, old.file, old.offset)
-        except (MemberError, RecordError):
-            return None
-        if self._have_keys and data.rfind(old.key.encode(), start, start + length) < 0:
-            return None
-        return record.data
+    def _check(self, run: Sequence[tuple[int, OldImage]], data: bytes) -> None:
+        """Keep the records of a block that are sound."""
+        lengths = np.array([old.outcome.length for _, old in run], np.int64)
+        are_sound = tfrecord.are_sound(np.frombuffer(data, np.uint8), lengths)
+        ends = np.cumsum(lengths).tolist()
+        view, have_keys = memoryview(data), self._have_keys
+        told = zip(run, [0, *ends], ends, are_sound.tolist(), strict=False)
+        for (i, old), start, end, is_sound in told:
+            if is_sound and (not have_keys or data.rfind(old.key.encode(), start, end) >= 0):
+                self.sound[i] = view[start:end]
+
+
+def _block(run: Sequence[tuple[int, OldImage]]) -> PlainExtent:
+    """Return where the records of old images lie that follow each other."""
+    (_, first), (_, last) = run[0], run[-1]
+    end = last.offset + last.outcome.length
+    return PlainExtent(first.file, first.offset, end - first.offset)

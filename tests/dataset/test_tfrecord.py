@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from shardprep.dataset.tfrecord import (
     FRAME_BYTES,
+    are_sound,
     frame,
     framed,
     num_sound,
@@ -231,24 +232,38 @@ def sound(block: bytes, lengths: list[int]) -> int:
     return num_sound(np.frombuffer(block, np.uint8), np.array(lengths, np.int64))
 
 
-def test_records_of_a_block_are_sound_before_the_one_that_was_changed() -> None:
+def which_are_sound(block: bytes, lengths: list[int]) -> list[bool]:
+    found = are_sound(np.frombuffer(block, np.uint8), np.array(lengths, np.int64))
+    return [bool(one) for one in found]
+
+
+def test_records_of_a_block_are_sound_but_the_one_that_was_changed() -> None:
     """Any bit of it."""
     lengths = [len(frame(payload)) for payload in PAYLOADS]
     assert sound(FILE, lengths) == len(PAYLOADS)
     assert sound(b"", []) == 0
+    assert which_are_sound(b"", []) == []
     for at in range(len(FILE)):
         damaged = next(i for i, end in enumerate(accumulate(lengths)) if at < end)
         for bit in range(8):
             changed = FILE[:at] + bytes((FILE[at] ^ 1 << bit,)) + FILE[at + 1 :]
             assert sound(changed, lengths) == damaged
+            expected = [number != damaged for number in range(len(lengths))]
+            assert which_are_sound(changed, lengths) == expected
 
 
 @given(st.lists(st.integers(0, 60), max_size=4))
 def test_records_of_a_block_are_sound_before_the_one_of_another_length(lengths: list[int]) -> None:
     block = FILE + bytes(200)
-    expected = 0
-    for (start, end), payload in zip(pairwise((0, *accumulate(lengths))), PAYLOADS, strict=False):
-        if block[start:end] != frame(payload):
-            break
-        expected += 1
-    assert sound(block, lengths) == expected
+    starts = [0, *accumulate(lengths)]
+    expected = [is_framed(block[start:end]) for start, end in pairwise(starts)]
+    assert which_are_sound(block, lengths) == expected
+    assert sound(block, lengths) == [*expected, False].index(False)
+
+
+def is_framed(data: bytes) -> bool:
+    try:
+        unframe(data, "shard", 0)
+    except RecordError:
+        return False
+    return True

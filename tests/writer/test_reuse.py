@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,9 +20,11 @@ from PIL import Image
 
 from shardprep.commands.results import BuildJson
 from shardprep.dataset.locate import locate
+from shardprep.dataset.manifest import load_manifest
 from shardprep.errors import BuildError, DatasetError
 from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
 from shardprep.image.spec import ImageSpec
+from shardprep.storage.regular_file import sha256_of
 from shardprep.writer import chunk as chunks
 from shardprep.writer.fingerprint import recorded_recipe, versions
 from shardprep.writer.old_images import OldImages
@@ -199,6 +202,23 @@ def test_what_is_damaged_is_encoded_anew(damage: str, old: Path, tmp_path: Path)
     work, num_lost = DAMAGES[damage]
     work(next(copy.glob("*-00001-of-00003")))
     assert reused(tmp_path, added(), copy).num_copied == 41 - num_lost
+
+
+@pytest.mark.parametrize("length", [-100, 0, 15, 2**40])
+def test_lengths_that_no_record_has_cost_that_record_alone(
+    length: int, old: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(old, tmp_path / "old"))
+    table = pq.read_table(copy / "items.parquet")
+    lengths = table["length"].to_pylist()
+    lengths[5] = length
+    place = table.schema.get_field_index("length")
+    pq.write_table(table.set_column(place, table.schema.field(place), [lengths]), copy / "i")
+    (copy / "i").replace(copy / "items.parquet")
+    manifest = load_manifest(copy)
+    manifest.files["items.parquet"] = sha256_of(copy / "items.parquet")
+    (copy / "manifest.json").write_text(manifest.dumps())
+    assert reused(tmp_path, added(), copy).num_copied == 40
 
 
 def test_a_dataset_may_be_reused_in_its_own_place(old: Path, tmp_path: Path) -> None:
