@@ -215,8 +215,9 @@ def _lacks(splits: Coded[str | None], targets: Coded[Target]) -> Coded[str]:
     without one would be a wrong answer in training.
     """
     has_target = targets.are_there
-    labelled = np.unique(splits.codes[has_target])
-    codes = np.where(has_target | ~np.isin(splits.codes, labelled), 0, 1)
+    is_labelled = np.zeros(len(splits.values) + 1, np.bool_)  # the last is that of no split
+    is_labelled[splits.codes[has_target]] = True
+    codes = np.where(has_target | ~is_labelled[splits.codes], 0, 1)
     return Coded(np.where(splits.are_there, codes, 2), ("", NO_LABEL, "in no split"))
 
 

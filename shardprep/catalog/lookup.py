@@ -100,7 +100,7 @@ class KeyIndex:
         is_odd = booleans(is_odd)
         depths = np.minimum(texts.num_folders(), _MOST_FOLDERS + 1).astype(np.int8)
         is_odd = is_odd | (depths > _MOST_FOLDERS)
-        for depth in np.unique(depths[~is_odd]).tolist():
+        for depth in np.flatnonzero(np.bincount(depths[~is_odd])).tolist():
             is_one = ~is_odd & (depths == depth)
             wanted = texts.where(is_one)
             first, is_many = positions(wanted, self.keys, partial(Texts.ends, depth=depth))

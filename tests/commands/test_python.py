@@ -281,6 +281,14 @@ def test_functions_never_import_tensorflow_or_the_command_line() -> None:
     assert not loaded(code) & {"tensorflow", "keras", "typer", "ray", "IPython"}
 
 
+@pytest.mark.usefixtures("here")
+def test_a_build_does_without_masked_arrays() -> None:
+    """They take 10 ms; the first `numpy.unique` of numbers alone would import them."""
+    without = "from shardprep.writer.engine.process import without_pandas; without_pandas()"
+    code = f'{without}; import shardprep; shardprep.build("pets.zip", size=32, workers=1)'
+    assert "numpy.ma" not in loaded(code)
+
+
 def test_the_package_lists_its_names_and_knows_no_others() -> None:
     assert {*shardprep.__all__} <= {*dir(shardprep)}
     assert all(getattr(shardprep, name) is not None for name in shardprep.__all__)

@@ -7,9 +7,9 @@ import sys
 
 
 def loaded(code: str) -> set[str]:
-    """Return the top-level modules that are loaded when the code has run in a new process."""
+    """Return the modules that are loaded when the code has run in a new process."""
     program = f"import sys\n{code}\nprint(*sys.modules)"
     out = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
-    return {module.split(".")[0] for module in out.stdout.split()}
+    return {*out.stdout.split()}
