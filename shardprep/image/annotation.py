@@ -7,7 +7,7 @@ All coordinates are those of the image as it was annotated: x to the right, y do
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -88,6 +88,28 @@ class Annotation:
     """Objects that are left out already, by reason."""
     fault: str = ""
     """Reason for which the annotations of this image cannot be read; "" for none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel with the boxes as bytes: an array on its own takes twice as long as all else."""
+        more = self.crowds, self.outlines, self.areas, self.size, self.is_relative
+        boxes = np.asarray(self.boxes, np.float64).tobytes()
+        return _arrived, (boxes, self.labels, *more, self.dropped, self.fault)
+
+
+def _arrived(boxes: bytes, labels: tuple[int, ...], *more: Any) -> Annotation:
+    """Return an annotation that has travelled."""
+    crowds, outlines, areas, size, is_relative, dropped, fault = more
+    return Annotation(
+        boxes=np.frombuffer(boxes).reshape(-1, 4),
+        labels=labels,
+        crowds=crowds,
+        outlines=outlines,
+        areas=areas,
+        size=size,
+        is_relative=is_relative,
+        dropped=dropped,
+        fault=fault,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import pickle
 import subprocess
 import sys
 import tarfile
@@ -109,6 +110,31 @@ def png(mask: Array) -> bytes:
 
 
 # --- boxes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Annotation(),
+        Annotation(
+            boxes=np.array([[1.5, -2, np.nan, 1e300], [0, 0, np.inf, -0.0]])[::-1],
+            labels=(3, 0),
+            crowds=(True, False),
+            outlines=(Runs("1 2", "row"), None),
+            areas=((Segment(7), 1),),
+            size=(30, 40),
+            is_relative=True,
+            dropped={"malformed": 2},
+            fault="is damaged",
+        ),
+    ],
+)
+def test_an_annotation_travels_as_it_is(annotation: Annotation) -> None:
+    there = pickle.loads(pickle.dumps(annotation))
+    np.testing.assert_array_equal(there.boxes, annotation.boxes)
+    assert there.boxes.dtype == np.float64
+    others = [one.name for one in fields(Annotation) if one.name != "boxes"]
+    assert [getattr(there, one) for one in others] == [getattr(annotation, one) for one in others]
 
 
 def test_boxes_are_shares_of_the_stored_image_with_y_first() -> None:
