@@ -140,7 +140,7 @@ def _read_voc(argument: str, source: AnnotatedSource) -> Found:
 def _recognise_voc(source: AnnotatedSource) -> list[Sign]:
     def is_voc(data: bytes) -> bool:
         try:
-            return any(box is not None for _, box in voc_file.parse_voc(data).objects)
+            return any(voc_file.parse_voc(data).boxes)
         except (voc_file.NotVocError, voc_file.VocError):
             return False
 

@@ -92,7 +92,7 @@ def _add(table: ObjectTable, image: int, key: str, content: VocFile | str) -> No
         table.fault(image, f"{key} {content}")
         return
     table.list_image(image, content.size)
-    for name, box in content.objects:
+    for name, box in zip(content.names, content.boxes, strict=True):
         if box is None:
             table.drop(image, MALFORMED)
         else:

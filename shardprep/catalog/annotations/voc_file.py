@@ -57,21 +57,25 @@ _ORDER = re.compile(rf"<bndbox>{_TEXT}{''.join(map(_ANY_SIDE.format, (1, 2, 3, 4
 _END = re.compile(rf"(?:{_OTHER})*</annotation>[ \t\r\n]*".encode())
 _HEIGHT, _WIDTH = re.compile(rb"<height>([^<]*)"), re.compile(rb"<width>([^<]*)")
 _ONCE = (b"<filename>", b"<size>")
+_USUAL = ("pose", "truncated", "difficult")
+"""Tags that nearly all objects have between name and box, in their order."""
 
 
 @functools.cache
-def _object(order: tuple[str, ...]) -> tuple[re.Pattern[bytes], list[int]]:
-    """Return the expression for an object whose sides are in that order.
+def _objects(order: tuple[str, ...]) -> tuple[re.Pattern[bytes], list[int]]:
+    """Return the expression for objects whose sides are in that order, or for all that is left.
 
-    Its first group is the name; the others are the numbers of the groups of `_SIDES`.
+    Its first group is the name, the last what is left where no other object follows; the others
+    are those of `_SIDES`, numbered from 0.
     """
+    usual = "".join(f"(?:<{tag}>{_TEXT}</{tag}>{_TEXT})?+" for tag in _USUAL)
     sides = "".join(rf"<{side}>({_TEXT})</{side}>{_TEXT}" for side in order)
     expression = (
-        rf"<object>{_TEXT}<name>({_LINE})</name>{_TEXT}"
+        rf"<object>{_TEXT}<name>({_LINE})</name>{_TEXT}{usual}"
         rf"(?:(?!<bndbox>){_element('before')})*<bndbox>{_TEXT}{sides}</bndbox>{_TEXT}"
-        rf"(?:{_element('behind')})*</object>{_TEXT}"
+        rf"(?:{_element('behind')})*</object>{_TEXT}|(.+)"
     )
-    return re.compile(expression.encode()), [order.index(side) + 3 for side in _SIDES]
+    return re.compile(expression.encode(), re.DOTALL), [order.index(side) + 2 for side in _SIDES]
 
 
 class NotVocError(ValueError):
@@ -89,8 +93,10 @@ class VocFile:
     filename: str = ""
     size: tuple[int, int] | None = None
     """Height and width."""
-    objects: list[tuple[str, tuple[float, ...] | None]] = field(default_factory=list)
-    """Class name and box as written: xmin, ymin, xmax, ymax; None for a box that is none."""
+    names: list[str] = field(default_factory=list)
+    """Class name of each object."""
+    boxes: list[tuple[float, ...] | None] = field(default_factory=list)
+    """Box of each as written: xmin, ymin, xmax, ymax; None for one that is none."""
 
 
 def parse_voc(data: bytes) -> VocFile:
@@ -113,25 +119,27 @@ def _plain(data: bytes) -> VocFile | None:
     head = _HEAD.match(data)
     if head is None or any(data.count(tag, 0, head.end()) > 1 for tag in _ONCE):
         return None
-    names: list[bytes] = []
-    texts: list[bytes] = []
-    at = head.end()
-    first = _ORDER.search(data, at)
+    rows: list[tuple[bytes, ...]] = []
+    left = head.end()
+    sides: list[int] = []
+    first = _ORDER.search(data, left)
     if first is not None and len(set(first.groups())) == len(_SIDES):
-        expression, sides = _object(tuple(tag.decode() for tag in first.groups()))
-        while one := expression.match(data, at):
-            names.append(one[1])
-            texts.extend(one.group(*sides))
-            at = one.end()
-    if not _END.fullmatch(data, at):
+        expression, sides = _objects(tuple(tag.decode() for tag in first.groups()))
+        rows = expression.findall(data, left)
+        left = len(data) - len(rows.pop()[-1])
+    if not _END.fullmatch(data, left):
         return None
     size = None
     if head["size"] is not None:
         height, width = _HEIGHT.search(head["size"]), _WIDTH.search(head["size"])
         size = _stated(height and height[1], width and width[1])
-    name_of = {name: _text(name.decode()) for name in set(names)}
-    objects = list(zip(map(name_of.__getitem__, names), _boxes(texts), strict=True))
-    return VocFile(_text((head["filename"] or b"").decode()), size, objects)
+    filename = _text((head["filename"] or b"").decode())
+    if not rows:
+        return VocFile(filename, size)
+    columns = list(zip(*rows, strict=True))
+    name_of = {name: _text(name.decode()) for name in set(columns[0])}
+    names = [name_of[name] for name in columns[0]]
+    return VocFile(filename, size, names, _boxes([columns[at] for at in sides]))
 
 
 def _of_tree(data: bytes) -> VocFile:
@@ -196,11 +204,10 @@ def _content(root: ET.Element) -> VocFile:
     stated = None
     if size is not None:
         stated = _stated(size.findtext("height"), size.findtext("width"))
-    objects = [
-        (_text(one.findtext("name")), _corners(one.find("bndbox")))
-        for one in root.iterfind("object")
-    ]
-    return VocFile(_text(root.findtext("filename")), stated, objects)
+    objects = root.findall("object")
+    names = [_text(one.findtext("name")) for one in objects]
+    boxes = [_corners(one.find("bndbox")) for one in objects]
+    return VocFile(_text(root.findtext("filename")), stated, names, boxes)
 
 
 def _text(text: str | None) -> str:
@@ -212,12 +219,12 @@ def _corners(box: ET.Element | None) -> tuple[float, ...] | None:
     return None if box is None else _floats([box.findtext(side, "") for side in _SIDES])
 
 
-def _boxes(texts: Sequence[bytes]) -> list[tuple[float, ...] | None]:
-    """Return the boxes of four texts each, None for one of which a text is no number."""
-    numbers = _floats(texts)  # of all at once: nearly always all are numbers
-    if numbers is not None:
-        return list(zip(*[iter(numbers)] * 4, strict=True))
-    return [_floats(four) for four in zip(*[iter(texts)] * 4, strict=True)]
+def _boxes(sides: Sequence[tuple[bytes, ...]]) -> list[tuple[float, ...] | None]:
+    """Return boxes of columns of texts, None for one of which a text is no number."""
+    try:  # nearly always all are numbers
+        return list(zip(*(map(float, side) for side in sides), strict=True))
+    except ValueError:
+        return [_floats(four) for four in zip(*sides, strict=True)]
 
 
 def _floats(texts: Sequence[str | bytes]) -> tuple[float, ...] | None:

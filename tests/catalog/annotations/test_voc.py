@@ -238,12 +238,12 @@ def test_a_dtd_is_refused_in_every_encoding(encoding: str, before: str) -> None:
         parse_voc((first + inner + rest).encode(encoding))
     if encoding != "cp037" and not encoding.endswith(("-le", "-be")):
         sound = (first + rest.replace("&a;", "c&#97;t")).encode(encoding)
-        assert parse_voc(sound).objects == [("cat", None)]
+        assert parse_voc(sound) == VocFile(names=["cat"], boxes=[None])
 
 
 def test_a_namespace_does_not_matter() -> None:
     text = xml(thing("cat", 1, 2, 3, 4)).replace("<annotation>", '<annotation xmlns="urn:voc">')
-    assert parse_voc(text.encode()).objects == [("cat", (1, 2, 3, 4))]
+    assert parse_voc(text.encode()).boxes == [(1, 2, 3, 4)]
 
 
 LABELIMG = """<annotation verified="yes">
@@ -273,6 +273,10 @@ LABELIMG = """<annotation verified="yes">
 \t</object>
 </annotation>
 """
+_OBJECT = LABELIMG[LABELIMG.index("\t<object>") : LABELIMG.index("</annotation>")]
+TWO_OBJECTS = LABELIMG.replace(
+    "</annotation>", _OBJECT.replace("cat", "dog").replace("2.5", "0") + "</annotation>"
+)
 ROBOFLOW = LABELIMG.replace("<ymin>2.5</ymin>", "").replace(
     "<xmax>3</xmax>", "<xmax>3</xmax><ymin>2.5</ymin>"
 )
@@ -281,17 +285,20 @@ VOC2007 = (
     .replace(' verified="yes"', "")
     .replace("<segmented>", "<owner><flickrid>?</flickrid><name>dog</name></owner><segmented>")
 )
+UNORDERED = LABELIMG.replace("\t\t<pose>Unspecified</pose>\n", "").replace(
+    "<difficult>0</difficult>", "<difficult>0</difficult><occluded>0</occluded><pose>Left</pose>"
+)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("first", ["", '<?xml version="1.0" encoding="utf-8"?>\n'])
-@pytest.mark.parametrize("text", [LABELIMG, ROBOFLOW, VOC2007])
+@pytest.mark.parametrize("text", [LABELIMG, ROBOFLOW, VOC2007, UNORDERED])
 def test_files_of_the_usual_tools_need_no_parser(
     text: str, first: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(ET, "XMLParser")
     data = (first + text).replace("\n", end).encode()
-    assert parse_voc(data) == VocFile("x.jpg", (30, 40), [("cat", (1, 2.5, 3, 4))])
+    assert parse_voc(data) == VocFile("x.jpg", (30, 40), ["cat"], [(1, 2.5, 3, 4)])
 
 
 ODD = [
@@ -320,7 +327,7 @@ def test_a_file_says_the_same_whether_it_is_parsed_or_not() -> None:
         except (VocError, NotVocError) as error:
             return type(error).__name__
 
-    pieces = re.split(r"(<[^>]*>)", LABELIMG)
+    pieces = re.split(r"(<[^>]*>)", TWO_OBJECTS)
     for at, piece in enumerate(pieces):
         for odd in ODD:
             for changed in (odd, odd + piece):
