@@ -56,18 +56,20 @@ _ANY_SIDE = rf"<({'|'.join(_SIDES)})>{_TEXT}</\{{}}>{_TEXT}"
 _ORDER = re.compile(rf"<bndbox>{_TEXT}{''.join(map(_ANY_SIDE.format, (1, 2, 3, 4)))}</".encode())
 _END = re.compile(rf"(?:{_OTHER})*</annotation>[ \t\r\n]*".encode())
 _HEIGHT, _WIDTH = re.compile(rb"<height>([^<]*)"), re.compile(rb"<width>([^<]*)")
-_ONCE = (b"<filename>", b"<size>")
 _USUAL = ("pose", "truncated", "difficult")
 """Tags that nearly all objects have between name and box, in their order."""
 
 
 @functools.cache
-def _objects(order: tuple[str, ...]) -> tuple[re.Pattern[bytes], list[int]]:
-    """Return the expression for objects whose sides are in that order, or for all that is left.
+def _objects(tags: tuple[bytes, ...]) -> tuple[re.Pattern[bytes], list[int]] | None:
+    """Return the expression for objects with the sides in that order, or for all that is left.
 
     Its first group is the name, the last what is left where no other object follows; the others
-    are those of `_SIDES`, numbered from 0.
+    are those of `_SIDES`, numbered from 0. None where a side is there twice.
     """
+    order = [tag.decode() for tag in tags]
+    if sorted(order) != sorted(_SIDES):
+        return None
     usual = "".join(f"(?:<{tag}>{_TEXT}</{tag}>{_TEXT})?+" for tag in _USUAL)
     sides = "".join(rf"<{side}>({_TEXT})</{side}>{_TEXT}" for side in order)
     expression = (
@@ -117,14 +119,17 @@ def _plain(data: bytes) -> VocFile | None:
     What counts is that of the first element of a name.
     """
     head = _HEAD.match(data)
-    if head is None or any(data.count(tag, 0, head.end()) > 1 for tag in _ONCE):
+    if head is None:
+        return None
+    left = head.end()
+    if data.count(b"<filename>", 0, left) > 1 or data.count(b"<size>", 0, left) > 1:
         return None
     rows: list[tuple[bytes, ...]] = []
-    left = head.end()
     sides: list[int] = []
     first = _ORDER.search(data, left)
-    if first is not None and len(set(first.groups())) == len(_SIDES):
-        expression, sides = _objects(tuple(tag.decode() for tag in first.groups()))
+    known = first and _objects(first.groups())
+    if known:
+        expression, sides = known
         rows = expression.findall(data, left)
         left = len(data) - len(rows.pop()[-1])
     if not _END.fullmatch(data, left):
@@ -222,7 +227,7 @@ def _corners(box: ET.Element | None) -> tuple[float, ...] | None:
 def _boxes(sides: Sequence[tuple[bytes, ...]]) -> list[tuple[float, ...] | None]:
     """Return boxes of columns of texts, None for one of which a text is no number."""
     try:  # nearly always all are numbers
-        return list(zip(*(map(float, side) for side in sides), strict=True))
+        return list(zip(*[map(float, side) for side in sides], strict=True))
     except ValueError:
         return [_floats(four) for four in zip(*sides, strict=True)]
 
