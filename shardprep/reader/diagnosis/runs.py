@@ -29,6 +29,7 @@ from shardprep.reader.diagnosis.times import Step, Stopwatch, epoch_of
 from shardprep.reader.diagnosis.trials import image_bytes, pipeline, trial
 from shardprep.reader.subset import open_request
 from shardprep.reader.tf.pipeline import load
+from shardprep.reader.tf.python_calls import one_pipeline
 from shardprep.reader.tf.records import Reading
 
 if TYPE_CHECKING:
@@ -324,6 +325,7 @@ def _rest(most: float) -> None:
         is_busy = time.process_time() - cpu > _AT_REST * (time.perf_counter() - begin)
 
 
+@one_pipeline()
 def _records(request: Request) -> Any:
     """Return the records in batches, read as the pipeline reads them, undecoded."""
     subset = open_request(request)

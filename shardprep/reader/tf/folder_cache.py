@@ -30,6 +30,7 @@ from shardprep.reader.records import open_records
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.caching import Progress
 from shardprep.reader.tf.decode import Decoder
+from shardprep.reader.tf.python_calls import one_pipeline
 from shardprep.reader.tf.records import Reading
 from shardprep.storage.atomic_file import DurableFile, write_durably
 from shardprep.storage.space import shortage
@@ -158,11 +159,12 @@ def _decoded(subset: Subset, request: Request) -> Iterator[tuple[bytes, bytes]]:
     subset = replace(subset, draws=None)
     reading = Reading(subset, subset.order(plain), plain)
     decoder = Decoder(subset.schema, request)
-    if request.config.on_error == "raise":
-        dataset = reading.records().map(decoder.record_and_image, tf.data.AUTOTUNE)
-    else:
-        good = GoodRecords(subset, decoder, request, by="none")
-        dataset = reading.records(good.read).map(good.image, tf.data.AUTOTUNE)
+    with one_pipeline():
+        if request.config.on_error == "raise":
+            dataset = reading.records().map(decoder.record_and_image, tf.data.AUTOTUNE)
+        else:
+            good = GoodRecords(subset, decoder, request, by="none")
+            dataset = reading.records(good.read).map(good.image, tf.data.AUTOTUNE)
     for data, pixels in dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
         yield data, pixels.tobytes()
 

@@ -7,7 +7,7 @@ and what came before is not read again.
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -22,6 +22,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shardprep.reader.config import Request
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where an iteration is; apart from what is iterated, of which this is a part."""
+
+    batch_size: int
+    epoch: int = 0
+    batch: int = 0
+    """Batches of this epoch that are out."""
+    is_begun: bool = False
+    """Whether something has drawn from here since it was set."""
+
+    def go_to(self, epoch: int, batch: int = 0) -> None:
+        """Stand before a batch that nothing has drawn."""
+        self.epoch, self.batch, self.is_begun = epoch, batch, False
+
+    def cursor(self) -> Cursor:
+        """Return where an iteration begins that TensorFlow begins just now."""
+        if self.is_begun:  # and nobody counted what was drawn: that was an epoch of `fit`
+            self.go_to(self.epoch + 1)
+        self.is_begun = True
+        return Cursor(self.epoch, self.batch * self.batch_size)
 
 
 class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no types
@@ -42,15 +65,13 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         self.class_names = subset.class_names
         self.seed = request.seed
         self._request = replace(request, seed=draw_seed() if request.seed is None else request.seed)
-        self._epoch = 0
-        self._batch = 0
-        self._is_begun = False
         self._batching = Batching(
             request.batch_size or 1,
             request.drop_remainder,
             request.window,
             num_batches(subset, request),
         )
+        self._place = _Place(self._batching.batch_size)
         self._make()
 
     def __len__(self) -> int:
@@ -77,12 +98,13 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
     @property
     def is_begun(self) -> bool:
         """Whether something has drawn from the place since it was set."""
-        return self._is_begun
+        return self._place.is_begun
 
     def state_dict(self) -> dict[str, int | str]:
         """Return where this is: seed, epoch, batches of it that are out, and what it is of."""
         seed = self._request.seed or 0
-        return State(seed, self._epoch, self._batch, self._identity())._asdict()
+        place = self._place
+        return State(seed, place.epoch, place.batch, self._identity())._asdict()
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
         """Go to where another one was; not inside a loop over these.
@@ -95,29 +117,27 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
         if place.seed != self._request.seed:
             self._request = replace(self._request, seed=place.seed)
             self._make()
-        self._epoch, self._batch, self._is_begun = place.epoch, place.batch, False
+        self._place.go_to(place.epoch, place.batch)
 
     def drawn(self, draw: Any, *, is_first: bool) -> Any:
         """Return the next batch, which `draw()` gives; StopIteration at the end of the epoch.
 
         `is_first` says that nothing was drawn from its iterator before.
         """
-        if is_first and self._is_begun and self._batch == len(self):
-            self._go_to_next_epoch()  # whoever had the last batch did not ask for one more
+        place, end = self._place, len(self)
+        if is_first and place.is_begun and place.batch == end:
+            place.go_to(place.epoch + 1)  # whoever had the last batch did not ask for one more
         if is_first:
-            self._is_begun = False
-        if self._batch == len(self):
-            self._go_to_next_epoch()
+            place.is_begun = False
+        if place.batch == end:
+            place.go_to(place.epoch + 1)
             raise StopIteration
         batch = draw()
-        self._batch += 1  # before the batch is out: a state that is saved in the loop counts it
+        place.batch += 1  # before the batch is out: a state that is saved in the loop counts it
         return batch
 
-    def _go_to_next_epoch(self) -> None:
-        self._epoch, self._batch, self._is_begun = self._epoch + 1, 0, False
-
     def _make(self) -> None:
-        self._made = make_dataset(self._subset, self._request, self._cursor)
+        self._made = make_dataset(self._subset, self._request, self._place.cursor)
         super().__init__(tf.data.experimental.to_variant(self._made))
 
     def _inputs(self) -> list[Any]:
@@ -126,13 +146,6 @@ class Batches(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow carries no t
     def _identity(self) -> str:
         order = self._subset.order(self._request)
         return identity(self._subset.records, order, self._batching)
-
-    def _cursor(self) -> Cursor:
-        """Return where an iteration begins that TensorFlow begins just now."""
-        if self._is_begun:  # and nobody counted what was drawn: that was an epoch of `fit`
-            self._go_to_next_epoch()
-        self._is_begun = True
-        return Cursor(self._epoch, self._batch * self._batching.batch_size)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The tf.data pipeline; `_dataset` says why each of its stages stands where it does."""
+"""The tf.data pipeline; `_stages` says why each of its stages stands where it does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardprep.reader.tf.batching import counted, evened, padded, stepped
 from shardprep.reader.tf.caching import cache_of, memory_cache, rows_a_turn
 from shardprep.reader.tf.decode import Decoder, Finisher
 from shardprep.reader.tf.folder_cache import twins
-from shardprep.reader.tf.python_calls import as_written
+from shardprep.reader.tf.python_calls import as_written, one_pipeline
 from shardprep.reader.tf.records import Cursor, Reading
 from shardprep.reader.tf.service import served, served_records
 
@@ -126,6 +126,15 @@ def make_dataset(
 def _dataset(
     subset: Subset, request: Request, cursor: Callable[[], Cursor], total: int | None
 ) -> Any:
+    if request.config.service:  # its workers have a copy of the graph, of which nobody here knows
+        return served(_stages(subset, request, cursor, total), total, request)
+    with one_pipeline():
+        return _stages(subset, request, cursor, total)
+
+
+def _stages(
+    subset: Subset, request: Request, cursor: Callable[[], Cursor], total: int | None
+) -> Any:
     order = subset.order(request)
     if not request.window:
         subset = replace(subset, records=subset.records.in_order(order))
@@ -146,7 +155,7 @@ def _dataset(
         last = as_written(last) if request.augment is None else last
         dataset = dataset.map(last, tf.data.AUTOTUNE, deterministic=_in_order(request))
         finish.check()
-    return served(dataset, total, request) if request.config.service else dataset
+    return dataset
 
 
 def _filled(subset: Subset, decoder: Decoder, key: int) -> Filled | None:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from shardprep.errors import RecordError
 from shardprep.reader import order as orders
-from shardprep.reader.tf.python_calls import as_written, in_python
+from shardprep.reader.tf.python_calls import as_written, first_element, in_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,10 +107,8 @@ class Reading:
             state, tags = in_python(step, [state], [tf.TensorSpec(one, tf.int64) for one in shapes])
             return state, tags
 
-        if epochs is None:
-            turns = tf.data.Dataset.from_tensors(0).repeat()
-        else:
-            turns = tf.data.Dataset.range((epochs * number + size - cut) // size)
+        num_turns = None if epochs is None else (epochs * number + size - cut) // size
+        turns = tf.data.Dataset.from_tensors(first_element()).repeat(num_turns)
         batches = turns.scan(tf.constant([-1, -1], tf.int64), call)
         return batches.take_while(
             lambda tags: tf.size(tags) > 0
@@ -165,7 +163,7 @@ class Reading:
                 lambda epoch: one_epoch(epoch, begin[1] * tf.cast(epoch == begin[0], tf.int64))
             )
 
-        return tf.data.Dataset.from_tensors(0).map(begin).flat_map(all_epochs)
+        return tf.data.Dataset.from_tensors(first_element()).map(begin).flat_map(all_epochs)
 
 
 def walked(places: Any, size: int, key: Any) -> Any:

@@ -1,0 +1,148 @@
+"""What a dataset reads from goes with the last thing that reads: open shards, images in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from shardprep import reader
+from shardprep.reader.tf.caching import DecodedRows
+from tests.support.builders import animals, build, write, zip_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NUM_SHARDS = 3
+TIMES = 2
+SECONDS = 10.0
+"""Seconds that threads have to end what they do, at most."""
+READERS: dict[str, Callable[[Path], Any]] = {
+    "load": lambda folder: reader.load(folder, batch_size=4),
+    "load, one by one": reader.load,
+    "load, with names": lambda folder: reader.load(folder, batch_size=4, as_supervised=False),
+    "load without end": lambda folder: reader.load(folder, batch_size=4, seed=1, repeat=True),
+    "load in a window": lambda folder: reader.load(folder, batch_size=4, shuffle=8),
+    "load past bad records": lambda folder: reader.load(
+        folder, batch_size=4, read_config=reader.ReadConfig(on_error="skip")
+    ),
+    "load crops": lambda folder: reader.load(folder, batch_size=4, random_resized_crop=(8, 8)),
+    "load, cached in memory": lambda folder: reader.load(folder, batch_size=4, cache="memory"),
+    "load, cached in a folder": lambda folder: reader.load(
+        folder, batch_size=4, cache=str(folder / "cache")
+    ),
+    "iterate": lambda folder: reader.iterate(folder, batch_size=4),
+    "arrays": lambda folder: reader.Dataset(folder).batches(4),
+}
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("release")
+    source = write(folder / "pets.zip", zip_bytes(animals(24)))
+    options: dict[str, Any] = {"labels": "prefix", "shards": NUM_SHARDS, "size": "16x12"}
+    return build(source, folder / "out", **options, split="train=1").path
+
+
+@pytest.fixture(autouse=True)
+def _no_collection() -> Iterator[None]:
+    """Let nothing go but what goes with its last reference: a collection may be hours away."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def opened(folder: Path) -> list[Path]:
+    """Return what this process has open in a folder."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of this loop
+            found.append(link.readlink())
+    return [target for target in found if target.is_relative_to(folder)]
+
+
+def is_released(folder: Path) -> bool:
+    end = time.monotonic() + SECONDS
+    while opened(folder) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not opened(folder)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_an_iterator_that_is_dropped_leaves_no_shard_open(folder: Path, name: str) -> None:
+    for _ in range(TIMES):
+        dataset = READERS[name](folder)
+        iterator = iter(dataset)
+        next(iterator)
+        del dataset
+        next(iterator)
+        assert name.endswith("in memory") or opened(folder)
+        del iterator
+    assert is_released(folder)
+
+
+def test_nor_does_a_dataset_whose_epoch_is_over(folder: Path) -> None:
+    for make in (reader.load, reader.iterate):
+        dataset = make(folder, batch_size=4)
+        assert list(dataset)
+        assert opened(folder)
+        del dataset
+        assert is_released(folder)
+
+
+def test_decoded_images_leave_the_memory_with_it(folder: Path) -> None:
+    for _ in range(TIMES):
+        for crop in (None, (8, 8)):
+            options: dict[str, Any] = {"cache": "memory", "center_crop": crop}
+            list(reader.load(folder, batch_size=4, **options).as_numpy_iterator())
+    gc.collect()
+    assert [one for one in gc.get_objects() if isinstance(one, DecodedRows)] == []
+
+
+def by_variant(dataset: Any) -> Any:
+    variant = tf.data.experimental.to_variant(dataset)
+    return tf.data.experimental.from_variant(variant, dataset.element_spec)
+
+
+def by_an_element(dataset: Any) -> Any:
+    return tf.data.Dataset.from_tensors(dataset).flat_map(lambda one: one)
+
+
+@tf.function  # type: ignore[untyped-decorator]
+def by_a_function(dataset: Any) -> Any:
+    return dataset.map(lambda *element: element)
+
+
+def by_a_strategy(dataset: Any) -> Any:
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+    return strategy.experimental_distribute_dataset(dataset)
+
+
+@pytest.mark.parametrize("name", ["load", "load in a window"])
+@pytest.mark.parametrize("way", [by_variant, by_an_element, by_a_function, by_a_strategy])
+def test_what_tensorflow_makes_of_it_goes_on_without_it(
+    folder: Path, name: str, way: Callable[[Any], Any]
+) -> None:
+    iterator = iter(way(READERS[name](folder)))
+    gc.collect()
+    assert sum(1 for _ in zip(iterator, range(3), strict=False)) == 3
+    del iterator
+    gc.collect()  # a strategy and a function hold theirs in circles
+    assert is_released(folder)
+
+
+def test_a_dataset_that_is_made_in_a_graph_is_read_as_any(folder: Path) -> None:
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def made(_: Any) -> Any:
+        return reader.load(folder, batch_size=4, shuffle=False)
+
+    found = tf.data.Dataset.range(2).flat_map(made).map(lambda _, labels: labels)
+    once = [labels for _, labels in reader.load(folder, batch_size=4, shuffle=False)]
+    assert np.array_equal(np.concatenate(list(found)), np.concatenate([*once, *once]))
