@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from shardprep import reader
+from shardprep.reader.tf import python_calls
 from shardprep.reader.tf.caching import DecodedRows
 from tests.support.builders import animals, build, write, zip_bytes
 
@@ -146,3 +147,10 @@ def test_a_dataset_that_is_made_in_a_graph_is_read_as_any(folder: Path) -> None:
     found = tf.data.Dataset.range(2).flat_map(made).map(lambda _, labels: labels)
     once = [labels for _, labels in reader.load(folder, batch_size=4, shuffle=False)]
     assert np.array_equal(np.concatenate(list(found)), np.concatenate([*once, *once]))
+
+
+def test_a_function_that_is_called_without_its_pipeline_says_so() -> None:
+    with python_calls.one_pipeline():
+        held = python_calls._held(lambda: None)
+    with pytest.raises(ReferenceError, match="hold on to it"):
+        held()
