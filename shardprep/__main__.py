@@ -5,6 +5,7 @@ What is imported here before anything else is little, so that Ctrl-C has one lin
 
 from __future__ import annotations
 
+import gc
 import signal
 
 
@@ -13,9 +14,14 @@ def main() -> None:
     pressed: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
 
-    from shardprep.cli.app import main as run  # noqa: PLC0415 - see above
+    gc.disable()  # what is imported is no garbage, and is walked again and again otherwise
+    try:
+        from shardprep.cli.app import main as run  # noqa: PLC0415 - see above
 
-    run(pressed)
+        gc.enable()
+        run(pressed)
+    finally:
+        gc.freeze()  # the interpreter would look for garbage in all modules before it ends
 
 
 if __name__ == "__main__":
