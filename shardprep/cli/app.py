@@ -10,30 +10,13 @@ import os
 import signal
 import sys
 import traceback
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardprep import __version__
-from shardprep.cli import (
-    bench,
-    build,
-    diff,
-    download,
-    export,
-    fetch,
-    finalize,
-    init,
-    inspect,
-    repack,
-    report,
-    sample,
-    upload,
-    verify,
-    view,
-)
 from shardprep.cli import options as o
-from shardprep.cli.streams import outlive_readers, print_json, start_logging
+from shardprep.cli.streams import importing, outlive_readers, print_json, start_logging
 from shardprep.errors import RecipeError, ShardprepError, printable
 
 if TYPE_CHECKING:
@@ -41,17 +24,24 @@ if TYPE_CHECKING:
 
 EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
-app = typer.Typer(
-    name="shardprep",
-    cls=o.Group,
-    help="Raw Kaggle images in, training-ready TFRecord shards and a matching reader out.",
-    epilog="Try it: shardprep sample, then shardprep build --shards 20, then shardprep inspect.\n\n"
-    "With data of your own: shardprep init photos.zip, then shardprep build.",
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
+_COMMANDS = (
+    "build",
+    "finalize",
+    "init",
+    "inspect",
+    "report",
+    "view",
+    "bench",
+    "verify",
+    "diff",
+    "repack",
+    "export",
+    "sample",
+    "download",
+    "upload",
+    "fetch",
 )
-
-
+"""In the order of `--help`; the module of each has its name."""
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Typer's error of arguments that it cannot take; it has no public name."""
 _GOING_ON = ("build", "finalize", "repack", "export", "download", "upload", "fetch")
@@ -119,7 +109,10 @@ def _end_at_once(code: int) -> None:
 
 def _run(arguments: Sequence[str]) -> int:
     """Run a command line; return its exit code."""
-    command = typer.main.get_command(app)
+    # One command alone is ready in 3 ms, all of them in 30; only the program's help shows others.
+    is_named = arguments[:1] and arguments[0] in _COMMANDS and _COMPLETION not in os.environ
+    with importing():
+        command = typer.main.get_command(program(arguments[:1] if is_named else _COMMANDS))
     if _COMPLETION in os.environ:
         command.main(prog_name="shardprep")  # answers the shell, and exits
     try:
@@ -179,11 +172,12 @@ def _explained(error: BaseException, *, goes_on: bool) -> tuple[ShardprepError |
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback signature
     if wanted:
+        from shardprep import __version__
+
         typer.echo(f"shardprep {__version__}")
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
     quiet: o.Quiet = False,
@@ -200,25 +194,21 @@ def _options(
         raise typer.Exit(EXIT_USAGE)
 
 
-_COMMANDS = {
-    "build": build,
-    "finalize": finalize,
-    "init": init,
-    "inspect": inspect,
-    "report": report,
-    "view": view,
-    "bench": bench,
-    "verify": verify,
-    "diff": diff,
-    "repack": repack,
-    "export": export,
-    "sample": sample,
-    "download": download,
-    "upload": upload,
-    "fetch": fetch,
-}
-"""In the order of `--help`."""
-
-for _name, _module in _COMMANDS.items():
-    command = app.command(_name, cls=o.Command, epilog=_module.EPILOG)
-    command(o.with_options(getattr(_module, _name)))
+def program(names: Sequence[str] = _COMMANDS) -> typer.Typer:
+    """Return the program with some of its commands."""
+    found = typer.Typer(
+        name="shardprep",
+        cls=o.Group,
+        help="Raw Kaggle images in, training-ready TFRecord shards and a matching reader out.",
+        epilog="Try it: shardprep sample, then shardprep build --shards 20, then shardprep inspect."
+        "\n\n"
+        "With data of your own: shardprep init photos.zip, then shardprep build.",
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+    )
+    found.callback(invoke_without_command=True)(_options)
+    for name in names:
+        module = import_module(f"shardprep.cli.{name}")
+        command = found.command(name, cls=o.Command, epilog=module.EPILOG)
+        command(o.with_options(getattr(module, name)))
+    return found

@@ -18,7 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from shardprep import reader
-from shardprep.cli.app import app
+from shardprep.cli.app import program
 from shardprep.dataset.example import decode
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import Manifest, load_manifest
@@ -63,7 +63,7 @@ def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def command(*arguments: str) -> dict[str, Any]:
     """Run the command line; return the object that it prints."""
-    done = CliRunner().invoke(app, ["build", *arguments, "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(program(), ["build", *arguments, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from shardprep.cli.app import app
+from shardprep.cli.app import program
 from tests.support.builders import animals, write, zip_bytes
 from tests.support.cli_page import PAGE, page_text
 from tests.support.command import run
@@ -19,7 +19,7 @@ from tests.support.command import run
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMANDS: dict[str, Any] = {"": typer.main.get_command(app)}
+COMMANDS: dict[str, Any] = {"": typer.main.get_command(program())}
 COMMANDS |= COMMANDS[""].commands
 
 

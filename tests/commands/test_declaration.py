@@ -14,7 +14,7 @@ import typer
 import shardprep
 from shardprep.benchmark.result import Benchmark
 from shardprep.catalog.survey import Survey
-from shardprep.cli.app import app
+from shardprep.cli.app import program
 from shardprep.commands.build import Plan
 from shardprep.commands.download import Download
 from shardprep.commands.sample import Sample
@@ -33,7 +33,7 @@ from shardprep.writer.build import PartResult
 from shardprep.writer.finalize import BuildResult
 from tests.support.json_page import RESULTS
 
-COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+COMMANDS: dict[str, Any] = vars(typer.main.get_command(program()))["commands"]
 OF_A_TERMINAL = {"as_json", "quiet", "log_level", "list_", "open_"}
 """Options of what is printed or shown: a function prints nothing; `Report.keys` is `--list`."""
 NOT_WATCHED = {"inspect", "diff", "sample"}

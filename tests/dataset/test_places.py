@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from shardprep.cli.app import app
+from shardprep.cli.app import program
 from shardprep.errors import RecipeError, ShardprepError
 from shardprep.reader import Dataset, iterate, load
 from shardprep.storage.url import ObjectUrl, local_path, parse_place
@@ -72,7 +72,7 @@ def test_an_address_stands_for_no_path() -> None:
 
 
 def command(*arguments: str) -> Callable[[], object]:
-    return lambda: CliRunner().invoke(app, arguments, catch_exceptions=False)
+    return lambda: CliRunner().invoke(program(), arguments, catch_exceptions=False)
 
 
 ADDRESS = "s3a://bucket/pets"
@@ -123,9 +123,9 @@ def test_a_dataset_lies_at_a_path_with_a_colon(here: Path) -> None:
         ("inspect", "run:1"),
         ("verify", "run:1/pets", "--decode"),
     ):  # fmt: skip
-        done = run.invoke(app, arguments)
+        done = run.invoke(program(), arguments)
         assert done.exit_code == 0, (arguments, done.output, done.exception)
-    found = json.loads(run.invoke(app, ["inspect", "run:1", "--json"]).stdout)
+    found = json.loads(run.invoke(program(), ["inspect", "run:1", "--json"]).stdout)
     assert found["path"] == "run:1/pets/1.0.0"
     there, plain = tree(here / "run:1/pets/1.0.0"), tree(here / "plain/pets/1.0.0")
     shards = [name for name in there if "tfrecord-" in name]

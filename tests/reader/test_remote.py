@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from shardprep.cli.app import app
+from shardprep.cli import app
 from shardprep.commands.results import FetchJson
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.folder import index_name
@@ -492,7 +492,7 @@ def test_an_address_that_became_a_path_is_named() -> None:
 
 def run(*arguments: str) -> Any:
     """Return what a command prints; one that fails raises."""
-    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+    return CliRunner().invoke(app.program(), arguments, catch_exceptions=False)
 
 
 def test_inspect_shows_what_it_shows_of_the_folder(local: Path, url: str) -> None:

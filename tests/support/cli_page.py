@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from shardprep.cli.app import app
+from shardprep.cli.app import program
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 _HEAD = """# Commands and options
@@ -25,7 +25,7 @@ Exit codes: 0 done, 1 error, 2 wrong options, 3 `verify` found problems or `fetc
 
 def page_text() -> str:
     """Return the page."""
-    root: Any = typer.main.get_command(app)
+    root: Any = typer.main.get_command(program())
     parts = [_HEAD, "## shardprep\n", *_tables(root)]
     for name, command in root.commands.items():
         arguments = [_name(one) for one in command.params if one.param_type_name == "argument"]

@@ -22,7 +22,7 @@ import numpy as np
 from typer.testing import CliRunner
 
 from benchmarks.made_zip import write_made_zip
-from shardprep.cli.app import app
+from shardprep.cli.app import program
 from shardprep.commands import build
 from shardprep.errors import ShardprepError
 from shardprep.source.extent import PlainExtent, RefusedExtent, ZipExtent
@@ -247,7 +247,7 @@ def planned(case: Case, folder: Path) -> BuildPlan | str:
         mock.patch.object(hash_pass, "run_chunks", in_process),
         mock.patch.dict("os.environ", {"SHARDPREP_CACHE": str(folder / "cache")}),
     ):
-        done = CliRunner().invoke(app, arguments)
+        done = CliRunner().invoke(program(), arguments)
     if isinstance(done.exception, ShardprepError):
         return str(done.exception)
     assert done.exit_code == 0, done.output

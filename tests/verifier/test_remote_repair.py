@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from shardprep.cli.app import app
+from shardprep.cli.app import program
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, ShardprepError
@@ -174,19 +174,19 @@ def test_the_command_repairs_by_source_or_recipe(
     monkeypatch.chdir(tmp_path)
     url = f"{there.url}/{WHERE}"
     flip(there, FIRST)
-    found = CliRunner().invoke(app, ["verify", url])
+    found = CliRunner().invoke(program(), ["verify", url])
     assert found.exit_code == 3
     assert f"shardprep verify {url} --repair" in " ".join(found.output.split())
-    lost = CliRunner().invoke(app, ["verify", url, "--repair"])
+    lost = CliRunner().invoke(program(), ["verify", url, "--repair"])
     assert isinstance(lost.exception, ShardprepError)
     assert "add --source" in str(lost.exception)
-    done = CliRunner().invoke(app, ["verify", url, "--repair", "--source", str(source)])
+    done = CliRunner().invoke(program(), ["verify", url, "--repair", "--source", str(source)])
     assert done.exit_code == 0, done.output
     assert is_as_built(there, good)
     flip(there, SECOND)
     recipe = f'source = "{source}"\nout = "{there.url}/"\nlabels = "prefix"\nshards = 4\n'
     write(tmp_path / "shardprep.toml", recipe.encode())
-    assert CliRunner().invoke(app, ["verify", "--repair"]).exit_code == 0
+    assert CliRunner().invoke(program(), ["verify", "--repair"]).exit_code == 0
     assert is_as_built(there, good)
 
 

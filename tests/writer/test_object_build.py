@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from shardprep.cli.app import app
+from shardprep.cli.app import program
 from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset, build_part
@@ -509,14 +509,14 @@ def test_finalize_without_an_argument_names_the_parts_of_others(
     write(tmp_path / "shardprep.toml", recipe.encode())
     if is_there:
         build(source, out, **KEYS)  # type: ignore[arg-type]
-        result = CliRunner().invoke(app, ["finalize"])
+        result = CliRunner().invoke(program(), ["finalize"])
         assert result.exit_code == 0, result.output
     one_part(source, out, "1/2", version="2.0.0", **KEYS)  # type: ignore[arg-type]
     one_part(source, out, "1/2", name="cats", **KEYS)  # type: ignore[arg-type]
-    result = CliRunner().invoke(app, ["finalize"])
+    result = CliRunner().invoke(program(), ["finalize"])
     assert result.exit_code == 1
     line = str(result.exception)
     for other in ("cats/1.0.0", "pets/2.0.0"):
         assert f"`shardprep finalize {out}/{other}`" in line
-    asked = CliRunner().invoke(app, ["finalize", f"{out}/pets/1.0.0"])
+    asked = CliRunner().invoke(program(), ["finalize", f"{out}/pets/1.0.0"])
     assert asked.exit_code == (0 if is_there else 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from shardprep.cli.app import app
+from shardprep.cli.app import program
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import RemoteDataset
@@ -285,7 +285,7 @@ def test_what_was_put_in_force_is_brought_home_by_whatever_comes_next(
     else:
         assert (
             CliRunner()
-            .invoke(app, ["verify", address, "--repair", "--source", str(source)])
+            .invoke(program(), ["verify", address, "--repair", "--source", str(source)])
             .exit_code
             == 0
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from shardprep.cli.app import app
+from shardprep.cli.app import program
 from shardprep.errors import SourceError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.plan import frozen_plan, make_plan
@@ -36,7 +36,7 @@ USES: dict[str, Callable[[Path, Path], object]] = {
         make_recipe({"source": str(source)}, "test"), work, Quiet()
     ),
     "--dry-run": lambda source, _: CliRunner().invoke(
-        app, ["build", str(source), "--dry-run"], catch_exceptions=False
+        program(), ["build", str(source), "--dry-run"], catch_exceptions=False
     ),
     "build": lambda source, work: build(source, work / "out", size="8x8"),
 }
