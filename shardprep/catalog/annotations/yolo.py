@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import yaml  # type: ignore[import-untyped]
 
 from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing, stem
@@ -60,8 +59,11 @@ class NameFile:
 
     def _of_yaml(self, data: bytes, fields: Sequence[str]) -> dict[int, str]:
         """Return the classes by id, in the order of the ids, as a field lists or maps them."""
+        import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - most sources never need it
+
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
-            document = yaml.load(data, _LOADER)  # noqa: S506 - a safe loader
+            document = yaml.load(data, loader)  # noqa: S506 - a safe loader
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             line = getattr(getattr(error, "problem_mark", None), "line", None)
             place = "" if line is None else f" at line {line + 1:,}"
@@ -82,9 +84,6 @@ class NameFile:
                 several = paths if isinstance(paths, list) else [paths]
                 self.splits[split] = [path for path in several if isinstance(path, str) and path]
         return dict(sorted(found.items()))
-
-
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def is_yolo(data: bytes) -> bool:
