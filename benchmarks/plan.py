@@ -33,7 +33,7 @@ _PLAN = """
 import json, sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from shardprep.writer.plan import frozen_plan
+from shardprep.writer.source_plan import frozen_plan
 from shardprep.writer.shard_plan import Part
 from shardprep.recipe.recipe import make_recipe
 report, source, labels, folder = sys.argv[1:]

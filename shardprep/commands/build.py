@@ -29,9 +29,9 @@ from shardprep.storage.url import local_path
 from shardprep.writer.build import build_dataset, build_part
 from shardprep.writer.engine.process import start_server
 from shardprep.writer.limits import TooManyRejectedError
-from shardprep.writer.plan import make_plan
 from shardprep.writer.reuse import open_old_dataset
 from shardprep.writer.save_rejected import LIST_FILE, save_rejected
+from shardprep.writer.source_plan import make_plan
 
 if TYPE_CHECKING:
     from typing import Unpack

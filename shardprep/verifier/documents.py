@@ -21,7 +21,7 @@ from shardprep.errors import DatasetError, ShardprepError
 from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.verifier.comparison import differences, json_faults, line_faults, quoted
 from shardprep.verifier.problem import Problem, hash_problem
-from shardprep.writer.fingerprint import recorded_recipe
+from shardprep.writer.recorded_recipe import recorded_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

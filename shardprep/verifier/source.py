@@ -8,9 +8,9 @@ from shardprep.dataset.manifest import REPACKED
 from shardprep.dataset.remote import described
 from shardprep.dataset.source_difference import compare_originals
 from shardprep.errors import DatasetError
-from shardprep.writer.fingerprint import recorded_recipe
 from shardprep.writer.old_images import checked_items
 from shardprep.writer.originals import hash_originals
+from shardprep.writer.recorded_recipe import recorded_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path

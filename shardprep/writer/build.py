@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from shardprep import profiling
 from shardprep.dataset.card import Card
 from shardprep.errors import BuildError, SourceError
-from shardprep.writer.chunk import ChunkEncoder
+from shardprep.writer.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import Progress, ShardJob
 from shardprep.writer.engine.local import write_shards
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.fingerprint import make_fingerprint
 from shardprep.writer.outline import make_outline
-from shardprep.writer.plan import frozen_plan
 from shardprep.writer.run import Run
+from shardprep.writer.source_plan import frozen_plan
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.find import workspace_of
 

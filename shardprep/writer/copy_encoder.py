@@ -24,20 +24,14 @@ from shardprep.image.process import Original, ProcessedImage, ordinary_placement
 from shardprep.profiling import stage
 from shardprep.source.extent import MemberError, PlainExtent
 from shardprep.source.range_reads import read_ahead
-from shardprep.writer.chunk import (
-    EncodedChunk,
-    Outcome,
-    counted,
-    encode_item,
-    read_item,
-    sha256_of,
-    wait_for,
-)
+from shardprep.writer.chunk import EncodedChunk, Outcome
+from shardprep.writer.chunk_encoder import counted, encode_item, read_item, sha256_of, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardprep.writer.chunk import ChunkEncoder, ChunkTask
+    from shardprep.writer.chunk import ChunkTask
+    from shardprep.writer.chunk_encoder import ChunkEncoder
     from shardprep.writer.old_images import OldImage, OldRecords
 
     Bytes = bytes | memoryview

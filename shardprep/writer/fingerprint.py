@@ -19,9 +19,9 @@ from shardprep.catalog.documents import named_files, read_table
 from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import shipped_schemas
-from shardprep.errors import BuildError, DatasetError, RecipeError, SourceError
+from shardprep.errors import BuildError, SourceError
 from shardprep.image.signatures import HEAD_BYTES, archive_type
-from shardprep.recipe.recipe import outputs, stored_recipe
+from shardprep.recipe.recipe import outputs
 from shardprep.source import range_reads
 from shardprep.source.directory import find_files
 from shardprep.source.extent import MemberError, PlainExtent
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from multiprocessing.connection import Connection
 
-    from shardprep.dataset.manifest import Manifest
     from shardprep.recipe.recipe import Recipe
 
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
@@ -72,22 +71,6 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
         options=recipe.fingerprint_options(),
         versions=versions() | drawn,
     )
-
-
-def recorded_recipe(manifest: Manifest, source: str, out: str) -> Recipe:
-    """Return the recipe by which a dataset was built, for a source and a folder of today.
-
-    Raises:
-        DatasetError: this version does not know all of its keys.
-
-    """
-    keys = {"source": source, "out": out, "name": manifest.name, "version": manifest.version}
-    try:
-        return stored_recipe({**manifest.fingerprint.options, **keys, "max_rejected": 1.0})
-    except RecipeError as error:
-        raise DatasetError(
-            manifest.name, "was built by another version, with other options", "build it again"
-        ) from error
 
 
 def source_signature(

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from shardprep.image.process import Rejection, process_image
 from shardprep.recipe.recipe import outputs
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
-from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome, read_item
+from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
+from shardprep.writer.chunk_encoder import read_item
 from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import WorkerLimits
 from shardprep.writer.fingerprint import source_signature, versions
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from shardprep.image.phash import Pixels
     from shardprep.image.spec import ImageSpec
     from shardprep.recipe.recipe import Recipe
+    from shardprep.writer.plan import PassWatcher
 
     Phashes = np.ndarray[Any, Any]
     Keys = np.ndarray[Any, np.dtype[np.uint64]]
@@ -46,16 +48,6 @@ _AT_ONCE = 64
 """Items that a worker hashes at a time, at most."""
 _TASKS_A_WORKER = 8
 """Tasks that each worker has at least, where there are items enough."""
-
-
-class PassWatcher(Protocol):
-    """Receives the progress of a pass."""
-
-    def count(self, what: str, num_images: int, num_done: int = 0) -> None:
-        """Take the work that begins, its number of images, and how many of them are done."""
-
-    def encoded(self, num_items: int, num_rejected: int) -> None:
-        """Take the number of items done since the last call, and of the rejected among them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from shardprep.catalog.annotations.naming import NOT_ASKED_FOR
+from shardprep.catalog.annotations.result import NOT_ASKED_FOR
 from shardprep.errors import BuildError
 from shardprep.image.boxes import SHORTFALLS
 

@@ -15,8 +15,8 @@ from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, with_status
 from shardprep.dataset.remote import RemoteDataset, described
 from shardprep.dataset.schema import BOX_LABEL, MASK
 from shardprep.errors import RecipeError, SchemaError, some_of
-from shardprep.writer.fingerprint import recorded_recipe
 from shardprep.writer.old_images import checked_items, manifest_mark, with_files
+from shardprep.writer.recorded_recipe import recorded_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

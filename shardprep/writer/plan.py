@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
-from shardprep.catalog.catalog import Catalog, make_catalog
-from shardprep.catalog.items import Item
-from shardprep.catalog.splits import parse_split_rule
-from shardprep.dataset.schema import (
-    BOX,
-    BOX_LABEL,
-    CROWD,
-    MASK,
-    OBJECT_MASK,
-    TARGET_FEATURES,
-    Schema,
-    load_schema,
-)
-from shardprep.errors import RecipeError, SchemaError
-from shardprep.image.spec import ImageSpec, estimated_bytes
-from shardprep.profiling import stage
-from shardprep.source.listing import Skipped
-from shardprep.writer.hash_pass import PassWatcher, hash_images
-from shardprep.writer.near_copies import NearCopies
-from shardprep.writer.shard_plan import ShardItems, plan_shards
-from shardprep.writer.split_cut import Cut, cut_splits, without_spoilers
+from shardprep.writer.shard_plan import ShardItems
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Collection
 
     from shardprep.catalog.annotations.annotated_images import AnnotationFacts
-    from shardprep.catalog.items import Items
-    from shardprep.dataset.schema import Encoding
-    from shardprep.recipe.recipe import Recipe
+    from shardprep.dataset.schema import Schema
+    from shardprep.image.spec import ImageSpec
+    from shardprep.source.listing import Skipped
     from shardprep.writer.shard_plan import Part, ShardPlan
-
-_RECORD_OVERHEAD_BYTES = 200
-"""Bytes of a record besides its image and key: framing and feature names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,172 +65,18 @@ def _kept(shard: ShardPlan, wanted: Collection[str]) -> ShardPlan:
     return shard._replace(items=shard.items.alone() if is_wanted else shard.items.counted())
 
 
+class PassWatcher(Protocol):
+    """Receives the progress of a pass."""
+
+    def count(self, what: str, num_images: int, num_done: int = 0) -> None:
+        """Take the work that begins, its number of images, and how many of them are done."""
+
+    def encoded(self, num_items: int, num_rejected: int) -> None:
+        """Take the number of items done since the last call, and of the rejected among them."""
+
+
 class PlanWatcher(PassWatcher, Protocol):
     """Receives the progress of a plan."""
 
     def notice(self, line: str) -> None:
         """Take one line about something worth knowing."""
-
-
-@contextlib.contextmanager
-def _paused_collection() -> Iterator[None]:
-    """Pause the garbage collector, which finds nothing in objects that are only made."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-@stage("plan")
-@_paused_collection()
-def make_plan(
-    recipe: Recipe, work_dir: Path, watcher: PlanWatcher, num_workers: int = 1
-) -> BuildPlan:
-    """Return the plan of a recipe.
-
-    Compressed inner archives are unpacked in `work_dir`, which must live until the items are read.
-    The workers are for near copies, which are looked for in the pixels.
-    """
-    catalog = make_catalog(recipe, work_dir, watcher.notice)
-    spec = recipe.settled(annotated=catalog.annotations is not None).image_spec
-    ratios = parse_split_rule(recipe.split).ratios if recipe.split else {}
-    items, left_out, copies = catalog.items, list[Item](), list[Skipped]()
-    near = None
-    if recipe.finds_near:
-        items, spoilers = without_spoilers(items, ratios)
-        left_out += spoilers
-        near = NearCopies.among(items, hash_images(items, spec, recipe, num_workers, watcher))
-        items, copies = near.without() if recipe.dedup == "near" else (near.together(), [])
-    items, more = _cut(items, ratios, recipe.seed)
-    left_out += more
-    findings = catalog.findings
-    if near is not None:
-        findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
-    estimate = _records_bytes(items, spec)
-    return BuildPlan(
-        name=recipe.dataset_name,
-        shards=plan_shards(recipe.dataset_name, items, recipe.shards, estimate, recipe.seed),
-        skipped=[*catalog.skipped, *copies, *map(_spoiler, left_out)],
-        spec=spec,
-        schema=_schema(recipe, catalog, spec),
-        labels_from=_found_by(catalog),
-        rows_without_image=_without_image(catalog),
-        columns=tuple(column.name for column in catalog.columns),
-        findings=findings,
-        annotations=catalog.annotations,
-        estimated_bytes=estimate,
-        near_copies="" if near is None else near.digest,
-    )
-
-
-@contextlib.contextmanager
-def frozen_plan(
-    recipe: Recipe, work_dir: Path, watcher: PlanWatcher, num_workers: int = 1
-) -> Iterator[BuildPlan]:
-    """Give what `make_plan` returns, hidden from the garbage collector until the end.
-
-    The collector would walk millions of live items again and again. Where the program has itself
-    frozen objects (`gc.freeze`), nothing is hidden: `gc.unfreeze` cannot tell them apart.
-    """
-    with _paused_collection():
-        made = [make_plan(recipe, work_dir, watcher, num_workers)]
-        freezes = gc.get_freeze_count() == 0
-        if freezes:
-            gc.freeze()
-    try:
-        yield made.pop()  # who takes it may let go of parts of it
-    finally:
-        if freezes:
-            gc.unfreeze()
-
-
-def _found_by(catalog: Catalog) -> str:
-    """Return the sources of labels, boxes and masks, in one line for the user."""
-    if catalog.annotations is None:
-        return catalog.labels_from
-    labels = () if catalog.target_kind == "none" else (catalog.labels_from,)
-    return "; ".join((*labels, catalog.annotations.how))
-
-
-def _without_image(catalog: Catalog) -> tuple[str, ...]:
-    """Return the ids in label tables, and the names in annotations, that no image has."""
-    found = catalog.annotations
-    return catalog.rows_without_image + (() if found is None else found.without_image)
-
-
-def _records_bytes(items: Items, spec: ImageSpec) -> int:
-    """Return about how many bytes all records take."""
-    readable = ~items.members.are_refused
-    num_bytes = int(items.members.num_bytes[readable].sum())
-    key_length = int(items.members.keys.lengths()[readable].sum())
-    images = estimated_bytes(spec, num_bytes, int(readable.sum()))
-    return images + key_length + _RECORD_OVERHEAD_BYTES * len(items)
-
-
-def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
-    """Return the items in their final splits, and those that a cut leaves out."""
-    if not ratios:
-        return Cut(items, items.take(np.empty(0, np.int64)))
-    cut = cut_splits(items, ratios, seed)
-    counts = cut.items.split.counts()
-    empty = [split for split in ratios if split not in counts]
-    if empty:
-        raise RecipeError(
-            "--split",
-            f"{empty[0]}={ratios[empty[0]]:g} of {len(cut.items):,} images leaves none",
-            "give it a larger share, or leave it out",
-        )
-    return cut
-
-
-def _spoiler(item: Item) -> Skipped:
-    reason = "no label, and --split makes this split of labelled images"
-    return Skipped(item.key, reason, item.extent.num_bytes)
-
-
-def _schema(recipe: Recipe, catalog: Catalog, spec: ImageSpec) -> Schema:
-    name = recipe.schema
-    kind = catalog.target_kind
-    annotations = {} if catalog.annotations is None else _annotation_features(catalog.annotations)
-    if name == "auto":
-        name = {"class": "classification", "none": _without_target(annotations)}.get(kind, kind)
-    schema = load_schema(name)
-    if lacking := sorted(schema.annotations.keys() - {*annotations, CROWD}):
-        raise SchemaError(
-            f"--schema {name}",
-            f"asks for {lacking[0]!r}, and no such boxes or masks are found",
-            "say where they are with --boxes or --masks, or leave --schema out",
-        )
-    if schema.target not in (None, TARGET_FEATURES.get(kind)):
-        found = "no labels are found" if kind == "none" else f"the targets are of kind {kind}"
-        raise SchemaError(
-            f"--schema {name}",
-            f"asks for {schema.target!r}, and {found}",
-            "say where they are with --labels, or leave --schema out",
-        )
-    labels = catalog.label_names if schema.target else ()
-    columns = {column.name: column.dtype for column in catalog.columns}
-    encoding: Encoding = "any" if spec.format == "keep" else spec.format
-    return schema.filled(spec.fixed_size, encoding, labels, columns, annotations)
-
-
-def _annotation_features(found: AnnotationFacts) -> dict[str, tuple[str, ...]]:
-    """Return the features of boxes and masks, and the class names of those that have some."""
-    spec, features = found.spec, dict[str, tuple[str, ...]]()
-    if spec.has_objects:
-        features.update({BOX: (), BOX_LABEL: found.names})
-        features.update({CROWD: ()} if spec.crowds else {})
-    if spec.masks == "instances":
-        features[OBJECT_MASK] = ()
-    if spec.masks == "classes":
-        features[MASK] = found.names
-    return features
-
-
-def _without_target(annotations: Collection[str]) -> str:
-    """Return the name of the shipped schema of a set without targets of images."""
-    names = {OBJECT_MASK: "instances", BOX: "detection", MASK: "segmentation"}
-    return next((name for feature, name in names.items() if feature in annotations), "unlabelled")

@@ -18,15 +18,16 @@ from shardprep.dataset import item_table
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
 from shardprep.dataset.remote import RemoteDataset, described
 from shardprep.writer.copy_encoder import CopyEncoder
-from shardprep.writer.fingerprint import recorded_recipe, used_versions, versions
+from shardprep.writer.fingerprint import used_versions, versions
 from shardprep.writer.old_images import OldRecords, checked_items, manifest_mark, with_files
+from shardprep.writer.recorded_recipe import recorded_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from pathlib import Path
 
     from shardprep.image.spec import ImageSpec
-    from shardprep.writer.chunk import ChunkEncoder
+    from shardprep.writer.chunk_encoder import ChunkEncoder
     from shardprep.writer.engine.job import Engine, Progress, ShardJob
     from shardprep.writer.shard_plan import ShardPlan
 

@@ -12,7 +12,8 @@ from tests.support.builders import Quiet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.writer.chunk import ChunkEncoder, ChunkTask, EncodedChunk
+    from shardprep.writer.chunk import ChunkTask, EncodedChunk
+    from shardprep.writer.chunk_encoder import ChunkEncoder
 
 
 class StoppedError(Exception):

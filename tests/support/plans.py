@@ -27,8 +27,8 @@ from shardprep.commands import build
 from shardprep.errors import ShardprepError
 from shardprep.source.extent import PlainExtent, RefusedExtent, ZipExtent
 from shardprep.writer import hash_pass
-from shardprep.writer.plan import make_plan
 from shardprep.writer.shard_plan import Part
+from shardprep.writer.source_plan import make_plan
 from tests.support.annotated_sources import outlined
 from tests.support.builders import (
     animals,

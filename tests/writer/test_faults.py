@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-    from shardprep.writer.chunk import ChunkEncoder, EncodedChunk
+    from shardprep.writer.chunk import EncodedChunk
+    from shardprep.writer.chunk_encoder import ChunkEncoder
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
 PARENT_KILLS = 3

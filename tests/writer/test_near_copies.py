@@ -23,7 +23,7 @@ from shardprep.writer import hash_pass
 from shardprep.writer.chunk import Outcome
 from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.hash_pass import ImageHasher, hash_images
-from shardprep.writer.plan import make_plan
+from shardprep.writer.source_plan import make_plan
 from tests.support.builders import (
     SHARED_DATA,
     Quiet,

@@ -25,9 +25,10 @@ from shardprep.errors import BuildError, DatasetError
 from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.storage.regular_file import sha256_of
-from shardprep.writer import chunk as chunks
-from shardprep.writer.fingerprint import recorded_recipe, versions
+from shardprep.writer import chunk_encoder
+from shardprep.writer.fingerprint import versions
 from shardprep.writer.old_images import OldImages
+from shardprep.writer.recorded_recipe import recorded_recipe
 from shardprep.writer.reuse import open_old_dataset
 from tests.support.annotated_sources import outlined
 from tests.support.builders import (
@@ -75,7 +76,7 @@ def _processed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.append(data)
         return process_image(data, spec)
 
-    monkeypatch.setattr(chunks, "process_image", process)
+    monkeypatch.setattr(chunk_encoder, "process_image", process)
     return seen
 
 

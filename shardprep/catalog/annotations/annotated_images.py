@@ -11,8 +11,9 @@ from shardprep.catalog.annotations.formats import read_boxes
 from shardprep.catalog.annotations.mask_values import (
     NONE,
 )
-from shardprep.catalog.annotations.naming import NOT_ASKED_FOR, Naming, renamed
+from shardprep.catalog.annotations.naming import Naming, renamed
 from shardprep.catalog.annotations.panoptic import masks_of_segments, with_segments
+from shardprep.catalog.annotations.result import NOT_ASKED_FOR
 from shardprep.catalog.annotations.rules import MaskRule, parse_masks_rule
 from shardprep.catalog.annotations.run_table import parse_run_rule, read_runs
 from shardprep.errors import RecipeError, SourceError

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.catalog.annotations.box_table import ONE_CLASS
 from shardprep.catalog.annotations.mask_values import BACKGROUND, NONE
+from shardprep.catalog.annotations.result import NOT_ASKED_FOR
 from shardprep.catalog.splits import parse_pairs
 from shardprep.catalog.targets import parse_class_map
 from shardprep.errors import SourceError, some_of
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from shardprep.image.annotation import Annotation
     from shardprep.recipe.recipe import Recipe
 
-NOT_ASKED_FOR = "not among --classes"
-"""Reason for which an object is dropped that is sound, but of a class that is not wanted."""
 _MOST_NAMES = 10
 """Number of class names in an error."""
 

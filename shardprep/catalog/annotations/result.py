@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
     from shardprep.image.annotation import Annotation
 
+NOT_ASKED_FOR = "not among --classes"
+"""Reason for which an object is dropped that is sound, but of a class that is not wanted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:

@@ -11,7 +11,7 @@ import pytest
 from shardprep.catalog.survey import recipe_text, survey_source
 from shardprep.errors import RecipeError, SourceError
 from shardprep.recipe.recipe import make_recipe
-from shardprep.writer.plan import make_plan
+from shardprep.writer.source_plan import make_plan
 from tests.catalog.annotations.test_mask_files import catalog, grey
 from tests.support.builders import SHARED_DATA, Quiet, jpeg, png, write_folder
 
