@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import importing, outlive_readers, print_json, start_logging
+from shardprep.cli.streams import outlive_readers, print_json, start_logging
 from shardprep.errors import RecipeError, ShardprepError, printable
 
 if TYPE_CHECKING:
@@ -111,8 +111,7 @@ def _run(arguments: Sequence[str]) -> int:
     """Run a command line; return its exit code."""
     # One command alone is ready in 3 ms, all of them in 30; only the program's help shows others.
     is_named = arguments[:1] and arguments[0] in _COMMANDS and _COMPLETION not in os.environ
-    with importing():
-        command = typer.main.get_command(program(arguments[:1] if is_named else _COMMANDS))
+    command = typer.main.get_command(program(arguments[:1] if is_named else _COMMANDS))
     if _COMPLETION in os.environ:
         command.main(prog_name="shardprep")  # answers the shell, and exits
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, importing, print_json
+from shardprep.cli.streams import bar, console, print_json
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def bench(
     as_json: o.Json = False,
 ) -> None:
     """Measure how fast the shards are read: plain tf.data, tfds and this package's readers."""
-    with importing():
-        from shardprep.commands.bench import bench as measure
+    from shardprep.commands.bench import bench as measure
 
     with bar() as progress:
         found = measure(

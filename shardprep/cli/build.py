@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, importing, picked, print_json
+from shardprep.cli.streams import bar, console, picked, print_json
 
 if TYPE_CHECKING:
     from shardprep.commands.build import Plan
@@ -50,12 +50,11 @@ def build(
     if engine == "local" and not dry_run:
         start_server()  # while the rest is imported
 
-    with importing():
-        import pyarrow as pa
+    import pyarrow as pa
 
-        from shardprep import TooManyRejectedError
-        from shardprep.cli.display.summary import show_refused, show_result
-        from shardprep.commands.build import build as returned
+    from shardprep import TooManyRejectedError
+    from shardprep.cli.display.summary import show_refused, show_result
+    from shardprep.commands.build import build as returned
 
     pa.set_memory_pool(pa.system_memory_pool())  # gives back what a shard's rows took
     build_dataset: Any = returned  # its overloads know texts of a shell by no name

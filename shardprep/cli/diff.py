@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import EXIT_PROBLEMS, console, importing, print_json
+from shardprep.cli.streams import EXIT_PROBLEMS, console, print_json
 
 if TYPE_CHECKING:
     from shardprep.cli.display.console import Terminal
@@ -30,8 +30,7 @@ def diff(
     Reads their manifests and item tables, never the shards. Exits with 3 where their records
     differ.
     """
-    with importing():
-        from shardprep.commands.diff import diff as compare
+    from shardprep.commands.diff import diff as compare
 
     found = compare(before, after)
     if as_json:

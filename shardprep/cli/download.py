@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, importing, picked, print_json
+from shardprep.cli.streams import bar, console, picked, print_json
 from shardprep.storage.url import local_path
 
 EPILOG = (
@@ -30,8 +30,7 @@ def download(
     as_json: o.Json = False,
 ) -> None:
     """Download an archive from Kaggle, check every byte of it, and keep it."""
-    with importing():
-        from shardprep.commands.download import download as download_archive
+    from shardprep.commands.download import download as download_archive
 
     with bar() as progress:
         found = download_archive(slug, to=to, refresh=refresh, progress=progress)

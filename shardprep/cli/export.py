@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, importing, print_json
+from shardprep.cli.streams import bar, console, print_json
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def export(
     split/class/name.jpg, a table and COCO's JSON. tfod: TFRecords for TensorFlow's object
     detection. Raw pixels become PNG. An interrupted export goes on where it stopped.
     """
-    with importing():
-        from shardprep.commands.export import export as export_dataset
+    from shardprep.commands.export import export as export_dataset
 
     layout: Any = to  # any text of a shell
     with bar() as progress:

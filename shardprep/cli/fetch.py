@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, importing, picked, print_json
+from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, picked, print_json
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def fetch(
 
     Files that a copy has lost are fetched again. Exits with 3 where files are left out.
     """
-    with importing():
-        from shardprep.commands.fetch import fetch as fetch_dataset
+    from shardprep.commands.fetch import fetch as fetch_dataset
 
     with bar() as progress:
         found = fetch_dataset(

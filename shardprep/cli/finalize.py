@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import bar, importing
+from shardprep.cli.streams import bar
 
 EPILOG = "Examples:\n\nshardprep finalize\n\nshardprep finalize tfrecords/dogs_vs_cats"
 
@@ -27,10 +27,9 @@ def finalize(
 
     It needs neither source nor options, and names the parts to run again if shards are missing.
     """
-    with importing():
-        from shardprep import TooManyRejectedError
-        from shardprep.cli.display.summary import show_refused, show_result
-        from shardprep.commands.finalize import finalize as finalize_dataset
+    from shardprep import TooManyRejectedError
+    from shardprep.cli.display.summary import show_refused, show_result
+    from shardprep.commands.finalize import finalize as finalize_dataset
 
     try:
         with bar() as progress:

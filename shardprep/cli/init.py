@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, importing, print_json
+from shardprep.cli.streams import bar, console, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,9 +32,8 @@ def init(
     as_json: o.Json = False,
 ) -> None:
     """Look into a source, say what it holds, and write a shardprep.toml for it."""
-    with importing():
-        from shardprep.commands.init import init as write_recipe
-        from shardprep.recipe.document import RECIPE_FILE
+    from shardprep.commands.init import init as write_recipe
+    from shardprep.recipe.document import RECIPE_FILE
 
     with bar() as progress:
         survey = write_recipe(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, importing, print_json
+from shardprep.cli.streams import console, print_json
 from shardprep.storage.url import local_path
 
 _NUM_FINDINGS = 3
@@ -33,8 +33,7 @@ def inspect(
 
     Reads its manifest and item table; of shards only the boxes, where there are some.
     """
-    with importing():
-        from shardprep.commands.inspect import inspect as read_facts
+    from shardprep.commands.inspect import inspect as read_facts
 
     facts = read_facts(dataset, boxes=boxes)
     if boxes is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import bar, importing
+from shardprep.cli.streams import bar
 from shardprep.recipe.options import BUILD_OPTIONS
 
 EPILOG = (
@@ -56,9 +56,8 @@ def repack(
     """
     # What Arrow's own allocator keeps for later would be a fifth of the memory.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    with importing():
-        from shardprep.cli.display.summary import show_result
-        from shardprep.commands.repack import repack as returned
+    from shardprep.cli.display.summary import show_result
+    from shardprep.commands.repack import repack as returned
 
     repack_datasets: Any = returned  # a shell gives numbers as texts
     with bar() as progress:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, importing, print_json
+from shardprep.cli.streams import bar, console, print_json
 from shardprep.errors import RecipeError, printable
 
 if TYPE_CHECKING:
@@ -65,9 +65,8 @@ def report(
         raise RecipeError("--list", "prints keys alone", "leave out --output, --json and --open")
     if output == _STDOUT and (as_json or open_):
         raise RecipeError("--output -", "is for a page alone", "leave out --json and --open")
-    with importing():
-        from shardprep.commands.report import check_listed, page_path
-        from shardprep.commands.report import report as make_report
+    from shardprep.commands.report import check_listed, page_path
+    from shardprep.commands.report import report as make_report
 
     page = None if output in (None, _STDOUT) else page_path(output or "")
     thumbs = 0 if list_ else thumbs

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import console, importing, picked, print_json
+from shardprep.cli.streams import console, picked, print_json
 from shardprep.storage.url import local_path
 
 EPILOG = "Example:\n\nshardprep sample demo && cd demo && shardprep build --shards 20"
@@ -26,8 +26,7 @@ def sample(
     as_json: o.Json = False,
 ) -> None:
     """Write a small Kaggle-shaped archive to try everything on, without a network."""
-    with importing():
-        from shardprep.commands.sample import sample as write_sample
+    from shardprep.commands.sample import sample as write_sample
 
     found = write_sample(directory)
     if as_json:

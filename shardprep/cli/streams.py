@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import io
 import json
 import logging
@@ -16,8 +14,6 @@ import typer
 from shardprep.errors import RecipeError, printable, printable_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shardprep.cli.display.console import Terminal
     from shardprep.commands.bars import Bar
 
@@ -55,25 +51,9 @@ def console(*, stderr: bool = False) -> Terminal:
     return Terminal(stderr=stderr, quiet=stderr and not _log.isEnabledFor(logging.INFO))
 
 
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Pause the garbage collector while modules are imported, in which it finds nothing.
-
-    It would walk what is there again and again, for a tenth of the time that a small command takes.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def bar() -> Bar:
     """Return what shows the progress of a command on stderr."""
-    with importing():
-        from shardprep.commands.bars import Bar
+    from shardprep.commands.bars import Bar
 
     return Bar(console(stderr=True))
 

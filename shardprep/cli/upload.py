@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, importing, print_json
+from shardprep.cli.streams import bar, console, print_json
 
 if TYPE_CHECKING:
     from shardprep.commands.upload import Upload
@@ -49,8 +49,7 @@ def upload(
     The dataset is verified first, and compared with what Kaggle gives back. An interrupted upload
     goes on where it stopped; what Kaggle has already is not sent twice.
     """
-    with importing():
-        from shardprep.commands.upload import upload as upload_dataset
+    from shardprep.commands.upload import upload as upload_dataset
 
     with bar() as progress:
         done = upload_dataset(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, importing, picked, print_json
+from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, picked, print_json
 from shardprep.errors import some_of
 
 if TYPE_CHECKING:
@@ -57,10 +57,9 @@ def verify(
     Exits with 3 where problems are found, or remain after --repair, and where the source of
     --against differs.
     """
-    with importing():
-        from shardprep.commands import resolve
-        from shardprep.commands.progress import watched
-        from shardprep.commands.verify import checks, compared, other_source
+    from shardprep.commands import resolve
+    from shardprep.commands.progress import watched
+    from shardprep.commands.verify import checks, compared, other_source
 
     place, origin = resolve.dataset_at(dataset, damaged=True), None
     if repair:

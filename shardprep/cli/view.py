@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import Annotated
 
 from shardprep.cli import options as o
-from shardprep.cli.streams import bar, console, importing, picked, print_json
+from shardprep.cli.streams import bar, console, picked, print_json
 
 EPILOG = (
     "Examples:\n\nshardprep view --open\n\n"
@@ -42,8 +42,7 @@ def view(
     """
     # What Arrow's own allocator keeps for later would be half of the memory.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    with importing():
-        from shardprep.commands.view import view as serve
+    from shardprep.commands.view import view as serve
 
     with bar() if source else nullcontext(False) as progress:  # a dataset alone is there at once
         viewer = serve(dataset, source=source, port=port, progress=progress)
