@@ -42,7 +42,6 @@ def run(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = N
         contextlib.chdir(cwd),
         mock.patch.dict(os.environ, variables, clear=True),
         mock.patch.object(sys, "argv", command),
-        mock.patch.object(sys, "meta_path", [*sys.meta_path]),
         mock.patch.object(signal, "signal"),
         mock.patch.object(app, "_end_at_once"),
         _as_new(),
@@ -70,6 +69,9 @@ def _as_new() -> Iterator[None]:
         try:
             yield
         finally:
+            ours = [one for one in sys.meta_path if isinstance(one, app._WithoutPandas)]
+            for one in ours:  # those of libraries stay: six has its own, and adds it once
+                sys.meta_path.remove(one)
             log.handlers[:] = handlers
             log.setLevel(level)
 
