@@ -75,10 +75,16 @@ class Cost:
     """Processor seconds of the program and the children that it waited for."""
 
 
-def run(command: Sequence[object], cwd: Path, root: Path = ROOT) -> Cost:
-    """Run a program to its end; `root` is the checkout whose package it imports."""
+def installed_environment(root: Path = ROOT) -> dict[str, str]:
+    """Return the environment of a program that imports the package of a checkout."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(root)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode as well
+    return environment
+
+
+def run(command: Sequence[object], cwd: Path, root: Path = ROOT) -> Cost:
+    """Run a program to its end; `root` is the checkout whose package it imports."""
+    environment = installed_environment(root)
     start = time.perf_counter()
     process = subprocess.Popen(
         list(map(str, command)), cwd=cwd, env=environment,

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import photos
-from benchmarks.measure import ROOT, Measure, Row, built, interleaved, run, shardprep
+from benchmarks.measure import (
+    ROOT,
+    Measure,
+    Row,
+    built,
+    installed_environment,
+    interleaved,
+    run,
+    shardprep,
+)
 from benchmarks.table import alone
 
 if TYPE_CHECKING:
@@ -25,11 +34,14 @@ if TYPE_CHECKING:
 
 REUSE = Measure("`build --reuse` with 1% new of 25,000 photos / the fresh build", ">= 8")
 REPACK = Measure("`repack` of them, 224 px, from 20 to 64 shards / `cp -r`", ">= 0.4")
+REPACK_MANY = Measure("`repack` of 250,000 photos, from 20 to 64 shards / `cp -r`", ">= 0.4")
+SYNCED = Measure("the same / `cp -r` and `sync`, as `repack` syncs")
 EXPORT = Measure("`export --to webdataset` of them / `tar c` of the same files", ">= 0.4")
+EXPORT_MANY = Measure("`export --to webdataset` of 250,000 / `tar c` of the same files", ">= 0.4")
 MERGE_MB = Measure(
     "peak memory of a merge of two such sets − of the numpy reader", "<= 100 MB", "MB"
 )
-MEASURES = (REUSE, REPACK, EXPORT, MERGE_MB)
+MEASURES = (REUSE, REPACK, REPACK_MANY, SYNCED, EXPORT, EXPORT_MANY, MERGE_MB)
 _OPTIONS = ("--name", "photos", "--size", "224x224")
 _READ = """
 import sys
@@ -45,25 +57,18 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     old = photos.write_folder(folder / "old", number, links=True)
     path = built(folder / "sets", old, *_OPTIONS, "--shards", 20)
     other = built(folder / "others", old, *_OPTIONS, "--shards", 20)
-    new = folder / "new"
+    many = photos.write_folder(folder / "many", 10 * number, links=True)
+    new, out = folder / "new", folder / "out"
     shutil.copytree(old, new, copy_function=os.link)
     for i, data in enumerate(photos.originals()[: number // 100]):
         (new / "cat" / f"new_{i}.jpg").write_bytes(data + b"%d" % i)
-    export = ("export", path, "--to", "webdataset", "--out", folder / "export")
-    shardprep(folder, *export)
-    files = sorted((folder / "export").glob("*.tar"))
-    build = ("build", new, *_OPTIONS, "--shards", 20, "--out", folder / "out")
-    repack = ("repack", path, "--shards", 64, "--out", folder / "out")
+    build = ("build", new, *_OPTIONS, "--shards", 20, "--out", out)
     cost = interleaved(
         {
-            "fresh": _cleared(folder / "out", lambda: shardprep(folder, *build)),
-            "reuse": _cleared(folder / "out", lambda: shardprep(folder, *build, "--reuse", path)),
-            "cp": _cleared(folder / "out", lambda: run(["cp", "-r", path, folder / "out"], folder)),
-            "repack": _cleared(folder / "out", lambda: shardprep(folder, *repack)),
-            "tar": _cleared(
-                folder / "out", lambda: run(["tar", "cf", folder / "out", *files], folder)
-            ),
-            "export": _cleared(folder / "export", lambda: shardprep(folder, *export)),
+            "fresh": _cleared(out, lambda: shardprep(folder, *build)),
+            "reuse": _cleared(out, lambda: shardprep(folder, *build, "--reuse", path)),
+            **_copies(folder, path, ""),
+            **_copies(folder, built(folder / "large", many, *_OPTIONS, "--shards", 20), " of many"),
         },
         rounds,
     )
@@ -80,9 +85,28 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     return [
         row(REUSE, "reuse", "fresh"),
         row(REPACK, "repack", "cp"),
+        row(REPACK_MANY, "repack of many", "cp of many"),
+        row(SYNCED, "repack of many", "synced of many"),
         row(EXPORT, "export", "tar"),
+        row(EXPORT_MANY, "export of many", "tar of many"),
         MERGE_MB.came_to(peaks[0] - peaks[1], f"{peaks[0]:,.0f} − {peaks[1]:,.0f} MB"),
     ]
+
+
+def _copies(folder: Path, path: Path, name: str) -> dict[str, Callable[[], Cost]]:
+    """Return the ways to copy a set, in the order in which they run: tar needs an export."""
+    out, tars = folder / "out", folder / "export"
+    repack = ("repack", path, "--shards", 64, "--out", out)
+    export = ("export", path, "--to", "webdataset", "--out", tars)
+    synced = ("sh", "-c", 'cp -r "$0" "$1" && sync', path, out)
+    tar = ("sh", "-c", 'tar cf "$0" "$1"/*.tar', out, tars)
+    return {
+        f"cp{name}": _cleared(out, lambda: run(["cp", "-r", path, out], folder)),
+        f"synced{name}": _cleared(out, lambda: run(synced, folder)),
+        f"repack{name}": _cleared(out, lambda: shardprep(folder, *repack)),
+        f"export{name}": _cleared(tars, lambda: shardprep(folder, *export)),
+        f"tar{name}": _cleared(out, lambda: run(tar, folder)),
+    }
 
 
 def _cleared(place: Path, way: Callable[[], Cost]) -> Callable[[], Cost]:
@@ -100,8 +124,9 @@ def _cleared(place: Path, way: Callable[[], Cost]) -> Callable[[], Cost]:
 def _peak_bytes(command: Sequence[object]) -> int:
     """Return the largest memory that one process had, by the kernel's mark."""
     process = subprocess.Popen(
-        [*map(str, command)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+        [*map(str, command)], cwd=ROOT, env=installed_environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     peak = 0
     while process.poll() is None:
         with contextlib.suppress(OSError, IndexError):
