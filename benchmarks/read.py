@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shardprep.dataset.example import Values
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 BATCH = 64
 SIDE = 224
@@ -228,7 +230,8 @@ def write_small(folder: Path, like: Path, records: int) -> Path:
     schema = schema.model_copy(update={"features": {**schema.features, "image": image}})
     (folder / SCHEMA_FILE).write_text(schema.dumps())
     sides = {"image/height": (4,), "image/width": (4,)}
-    values = {"label": (0,), "image": (bytes(4 * 4 * 3),), "image/filename": (b"x",), **sides}
+    values: dict[str, Values] = {"label": (0,), "image/filename": (b"x",), **sides}
+    values["image"] = (bytes(4 * 4 * 3),)
     framed = frame(encode(values))
     count = records // 10
     number = 10 * count

@@ -22,7 +22,7 @@ from benchmarks.store import BUCKET, FolderStore
 from benchmarks.table import alone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LOAD = Measure("`load`, raw, from a store with copies here / from a folder", ">= 0.9")
@@ -74,7 +74,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
         server_s.append(store.cpu_s() - before_s)
         return cost
 
-    ways = {
+    ways: dict[str, Callable[[], Cost]] = {
         "load, folder": partial(_of, kept, load, local, batches),
         "load, copies": partial(_of, kept, load, remote, batches),
         "load, store": partial(_of, empty, load, remote, batches),

@@ -29,7 +29,7 @@ from shardprep.image.phash import PHASH
 from shardprep.reporter.report import Options, make_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 WITH_PIXELS = Measure("report of 2,000 photos, nothing kept", "< 6 s", "s")
@@ -87,7 +87,7 @@ def _times(folder: Path, rounds: int, number: int) -> Iterator[Row]:
             one.unlink()
         return shardprep(folder, "report", path, "-o", "page.html", *options)
 
-    ways = {"all": report, "none": partial(report, "--no-pixels")}
+    ways: dict[str, Callable[[], Cost]] = {"all": report, "none": partial(report, "--no-pixels")}
     cost = interleaved(ways, rounds)
     for one, way in ((WITH_PIXELS, "all"), (NO_PIXELS, "none")):
         detail = f"{cost[way].cpu_s:.2f} s of processor, {number:,} records, imports included"
@@ -190,6 +190,7 @@ def _grouped(folder: Path, most: int) -> Iterator[Row]:
 def _num_across(dataset: Path) -> int:
     """Count the near pairs of stored images in different splits, each two compared."""
     found = make_report(dataset, Options(thumbs=0), _Silent())
+    assert found.measured is not None  # nothing asked it to leave pixels out
     hashes, split = found.measured.measures["hash"], found.contents.split
     apart = (np.bitwise_count(one ^ hashes) for one in hashes)
     return (

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -22,6 +22,7 @@ from benchmarks.measure import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedIOBase
 
 BUCKET = "benchmark"
 _DATE = "2026-01-01T00:00:00.000Z"
@@ -103,7 +104,7 @@ class _Handler(socketserver.StreamRequestHandler):
         self.wfile.write(f"HTTP/1.1 {status}\r\nContent-Length: {num_bytes}\r\n{more}\r\n".encode())
 
 
-def _headers(file: BinaryIO) -> Iterator[tuple[str, str]]:
+def _headers(file: BufferedIOBase) -> Iterator[tuple[str, str]]:
     while line := file.readline().strip():
         name, _, value = line.decode().partition(":")
         yield name.lower(), value.strip()

@@ -34,7 +34,7 @@ from shardprep.dataset.grammar import shard_name
 from shardprep.dataset.item_table import COLUMNS, Tally, index_text, read_items, write_items
 from shardprep.dataset.manifest import MANIFEST_FILE, Shard, load_manifest
 from shardprep.storage.folder import LocalFolder
-from shardprep.writer.fingerprint import recorded_recipe
+from shardprep.writer.recorded_recipe import recorded_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -101,7 +101,7 @@ def large(folder: Path, number: int, shard_records: int) -> Path:
     names = tuple(f"class {i}" for i in range(10))
     schema = schema.model_copy(update={"labels": names})
     tally = Tally(recorded_recipe(manifest, "-", "-").image_spec)
-    tables = []
+    tables: list[pa.Table] = []
     num_shards = {"train": number * 9 // 10 // shard_records, "test": number // 10 // shard_records}
     for split, count in num_shards.items():
         for i in range(count):
