@@ -165,11 +165,15 @@ def _step(step: Any, augment: Any = None) -> Callable[[Any], object]:
 def _rate(
     dataset: Any, take: Callable[[Any], object], seconds: float, disk: Path | None = None
 ) -> float:
-    """Return the images a second of whole epochs; without an end, of what is in its stride."""
+    """Return the images a second of whole epochs; without an end, of what is in its stride.
+
+    The last iterator is dropped behind the end, which TensorFlow may take a second for.
+    """
     _evict(disk)
     endless = int(dataset.cardinality()) < 0
     images, begin, is_settled = 0, time.perf_counter(), not endless
-    while not images or time.perf_counter() - begin < seconds:
+    elapsed = 0.0
+    while elapsed < seconds:
         for batch in dataset:
             take(batch)
             images += len(batch[0])
@@ -178,7 +182,7 @@ def _rate(
                 images, begin, is_settled = 0, time.perf_counter(), True
             elif endless and elapsed > seconds:
                 break
-    return images / (time.perf_counter() - begin)
+    return images / elapsed
 
 
 def _evict(folder: Path | None) -> None:
