@@ -84,7 +84,7 @@ class ReadConfig:
         num_parallel_calls_for_interleave_files: Calls that read records at the same time, some tens
             of records each; None: 2.
         num_parallel_calls_for_decode: Images decoded at the same time; None: one for each core, or
-            what tf.data decides.
+            for each thread of the pipeline where each image is a call of its own.
         shuffle_reshuffle_each_iteration: Another order each epoch; with a seed, the same sequence
             of orders each run.
         image_size: (height, width) in pixels to which each whole image is stretched, antialiased:

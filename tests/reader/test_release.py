@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from shardprep import reader
+from shardprep.machine import usable_cores
 from shardprep.reader.tf import python_calls
 from shardprep.reader.tf.caching import DecodedRows
 from tests.support.builders import animals, build, write, zip_bytes
@@ -154,3 +155,15 @@ def test_a_function_that_is_called_without_its_pipeline_says_so() -> None:
         held = python_calls._held(lambda: None)
     with pytest.raises(ReferenceError, match="hold on to it"):
         held()
+
+
+@pytest.mark.parametrize("name", [one for one in READERS if one != "arrays"])
+def test_an_iterator_has_no_autotuning_whose_next_turn_its_end_would_wait_for(
+    name: str, folder: Path
+) -> None:
+    # tf.data wakes its thread before it marks the cancellation: one drop in four took as long as
+    # the iterator had lived, up to a minute. It shows in no thread's name.
+    found = READERS[name](folder).map(lambda *element: element).options()
+
+    assert found.autotune.enabled is False
+    assert found.autotune.initial_parallelism == usable_cores()

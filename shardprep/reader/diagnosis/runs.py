@@ -28,6 +28,7 @@ from shardprep.reader.diagnosis.steps import as_step, check_step
 from shardprep.reader.diagnosis.times import Step, Stopwatch, epoch_of
 from shardprep.reader.diagnosis.trials import image_bytes, pipeline, trial
 from shardprep.reader.subset import open_request
+from shardprep.reader.tf.parallelism import ahead, untuned
 from shardprep.reader.tf.pipeline import load
 from shardprep.reader.tf.python_calls import one_pipeline
 from shardprep.reader.tf.records import Reading
@@ -330,7 +331,8 @@ def _records(request: Request) -> Any:
     """Return the records in batches, read as the pipeline reads them, undecoded."""
     subset = open_request(request)
     reading = Reading(subset, subset.order(request), request)
-    return reading.batches(_READ_BLOCK).map(lambda data, _: data).prefetch(tf.data.AUTOTUNE)
+    read = reading.batches(_READ_BLOCK).map(lambda data, _: data)
+    return ahead(read.with_options(untuned()), request)
 
 
 def _num_images(batch: Any) -> int:

@@ -165,12 +165,12 @@ def fills(spec: Any, value: int = 0) -> Any:
     return "" if spec.dtype == tf.string else spec.dtype.as_numpy_dtype(value)
 
 
-def batched(dataset: Any, size: int, *, drop: bool, in_order: bool | None) -> Any:
+def batched(dataset: Any, size: int, calls: int, *, drop: bool, in_order: bool | None) -> Any:
     """Return batches of elements; boxes that differ in number are padded to the most."""
     spec = dataset.element_spec
     shapes = tf.nest.map_structure(lambda one: one.shape, spec)
     if all(one.is_fully_defined() for one in tf.nest.flatten(shapes)):
-        return dataset.batch(size, drop, tf.data.AUTOTUNE, deterministic=in_order)
+        return dataset.batch(size, drop, calls, deterministic=in_order)
     return dataset.padded_batch(size, shapes, fills(spec), drop)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.reader.tf.annotations import fills
+from shardprep.reader.tf.parallelism import finish_calls
 from shardprep.reader.tf.python_calls import as_written
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def padded(dataset: Any, subset: Subset, request: Request) -> Any:
         filled = tf.nest.map_structure(fill, element, values if len(element) > 1 else (values,))
         return (*filled, tf.ensure_shape(weights, (size,)))
 
-    dataset = dataset.map(pad, num_parallel_calls=tf.data.AUTOTUNE)
+    dataset = dataset.map(pad, finish_calls(request))
     more = number - _ceil(subset.num_records, size)
     if not more:
         return dataset

@@ -30,6 +30,7 @@ from shardprep.reader.records import open_records
 from shardprep.reader.tf.bad_records import GoodRecords
 from shardprep.reader.tf.caching import Progress
 from shardprep.reader.tf.decode import Decoder
+from shardprep.reader.tf.parallelism import ahead, image_calls, untuned
 from shardprep.reader.tf.python_calls import one_pipeline
 from shardprep.reader.tf.records import Reading
 from shardprep.storage.atomic_file import DurableFile, write_durably
@@ -155,17 +156,17 @@ def _whole(subset: Subset, shard: Shard) -> Subset:
 
 def _decoded(subset: Subset, request: Request) -> Iterator[tuple[bytes, bytes]]:
     """Yield (bytes, pixels) of each record of a subset, in order; no bytes of a bad one."""
-    plain = replace(request, shuffle=False, repeat=False)
+    plain = replace(request, shuffle=False, repeat=False, batch_size=None)
     subset = replace(subset, draws=None)
     reading = Reading(subset, subset.order(plain), plain)
     decoder = Decoder(subset.schema, request)
     with one_pipeline():
         if request.config.on_error == "raise":
-            dataset = reading.records().map(decoder.record_and_image, tf.data.AUTOTUNE)
+            dataset = reading.records().map(decoder.record_and_image, image_calls(plain))
         else:
             good = GoodRecords(subset, decoder, request, by="none")
-            dataset = reading.records(good.read).map(good.image, tf.data.AUTOTUNE)
-    for data, pixels in dataset.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
+            dataset = reading.records(good.read).map(good.image, image_calls(plain))
+    for data, pixels in ahead(dataset.with_options(untuned()), plain).as_numpy_iterator():
         yield data, pixels.tobytes()
 
 

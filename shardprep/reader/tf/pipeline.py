@@ -21,6 +21,7 @@ from shardprep.reader.tf.batching import counted, evened, padded, stepped
 from shardprep.reader.tf.caching import cache_of, memory_cache, rows_a_turn
 from shardprep.reader.tf.decode import Decoder, Finisher
 from shardprep.reader.tf.folder_cache import twins
+from shardprep.reader.tf.parallelism import ahead, batch_calls, finish_calls, image_calls, untuned
 from shardprep.reader.tf.python_calls import as_written, one_pipeline
 from shardprep.reader.tf.records import Cursor, Reading
 from shardprep.reader.tf.service import served, served_records
@@ -120,7 +121,7 @@ def make_dataset(
     if config.pad_batches:
         dataset = padded(dataset, subset, request)
     # Last, so that everything above works while the accelerator does.
-    return dataset.with_options(_options(request)).prefetch(tf.data.AUTOTUNE)
+    return ahead(dataset.with_options(_options(request)), request)
 
 
 def _dataset(
@@ -153,7 +154,7 @@ def _stages(
         # After the batch: one call for many images. After the cache: what is random is never kept.
         last = finish if finish.wants_seed else _untagged(finish)
         last = as_written(last) if request.augment is None else last
-        dataset = dataset.map(last, tf.data.AUTOTUNE, deterministic=_in_order(request))
+        dataset = dataset.map(last, finish_calls(request), deterministic=_in_order(request))
         finish.check()
     return dataset
 
@@ -186,7 +187,7 @@ def _by_tag(
     dataset = counted(dataset, total, size or 1, drop=drop)
     return dataset.map(
         _tagged(decode, finish),
-        num_calls or request.config.num_parallel_calls_for_decode or tf.data.AUTOTUNE,
+        num_calls or (image_calls if size is None else batch_calls)(request),
         deterministic=_in_order(request),
     )
 
@@ -201,7 +202,6 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
     subset, request = reading.subset, reading.request
     config, size = request.config, request.batch_size
     in_order = _in_order(request)
-    num_calls = config.num_parallel_calls_for_decode or tf.data.AUTOTUNE
     good = None if config.on_error == "raise" else GoodRecords(subset, decoder, request)
     by_batch = size is not None and subset.schema.image.encoding == "raw" and good is None
     by_batch &= not decoder.has_annotations and request.crop is None
@@ -210,7 +210,7 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
         batches = counted(reading.batches(size or 1, drop=drop), total, size or 1, drop=drop)
         return batches.map(
             _tagged(lambda records, _: decoder.batch(records), finish),
-            num_calls,
+            batch_calls(request),
             deterministic=in_order,
         )
     if config.service:
@@ -229,14 +229,15 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
     def batch(dataset: Any) -> Any:
         if size is None:
             return dataset
-        return batched(dataset, size, drop=request.drop_remainder, in_order=in_order)
+        calls = finish_calls(request)
+        return batched(dataset, size, calls, drop=request.drop_remainder, in_order=in_order)
 
     if by_batch:
         # One call for a whole batch: per record it would cost more than what it does.
         decode = _tagged(lambda records, _: decoder.batch(records), finish)
-        return batch(dataset).map(decode, num_calls, deterministic=in_order)
+        return batch(dataset).map(decode, batch_calls(request), deterministic=in_order)
     # One record a call: the decoder is one op for one image, and calls run side by side.
-    return batch(dataset.map(_tagged(one, finish), num_calls, deterministic=in_order))
+    return batch(dataset.map(_tagged(one, finish), image_calls(request), deterministic=in_order))
 
 
 def _in_order(request: Request) -> bool | None:
@@ -290,7 +291,7 @@ def _untagged(finish: Finisher) -> Callable[..., Any]:
 
 def _options(request: Request) -> Any:
     config = request.config
-    options = tf.data.Options()
+    options = untuned()
     # Waiting for the slowest of the parallel calls buys an order that nobody asked for.
     options.deterministic = (
         not request.is_shuffled
