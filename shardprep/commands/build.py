@@ -118,7 +118,7 @@ class Plan(Card):
     @property
     def num_masks(self) -> int:
         """Mask files."""
-        return sum(len(item.masks) for shard in self.plan.shards for item in shard.items)
+        return sum(len(masks) for shard in self.plan.shards for masks in shard.columns.masks)
 
     def facts(self) -> dict[str, Any]:
         """Return images and shards by split, the labels, and the size."""

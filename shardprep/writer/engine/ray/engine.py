@@ -243,7 +243,7 @@ def _check(asked: Asked) -> None:
 
 def _memory(job: ShardJob, shards: Sequence[ShardPlan]) -> int:
     """Return what a task may be expected to take, in bytes: pixels are not known before."""
-    largest = max(item.extent.num_bytes for shard in shards for item in shard.items)
+    largest = max(int(shard.members.num_bytes.max(initial=0)) for shard in shards)
     estimate = _BASE_BYTES + _BYTES_A_BYTE * largest
     return min(estimate, job.limits.worker_bytes or estimate)
 
