@@ -72,7 +72,7 @@ def padded(dataset: Any, subset: Subset, request: Request) -> Any:
         filled = tf.nest.map_structure(fill, element, values if len(element) > 1 else (values,))
         return (*filled, tf.ensure_shape(weights, (size,)))
 
-    dataset = dataset.map(pad, finish_calls(request))
+    dataset = dataset.map(pad, finish_calls(subset, request))
     more = number - _ceil(subset.num_records, size)
     if not more:
         return dataset

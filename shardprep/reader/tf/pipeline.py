@@ -154,7 +154,8 @@ def _stages(
         # After the batch: one call for many images. After the cache: what is random is never kept.
         last = finish if finish.wants_seed else _untagged(finish)
         last = as_written(last) if request.augment is None else last
-        dataset = dataset.map(last, finish_calls(request), deterministic=_in_order(request))
+        calls = finish_calls(subset, request)
+        dataset = dataset.map(last, calls, deterministic=_in_order(request))
         finish.check()
     return dataset
 
@@ -187,7 +188,7 @@ def _by_tag(
     dataset = counted(dataset, total, size or 1, drop=drop)
     return dataset.map(
         _tagged(decode, finish),
-        num_calls or (image_calls if size is None else batch_calls)(request),
+        num_calls or batch_calls(reading.subset, request),
         deterministic=_in_order(request),
     )
 
@@ -210,7 +211,7 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
         batches = counted(reading.batches(size or 1, drop=drop), total, size or 1, drop=drop)
         return batches.map(
             _tagged(lambda records, _: decoder.batch(records), finish),
-            batch_calls(request),
+            batch_calls(subset, request),
             deterministic=in_order,
         )
     if config.service:
@@ -229,13 +230,13 @@ def _by_record(reading: Reading, finish: Finisher, decoder: Decoder, total: int 
     def batch(dataset: Any) -> Any:
         if size is None:
             return dataset
-        calls = finish_calls(request)
+        calls = finish_calls(subset, request)
         return batched(dataset, size, calls, drop=request.drop_remainder, in_order=in_order)
 
     if by_batch:
         # One call for a whole batch: per record it would cost more than what it does.
         decode = _tagged(lambda records, _: decoder.batch(records), finish)
-        return batch(dataset).map(decode, batch_calls(request), deterministic=in_order)
+        return batch(dataset).map(decode, batch_calls(subset, request), deterministic=in_order)
     # One record a call: the decoder is one op for one image, and calls run side by side.
     return batch(dataset.map(_tagged(one, finish), image_calls(request), deterministic=in_order))
 
