@@ -118,9 +118,13 @@ def _used(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> li
 both_ways = pytest.mark.parametrize("used", [True, False], indirect=True, ids=["filled", "graph"])
 
 
-@both_ways
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("as_supervised", [True, False])
+@pytest.mark.parametrize(
+    ("used", "as_supervised"),
+    [(True, True), (False, True), (True, False)],  # features are never filled
+    indirect=["used"],
+    ids=["filled", "graph", "features"],
+)
 def test_both_readers_give_the_same_batches(
     kind: str,
     as_supervised: bool,  # noqa: FBT001
@@ -250,7 +254,8 @@ def test_pixels_are_those_of_the_images_that_are_yielded(sets: dict[str, Path]) 
     config = reader.ReadConfig(image_size=(24, 96))
     options: dict[str, Any] = {"batch_size": 4, "seed": 3}
     found = by_load(sets["boxes"], box_format="yxyx", read_config=config, **options)
-    for (images, one), (_, stored) in zip(found, by_load(sets["boxes"], **options), strict=True):
+    whole = by_dataset(sets["boxes"], 4, seed=3)
+    for (images, one), (_, stored) in zip(found, whole, strict=True):
         there = stored["labels"] >= 0
         assert images.shape[1:3] == (24, 96)
         assert np.allclose(one["boxes"][there], stored["boxes"][there] * [24, 96, 24, 96])
@@ -273,7 +278,7 @@ def test_masks_are_resized_as_pillow_does_by_nearest(
         [i for i in range(wanted) if (2 * i + 1) * length % (2 * wanted)]
         for length, wanted in zip((HEIGHT, WIDTH), size, strict=True)
     ))  # fmt: skip
-    stored = by_load(sets["all"], batch_size=4, seed=3)
+    stored = by_dataset(sets["all"], 4, seed=3)
     for (_, one), (_, other) in zip(found, stored, strict=True):
         pairs = [
             pair
@@ -292,31 +297,45 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+ONE_BY_ONE = {("labelled", "two boxes"), ("masks", "as they are"), ("raw", "smaller")}
+"""Cases, of each kind and of each option one, in which items too are read."""
+
+
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
-        (kind, more)
-        for kind in ("labelled", "masks", "raw")
-        for more in OPTIONS
-        if (kind, more) != ("masks", "two boxes")
+        ("labelled", "two boxes"),
+        *(
+            pytest.param(kind, more, marks=pytest.mark.thorough)
+            for kind in ("labelled", "masks", "raw")
+            for more in OPTIONS
+            if more != "two boxes" or kind == "raw"
+        ),
     ],
 )
 def test_no_cache_changes_a_batch(
     kind: str, more: str, sets: dict[str, Path], tmp_path: Path
 ) -> None:
-    batched: dict[str, Any] = {"batch_size": 4, "seed": 3, **OPTIONS[more]}
-    single = {**batched, "batch_size": None, "shuffle": False}
+    """Batches are compared with those of the other reader, where it has the option."""
+    path, options = sets[kind], OPTIONS[more]
+    folder = tmp_path / "cache"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", reader.Advice)
-        # The first that reads the folder fills it.
-        for options, reads in ((batched, 2), (single, 1)):
-            plainly = by_load(sets[kind], **options)
-            # It comes to memory, before anything else is looked at.
-            asked = ("memory",) if OPTIONS[more] else ("memory", "auto")
-            for cache in (*asked, *[tmp_path / "cache"] * reads):
-                assert all_same(by_load(sets[kind], cache=cache, **options), plainly)
+        if more == "smaller":
+            plainly = by_load(path, batch_size=4, seed=3, **options)
+        else:
+            plainly = by_dataset(path, 4, seed=3, **options)
+        # "auto" comes to memory, before anything else is looked at.
+        asked: tuple[Any, ...] = ("memory",) if options else ("memory", "auto")
+        for cache in (*asked, folder, folder):  # the first that reads the folder fills it
+            assert all_same(by_load(path, batch_size=4, seed=3, cache=cache, **options), plainly)
+        if (kind, more) in ONE_BY_ONE:
+            items = by_load(path, shuffle=False, **options)
+            for cache in ("memory", folder):
+                assert all_same(by_load(path, shuffle=False, cache=cache, **options), items)
 
 
+@pytest.mark.thorough
 def test_an_epoch_goes_on_where_it_stopped(sets: dict[str, Path]) -> None:
     options: dict[str, Any] = {"batch_size": 4, "seed": 3, "max_boxes": 9, "box_format": "xyxy"}
     batches = reader.iterate(sets["all"], **options)
@@ -389,6 +408,7 @@ def test_padded_batches_are_filled_with_nothing(sets: dict[str, Path]) -> None:
             assert not target["masks"][empty].any()
 
 
+@pytest.mark.thorough
 def test_two_replicas_share_the_batches(sets: dict[str, Path]) -> None:
     devices = tf.config.list_logical_devices("CPU")
     strategy = tf.distribute.MirroredStrategy([devices[0].name])
@@ -399,6 +419,7 @@ def test_two_replicas_share_the_batches(sets: dict[str, Path]) -> None:
         assert all_same(found, by_dataset(sets["all"], 4, drop_remainder=True, **options))
 
 
+@pytest.mark.thorough
 def test_a_service_sends_batches_of_one_shape(sets: dict[str, Path]) -> None:
     service = tf.data.experimental.service
     dispatcher = service.DispatchServer()
@@ -491,7 +512,7 @@ def test_a_bad_mask_or_box_is_an_error_by_default(damaged: Path, tmp_path: Path)
         by_load(damaged, batch_size=4, cache=tmp_path / "cache", read_config=config)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_loader_of_torch_gives_what_torchvision_takes(
     num_workers: int, sets: dict[str, Path]
 ) -> None:

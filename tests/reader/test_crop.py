@@ -230,6 +230,7 @@ def test_images_that_differ_in_size_make_batches(photos: Path) -> None:
         assert np.abs(images.astype(int) - others).mean() < 2
 
 
+@pytest.mark.thorough
 def test_a_seed_means_one_crop_of_a_record_in_an_epoch_whoever_reads(
     marked: Path, tmp_path: Path
 ) -> None:
@@ -262,6 +263,7 @@ def test_a_seed_means_one_crop_of_a_record_in_an_epoch_whoever_reads(
         assert same(first[2:], again)
 
 
+@pytest.mark.thorough
 def test_crops_of_a_set_in_object_storage_are_those_of_its_folder(
     marked: Path, bucket: Bucket
 ) -> None:
