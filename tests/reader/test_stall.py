@@ -23,6 +23,10 @@ NUM_BATCHES = 5
 BATCH = np.random.default_rng(0).random((NUM_BATCHES, 8, 4)).astype("float32")
 
 
+AT_ONCE: dict[str, Any] = {"run_eagerly": True}
+"""Options of models that are not compiled: the meter draws before either kind of step."""
+
+
 class Clock:
     """A clock that only pauses and its own readings advance, so that load changes no share."""
 
@@ -71,7 +75,7 @@ def model_of(*layers: Any, **options: Any) -> Any:
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(2)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, jit_compile=False, **options)
+    model.compile("adam", loss, **{"jit_compile": False, **options})
     return model
 
 
@@ -89,10 +93,10 @@ def test_slow_data_is_waiting() -> None:
 
 
 def test_a_slow_model_is_not_waiting() -> None:
-    assert max(stalls(model_of(Pausing()), batches())) < 0.1
+    assert max(stalls(model_of(Pausing(), **AT_ONCE), batches())) < 0.1
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_training_is_what_it_is_without_the_meter(steps: int) -> None:
     weights = []
     for callbacks in ([], [reader.StallMeter(verbose=False)]):
@@ -110,7 +114,7 @@ def test_steps_have_a_share_too_and_the_first_has_none() -> None:
         on_train_batch_end=lambda _, logs: seen.append(logs.get("stall"))
     )
     meter = reader.StallMeter(verbose=False)
-    model_of().fit(batches(pause), verbose=0, callbacks=[meter, listener])
+    model_of(**AT_ONCE).fit(batches(pause), verbose=0, callbacks=[meter, listener])
     first, *others = seen
     assert first is None
     assert len(others) == NUM_BATCHES - 1
@@ -119,7 +123,7 @@ def test_steps_have_a_share_too_and_the_first_has_none() -> None:
 
 def test_an_epoch_of_which_nothing_counts_is_nan() -> None:
     meter = reader.StallMeter(verbose=False)
-    history = model_of().fit(batches().take(1), verbose=0, callbacks=[meter]).history
+    history = model_of(**AT_ONCE).fit(batches().take(1), verbose=0, callbacks=[meter]).history
     assert np.isnan(history["stall"]).all()
 
 
@@ -127,7 +131,7 @@ def test_a_fit_that_was_broken_off_leaves_nothing_in_the_way() -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    model = model_of()
+    model = model_of(**AT_ONCE)
     breaking = keras.callbacks.LambdaCallback(on_train_batch_end=fail)
     with pytest.raises(KeyboardInterrupt):
         model.fit(batches(), verbose=0, callbacks=[reader.StallMeter(), breaking])
@@ -136,7 +140,7 @@ def test_a_fit_that_was_broken_off_leaves_nothing_in_the_way() -> None:
     assert model.optimizer.iterations == 1 + 2 * (NUM_BATCHES - 1) + NUM_BATCHES
 
 
-@pytest.mark.parametrize("steps", [None, 2])
+@pytest.mark.parametrize("steps", [None, pytest.param(2, marks=pytest.mark.thorough)])
 def test_the_restart_of_an_epoch_is_told_apart(
     steps: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +161,6 @@ def test_the_restart_of_an_epoch_is_told_apart(
 
 
 def test_a_line_an_epoch_says_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
-    model_of().fit(batches(pause), verbose=0, callbacks=[reader.StallMeter()])
+    model_of(**AT_ONCE).fit(batches(pause), verbose=0, callbacks=[reader.StallMeter()])
     said = capsys.readouterr().err
     assert "of the time was spent waiting for data; reader.diagnose says why" in said
