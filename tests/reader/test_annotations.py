@@ -267,7 +267,14 @@ def _flat(masks: Any) -> Any:
     return masks.reshape(-1, *masks.shape[-2:])
 
 
-@pytest.mark.parametrize("size", [(24, 32), (31, 90), (100, 20)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param((24, 32), marks=pytest.mark.thorough),
+        (31, 90),
+        pytest.param((100, 20), marks=pytest.mark.thorough),
+    ],
+)
 def test_masks_are_resized_as_pillow_does_by_nearest(
     size: tuple[int, int], sets: dict[str, Path]
 ) -> None:
@@ -297,7 +304,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-ONE_BY_ONE = {("labelled", "two boxes"), ("masks", "as they are"), ("raw", "smaller")}
+ONE_BY_ONE = {("labelled", "smaller"), ("masks", "as they are"), ("raw", "two boxes")}
 """Cases, of each kind and of each option one, in which items too are read."""
 
 
@@ -479,6 +486,7 @@ def _damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return annotated(tmp_path_factory.mktemp("damaged"), *INSTANCES, MASK, marked=MANY)
 
 
+@pytest.mark.thorough
 def test_a_record_with_a_bad_mask_or_box_is_left_out(damaged: Path, tmp_path: Path) -> None:
     bad: list[reader.BadRecord] = []
     config = reader.ReadConfig(on_error=bad.append)

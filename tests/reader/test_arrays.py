@@ -421,6 +421,7 @@ def test_a_split_that_is_not_there_is_refused(sets: Set) -> None:
     assert "it has train" in refused(sets["png"], "valid")
 
 
+@pytest.mark.thorough
 def test_more_shards_than_a_process_may_open_are_read(tmp_path: Path) -> None:
     """Only some shards are open at a time."""
     source = write(tmp_path / "pets.zip", zip_bytes(animals(90)))

@@ -156,7 +156,11 @@ def test_one_image_is_the_first_of_a_batch(op: Any) -> None:
         assert np.array_equal(single, every[0])
 
 
-@pytest.mark.parametrize("op", [augment.Zoom((0.4, 2.5)), augment.Mosaic()], ids=name)
+@pytest.mark.parametrize(
+    "op",
+    [pytest.param(augment.Zoom((0.4, 2.5)), marks=pytest.mark.thorough), augment.Mosaic()],
+    ids=name,
+)
 def test_sizes_that_only_the_images_know_are_the_same_to_it(op: Any) -> None:
     images, target = drawn([(3, 5, 40, 44), (20, 10, 60, 30)])
     unknown_sides = {"image": (2, None, None, 3), "masks": (2, 3, None, None)}
@@ -322,6 +326,7 @@ def test_load_augments_boxes_and_masks_the_same_way_in_each_run(folder: Path) ->
                 assert np.allclose(short[key][row][there[row]], values * scale, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_one_image_is_augmented_with_its_boxes(folder: Path) -> None:
     for image, target in reader.load(folder, augment=ALONE, seed=1).take(3):
         assert image.shape == (32, 40, 3)

@@ -218,7 +218,14 @@ def test_what_is_read_in_the_shards_place_has_no_say_in_the_order(
 
 
 @pytest.mark.filterwarnings("ignore:skipped:RuntimeWarning")
-@pytest.mark.parametrize(("part", "cache"), [((1, 2), False), ((0, 1), True), ((0, 1), False)])
+@pytest.mark.parametrize(
+    ("part", "cache"),
+    [
+        ((1, 2), False),
+        pytest.param((0, 1), True, marks=pytest.mark.thorough),
+        pytest.param((0, 1), False, marks=pytest.mark.thorough),
+    ],
+)
 def test_both_put_the_same_records_in_the_place_of_damaged_ones(
     sets: dict[str, Path], tmp_path: Path, part: tuple[int, int], cache: bool  # noqa: FBT001
 ) -> None:  # fmt: skip

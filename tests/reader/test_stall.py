@@ -96,7 +96,7 @@ def test_a_slow_model_is_not_waiting() -> None:
     assert max(stalls(model_of(Pausing(), **AT_ONCE), batches())) < 0.1
 
 
-@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.thorough), 2])
+@pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_training_is_what_it_is_without_the_meter(steps: int) -> None:
     weights = []
     for callbacks in ([], [reader.StallMeter(verbose=False)]):
