@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import pickle
 import uuid
@@ -39,6 +40,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     load_profile(quick=config.getoption("--quick"))
     skip_fsync()
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported, a million objects with TensorFlow, out of garbage collections."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
