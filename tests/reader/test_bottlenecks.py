@@ -51,7 +51,9 @@ def test_the_examples_of_the_document_run(
     monkeypatch.chdir(place)
     names: dict[str, Any] = {"__name__": "example"}
     for code in re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL):
-        exec(compile(code, "example", "exec"), names)
+        few = code.replace("seconds=2", "seconds=0.3")  # a diagnosis is busy all of its time
+        exec(compile(few, "example", "exec"), names)
+    assert "seconds=2" in code
     assert len(names["history"].history["stall"]) == 2
     shown, printed = block("diagnosis"), capsys.readouterr().out
     said = printed[printed.index("bound by") :]
@@ -131,14 +133,6 @@ def test_the_model_of_the_keras_example_gives_probabilities() -> None:
     np.testing.assert_allclose(found.sum(axis=1), [1, 1], rtol=1e-5)
 
 
-@pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch starts a process
-def test_the_torch_example_trains_from_scratch(train: Train) -> None:
-    pytest.importorskip("torch")
-    said = train("train_torch.py", "--threads", 1)
-    assert re.fullmatch(r"epoch 1: loss \d+\.\d+, validation \d+\.\d% right\n", said), said
-
-
 KILLED = """
 import os, runpy, signal, sys
 
@@ -159,7 +153,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.thorough
-def test_the_torch_example_goes_on_where_it_was_killed(place: Path, tmp_path: Path) -> None:
+def test_the_torch_example_trains_and_goes_on_where_it_was_killed(
+    place: Path, tmp_path: Path
+) -> None:
     """With the weights, to the bit, of a run that nothing disturbed; each dies before a save."""
     torch = pytest.importorskip("torch")
     few = ("--epochs", 2, "--steps", 4, "--batch-size", 8, "--save-every", 1, "--threads", 1)
@@ -186,6 +182,9 @@ def test_the_torch_example_goes_on_where_it_was_killed(place: Path, tmp_path: Pa
     assert places == [(0, 1), (0, 3), (1, 1)]
     lines = undisturbed.stdout.splitlines()
     assert len(lines) == 2
+    for number, line in enumerate(lines, 1):
+        told = rf"epoch {number}: loss \d+\.\d+, validation \d+\.\d% right"
+        assert re.fullmatch(told, line), line
     assert list(dict.fromkeys(said.splitlines())) == lines, "an epoch's end may be told twice"
     one, other = read(whole), read(killed)
     assert (one["batches"]["epoch"], one["batches"]) == (2, other["batches"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from tests.soak.record import RECORD, load
 from tests.soak.source import Size, write_source
 from tests.soak.truth import Tally, Truth
-from tests.support.paths import ROOT
+from tests.support.program import run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,16 +21,12 @@ NUM_IMAGES, NUM_PHOTOS, NUM_ATTACKS = 1000, 10, 5
 def test_builds_under_attack_lose_nothing(tmp_path: Path) -> None:
     pytest.importorskip("moto.server")
     (tmp_path / "soak").mkdir()
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "tests.soak", "--images", str(NUM_IMAGES), "--photos",
-            str(NUM_PHOTOS), "--attacks", str(NUM_ATTACKS), "--stop", "1", "--shards", "6",
-            "--places", "store",
-            "--folder", str(tmp_path / "soak"), "--record", str(tmp_path / "record.json"),
-        ],
-        cwd=ROOT, capture_output=True, text=True, check=False,
+    run_program(
+        "import sys; from tests.soak.__main__ import main; assert main(sys.argv[1:]) == 0",
+        "--images", NUM_IMAGES, "--photos", NUM_PHOTOS, "--attacks", NUM_ATTACKS, "--stop", 1,
+        "--shards", 6, "--places", "store",
+        "--folder", tmp_path / "soak", "--record", tmp_path / "record.json",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     record = load(tmp_path / "record.json")
     assert not record.problems
     num_cut = NUM_IMAGES // 500
