@@ -33,6 +33,8 @@ PAUSE_S = 0.2
 """Longer than anything a small batch takes, however busy the machine is."""
 IMAGE_PAUSE_S = 0.05
 """Likewise for one image."""
+PAIRS = 2
+"""Times that a change is measured in turn with training, where pauses tell it well."""
 RAW_BYTES = 300 * 400 * 3
 _TURN = threading.Lock()
 
@@ -81,10 +83,16 @@ def _iterators(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
+@pytest.fixture(name="_few_pairs")
+def _less_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_PAIRS", PAIRS)
+
+
 # Without an end there is no restart, which of so few batches would cost most.
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("_few_pairs")
 def test_slow_augmentation_is_found_and_nothing_is_promised_of_it(folder: Path) -> None:
     """In the step it takes as long: there is no accelerator to do it."""
     train = reader.load(folder, batch_size=4, augment=pausing, repeat=True)
@@ -112,6 +120,7 @@ def test_a_slow_model_is_found(folder: Path, iterators: list[Any]) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("_few_pairs")
 def test_slow_decoding_is_found(
     folder: Path, iterators: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,9 +145,11 @@ def test_slow_decoding_is_found(
     assert lines[0].startswith("bound by decode: ")
     assert all(len(line) <= 80 for line in lines)
     assert len({id(dataset) for dataset in iterators}) <= 5, "each fills memories of its own"
-    assert len(iterators) <= 5 + 11, "of two of them, one a turn"
+    assert len(iterators) <= 5 + 1 + 2 * PAIRS, "of two of them, one a turn"
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("_few_pairs")
 def test_slow_reading_is_found(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +271,7 @@ def test_a_model_is_trained_and_put_back_as_it_was(folder: Path) -> None:
         np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
 
 
+@pytest.mark.thorough
 def test_an_epoch_of_one_batch_can_be_diagnosed(folder: Path) -> None:
     """Its restarts are all there is to wait for."""
     taken: list[int] = []
@@ -322,6 +334,7 @@ def test_a_cache_on_disk_is_tried_with_the_images_it_would_hold(
     assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
 
 
+@pytest.mark.thorough
 def test_a_cache_in_memory_is_tried_with_some_records_of_this_reader(folder: Path) -> None:
     """Over and over; all of them, where they are few, are epochs as they will be."""
     config = reader.ReadConfig(num_shards=2, shard_index=1)
