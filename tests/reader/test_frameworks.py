@@ -92,7 +92,14 @@ def test_the_example_for_jax_learns(place: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
 @pytest.mark.parametrize(
-    "options", [{}, {"num_workers": 2}, {"num_workers": 1, "multiprocessing_context": "spawn"}]
+    "options",
+    [
+        {},
+        {"num_workers": 2},
+        pytest.param(
+            {"num_workers": 1, "multiprocessing_context": "spawn"}, marks=pytest.mark.thorough
+        ),
+    ],
 )
 def test_a_data_loader_reads_every_item_once(
     folder: Path, torch: Any, options: dict[str, Any]
@@ -129,9 +136,12 @@ def test_a_distributed_sampler_shares_out_the_items(folder: Path, torch: Any) ->
 
 def read_all(dataset: Any, torch: Any, context: str) -> list[Any]:
     """Read a dataset with a worker of a DataLoader."""
-    return list(
-        torch.utils.data.DataLoader(dataset, num_workers=1, multiprocessing_context=context)
-    )
+    loader = torch.utils.data.DataLoader(dataset, num_workers=1, multiprocessing_context=context)
+    iterator = iter(loader)
+    try:
+        return list(iterator)
+    finally:  # left to a garbage collection, it waits 5 s for workers that it tells nothing
+        iterator._shutdown_workers()
 
 
 @pytest.fixture(name="hurt")
@@ -146,7 +156,9 @@ def _hurt(folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch forks a process with threads
-@pytest.mark.parametrize("context", ["fork", "forkserver"])
+@pytest.mark.parametrize(
+    "context", ["fork", pytest.param("forkserver", marks=pytest.mark.thorough)]
+)
 def test_an_error_of_a_worker_keeps_its_type_and_its_line(
     hurt: Path, torch: Any, context: str
 ) -> None:
@@ -233,6 +245,7 @@ def test_grain_s_data_loader_takes_up_a_state_only_of_the_same_records(
 # Keras
 
 
+@pytest.mark.thorough
 def test_keras_trains_on_batches(folder: Path) -> None:
     keras = pytest.importorskip("keras")
     model = keras.Sequential(

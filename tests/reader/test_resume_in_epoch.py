@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NUM_RECORDS = 90
 BATCH_SIZE = 8
 NUM_STEPS = 12  # the last batch is short
-NUM_EPOCHS = 14
+NUM_EPOCHS = 8
 
 MODEL = '''
 import keras
@@ -221,7 +221,13 @@ def test_the_weights_may_be_small_floats_and_the_stall_is_measured(
 
 
 @pytest.mark.parametrize(
-    ("step", "options"), [(2, {}), (12, {}), (19, {}), (19, {"steps_per_execution": 5})]
+    ("step", "options"),
+    [
+        pytest.param(2, {}, marks=pytest.mark.thorough),
+        pytest.param(12, {}, marks=pytest.mark.thorough),
+        (19, {}),
+        pytest.param(19, {"steps_per_execution": 5}, marks=pytest.mark.thorough),
+    ],
 )
 def test_what_goes_on_ends_as_if_nothing_had_been(
     folder: Path, whole: Any, tmp_path: Path, step: int, options: dict[str, Any]
@@ -254,7 +260,11 @@ def _validated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize(
     ("number", "in_validation"),
-    [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)],
+    [
+        pytest.param(signal.SIGTERM, False, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGINT, False, marks=pytest.mark.thorough),
+        (signal.SIGINT, True),
+    ],
 )
 def test_a_signal_ends_training_behind_its_step(
     folder: Path, validated: Any, tmp_path: Path, number: signal.Signals, *,
@@ -308,6 +318,7 @@ def test_one_callback_serves_fit_again(folder: Path, whole: Any, tmp_path: Path)
     assert same(model, whole)
 
 
+@pytest.mark.thorough
 def test_training_that_a_callback_stops_goes_on_there(
     folder: Path, whole: Any, tmp_path: Path
 ) -> None:
@@ -323,6 +334,7 @@ def test_training_that_a_callback_stops_goes_on_there(
     assert same(whole, model)
 
 
+@pytest.mark.thorough
 def test_the_seed_comes_with_the_state_where_none_is_given(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BrokenError):
         fit(batches(folder, seed=None), tmp_path / "state", Breaking(8), save_every=1)
@@ -391,8 +403,11 @@ def test_a_place_that_cannot_be_written_to_is_named(folder: Path, tmp_path: Path
         fit(batches(folder), tmp_path / "taken" / "state")
 
 
+LONGEST_S = 0.03
+"""Longest time from the end of a step to the kill, longer than a step."""
 PROGRAM = (
-    MODEL
+    # Of the tests above, the steps are traced, which takes twice the time of all else here.
+    MODEL.replace("jit_compile=False", "jit_compile=False, run_eagerly=True")
     + """
 import hashlib, json, os, signal, sys, threading, time
 from shardprep import reader
@@ -414,8 +429,6 @@ class Ending(keras.callbacks.Callback):
 
 train = reader.iterate(folder, batch_size=8, seed=1)
 model = model_of(seed=0)
-model.build((None, 4, 4, 3))  # with all its variables, the step is traced once and not twice
-model.optimizer.build(model.trainable_variables)
 resume = reader.ResumeInEpoch(place, train, save_every=2)
 print("from", train.state_dict()["batch"], flush=True)
 history = model.fit(train, epochs=int(epochs), verbose=0, callbacks=[Ending(), resume]).history
@@ -433,8 +446,11 @@ def test_killed_at_random_it_trains_each_record_of_each_epoch_once(
     folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """And ends with the weights, to the bit, of a run that nothing disturbed."""
-    num_kills, num_epochs = (3, 4) if request.config.getoption("--quick") else (20, NUM_EPOCHS)
+    num_kills, num_epochs = (2, 3) if request.config.getoption("--quick") else (12, NUM_EPOCHS)
     draw = random.Random(num_kills)
+    # Of a step and the save behind it, one moment in each part of a length.
+    moments = [(i + draw.uniform(1e-6, 1)) * LONGEST_S / num_kills for i in range(num_kills)]
+    draw.shuffle(moments)
 
     def begin(place: str, ending: str = "", steps: int = 0, later_s: float = 0) -> Program:
         """Train; `steps` after it has begun, a signal ends the run, or a clock so much later."""
@@ -448,8 +464,8 @@ def test_killed_at_random_it_trains_each_record_of_each_epoch_once(
 
     undisturbed = begin("whole")
     places = set()
-    for ending in ("SIGTERM", *["SIGKILL"] * num_kills):
-        done = begin("killed", ending, draw.randint(3, 4), draw.uniform(1e-6, 0.03)).wait()
+    for ending, later_s in (("SIGTERM", 0.0), *(("SIGKILL", moment) for moment in moments)):
+        done = begin("killed", ending, draw.randint(3, 4), later_s).wait()
         assert done.returncode == -getattr(signal, ending), done.stderr
         places.add(done.stdout.split()[1])
     done = begin("killed").wait()
