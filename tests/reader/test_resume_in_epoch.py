@@ -405,6 +405,8 @@ def test_a_place_that_cannot_be_written_to_is_named(folder: Path, tmp_path: Path
 
 LONGEST_S = 0.03
 """Longest time from the end of a step to the kill, longer than a step."""
+SAVE_S = (0.01, 0.016)
+"""Times from the end of a step between which its save is on the way: it sleeps for 10 ms before."""
 PROGRAM = (
     # Of the tests above, the steps are traced, which takes twice the time of all else here.
     MODEL.replace("jit_compile=False", "jit_compile=False, run_eagerly=True")
@@ -448,9 +450,16 @@ def test_killed_at_random_it_trains_each_record_of_each_epoch_once(
     """And ends with the weights, to the bit, of a run that nothing disturbed."""
     num_kills, num_epochs = (2, 3) if request.config.getoption("--quick") else (12, NUM_EPOCHS)
     draw = random.Random(num_kills)
-    # Of a step and the save behind it, one moment in each part of a length.
-    moments = [(i + draw.uniform(1e-6, 1)) * LONGEST_S / num_kills for i in range(num_kills)]
-    draw.shuffle(moments)
+    # One moment in each part of the two spans, half of them within the save of every other step.
+    half = num_kills // 2
+    killed = [
+        *(
+            (4, SAVE_S[0] + (i + draw.random()) * (SAVE_S[1] - SAVE_S[0]) / half)
+            for i in range(half)
+        ),
+        *((draw.randint(3, 4), (i + draw.random()) * LONGEST_S / half) for i in range(half)),
+    ]
+    draw.shuffle(killed)
 
     def begin(place: str, ending: str = "", steps: int = 0, later_s: float = 0) -> Program:
         """Train; `steps` after it has begun, a signal ends the run, or a clock so much later."""
@@ -464,8 +473,9 @@ def test_killed_at_random_it_trains_each_record_of_each_epoch_once(
 
     undisturbed = begin("whole")
     places = set()
-    for ending, later_s in (("SIGTERM", 0.0), *(("SIGKILL", moment) for moment in moments)):
-        done = begin("killed", ending, draw.randint(3, 4), later_s).wait()
+    endings = [("SIGTERM", 3, 0.0), *(("SIGKILL", steps, later_s) for steps, later_s in killed)]
+    for ending, steps, later_s in endings:
+        done = begin("killed", ending, steps, later_s).wait()
         assert done.returncode == -getattr(signal, ending), done.stderr
         places.add(done.stdout.split()[1])
     done = begin("killed").wait()
