@@ -236,7 +236,9 @@ def test_a_cache_that_is_being_filled_or_is_none_is_not_cleared(place: Path) -> 
         reader.clear_cache(place / "nothing")
 
 
-@pytest.mark.parametrize("level", [logging.NOTSET, logging.INFO, logging.ERROR])
+@pytest.mark.parametrize(
+    "level", [logging.NOTSET, pytest.param(logging.INFO, marks=pytest.mark.thorough), logging.ERROR]
+)
 def test_the_filling_of_a_cache_tells_its_progress(
     whole: Path,
     tmp_path: Path,
@@ -276,7 +278,7 @@ def _photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(source, root / "out", size="none", format="keep", labels="none").path
 
 
-@pytest.mark.parametrize("cache", ["memory", "folder"])
+@pytest.mark.parametrize("cache", [pytest.param("memory", marks=pytest.mark.thorough), "folder"])
 def test_the_filling_of_a_cache_is_interrupted_within_a_second(
     photos: Path, tmp_path: Path, cache: str
 ) -> None:
@@ -373,7 +375,14 @@ def spoil(folder: Path, row: dict[str, Any]) -> None:
     path.write_bytes(data[: row["offset"]] + framed + data[row["offset"] + row["length"] :])
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": 20}, {"cache": "memory"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"shuffle": 20}, marks=pytest.mark.thorough),
+        pytest.param({"cache": "memory"}, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_bad_record_costs_itself_alone(folder: Path, options: dict[str, Any]) -> None:
     every = rows(folder)
     flipped, spoiled = every[3], every[30]

@@ -150,10 +150,12 @@ def refused(path: Path, split: str = "train", **options: Any) -> str:
 @pytest.mark.parametrize(
     ("form", "options", "shape"),
     [  # of one size or of several; in batches, which raw images come in by another way
-        ("jpeg", {}, (HEIGHT, WIDTH, 3)),
+        pytest.param("jpeg", {}, (HEIGHT, WIDTH, 3), marks=pytest.mark.thorough),
         ("own sizes", {}, (None, None, 3)),
-        ("png", {"batch_size": 10}, (None, HEIGHT, WIDTH, 3)),
-        ("raw", {}, (HEIGHT, WIDTH, 3)),
+        pytest.param(
+            "png", {"batch_size": 10}, (None, HEIGHT, WIDTH, 3), marks=pytest.mark.thorough
+        ),
+        pytest.param("raw", {}, (HEIGHT, WIDTH, 3), marks=pytest.mark.thorough),
         ("raw", {"batch_size": 10, "drop_remainder": True}, (10, HEIGHT, WIDTH, 3)),
     ],
 )
@@ -373,8 +375,8 @@ def selection(folder: Path, split: str) -> list[str]:
 @pytest.mark.parametrize(
     ("form", "options"),
     [
-        ("keep", {}),
-        ("png", {"cache": "memory"}),
+        pytest.param("keep", {}, marks=pytest.mark.thorough),
+        pytest.param("png", {"cache": "memory"}, marks=pytest.mark.thorough),
         ("png", {"split": "validation", "shuffle": 4}),
     ],
 )
@@ -398,7 +400,10 @@ def test_without_a_seed_every_load_has_its_own_order(sets: dict[str, Path]) -> N
     assert order(sets["png"]) != order(sets["png"])
 
 
-@pytest.mark.parametrize("options", [{}, {"seed": 7, "cache": "memory", "repeat": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"seed": 7, "cache": "memory", "repeat": 2}, marks=pytest.mark.thorough)],
+)
 def test_reshuffling_can_be_turned_off(sets: dict[str, Path], options: dict[str, Any]) -> None:
     config = ReadConfig(shuffle_reshuffle_each_iteration=False)
     dataset = reader.load(sets["keep"], as_supervised=False, read_config=config, **options)
@@ -407,7 +412,10 @@ def test_reshuffling_can_be_turned_off(sets: dict[str, Path], options: dict[str,
     assert found == found[:NUM_TRAIN] * (len(found) // NUM_TRAIN)
 
 
-@pytest.mark.parametrize("window", [3, 1, 9])
+@pytest.mark.parametrize(
+    "window",
+    [3, pytest.param(1, marks=pytest.mark.thorough), pytest.param(9, marks=pytest.mark.thorough)],
+)
 def test_a_number_shuffles_in_a_window(sets: dict[str, Path], window: int) -> None:
     unshuffled = stored(sets["png"], "validation")  # one shard
     found = order(sets["png"], "validation", shuffle=window, seed=7, repeat=6)
@@ -421,7 +429,14 @@ def test_a_number_shuffles_in_a_window(sets: dict[str, Path], window: int) -> No
     assert (max(early) > 0) == (window > 1)
 
 
-@pytest.mark.parametrize(("cycle_length", "block_length"), [(2, 3), (1, 2), (99, 2)])
+@pytest.mark.parametrize(
+    ("cycle_length", "block_length"),
+    [
+        (2, 3),
+        pytest.param(1, 2, marks=pytest.mark.thorough),
+        pytest.param(99, 2, marks=pytest.mark.thorough),
+    ],
+)
 def test_shards_are_read_side_by_side(
     sets: dict[str, Path], cycle_length: int, block_length: int
 ) -> None:
@@ -446,9 +461,9 @@ def test_shards_are_read_side_by_side(
     ("form", "cache", "options"),
     [  # each form in each cache, each kind of order
         ("raw", "memory", {"batch_size": 10, "shuffle": False}),
-        ("png", "file", {"batch_size": 10, "shuffle": 5}),
-        ("png", "memory", {"shuffle": 3}),
-        ("raw", "file", {"batch_size": 10}),
+        pytest.param("png", "file", {"batch_size": 10, "shuffle": 5}, marks=pytest.mark.thorough),
+        pytest.param("png", "memory", {"shuffle": 3}, marks=pytest.mark.thorough),
+        pytest.param("raw", "file", {"batch_size": 10}, marks=pytest.mark.thorough),
         ("png", "file", {}),
     ],
 )
@@ -475,6 +490,7 @@ def test_the_second_epoch_comes_from_the_cache(
     assert (first == second) == (options.get("shuffle") is False)
 
 
+@pytest.mark.thorough
 def test_a_cache_file_serves_only_what_it_was_made_of(
     sets: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -520,8 +536,8 @@ def test_a_cache_that_is_just_true_leaves_no_file_of_that_name(
     [
         ("raw", {"batch_size": 4, "cache": "memory"}),
         ("png", {}),
-        ("png", {"batch_size": 4, "as_supervised": False}),
-        ("unlabelled", {"batch_size": 4}),
+        pytest.param("png", {"batch_size": 4, "as_supervised": False}, marks=pytest.mark.thorough),
+        pytest.param("unlabelled", {"batch_size": 4}, marks=pytest.mark.thorough),
     ],
 )
 def test_augment_is_given_images_and_gives_images(
@@ -548,7 +564,9 @@ def test_augment_is_called_with_a_batch_after_dtype(sets: dict[str, Path]) -> No
     assert set(seen) == {(tf.float32, 4)}
 
 
-@pytest.mark.parametrize(("cache", "repeat"), [(False, 4), ("memory", 8)])
+@pytest.mark.parametrize(
+    ("cache", "repeat"), [(False, 4), pytest.param("memory", 8, marks=pytest.mark.thorough)]
+)
 def test_a_keras_layer_augments_as_in_training_and_anew_each_epoch(
     sets: dict[str, Path], cache: Any, repeat: int
 ) -> None:
@@ -590,7 +608,14 @@ def test_images_of_different_sizes_are_not_batched(sets: dict[str, Path], form: 
     assert "ReadConfig(image_size=(height, width))" in said
 
 
-@pytest.mark.parametrize("form", ["keep", "own sizes", "raw"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "keep",
+        pytest.param("own sizes", marks=pytest.mark.thorough),
+        pytest.param("raw", marks=pytest.mark.thorough),
+    ],
+)
 def test_image_size_resizes(sets: dict[str, Path], form: str) -> None:
     options: dict[str, Any] = {"shuffle": False, "read_config": ReadConfig(image_size=(9, 11))}
     batched = reader.load(sets[form], batch_size=4, **options)
@@ -638,7 +663,13 @@ def test_a_split_expression_means_what_it_means_to_tfds(sets: dict[str, Path]) -
         assert [one["image/filename"] for one in dataset] == expected, split
 
 
-@pytest.mark.parametrize("split", ["train[:3]+train[:3]", " train[-25%:] + validation "])
+@pytest.mark.parametrize(
+    "split",
+    [
+        "train[:3]+train[:3]",
+        pytest.param(" train[-25%:] + validation ", marks=pytest.mark.thorough),
+    ],
+)
 def test_load_reads_what_tfds_reads(sets: dict[str, Path], split: str) -> None:
     import tensorflow_datasets as tfds
 

@@ -118,10 +118,14 @@ def test_the_order_is_the_same_from_every_cache(
 @pytest.mark.parametrize(
     ("form", "options"),
     [
-        ("png", {}),
+        pytest.param("png", {}, marks=pytest.mark.thorough),
         ("raw", {"shuffle": 20}),
-        ("raw", {"shuffle": False, "drop_remainder": True}),
-        ("png", {"cache": "memory", "read_config": ReadConfig(pad_batches=True)}),
+        pytest.param("raw", {"shuffle": False, "drop_remainder": True}, marks=pytest.mark.thorough),
+        pytest.param(
+            "png",
+            {"cache": "memory", "read_config": ReadConfig(pad_batches=True)},
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_a_saved_place_goes_on_with_the_batches_that_were_left(
@@ -182,7 +186,14 @@ def test_an_epoch_a_loop_is_not_repeated(sets: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "drop"), [(1, False), (4, False), (4, True), (7, False), (140, True)]
+    ("n", "drop"),
+    [
+        pytest.param(1, False, marks=pytest.mark.thorough),
+        pytest.param(4, False, marks=pytest.mark.thorough),
+        (4, True),
+        (7, False),
+        pytest.param(140, True, marks=pytest.mark.thorough),
+    ],
 )
 def test_even_splits_are_those_of_tfds(sets: dict[str, Path], n: int, drop: int) -> None:
     """To `Dataset`, which reads the same records as `load`; one is loaded as well."""
@@ -211,7 +222,7 @@ def test_readers_share_the_records(sets: dict[str, Path]) -> None:
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.parametrize("number", [4, 11])
+@pytest.mark.parametrize("number", [4, pytest.param(11, marks=pytest.mark.thorough)])
 def test_readers_have_as_many_batches(sets: dict[str, Path], number: int) -> None:
     """4 readers of 150 records have 38 or 37, 11 have 14 or 13; the first has most, the last least.
 
@@ -305,6 +316,7 @@ EVALUATE = """
 """
 
 
+@pytest.mark.thorough
 def test_evaluation_of_padded_batches_is_the_mean_of_the_records(sets: dict[str, Path]) -> None:
     """150 in 4 batches of 40: 10 rows of the last one are no records."""
     names: dict[str, Any] = {}

@@ -113,13 +113,18 @@ def batches(place: str | Path, **options: Any) -> list[tuple[bytes, list[int]]]:
     [  # what is read in which order, and another way of reading it
         ({}, True),
         ({"read_config": ReadConfig(staging_bytes=0)}, True),
-        ({"cache": "memory"}, True),
-        (
+        pytest.param({"cache": "memory"}, True, marks=pytest.mark.thorough),
+        pytest.param(
             {"shuffle": False, "read_config": ReadConfig(staging_bytes=0, on_error="skip")},
             False,
+            marks=pytest.mark.thorough,
         ),
-        ({"split": "train[10:250]+validation", "shuffle": 50}, False),
-        (
+        pytest.param(
+            {"split": "train[10:250]+validation", "shuffle": 50},
+            False,
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
             {
                 "read_config": ReadConfig(
                     num_shards=3, shard_index=1,
@@ -127,6 +132,7 @@ def batches(place: str | Path, **options: Any) -> list[tuple[bytes, list[int]]]:
                 )
             },
             False,
+            marks=pytest.mark.thorough,
         ),
     ],
     ids=str,
@@ -137,7 +143,7 @@ def test_load_gives_the_batches_of_the_folder(
     assert batches(url, **options) == (expected if same else batches(local, **options))
 
 
-@pytest.mark.parametrize("is_filled", [True, False])
+@pytest.mark.parametrize("is_filled", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_without_copies_a_block_comes_by_one_request(
     local: Path, url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, is_filled: bool  # noqa: FBT001
 ) -> None:  # fmt: skip
@@ -282,6 +288,7 @@ def program(code: str, *arguments: str, endpoint: str, **more: str) -> subproces
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_two_processes_copy_each_shard_once(url: str, proxy: Proxy) -> None:
     proxy.rule = lambda request: Fault(delay_s=0.3) if is_whole_shard(request) else None
     # They live until all is copied: one that ends gives up the copy that it is making.
@@ -311,6 +318,7 @@ def test_a_killed_process_leaves_nothing_under_a_shard_s_name(
     assert not list((cache_root() / "shards").glob("*.part"))
 
 
+@pytest.mark.thorough
 def test_a_program_ends_while_shards_are_on_their_way(url: str, proxy: Proxy) -> None:
     proxy.rule = lambda request: Fault(delay_s=0.5) if is_whole_shard(request) else None
     code = "import sys; from shardprep.reader import Dataset; Dataset(sys.argv[1])[0]"

@@ -146,6 +146,7 @@ def test_draws_go_on_where_they_were(folder: Path) -> None:
         assert "other batches" in refused(lambda other=other: other.load_state_dict(state))  # type: ignore[misc]
 
 
+@pytest.mark.thorough
 def test_the_same_record_is_augmented_anew_each_time_it_is_drawn(folder: Path) -> None:
     weights = np.eye(1, NUM_CATS + NUM_DOGS)[0]
 
