@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import io
 import json
@@ -14,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import typer.main
+from click.testing import CliRunner
 from PIL import Image
-from typer.testing import CliRunner
 
 from shardprep import reader
 from shardprep.cli.app import program
+from shardprep.commands import build
 from shardprep.dataset.example import decode
 from shardprep.dataset.item_table import read_items
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.schema import TARGET_FEATURES
 from shardprep.dataset.tfrecord import read_records
-from shardprep.writer import build
+from shardprep.writer.build import build_dataset
 from tests.support.builders import in_process
 from tests.support.engines import by_chunks
 from tests.support.layouts import LAYOUTS, OUTSIDE, PAGE, Layout, page_text, write_source
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from shardprep.recipe.recipe import Recipe
+    from shardprep.writer.finalize import BuildResult
+
 BY_KIND = {
     layout.kind: layout for layout in reversed(LAYOUTS) if not (layout.needs or layout.stored)
 }
 """The first layout of every kind of target."""
 READ = {layout.id: layout for layout in LAYOUTS if layout.features or layout in BY_KIND.values()}
+COMMAND: Any = typer.main.get_command(program(["build"]))
 CUT_BY_GROUP = [layout for layout in LAYOUTS if "--group" in layout.flags and "=0." in layout.flags]
 
 
@@ -57,13 +62,17 @@ class Built:
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command line encode in this process."""
-    quick = functools.partial(build.build_dataset, engine=by_chunks(in_process))  # type: ignore[arg-type]
+
+    def quick(recipe: Recipe, **more: Any) -> BuildResult:
+        return build_dataset(recipe, **{**more, "engine": by_chunks(in_process)})  # type: ignore[arg-type]
+
     monkeypatch.setattr(build, "build_dataset", quick)
+    monkeypatch.setattr(build, "start_server", lambda *_: None)
 
 
 def command(*arguments: str) -> dict[str, Any]:
     """Run the command line; return the object that it prints."""
-    done = CliRunner().invoke(program(), ["build", *arguments, "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(COMMAND, ["build", *arguments, "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
