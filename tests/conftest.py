@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+from shardprep.commands import sample_archive
 from shardprep.commands.sample_archive import write_sample
 from tests.support import builders
 from tests.support.browser import MISSING
@@ -92,6 +93,18 @@ def _one_sample(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     with mock.patch.object(builders, "drawn_sample", drawn):
         yield
+
+
+@pytest.fixture(name="drawn")
+def _drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `shardprep sample` write what was drawn already: it takes seconds to draw it anew."""
+    archive = builders.drawn_sample()["shapes.zip"]
+
+    def again(num_images: int, seed: int) -> bytes:
+        assert (num_images, seed) == (600, 0), "those of the command"
+        return archive
+
+    monkeypatch.setattr(sample_archive, "_archive", again)
 
 
 @pytest.fixture(name="shapes", scope="session")

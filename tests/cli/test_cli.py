@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import subprocess
@@ -14,7 +13,6 @@ import pytest
 
 from shardprep import __version__
 from shardprep.cli import app
-from shardprep.commands import sample_archive
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import error_of, run, run_process
 
@@ -332,10 +330,8 @@ def test_little_time_goes_to_garbage(here: Path) -> None:
     assert done.stdout.splitlines() == [f"shardprep {__version__}", "True True True"]
 
 
-def test_sample_then_build_needs_no_argument(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sample_archive, "_archive", functools.cache(sample_archive._archive))
+@pytest.mark.usefixtures("drawn")
+def test_sample_then_build_needs_no_argument(tmp_path: Path) -> None:
     sampled = run("sample", cwd=tmp_path)
     assert sampled.returncode == 0, sampled.stderr
     assert "next: shardprep build --shards 20" in sampled.stdout

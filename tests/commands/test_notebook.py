@@ -94,6 +94,7 @@ def test_a_card_never_raises() -> None:
     assert "Example object at" in Tags(card._repr_html_()).rawdata + card._repr_html_()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_every_result_is_one_line_and_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

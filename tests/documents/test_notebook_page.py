@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 import shardprep
 from tests.support.builders import animals, jpeg, tree, write_folder, zip_bytes
 from tests.support.paths import ROOT
+from tests.support.program import run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,10 +38,7 @@ def test_a_notebook_from_read_only_input_to_a_submission(tmp_path: Path) -> None
 
     cells = [cell.replace("/kaggle", str(tmp_path)) for cell in CELLS]
     program = "\n".join(cells) + "\nprint(history.history['loss'])"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=working, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_program(f"import os\nos.chdir({str(working)!r})\n{program}")
 
     assert tree(given) == before
     assert {path.name for path in working.iterdir()} == {

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from shardprep.reporter.report import Report
     from tests.support.viewing import Served
 
+ALL_OF_THEM = """
+() => Promise.all([...document.images].map(one => {
+    one.loading = 'eager';
+    return one.complete || new Promise(done => { one.onload = one.onerror = done; });
+}))
+"""
+"""What ends when each image is here, or is known not to come: also those below the window."""
+
 
 @pytest.fixture(name="one", scope="module")
 def _one(planted: Path, report: Report) -> Iterator[Served]:
@@ -77,7 +85,7 @@ def test_pages_fit_both_themes_and_widths(
     with opened(browser, one, width, color_scheme=theme) as page:
         for target in ("/", "/item/0", "/findings", "/item/60"):
             page.goto(target)
-            page.wait_for_load_state("networkidle")
+            page.evaluate(ALL_OF_THEM)
             assert page.evaluate(UNSEEN) == 0
             assert page.evaluate("document.documentElement.scrollWidth") == width
             assert (page.evaluate(LUMINANCE) > 3 * 127) == (theme == "light")
