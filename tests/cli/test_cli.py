@@ -13,6 +13,7 @@ import pytest
 
 from shardprep import __version__
 from shardprep.cli import app
+from shardprep.commands import sample_archive
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import error_of, run, run_process
 
@@ -330,8 +331,12 @@ def test_little_time_goes_to_garbage(here: Path) -> None:
     assert done.stdout.splitlines() == [f"shardprep {__version__}", "True True True"]
 
 
-@pytest.mark.usefixtures("drawn")
-def test_sample_then_build_needs_no_argument(tmp_path: Path) -> None:
+def test_sample_then_build_needs_no_argument(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fewer images than the command draws: the README's demo has all."""
+    archive = sample_archive._archive(120, 0)
+    monkeypatch.setattr(sample_archive, "_archive", lambda *_: archive)
     sampled = run("sample", cwd=tmp_path)
     assert sampled.returncode == 0, sampled.stderr
     assert "next: shardprep build --shards 20" in sampled.stdout

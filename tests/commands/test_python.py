@@ -173,6 +173,7 @@ def test_a_profile_is_of_one_build_alone() -> None:
     assert not (there.profile or {}).get("decode")
 
 
+@pytest.mark.thorough
 def test_a_script_needs_no_main_guard(here: Path) -> None:
     """Workers that ran it again would print again, and start workers of their own."""
     done = script(

@@ -50,7 +50,7 @@ def test_every_script_is_a_group() -> None:
     assert {path.stem for path in scripts if "\nMEASURES" in path.read_text()} == set(GROUPS)
 
 
-@pytest.mark.parametrize("group", ["plan", "resample"])
+@pytest.mark.parametrize("group", [pytest.param("plan", marks=pytest.mark.thorough), "resample"])
 def test_a_run_gives_a_row_for_every_measure(group: str) -> None:
     rows = measured(group, 1, quick=True)
     assert [row.measure for row in rows] == list(declared(group))

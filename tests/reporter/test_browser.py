@@ -149,7 +149,7 @@ def serious(page: Page) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def test_axe_finds_nothing_serious(browser: Browser, page_file: Path, theme: Any) -> None:
     with opened(browser, page_file, color_scheme=theme) as page:
         assert serious(page) == []
@@ -188,7 +188,7 @@ def test_boxes_and_masks_lie_on_their_pictures_and_can_be_hidden(
             assert shot.locator("img").first.is_visible()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
 def test_axe_finds_nothing_serious_in_a_page_with_boxes(
     browser: Browser, tmp_path: Path, theme: Any
 ) -> None:
