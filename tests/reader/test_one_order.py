@@ -281,14 +281,14 @@ def test_more_readers_than_records_are_refused_by_both(sets: dict[str, Path]) ->
             read(sets["raw"], "train[:3]", (1, 4), batch_size=2)
 
 
-# 8,000 records, in every way that there is
+# 25,000 records, in every way that there is
 
 
-NUM_MANY, MANY_BATCH, SEED = 8_000, 256, 7
+NUM_MANY, MANY_BATCH, SEED = 25_000, 256, 7
 STEPS = -(-NUM_MANY // MANY_BATCH)
-PLACE = (1, 19)
+PLACE = (1, 37)
 """Epoch, and batches of it, before the place where training stops and goes on."""
-GROUP_BYTES = 1 << 19
+GROUP_BYTES = 1 << 20
 
 
 @pytest.fixture(scope="module", name="many")
@@ -325,7 +325,7 @@ def _many(sets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(name="large_groups")
 def _large_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let groups be as they are, but for the bytes that bound them: 512 KiB.
+    """Let groups be as they are, but for the bytes that bound them: 1 MiB.
 
     By the bytes of the images in a folder, which are smaller, they would be others.
     """

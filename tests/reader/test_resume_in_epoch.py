@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NUM_RECORDS = 90
 BATCH_SIZE = 8
 NUM_STEPS = 12  # the last batch is short
-NUM_EPOCHS = 8
+NUM_EPOCHS = 14
 
 MODEL = '''
 import keras
@@ -448,7 +448,7 @@ def test_killed_at_random_it_trains_each_record_of_each_epoch_once(
     folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """And ends with the weights, to the bit, of a run that nothing disturbed."""
-    num_kills, num_epochs = (2, 3) if request.config.getoption("--quick") else (12, NUM_EPOCHS)
+    num_kills, num_epochs = (2, 3) if request.config.getoption("--quick") else (20, NUM_EPOCHS)
     draw = random.Random(num_kills)
     # One moment in each part of the two spans, half of them within the save of every other step.
     half = num_kills // 2
