@@ -21,6 +21,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tests.support.disk import skip_fsync
 from tests.support.paths import ROOT
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -129,6 +130,7 @@ def _server(framework: str) -> subprocess.Popen[bytes]:
 
 
 def _serve(framework: str) -> None:
+    skip_fsync()
     if framework == "none":
         from tests.support.faulty import import_once
 
