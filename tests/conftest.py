@@ -15,6 +15,8 @@ import pytest
 
 from shardprep.commands import sample_archive
 from shardprep.commands.sample_archive import write_sample
+from shardprep.storage import store
+from shardprep.writer.engine import process
 from tests.support import builders
 from tests.support.browser import MISSING
 from tests.support.builders import build, sample
@@ -41,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     load_profile(quick=config.getoption("--quick"))
     skip_fsync()
+    # A worker that gets what a module of tests has would import both anew, a tenth of a second.
+    process._PRELOADED += ["pytest", "tests.support.builders"]
 
 
 def pytest_collection_finish() -> None:
@@ -119,11 +123,12 @@ def _shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(name="ordeal", scope="session")
-def _ordeal(tmp_path_factory: pytest.TempPathFactory) -> Ordeal:
+def _ordeal(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Ordeal:
     """Return how the hostile archives that the suite makes end."""
+    quick = pytestconfig.getoption("--quick")
 
     def make(folder: Path) -> None:
-        (folder / "ordeal").write_bytes(pickle.dumps(made()))
+        (folder / "ordeal").write_bytes(pickle.dumps(made(quick=quick)))
 
     found = shared_folder(tmp_path_factory, "ordeal", make) / "ordeal"
     return cast("Ordeal", pickle.loads(found.read_bytes()))
@@ -149,7 +154,9 @@ def _bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.fixture(name="proxy")
 def _proxy(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """A proxy before the store; the environment leads there."""
+    """A proxy before the store; the environment leads there, and pauses between tries are short."""
+    monkeypatch.setattr(store, "_PAUSES_S", tuple(pause / 10 for pause in store._PAUSES_S))
+    monkeypatch.setattr(store, "_FIRST_PAUSE_S", store._FIRST_PAUSE_S / 10)
     with Proxy(bucket.store) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         yield proxy

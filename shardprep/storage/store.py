@@ -37,6 +37,8 @@ _CONNECT_S = 3
 _LOOK_EVERY_S = 0.25
 _PAUSES_S = (0.1, 0.4, 1.6)
 """Before each further try of `asked_again`, in seconds."""
+_FIRST_PAUSE_S = 0.1
+"""Before the client's own second try; each pause may be twice as long as the one before."""
 _answered: set[str] = set()
 """Buckets that have answered this process."""
 
@@ -160,7 +162,7 @@ def _store_of(root: str, endpoint: str, bounds: Timeouts) -> Any:
         "max_retries": 1000,
         "retry_timeout": timedelta(seconds=bounds.retry_s),
         "backoff": {
-            "init_backoff": timedelta(milliseconds=100),
+            "init_backoff": timedelta(seconds=_FIRST_PAUSE_S),
             "max_backoff": timedelta(seconds=bounds.pause_s),
             "base": 2,
         },

@@ -379,7 +379,9 @@ def test_a_key_that_is_not_accepted_is_named_by_its_place(world: World) -> None:
     assert world.server.count("DownloadDataFiles") == 1
 
 
-@pytest.mark.parametrize("status", [200, 404, 401])
+@pytest.mark.parametrize(
+    "status", [200, *(pytest.param(status, marks=pytest.mark.thorough) for status in (404, 401))]
+)
 @pytest.mark.usefixtures("real_client")
 def test_a_stale_token_that_hides_a_good_key_is_named(
     world: World, monkeypatch: pytest.MonkeyPatch, status: int
@@ -645,15 +647,15 @@ def test_a_web_page_is_not_taken_for_an_archive(world: World) -> None:
     assert not list(incoming().iterdir())
 
 
-SILENT = RetryLimits(silence_s=5, attempts=1)
+SILENT = RetryLimits(silence_s=2, attempts=1)
 
 
-@pytest.mark.parametrize("hang", [-1, HALF])
+@pytest.mark.parametrize("hang", [pytest.param(-1, marks=pytest.mark.thorough), HALF])
 def test_a_silent_server_is_given_up(world: World, hang: int) -> None:
     world.server.bodies = [Body(hang=hang)]
     start = time.monotonic()
     line = failure(world, retries=SILENT)
-    assert "no byte for 5 s" in line
+    assert "no byte for 2 s" in line
     assert time.monotonic() - start < 30
     fetch(world)
     assert world.server.ranges() == (["bytes=196608-"] if hang > 0 else [])

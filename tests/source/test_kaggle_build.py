@@ -71,6 +71,7 @@ def test_download_then_init_then_build_and_inspect(tmp_path: Path) -> None:
         assert server.count("DownloadDataset") == 1
 
 
+@pytest.mark.thorough
 def test_upload_of_a_dataset_says_where_it_is(tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(animals(12)))
     build(source, tmp_path / "tfrecords", name="pets", size="32x32", shards=2)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 import zipfile
 from typing import TYPE_CHECKING, Any
@@ -26,7 +23,8 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-from tests.support.object_store import Fault, process_environment
+from tests.support.command import run
+from tests.support.object_store import Fault
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -242,13 +240,6 @@ def test_what_cannot_be_a_source_is_said_in_one_line(bucket: Bucket, tmp_path: P
     )
     with pytest.raises(RecipeError):
         build(pets, "az://", **KEYS)  # type: ignore[arg-type]
-
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "shardprep", *arguments], cwd=cwd, check=False,
-        env=process_environment(os.environ["AWS_ENDPOINT_URL"]), capture_output=True, text=True,
-    )  # fmt: skip
 
 
 def test_init_dry_run_and_save_rejected_take_addresses(bucket: Bucket, tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_errors_are_one_line_and_tell_no_secret(
     assert "may not be written with these credentials (HTTP 403 Forbidden AccessDenied)" in line
     line = failing(
         there, tmp_path, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None,
-        AWS_METADATA_ENDPOINT="http://127.0.0.1:9/metadata",
+        AWS_METADATA_ENDPOINT="http://127.0.0.1:9/metadata", SHARDPREP_STORE_TIMEOUT="1",
     )  # fmt: skip
     assert "there are no credentials; set AWS_ACCESS_KEY_ID" in line
 

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from shardprep.writer.chunk_encoder import ChunkEncoder
 
 KEYS: dict[str, Any] = {"shards": 4, "size": "32x32", "format": "png"}
+LONG: dict[str, Any] = {"shards": 12, "size": "300x300", "format": "png"}
+"""Long enough to be killed in the midst of it."""
 PARENT_KILLS = 3
 MIN_WORKER_KILLS = 2
 
@@ -76,7 +78,13 @@ def test_disk_and_kill_faults_leave_nothing_half_done(
 class Run:
     """A `shardprep build` with two workers, in a process group of its own."""
 
-    command: list[str]
+    source: Path
+
+    @property
+    def command(self) -> list[str]:
+        flags = [f"--{key}={value}" for key, value in LONG.items()]
+        command = [sys.executable, "-m", "shardprep", "build", str(self.source), *flags]
+        return [*command, "--workers", "2"]
 
     def start(self, out: Path) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -84,9 +92,15 @@ class Run:
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
-    def to_the_end(self, out: Path) -> dict[str, bytes]:
+    def again(self, out: Path) -> dict[str, bytes]:
+        """Run the same command to its end."""
         with self.start(out) as process:
             assert process.wait(timeout=120) == 0
+        return tree(out)
+
+    def here(self, out: Path) -> dict[str, bytes]:
+        """Build the same to its end, in this process."""
+        build(self.source, out, **LONG)
         return tree(out)
 
 
@@ -94,21 +108,20 @@ class Run:
 def _run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     inner = zip_bytes({f"train/{n}": d for n, d in animals(160, folder="").items()})
     folder = tmp_path_factory.mktemp("source")
-    source = write(folder / "pets.zip", zip_bytes({"train.zip": inner}))
-    command = [sys.executable, "-m", "shardprep", "build", str(source), "--workers", "2"]
-    return Run([*command, "--size", "300x300", "--format", "png", "--shards", "12"])
+    return Run(write(folder / "pets.zip", zip_bytes({"train.zip": inner})))
 
 
 @pytest.fixture(name="whole", scope="module")
 def _whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Return the files of a build that nothing disturbs."""
-    return run.to_the_end(tmp_path_factory.mktemp("whole") / "out")
+    return run.here(tmp_path_factory.mktemp("whole") / "out")
 
 
 def has_shard(out: Path) -> bool:
     return any(out.glob("pets/1.0.0.incomplete/pets-train*"))
 
 
+@pytest.mark.thorough
 def test_a_killed_parent_takes_its_workers_along(
     run: Run, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -121,9 +134,10 @@ def test_a_killed_parent_takes_its_workers_along(
             process.wait()
             wait_until(partial(is_gone, process.pid), 5)
         assert not (tmp_path / "out/pets/1.0.0").exists()
-    assert run.to_the_end(tmp_path / "out") == whole
+    assert run.here(tmp_path / "out") == whole
 
 
+@pytest.mark.thorough
 def test_killed_workers_cost_nothing(run: Run, whole: dict[str, bytes], tmp_path: Path) -> None:
     kills = num_shards = 0
     with run.start(tmp_path / "out") as process:
@@ -152,7 +166,7 @@ def test_ctrl_c_exits_130_and_leaves_no_worker(
     assert said.splitlines()[-1].startswith("interrupted; run the same command again")
     assert "Traceback" not in said
     wait_until(partial(is_gone, process.pid), 10)
-    assert run.to_the_end(tmp_path / "out") == whole
+    assert run.again(tmp_path / "out") == whole
 
 
 def test_workers_start_where_the_temporary_folder_has_a_long_name(tmp_path: Path) -> None:

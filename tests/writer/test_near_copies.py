@@ -327,6 +327,7 @@ class Deadly(ImageHasher):
         return super().__call__(task, before_item)
 
 
+@pytest.mark.thorough
 def test_an_image_that_kills_its_worker_costs_its_own_hash(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,7 +131,9 @@ def test_a_source_that_is_gone_leaves_it(
     assert there.tree() == {f"{WHERE}/{name}": data for name, data in old.items()}
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.thorough)]
+)
 def test_an_interruption_in_the_middle_leaves_it_and_the_same_command_goes_on(
     how: signal.Signals,
     source: Path,
@@ -217,6 +219,7 @@ def filled(store: ObjectStore, files: Mapping[str, bytes]) -> Bucket:
     return bucket
 
 
+@pytest.mark.thorough
 def test_at_every_change_of_the_store_it_is_the_old_or_the_new(
     source: Path,
     object_store: ObjectStore,

@@ -222,6 +222,7 @@ def test_the_end_of_an_owner_costs_its_shard_once_more_and_leaves_no_file(tmp_pa
     assert key in again
 
 
+@pytest.mark.thorough
 def test_owners_that_die_at_every_shard_leave_it_to_whole_chunks(tmp_path: Path) -> None:
     shards = shards_of(3)
     deadly = {shard.items[30].key for shard in shards}

@@ -20,7 +20,13 @@ def test_every_case_has_its_hash() -> None:
     assert KNOWN.keys() == CASES.keys()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.thorough) if name.startswith("many") else name
+        for name in CASES
+    ],
+)
 def test_a_plan_is_bit_for_bit_the_one_that_was_made_of_objects(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     if case.needs and importlib.util.find_spec(case.needs) is None:
