@@ -101,7 +101,16 @@ class Run:
         done = Progress(0, 0)
         with workspace.held(alone=True):
             may_stand = overwrite or damaged is not None
-            is_new = states.begin(workspace, fingerprint, overwrite=overwrite, may_stand=may_stand)
+            try:
+                is_new = states.begin(
+                    workspace, fingerprint, overwrite=overwrite, may_stand=may_stand
+                )
+            except BuildError as error:
+                other = None if stands else _by_another(workspace, fingerprint, error)
+                if other is None:
+                    raise
+                documents = workspace.documents()
+                return BuildResult(workspace.location, documents, other, was_there=True)
             try:
                 manifest = workspace.sealed()
                 if manifest is None:

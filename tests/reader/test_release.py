@@ -63,7 +63,6 @@ def _no_collection() -> Iterator[None]:
     gc.disable()
     gc.freeze()
     yield
-    gc.unfreeze()
     gc.enable()
 
 

@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shardprep.cli.app import program
+from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.errors import BuildError, DatasetError, ShardprepError, StorageError
 from shardprep.recipe.recipe import make_recipe
 from shardprep.writer.build import build_dataset, build_part
@@ -282,13 +283,19 @@ def test_a_driver_killed_in_the_middle_of_an_upload_leaves_no_object(
     assert not bucket.tree(INCOMPLETE)
 
 
-def begin_together(proxy: Proxy) -> None:
-    """Let two builds find nobody there, then begin: neither has ended before the other begins."""
-    at_the_door = threading.Barrier(2)
+def begin_together(proxy: Proxy, before_end: threading.Event | None = None) -> None:
+    """Let two builds find nobody there, then begin: neither has ended before the other begins.
+
+    Nor is a dataset finished before the event, if there is one.
+    """
+    at_the_door, first_two = threading.Barrier(2), threading.Semaphore(2)
 
     def meet(request: Request) -> Fault | None:
-        if request.method == "PUT" and request.path.endswith(".build.json"):
+        is_begin = request.method == "PUT" and request.path.endswith(".build.json")
+        if is_begin and first_two.acquire(blocking=False):  # who came second may try again
             at_the_door.wait(10)
+        if before_end and request.method == "PUT" and request.path.endswith(MANIFEST_FILE):
+            before_end.wait(10)
         return None
 
     proxy.rule = meet
@@ -310,10 +317,39 @@ def test_two_of_the_same_end_well_with_one_dataset(
     assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
 
 
+def test_one_that_begins_as_the_same_ends_finds_its_dataset(
+    source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
+) -> None:
+    """It saw nobody there, and is about to begin when the other one is done."""
+    is_first, is_over = threading.Lock(), threading.Event()
+
+    def wait(request: Request) -> Fault | None:
+        is_begin = request.method == "PUT" and request.path.endswith(".build.json")
+        if is_begin and not is_first.acquire(blocking=False):
+            assert is_over.wait(20)
+        return None
+
+    proxy.rule = wait
+    found: list[Any] = []
+
+    def run() -> None:
+        found.append(build_there(source, bucket))
+        is_over.set()
+
+    both = [threading.Thread(target=run) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert [result.was_there for result in found] == [False, True]
+    assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
+
+
 def test_of_two_that_differ_one_is_refused(
     source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
-    begin_together(proxy)
+    is_refused = threading.Event()
+    begin_together(proxy, is_refused)
     found: dict[str, Any] = {}
 
     def run(name: str, **keys: Any) -> None:
@@ -321,6 +357,7 @@ def test_of_two_that_differ_one_is_refused(
             found[name] = build_there(source, bucket, **keys)
         except ShardprepError as error:
             found[name] = error
+            is_refused.set()
 
     both = [
         threading.Thread(target=run, args=("png",)),

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.fixture(autouse=True)
+def _none_frozen() -> Iterator[None]:
+    """Take back what the suite has frozen when it was collected."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 @pytest.fixture(name="source")
 def _source(tmp_path: Path) -> Path:
     return write(tmp_path / "pets.zip", zip_bytes(animals(6)))
