@@ -214,7 +214,11 @@ def test_bench_gives_json_and_a_picture(
         last = one["train"][-1][1]
         assert len(one["train"]) == 10
         assert all(end - start >= found["step_s"] * 0.99 for start, end in one["train"])
-        assert all(one[row] for row in ("read", "decode"))
+        assert all(one[row] for row in ("read", "decode")), (
+            one["way"],
+            len(one["read"]),
+            len(one["decode"]),
+        )
         for row in ("read", "decode", "train"):
             flat = [time for span in one[row] for time in span]
             assert flat == sorted(flat)
