@@ -8,7 +8,6 @@ manifest. The plan is made beforehand.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import resource
 import shutil
@@ -40,7 +39,7 @@ from shardprep.writer.shard_plan import plan_shards
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from shardprep.writer.chunk import ChunkTask
     from shardprep.writer.engine.job import Progress
@@ -138,14 +137,13 @@ class _Simulated:
     """Images that are not there; see `shardprep.writer.run.Images`."""
 
     recipe: Recipe
-    plan: BuildPlan
+    planned: BuildPlan
     num_workers: int
     fingerprint = Fingerprint(inputs={}, options={"seed": 0}, versions={})
 
-    @contextlib.contextmanager
-    def planned(self, scratch: Path, watcher: PlanWatcher) -> Iterator[BuildPlan]:
+    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
         del scratch, watcher
-        yield self.plan
+        return self.planned
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         return make_outline(plan, self.recipe, self.fingerprint, num_parts)

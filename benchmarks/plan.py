@@ -33,7 +33,7 @@ _PLAN = """
 import json, sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from shardprep.writer.source_plan import frozen_plan
+from shardprep.writer.source_plan import make_plan
 from shardprep.writer.shard_plan import Part
 from shardprep.recipe.recipe import make_recipe
 report, source, labels, folder = sys.argv[1:]
@@ -44,11 +44,11 @@ def memory(name):
     return int(status.split(name + ":")[1].split()[0]) * 1024
 before = memory("VmRSS")
 start = time.perf_counter()
-with frozen_plan(recipe, Path(folder), SimpleNamespace(notice=print)) as plan:
-    seconds = time.perf_counter() - start
-    number, peak = plan.num_items, memory("VmHWM")
-    plan = plan.without_others(Part(1, 100))
-    held = memory("VmRSS") - before
+plan = make_plan(recipe, Path(folder), SimpleNamespace(notice=print))
+seconds = time.perf_counter() - start
+number, peak = plan.num_items, memory("VmHWM")
+plan = plan.without_others(Part(1, 100))
+held = memory("VmRSS") - before
 Path(report).write_text(json.dumps([number, seconds, peak, held]))
 """
 

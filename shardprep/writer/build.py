@@ -21,13 +21,12 @@ from shardprep.writer.finalize import BuildResult, images_done
 from shardprep.writer.fingerprint import make_fingerprint
 from shardprep.writer.outline import make_outline
 from shardprep.writer.run import Run
-from shardprep.writer.source_plan import frozen_plan
+from shardprep.writer.source_plan import make_plan
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from shardprep.dataset.manifest import Fingerprint, Manifest
@@ -170,9 +169,9 @@ class SourceImages:
     num_workers: int
     engine: Engine
 
-    def planned(self, scratch: Path, watcher: PlanWatcher) -> AbstractContextManager[BuildPlan]:
-        """Give the plan of the recipe."""
-        return frozen_plan(self.recipe, scratch, watcher, self.num_workers)
+    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+        """Return the plan of the recipe."""
+        return make_plan(self.recipe, scratch, watcher, self.num_workers)
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         """Return the outline of the plan."""

@@ -7,7 +7,6 @@ comes out as the build with this number of shards would have written it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -41,7 +40,7 @@ from shardprep.writer.shard_plan import plan_shards
 from shardprep.writer.workspace.find import workspace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Sequence
     from pathlib import Path
 
     from shardprep.recipe.recipe import Recipe
@@ -114,13 +113,12 @@ class ParentImages:
             inputs=inputs, options={**same_values(specs), **own}, versions=_versions(made)
         )
 
-    @contextlib.contextmanager
-    def planned(self, scratch: Path, watcher: PlanWatcher) -> Iterator[BuildPlan]:
-        """Give the plan: all items of the parents, under keys that no other has."""
+    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+        """Return the plan: all items of the parents, under keys that no other has."""
         del scratch, watcher
         plan = self._plan()
         release()
-        yield plan
+        return plan
 
     def _plan(self) -> BuildPlan:
         schema = united([*self.parents])

@@ -27,7 +27,6 @@ from shardprep.writer.workspace.damaged import find_damage
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from shardprep.dataset.manifest import Fingerprint, Manifest
@@ -60,8 +59,8 @@ class Images(Protocol):
     def fingerprint(self) -> Fingerprint:
         """All that the bytes of the dataset follow from."""
 
-    def planned(self, scratch: Path, watcher: PlanWatcher) -> AbstractContextManager[BuildPlan]:
-        """Give the plan, whose items are there until the end; `scratch` is a folder for them."""
+    def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
+        """Return the plan; `scratch` is a folder for its items, which must live as long."""
 
     def outline(self, plan: BuildPlan, num_parts: int) -> Outline:
         """Return the outline of the plan."""
@@ -135,12 +134,10 @@ class Run:
         Return the folders and the outline of the build, and the items that were done now.
         """
         workspace, images = self.workspace, self.images
-        with (
-            workspace.scratch() as scratch,
-            images.planned(scratch, watcher) as plan,
-        ):
+        with workspace.scratch() as scratch:
+            plan = images.plan(scratch, watcher)
             outline = images.outline(plan, part.count)
-            plan = plan.without_others(part)  # noqa: PLW2901 - nobody holds on to the whole of it
+            plan = plan.without_others(part)
             mine = part.of(plan.shards)
             states.join(workspace, images.fingerprint)
             folders = states.folders_of(workspace, images.fingerprint)

@@ -99,27 +99,6 @@ def make_plan(
     )
 
 
-@contextlib.contextmanager
-def frozen_plan(
-    recipe: Recipe, work_dir: Path, watcher: PlanWatcher, num_workers: int = 1
-) -> Iterator[BuildPlan]:
-    """Give what `make_plan` returns, hidden from the garbage collector until the end.
-
-    The collector would walk millions of live items again and again. Where the program has itself
-    frozen objects (`gc.freeze`), nothing is hidden: `gc.unfreeze` cannot tell them apart.
-    """
-    with _paused_collection():
-        made = [make_plan(recipe, work_dir, watcher, num_workers)]
-        freezes = gc.get_freeze_count() == 0
-        if freezes:
-            gc.freeze()
-    try:
-        yield made.pop()  # who takes it may let go of parts of it
-    finally:
-        if freezes:
-            gc.unfreeze()
-
-
 def _found_by(catalog: Catalog) -> str:
     """Return the sources of labels, boxes and masks, in one line for the user."""
     if catalog.annotations is None:
