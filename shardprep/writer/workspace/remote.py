@@ -118,7 +118,9 @@ class ObjectWorkspace:
             else:
                 self._remove_draft(draft, found)
         else:
-            self._root.remove([MANIFEST_FILE, *filter(_is_removed, found)])
+            # There is no manifest; if one comes now, the same build was begun beside this one, and
+            # has ended.
+            self._root.remove([name for name in found if _is_removed(name)])
         state.remove([name for name in old_state if name != BUILD_FILE])
         return True
 
