@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-_QUICK_CASES = 3
+_QUICK_CASES = 2
 """Cases of a test that `--quick` runs at most."""
 
 
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _spread(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the first case, the last and those in the middle, `_QUICK_CASES` or all."""
+    """Return the first case, the last and those between, `_QUICK_CASES` or all."""
     step = max(1.0, (len(cases) - 1) / (_QUICK_CASES - 1))
     return [cases[round(i * step)] for i in range(min(len(cases), _QUICK_CASES))]
 

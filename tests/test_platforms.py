@@ -99,6 +99,7 @@ def printed(program: str, sets: Sets) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.thorough
 def test_the_reader_of_arrays_and_what_looks_at_datasets_run(sets: Sets) -> None:
     assert printed(READ, sets) == {
         "records": 12,

@@ -94,6 +94,7 @@ def test_every_way_gives_every_image_once_an_epoch(
         assert seen == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in PIPELINES if name != "dataset"])
 def test_images_of_many_sizes_are_resized_by_tensorflow_s_ways(
     sets: dict[str, Path], name: str
@@ -145,6 +146,7 @@ def test_an_unknown_split_is_an_error(sets: dict[str, Path]) -> None:
         run_benchmark(sets["png"], "test", SHORT, lambda _: None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_slice", [True, False])
 def test_records_of_a_choice_are_read_by_the_readers_that_can(
     sets: dict[str, Path],
@@ -272,6 +274,7 @@ def test_reading_and_decoding_are_seen_in_both_readers(sets: dict[str, Path]) ->
         assert max(end - start for start, end in found["decode"]) < stop / 2, name
 
 
+@pytest.mark.thorough
 def test_timelines_are_as_fast_as_what_runs_here(
     sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +309,7 @@ def test_the_median_of_the_rounds_counts() -> None:
     assert way.bytes_s == 2000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("timelines", [True, False])
 def test_the_picture_shows_both_readers_in_their_colour(tmp_path: Path, timelines: bool) -> None:  # noqa: FBT001
     found = example()

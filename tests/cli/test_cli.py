@@ -46,6 +46,7 @@ def test_results_go_to_stdout_and_progress_to_stderr(here: Path) -> None:
     assert "20 images to 1 shard" not in done.stdout
 
 
+@pytest.mark.thorough
 def test_no_time_goes_to_pandas(here: Path) -> None:
     write(here / "pandas.py", b"raise SystemExit('pandas is imported')")
     done = run_process("build", "pets.zip", cwd=here)

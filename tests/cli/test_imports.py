@@ -23,6 +23,7 @@ OF_PIXELS = frozenset(("PIL", "simplejpeg", "pycocotools"))
 OF_SOURCES = frozenset(("xml", "isal"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "others"),
     [

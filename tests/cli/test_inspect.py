@@ -262,6 +262,7 @@ def test_a_file_that_cannot_be_is_one_line(
     assert not list(tmp_path.glob("**/sheet*"))
 
 
+@pytest.mark.thorough
 def test_a_sheet_is_drawn_from_object_storage(
     run: Callable[..., Done], whole: Path, tmp_path: Path, bucket: Bucket
 ) -> None:

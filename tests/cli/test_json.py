@@ -179,6 +179,7 @@ def test_ctrl_c_is_one_object_too(here: Path) -> None:
     assert failed(done, 130)["error"]["what"] == "interrupted"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("module", ["typer", "shardprep.cli.streams", "numpy"])
 def test_ctrl_c_while_modules_are_imported_is_one_line(here: Path, module: str) -> None:
     program = (

@@ -191,6 +191,7 @@ def test_a_script_needs_no_main_guard(here: Path) -> None:
     assert done.stdout == "begins\n24 0\n"
 
 
+@pytest.mark.thorough
 def test_tensorflow_in_the_program_changes_no_byte_of_the_manifest(tmp_path: Path) -> None:
     """It brings a zlib of its own, whose version Pillow would tell; workers have another."""
     write(tmp_path / "pets.zip", zip_bytes(animals(24)))
@@ -276,12 +277,14 @@ def test_importing_the_package_costs_nothing() -> None:
     assert int(last.split("|")[1]) < 60_000, "microseconds"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("here")
 def test_functions_never_import_tensorflow_or_the_command_line() -> None:
     code = 'import shardprep; shardprep.build("pets.zip", size=32, workers=1); shardprep.verify()'
     assert not loaded(code) & {"tensorflow", "keras", "typer", "ray", "IPython"}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("here")
 def test_a_build_does_without_masked_arrays() -> None:
     """They take 10 ms; the first `numpy.unique` of numbers alone would import them."""
@@ -298,6 +301,7 @@ def test_the_package_lists_its_names_and_knows_no_others() -> None:
         _ = shardprep.biuld
 
 
+@pytest.mark.thorough
 def test_true_shows_progress_on_stderr_alone(here: Path) -> None:
     done = script(here, 'import shardprep\nshardprep.build("pets.zip", size=32, progress=True)')
     assert done.returncode == 0

@@ -122,6 +122,7 @@ def read_facts_of(folder: Path) -> object:
     return read_facts(folder, str(folder))
 
 
+@pytest.mark.thorough
 def test_no_manifest_makes_fetch_write_outside(whole: Path, bucket: Bucket, tmp_path: Path) -> None:
     """Nor the reader of object storage, whose copies are named for what a manifest says."""
     for path in whole.rglob("*"):
@@ -142,6 +143,7 @@ def test_no_manifest_makes_fetch_write_outside(whole: Path, bucket: Bucket, tmp_
     assert {path.name for path in tmp_path.iterdir()} == {"home", "cache"}
 
 
+@pytest.mark.thorough
 def test_a_document_in_a_store_that_is_absurdly_large_is_not_fetched(
     whole: Path, bucket: Bucket, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -29,6 +31,7 @@ assert len(os.listdir("/proc/self/task")) == before
 """
 
 
+@pytest.mark.thorough
 def test_reading_a_table_leaves_no_thread_that_could_abort_the_end_of_a_command(
     tmp_path: Path,
 ) -> None:

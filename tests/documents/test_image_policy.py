@@ -292,6 +292,7 @@ print(type(result).__name__, getattr(result, "kind", ""), getattr(result, "reaso
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for less memory")
 @pytest.mark.parametrize("megabytes", [*STARVED_MEGABYTES, 250])
 def test_want_of_memory_is_no_fault_of_the_image(megabytes: int) -> None:
@@ -346,6 +347,7 @@ def test_odd_images_of_others_are_written_or_say_why_in_less_than_a_gigabyte(how
     assert sum(not end for end in ends.values()) > MIN_WRITTEN_OF_OTHERS
 
 
+@pytest.mark.thorough
 def test_the_memory_of_a_worker_is_what_the_page_says(tmp_path: Path) -> None:
     """One row of the table, in a process of its own: what it holds is of the decoding alone."""
     row = re.search(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import pytest
+
 import shardprep
 from tests.commands.test_declaration import COMMANDS, VALUES
 from tests.support.paths import ROOT
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 PAGE = (ROOT / "docs" / "python.md").read_text()
 
 
+@pytest.mark.thorough
 def test_the_examples_run_one_after_the_other(tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(examples) == 4

@@ -123,6 +123,7 @@ def test_the_ssh_loop_gives_the_build_of_one_run(data: Path, whole: dict[str, by
     assert tree(data / "tfrecords") == whole
 
 
+@pytest.mark.thorough
 def test_the_dry_run_shows_a_part(data: Path) -> None:
     sample(data)
     assert "--dry-run --part 3/16" in " ".join(TEXT.split())

@@ -81,6 +81,7 @@ def shipped() -> dict[str, pydicom.Dataset]:
     return found
 
 
+@pytest.mark.thorough
 def test_the_files_of_pydicom_come_out_as_pydicom_sees_them() -> None:
     far = {}
     for name, about in shipped().items():

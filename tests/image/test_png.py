@@ -299,6 +299,7 @@ def test_a_png_that_claims_too_many_pixels_is_rejected_before_they_are_inflated(
     assert not inflated.called
 
 
+@pytest.mark.thorough
 def test_every_png_of_the_policy_has_the_same_outcome() -> None:
     assert_equal_outcomes(
         case.data

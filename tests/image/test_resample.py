@@ -244,6 +244,7 @@ def test_a_compiler_leaves_the_extension_behind() -> None:
     assert BACKEND == "c", "`pip install --editable .` builds it, and says why not with --verbose"
 
 
+@pytest.mark.thorough
 def test_without_the_extension_pillow_does_the_same() -> None:
     program = """
 import hashlib, sys

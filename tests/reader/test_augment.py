@@ -501,6 +501,7 @@ def test_a_layer_mixes_labels_that_it_is_given() -> None:
         layer(images, training=True)
 
 
+@pytest.mark.thorough
 def test_a_saved_model_loads_with_its_recipe(tmp_path: Path) -> None:
     recipe = augment.classic((20, 28), num_classes=3)
     saved = model(recipe, seed=5)

@@ -210,6 +210,7 @@ def test_a_recipe_is_compiled_to_the_same_boxes() -> None:
     assert np.abs(compiled[0].astype(int) - plain[0]).max() <= 2
 
 
+@pytest.mark.thorough
 def test_texts_and_labels_of_whole_images_pass_through() -> None:
     images, target = drawn([(4, 8, 30, 60), (20, 20, 26, 27)])
     recipe = augment.Compose([augment.Flip(), augment.Color(0.2)])
@@ -334,6 +335,7 @@ def test_one_image_is_augmented_with_its_boxes(folder: Path) -> None:
         assert (target["labels"].numpy() >= 0).all()
 
 
+@pytest.mark.thorough
 def test_an_augmentation_of_one_s_own_sees_relative_boxes(folder: Path) -> None:
     """Keras's layers are told the format once, whatever is yielded."""
     flip = keras.layers.RandomFlip("horizontal", bounding_box_format="rel_yxyx", seed=1)

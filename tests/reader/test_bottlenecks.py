@@ -64,6 +64,7 @@ def test_the_examples_of_the_document_run(
         assert sum(line.startswith("do this: ") for line in shape(report)) == 1
 
 
+@pytest.mark.thorough
 def test_the_table_of_the_document_is_what_bench_prints(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

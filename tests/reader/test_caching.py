@@ -278,7 +278,8 @@ def _photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(source, root / "out", size="none", format="keep", labels="none").path
 
 
-@pytest.mark.parametrize("cache", [pytest.param("memory", marks=pytest.mark.thorough), "folder"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("cache", ["memory", "folder"])
 def test_the_filling_of_a_cache_is_interrupted_within_a_second(
     photos: Path, tmp_path: Path, cache: str
 ) -> None:

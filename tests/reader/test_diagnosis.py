@@ -208,6 +208,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")  # by Keras itself
 def test_the_meter_and_the_diagnosis_say_the_same_of_a_training(folder: Path, clock: Clock) -> None:
     """An epoch has 2 batches, each of which is waited for."""

@@ -104,6 +104,7 @@ def test_nor_does_a_dataset_whose_epoch_is_over(folder: Path) -> None:
         assert is_released(folder)
 
 
+@pytest.mark.thorough
 def test_decoded_images_leave_the_memory_with_it(folder: Path) -> None:
     for _ in range(TIMES):
         for crop in (None, (8, 8)):
@@ -132,6 +133,7 @@ def by_a_strategy(dataset: Any) -> Any:
     return strategy.experimental_distribute_dataset(dataset)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["load", "load in a window"])
 @pytest.mark.parametrize("way", [by_variant, by_an_element, by_a_function, by_a_strategy])
 def test_what_tensorflow_makes_of_it_goes_on_without_it(
@@ -145,6 +147,7 @@ def test_what_tensorflow_makes_of_it_goes_on_without_it(
     assert is_released(folder)
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_is_made_in_a_graph_is_read_as_any(folder: Path) -> None:
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def made(_: Any) -> Any:

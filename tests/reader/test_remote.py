@@ -164,6 +164,7 @@ def test_without_copies_a_block_comes_by_one_request(
     assert sum("range" in one.headers for one in proxy.requests) <= 2 * (blocks + shards)
 
 
+@pytest.mark.thorough
 def test_decoded_images_are_kept_in_a_folder(local: Path, url: str, tmp_path: Path) -> None:
     """Those of two shards, from within the first to within the second."""
     split = "train[50:70]"
@@ -302,6 +303,7 @@ def test_two_processes_copy_each_shard_once(url: str, proxy: Proxy) -> None:
     assert len(shards) == len(set(shards))
 
 
+@pytest.mark.thorough
 def test_a_killed_process_leaves_nothing_under_a_shard_s_name(
     url: str, expected: list[Any], proxy: Proxy
 ) -> None:
@@ -346,6 +348,7 @@ def test_the_store_may_fail_now_and_then(url: str, expected: list[Any], proxy: P
     assert batches(url) == expected
 
 
+@pytest.mark.thorough
 def test_a_forked_process_says_how_to_start_another(url: str) -> None:
     code = """
 import multiprocessing, os, sys

@@ -444,6 +444,7 @@ print(json.dumps({
 )
 
 
+@pytest.mark.thorough
 def test_killed_at_random_it_trains_each_record_of_each_epoch_once(
     folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -97,6 +97,7 @@ def test_charts_are_drawn(browser: Browser, page_file: Path) -> None:
         assert page.locator("#originals svg.square rect").count() > 3
 
 
+@pytest.mark.thorough
 def test_the_keyboard_reaches_every_control(browser: Browser, page_file: Path) -> None:
     with opened(browser, page_file) as page:
         number = page.locator(CONTROLS).count()
@@ -168,6 +169,7 @@ def test_pages_of_real_sets_open(browser: Browser, tmp_path: Path, name: str) ->
             assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+@pytest.mark.thorough
 def test_boxes_and_masks_lie_on_their_pictures_and_can_be_hidden(
     browser: Browser, tmp_path: Path
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import shardprep
 from shardprep import reader
 from shardprep.dataset.remote import described
@@ -18,8 +20,6 @@ from tests.support.planted import file, photo, planted
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from shardprep.reporter.report import Report
     from tests.support.object_store import Bucket
@@ -150,6 +150,7 @@ def test_images_alone_were_cut_where_no_fit_was_asked_for(tmp_path: Path) -> Non
     assert [len(one.keys) for one in found.findings if one.name == "enlarged"] == [4]
 
 
+@pytest.mark.thorough
 def test_each_flag_leaves_out_as_many_as_it_says(
     report: Report, planted: Path, tmp_path: Path
 ) -> None:

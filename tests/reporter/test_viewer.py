@@ -301,6 +301,7 @@ def test_rejected_images_come_from_the_source_or_their_folder(
             read_copy(rejected, "train/dog/broken.jpg", kind)
 
 
+@pytest.mark.thorough
 def test_a_dataset_in_object_storage_is_read_by_ranges(
     path: Path, bucket: Bucket, proxy: Proxy
 ) -> None:

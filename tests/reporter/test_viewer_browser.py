@@ -77,6 +77,7 @@ def arrived(page: Page, address: str) -> None:
     page.wait_for_url(re.compile(f"{re.escape(address)}$"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pages_fit_both_themes_and_widths(
@@ -117,6 +118,7 @@ def test_a_choice_filters_and_the_address_says_so(browser: Browser, one: Served)
         assert "nearly.png" in page.locator(".tiles li").inner_text()
 
 
+@pytest.mark.thorough
 def test_arrow_keys_lead_from_item_to_item_and_back(browser: Browser, one: Served) -> None:
     with opened(browser, one) as page:
         page.goto("/?label=0&split=validation")
@@ -139,6 +141,7 @@ def test_arrow_keys_lead_from_item_to_item_and_back(browser: Browser, one: Serve
         assert page.url.endswith("/?page=2")
 
 
+@pytest.mark.thorough
 def test_all_of_it_works_without_scripts(browser: Browser, one: Served) -> None:
     with opened(browser, one, java_script_enabled=False) as page:
         page.get_by_label("Class").select_option("1")
@@ -159,6 +162,7 @@ def test_all_of_it_works_without_scripts(browser: Browser, one: Served) -> None:
         assert page.locator(".tiles li").count() == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", ["/", "/item/0"])
 def test_tab_reaches_every_control_in_the_order_of_the_page(
     browser: Browser, one: Served, target: str
@@ -176,6 +180,7 @@ def test_tab_reaches_every_control_in_the_order_of_the_page(
         assert seen == [*range(number)]
 
 
+@pytest.mark.thorough
 def test_boxes_and_masks_lie_on_the_image_and_can_be_hidden(
     browser: Browser, marked: Served
 ) -> None:

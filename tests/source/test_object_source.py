@@ -86,6 +86,7 @@ def test_objects_below_an_address_are_a_folder(bucket: Bucket, tmp_path: Path) -
     assert same == other
 
 
+@pytest.mark.thorough
 def test_what_is_built_below_a_source_is_no_part_of_it(bucket: Bucket) -> None:
     for name, data in animals(4).items():
         bucket.put(f"pets/{name}", data)
@@ -159,6 +160,7 @@ def test_what_comes_next_is_under_way_and_not_all(monkeypatch: pytest.MonkeyPatc
     assert sorted(asked) == [span.offset for span in far_apart]
 
 
+@pytest.mark.thorough
 def test_workers_reach_a_store_that_their_parent_has_used(bucket: Bucket, tmp_path: Path) -> None:
     """Its client would hang in a forked process."""
     there = bucket.put("pets.zip", ARCHIVES["pets.zip"])
@@ -167,6 +169,7 @@ def test_workers_reach_a_store_that_their_parent_has_used(bucket: Bucket, tmp_pa
     assert bucket.tree("pets/1.0.0") == tree(local.path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "fault",
     [Fault(status=503), Fault(is_reset=True), Fault(cut_at=1000)],

@@ -419,6 +419,7 @@ def test_a_version_whose_answer_was_lost_is_not_made_twice(world: World, call: s
     assert done.version == len(versions(world)) == 1 + (call == "CreateDatasetVersion")
 
 
+@pytest.mark.thorough
 def test_a_silent_server_is_given_up(world: World) -> None:
     transfers(Transfer(cut=CUT, then=lambda: world.server.gate.wait(20)))(world)
     line = failure(world, UploadLimits(attempts=1, silence_s=0.5))

@@ -131,6 +131,7 @@ def test_reads_that_the_client_gives_up_are_begun_anew(
         assert not failing
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", [Fault(is_reset=True), Fault(is_deaf=True)], ids=["RST", "lost"])
 def test_what_is_created_is_known_to_be_there(bucket: Bucket, proxy: Proxy, fault: Fault) -> None:
     assert objects.get(url_of(bucket, "key")) is None
@@ -183,6 +184,7 @@ def _pets(tmp_path: Path) -> str:
     return str(write(tmp_path / "pets.zip", zip_bytes(animals(2))))
 
 
+@pytest.mark.thorough
 def test_errors_are_one_line_and_tell_no_secret(
     bucket: Bucket, proxy: Proxy, pets: str, tmp_path: Path
 ) -> None:
@@ -230,6 +232,7 @@ def test_what_is_wrong_is_named(
         assert line_of(address).startswith("AWS_ENDPOINT_URL: is no address of a server; give htt")
 
 
+@pytest.mark.thorough
 def test_a_server_that_was_never_there_is_not_waited_for(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

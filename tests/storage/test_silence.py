@@ -114,6 +114,7 @@ def test_a_store_that_answers_slowly_is_not_silent(
     assert time.monotonic() - begun > 4
 
 
+@pytest.mark.thorough
 def test_bytes_that_flow_slowly_are_no_silence(url: ObjectUrl, proxy: Proxy) -> None:
     assert objects.head(url)
     proxy.rule = lambda _: Fault(bytes_per_s=len(BODY) / (1.2 * TIMEOUT_S))
@@ -171,6 +172,7 @@ def test_a_line_is_written_now_and_then_for_all_calls_together(
     }
 
 
+@pytest.mark.thorough
 def test_a_line_is_written_while_calls_wait(
     url: ObjectUrl, proxy: Proxy, never: threading.Event,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
@@ -268,6 +270,7 @@ def test_a_wait_can_be_interrupted(
     assert (one.returncode, errors.count("\n")) == (130, 1), errors
 
 
+@pytest.mark.thorough
 def test_a_program_ends_though_shards_are_silent(pets: str, proxy: Proxy) -> None:
     proxy.rule = lambda one: (
         Fault(stall_at=100) if is_shard(one) and "range" not in one.headers else None

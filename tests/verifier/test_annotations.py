@@ -152,6 +152,7 @@ def test_damage_of_pixels_is_named_where_images_are_decoded(folder: Path, what: 
     assert any(said in one.what for one in found), found
 
 
+@pytest.mark.thorough
 def test_a_record_of_a_million_bad_boxes_is_one_problem(folder: Path) -> None:
     damaged(folder, BOX, lambda _: [1.0, 0.0, 0.0, 1.0] * 1_000_000)
     found = [one for one in problems(folder) if one.kind == "objects" and one.key == KEY]

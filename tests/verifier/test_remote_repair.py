@@ -146,6 +146,7 @@ def test_a_changed_source_is_refused(source: Path, there: Bucket, tmp_path: Path
     assert source != other
 
 
+@pytest.mark.thorough
 def test_an_interrupted_repair_goes_on(
     source: Path, there: Bucket, good: dict[str, bytes], proxy: Proxy
 ) -> None:
@@ -202,6 +203,7 @@ LACKING: dict[str, tuple[tuple[str, ...], int]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("gone", LACKING)
 def test_build_makes_what_a_finished_dataset_lacks(
     gone: str, source: Path, there: Bucket, good: dict[str, bytes], tmp_path: Path
@@ -225,6 +227,7 @@ def test_build_makes_what_a_finished_dataset_lacks(
     assert there.tree() == {f"{WHERE}/{name}": data for name, data in kept.items()}
 
 
+@pytest.mark.thorough
 def test_build_makes_a_cut_shard_again(
     source: Path, there: Bucket, good: dict[str, bytes], tmp_path: Path
 ) -> None:

@@ -240,6 +240,7 @@ def test_bccd_has_the_boxes_of_tfds_by_voc_and_by_its_table(tmp_path: Path) -> N
         assert one == two
 
 
+@pytest.mark.thorough
 @real
 def test_camvid_has_the_masks_of_the_files(tmp_path: Path) -> None:
     with zipfile.ZipFile(CAMVID) as archive:

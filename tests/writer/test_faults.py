@@ -155,6 +155,7 @@ def test_killed_workers_cost_nothing(run: Run, whole: dict[str, bytes], tmp_path
     assert tree(tmp_path / "out") == whole
 
 
+@pytest.mark.thorough
 def test_ctrl_c_exits_130_and_leaves_no_worker(
     run: Run, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_ctrl_c_exits_130_and_leaves_no_worker(
     assert run.again(tmp_path / "out") == whole
 
 
+@pytest.mark.thorough
 def test_workers_start_where_the_temporary_folder_has_a_long_name(tmp_path: Path) -> None:
     """As those of batch systems: the name of a socket in it would be too long for the system."""
     source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
@@ -233,6 +235,7 @@ def test_a_source_that_changes_while_it_is_read_gives_no_dataset(
     assert tree(build(source, tmp_path / "out", **KEYS).path) == whole
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_source_that_is_away_for_a_while_costs_no_image(kind: str, tmp_path: Path) -> None:
     """Its name and times are what they were: nothing else tells that images are missing."""

@@ -240,6 +240,7 @@ def test_hashes_are_those_of_a_report_to_the_bit(tmp_path: Path, form: dict[str,
         ], key
 
 
+@pytest.mark.thorough
 def test_a_second_build_of_the_source_looks_at_no_pixel(
     source: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

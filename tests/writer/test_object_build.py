@@ -229,6 +229,7 @@ def test_failing_requests_are_tried_again(
     assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
 
 
+@pytest.mark.thorough
 def test_whoever_looks_meanwhile_sees_whole_shards_only(
     source: Path, bucket: Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +265,7 @@ def started(bucket: Bucket, source: Path, endpoint: str, **keys: Any) -> subproc
     )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_driver_killed_in_the_middle_of_an_upload_leaves_no_object(
     source: Path, bucket: Bucket, proxy: Proxy, tmp_path: Path
 ) -> None:
@@ -440,6 +442,7 @@ def test_one_that_loses_its_place_as_it_publishes_takes_its_manifest_back(
     assert "manifest.json" not in bucket.tree(WHERE)
 
 
+@pytest.mark.thorough
 def test_a_shard_that_is_changed_by_others_is_not_published(
     source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
@@ -517,6 +520,7 @@ def test_a_full_temporary_folder_is_named(
     assert not bucket.tree()
 
 
+@pytest.mark.thorough
 def test_a_shard_costs_the_requests_that_the_document_says(
     source: Path, bucket: Bucket, proxy: Proxy
 ) -> None:
@@ -537,6 +541,7 @@ def parts_there(source: Path, bucket: Bucket, **keys: Any) -> None:
         one_part(source, bucket.url + "/tp", part, **{**KEYS, **keys})  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "where", ["tp", "tp/", "tp/pets", "tp/pets/1.0.0", "tp/pets/1.0.0.incomplete", "2.0.0"]
 )
@@ -566,6 +571,7 @@ def test_finalize_at_an_address_means_the_one_that_is_unfinished(
         find_workspace(f"{bucket.url}/nowhere")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_there", [True, False])
 @pytest.mark.parametrize("is_remote", [True, False])
 def test_finalize_without_an_argument_names_the_parts_of_others(

@@ -240,6 +240,7 @@ def test_at_every_change_of_the_store_it_is_the_old_or_the_new(
         assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in new.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["build", "finalize", "--repair"])
 @pytest.mark.parametrize("copied", [0, 1, 99])
 def test_what_was_put_in_force_is_brought_home_by_whatever_comes_next(
@@ -348,6 +349,7 @@ def test_a_reader_of_the_old_dataset_is_told_that_it_was_replaced(
     assert len(list(Dataset(f"{there.url}/{WHERE}", "train"))) == 9
 
 
+@pytest.mark.thorough
 def test_of_two_that_replace_the_later_wins_whole(
     source: Path, there: Bucket, new: dict[str, bytes]
 ) -> None:
@@ -379,6 +381,7 @@ def test_a_manifest_that_another_has_put_there_is_not_written_over(
     assert there.read(f"{WHERE}/manifest.json") == b"{}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("manifest", [b"{", b""])
 def test_a_dataset_with_a_damaged_manifest_can_be_replaced(
     manifest: bytes, source: Path, there: Bucket, new: dict[str, bytes], tmp_path: Path
@@ -410,6 +413,7 @@ def test_what_is_too_large_to_copy_there_goes_through_here(
     assert not objects.copy(one / "gone", two, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "fault", [Fault(status=503), Fault(is_reset=True), Fault(is_deaf=True)], ids=repr
 )
@@ -424,6 +428,7 @@ def test_what_is_replaced_is_known_to_be_there(bucket: Bucket, proxy: Proxy, fau
     assert bucket.read("one") == b"new"
 
 
+@pytest.mark.thorough
 def test_a_shard_over_a_finished_dataset_costs_the_requests_that_the_document_says(
     source: Path, there: Bucket, proxy: Proxy
 ) -> None:

@@ -344,6 +344,7 @@ class StarvedOutput(LocalFolder):
         return file
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("at", ["new_file", "write", "commit", "panic"])
 def test_a_worker_that_lacks_memory_for_its_shard_costs_no_image(at: str, tmp_path: Path) -> None:
     shards = shards_of(6)
@@ -354,6 +355,7 @@ def test_a_worker_that_lacks_memory_for_its_shard_costs_no_image(at: str, tmp_pa
     assert (tmp_path / "out.starved").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["starved", "rejects", "no mapping"])
 def test_what_is_rejected_for_want_of_memory_is_tried_again_alone(
     fault: str, tmp_path: Path

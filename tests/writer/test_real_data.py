@@ -37,6 +37,7 @@ def _cats(tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
     return build("dogs-vs-cats.zip", out, shards=20, size="224x224")
 
 
+@pytest.mark.thorough
 def test_dogs_vs_cats_gives_20_even_shards_and_an_unlabelled_test(cats: BuildResult) -> None:
     train, test = cats.manifest.splits["train"], cats.manifest.splits["test"]
     assert (train.num_records, len(train.shards), train.num_unlabelled) == (1800, 20, 0)
@@ -131,6 +132,7 @@ def test_no_scene_of_camvid_is_in_two_splits(tmp_path: Path) -> None:
     assert all(len(splits) == 1 for splits in scenes.values())
 
 
+@pytest.mark.thorough
 def test_init_then_build_of_dog_breeds_needs_no_edit(tmp_path: Path) -> None:
     source = SHARED_DATA / "dog-breed-identification.zip"
     survey = survey_source(source, tmp_path / "work", lambda _: None)

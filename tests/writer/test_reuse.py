@@ -325,6 +325,7 @@ def test_tables_that_do_not_verify_are_refused(old: Path, tmp_path: Path) -> Non
         open_old_dataset(locate(copy))
 
 
+@pytest.mark.thorough
 def test_datasets_in_object_storage_are_read_by_ranges(
     old: Path, tmp_path: Path, bucket: Bucket, proxy: Proxy
 ) -> None:
