@@ -323,13 +323,15 @@ def test_one_that_begins_as_the_same_ends_finds_its_dataset(
     source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
     """It saw nobody there, and is about to begin when the other one is done."""
-    is_first, is_over = threading.Lock(), threading.Event()
+    begin_together(proxy)
+    together, is_first, is_over = proxy.rule, threading.Lock(), threading.Event()
 
     def wait(request: Request) -> Fault | None:
+        fault = together(request)
         is_begin = request.method == "PUT" and request.path.endswith(".build.json")
         if is_begin and not is_first.acquire(blocking=False):
             assert is_over.wait(20)
-        return None
+        return fault
 
     proxy.rule = wait
     found: list[Any] = []
@@ -358,7 +360,7 @@ def test_one_that_is_slow_to_begin_removes_nothing_that_the_same_has_finished(
 
     def wait(request: Request) -> Fault | None:
         if is_over.is_set():
-            stands.append(f"{WHERE}/{MANIFEST_FILE}" in bucket.tree())
+            stands.append(bucket.has(f"{WHERE}/{MANIFEST_FILE}"))
         elif "?delete" in request.path and is_first.acquire(blocking=False):
             assert is_over.wait(20)
         return together(request)
