@@ -423,3 +423,11 @@ def test_only_what_goes_on_is_advised_to_be_run_again(
     line = error_of(run(*arguments, cwd=tmp_path), 130)
     hint = "; run the same command again to go on where it stopped"
     assert line == "interrupted" + (hint if goes_on else "")
+
+
+def test_classes_whose_names_are_their_numbers_are_counted(here: Path) -> None:
+    for name, classes in (("digits", "012"), ("odd", "135")):
+        images = {f"{one}/{i}.jpg": jpeg() for one in classes for i in range(2)}
+        write(here / f"{name}.zip", zip_bytes(images))
+    assert "3 classes, 0 to 2 (by " in run("build", "digits.zip", cwd=here).stdout
+    assert "0 1, 1 3, 2 5 (by " in run("build", "odd.zip", cwd=here).stdout

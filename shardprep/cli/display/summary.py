@@ -249,11 +249,17 @@ def _print_labels(
         kinds = {"target": "a number each, by ", "text": "a text each, by "}
         terminal.entry("labels", kinds.get(target or "", "") + found_by)
         return
-    shown = ", ".join(f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES]))
-    if len(names) > _NAMED_CLASSES:
-        shown += f", … {len(names):,} classes"
     several = ", any number an image" if target == "labels" else ""
-    terminal.entry("labels", f"{shown}{several} (by {found_by})")
+    terminal.entry("labels", f"{_classes(names)}{several} (by {found_by})")
+
+
+def _classes(names: Sequence[str]) -> str:
+    """Return the first classes, by number and name."""
+    if len(names) > 1 and all(name == str(i) for i, name in enumerate(names)):
+        return f"{len(names):,} classes, 0 to {len(names) - 1}"
+    shown = [f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES])]
+    more = [f"… {len(names):,} classes"] if len(names) > _NAMED_CLASSES else []
+    return ", ".join(shown + more)
 
 
 def _print_annotations(terminal: Terminal, facts: AnnotationFacts) -> None:
@@ -261,11 +267,8 @@ def _print_annotations(terminal: Terminal, facts: AnnotationFacts) -> None:
     spec = facts.spec
     stored = ["boxes"] if spec.boxes else []
     stored += {"none": [], "classes": ["masks"], "instances": []}[spec.masks]
-    shown = [f"{i} {name}" for i, name in enumerate(facts.names[:_NAMED_CLASSES])]
-    if len(facts.names) > _NAMED_CLASSES:
-        shown.append(f"… {len(facts.names):,} classes")
     title = "instances" if spec.masks == "instances" else " and ".join(stored)
-    terminal.entry(title, f"{', '.join(shown)} (by {facts.how})")
+    terminal.entry(title, f"{_classes(facts.names)} (by {facts.how})")
     if total := sum(facts.num_objects.values()):
         counts = {name: f"{count:,} {name}" for name, count in facts.num_objects.items()}
         some = ", ".join(list(counts.values())[:_NAMED_CLASSES])
