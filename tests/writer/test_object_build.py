@@ -32,6 +32,7 @@ from tests.support.engines import by_chunks
 from tests.support.object_store import Fault, nth, process_environment, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.object_store import Bucket, Proxy, Request
@@ -303,18 +304,21 @@ def begin_together(proxy: Proxy, before_end: threading.Event | None = None) -> N
     proxy.rule = meet
 
 
+def at_once(*runs: Callable[[], None]) -> None:
+    """Run all, each in a thread."""
+    threads = [threading.Thread(target=run) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def test_two_of_the_same_end_well_with_one_dataset(
     source: Path, bucket: Bucket, proxy: Proxy, local: dict[str, bytes]
 ) -> None:
     begin_together(proxy)
     found: list[Any] = []
-    both = [
-        threading.Thread(target=lambda: found.append(build_there(source, bucket))) for _ in range(2)
-    ]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
+    at_once(*[lambda: found.append(build_there(source, bucket))] * 2)
     assert len(found) == 2
     assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
 
@@ -340,11 +344,7 @@ def test_one_that_begins_as_the_same_ends_finds_its_dataset(
         found.append(build_there(source, bucket))
         is_over.set()
 
-    both = [threading.Thread(target=run) for _ in range(2)]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
+    at_once(run, run)
     assert [result.was_there for result in found] == [False, True]
     assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
 
@@ -371,11 +371,7 @@ def test_one_that_is_slow_to_begin_removes_nothing_that_the_same_has_finished(
         build_there(source, bucket)
         is_over.set()
 
-    both = [threading.Thread(target=run) for _ in range(2)]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
+    at_once(run, run)
     assert stands
     assert all(stands)
     assert bucket.tree() == {f"{WHERE}/{name}": data for name, data in local.items()}
@@ -395,14 +391,7 @@ def test_of_two_that_differ_one_is_refused(
             found[name] = error
             is_refused.set()
 
-    both = [
-        threading.Thread(target=run, args=("png",)),
-        threading.Thread(target=run, args=("jpeg",), kwargs={"format": "jpeg"}),
-    ]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
+    at_once(lambda: run("png"), lambda: run("jpeg", format="jpeg"))
     refused = [name for name, result in found.items() if isinstance(result, BuildError)]
     assert len(refused) == 1
     assert "begun with other format" in str(found[refused[0]])
