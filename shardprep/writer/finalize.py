@@ -120,7 +120,12 @@ def finalize_dataset(
     if finished is None:
         raise _nothing_written(workspace)
     states.end_publishing(workspace, finished)
-    return BuildResult(workspace.location, workspace.documents(), finished, was_there=True)
+    return finished_before(workspace, finished)
+
+
+def finished_before(workspace: Workspace, manifest: Manifest) -> BuildResult:
+    """Return the result of a run that found its dataset finished, by the manifest of that."""
+    return BuildResult(workspace.location, workspace.documents(), manifest, was_there=True)
 
 
 def publish(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.writer.engine.job import Progress
-from shardprep.writer.finalize import BuildResult, complete, publish
+from shardprep.writer.finalize import complete, finished_before, publish
 from shardprep.writer.outline import check_outline, write_outline
 from shardprep.writer.plan import PlanWatcher
 from shardprep.writer.second_look import readable_again
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardprep.dataset.manifest import Fingerprint, Manifest
+    from shardprep.writer.finalize import BuildResult
     from shardprep.writer.outline import Outline
     from shardprep.writer.plan import BuildPlan
     from shardprep.writer.shard_plan import Part, ShardPlan
@@ -94,8 +95,7 @@ class Run:
             states.end_publishing(workspace, finished)
             damaged = find_damage(workspace, finished, fingerprint)
             if damaged is None:
-                there = workspace.documents()
-                return BuildResult(workspace.location, there, finished, was_there=True)
+                return finished_before(workspace, finished)
             watcher.notice(str(damaged))
         done = Progress(0, 0)
         with workspace.held(alone=True):
@@ -108,8 +108,7 @@ class Run:
                 other = None if stands else _by_another(workspace, fingerprint, error)
                 if other is None:
                     raise
-                documents = workspace.documents()
-                return BuildResult(workspace.location, documents, other, was_there=True)
+                return finished_before(workspace, other)
             try:
                 manifest = workspace.sealed()
                 if manifest is None:
