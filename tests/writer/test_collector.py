@@ -41,6 +41,28 @@ def test_a_collector_that_is_on_stays_on(source: Path, tmp_path: Path, use: str)
     assert gc.isenabled()
 
 
+@pytest.mark.parametrize("use", USES)
+def test_objects_that_the_program_has_frozen_stay_so_and_no_others(
+    source: Path, tmp_path: Path, use: str
+) -> None:
+    """The suite has frozen what it imported."""
+    frozen = gc.get_freeze_count()
+    USES[use](source, tmp_path)
+    assert 0 < gc.get_freeze_count() <= frozen  # those that died meanwhile are gone
+    assert gc.get_freeze_count() > frozen - 1000
+
+
+def test_nothing_is_frozen_where_the_program_has_frozen_nothing(
+    source: Path, tmp_path: Path
+) -> None:
+    gc.unfreeze()
+    try:
+        USES["build"](source, tmp_path)
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.freeze()
+
+
 def test_a_plan_holds_few_objects_that_a_collection_looks_at(source: Path, tmp_path: Path) -> None:
     recipe = make_recipe({"source": str(source)}, "test")
     make_plan(recipe, tmp_path, Quiet())  # what is imported and kept at first use
