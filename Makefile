@@ -62,7 +62,7 @@ clean:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
-# pip compiles 20,000 modules on one core. Some are of no Python that is here, and cannot be compiled.
+# pip would compile 20,000 modules on one core. A few need a later Python: that they fail is no fault.
 .venv/installed-test: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]'
 	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true

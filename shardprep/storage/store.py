@@ -38,7 +38,7 @@ _LOOK_EVERY_S = 0.25
 _PAUSES_S = (0.1, 0.4, 1.6)
 """Before each further try of `asked_again`, in seconds."""
 _FIRST_PAUSE_S = 0.1
-"""Before the client's own second try; each pause may be twice as long as the one before."""
+"""Pause before the client's own second try, in seconds; each later one may be twice as long."""
 _answered: set[str] = set()
 """Buckets that have answered this process."""
 

@@ -254,9 +254,9 @@ def _print_labels(
 
 
 def _classes(names: Sequence[str]) -> str:
-    """Return the first classes, by number and name."""
+    """Return the first classes by number and name, or only their number where names are 0, 1, 2 …."""
     if len(names) > 1 and all(name == str(i) for i, name in enumerate(names)):
-        return f"{len(names):,} classes, 0 to {len(names) - 1}"
+        return f"{len(names):,} classes, 0 to {len(names) - 1:,}"
     shown = [f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES])]
     more = [f"… {len(names):,} classes"] if len(names) > _NAMED_CLASSES else []
     return ", ".join(shown + more)
