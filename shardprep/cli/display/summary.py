@@ -254,7 +254,7 @@ def _print_labels(
 
 
 def _classes(names: Sequence[str]) -> str:
-    """Return the first classes by number and name, or only their number where names are 0, 1, 2 …."""
+    """Return the first classes by number and name, or a count of classes that have only numbers."""
     if len(names) > 1 and all(name == str(i) for i, name in enumerate(names)):
         return f"{len(names):,} classes, 0 to {len(names) - 1:,}"
     shown = [f"{i} {name}" for i, name in enumerate(names[:_NAMED_CLASSES])]
