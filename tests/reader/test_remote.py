@@ -36,7 +36,8 @@ from shardprep.storage.url import ObjectUrl
 from shardprep.verifier.dataset import verify_dataset
 from tests.support.builders import Told, animals, build, tree, write, zip_bytes
 from tests.support.json_page import printed
-from tests.support.object_store import Bucket, Fault, process_environment, wait_until
+from tests.support.object_store import Bucket, Fault, process_environment
+from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.support.object_store import Bucket, Fault, ObjectStore, Proxy, process_environment
+from tests.support.processes import written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,8 +75,7 @@ class Disk:
         return {**os.environ, "NO_COLOR": "1"}
 
     def num_shards(self) -> int:
-        found = self.folder.glob(f"*/*/[!.]*{_SHARD}*")
-        return sum(1 for _ in found)
+        return len(written(self.folder, f"*/*/[!.]*{_SHARD}*"))
 
     def hashes(self) -> dict[str, str]:
         found = {}

@@ -21,7 +21,8 @@ from shardprep.storage.cache import cache_root
 from shardprep.storage.store_error import NoAnswerError
 from shardprep.storage.url import ObjectUrl
 from tests.support.builders import animals, build, tree, write, zip_bytes
-from tests.support.object_store import Fault, process_environment, wait_until
+from tests.support.object_store import Fault, process_environment
+from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

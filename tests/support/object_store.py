@@ -321,14 +321,6 @@ def _slowly(read: Any, num_bytes: int, bytes_per_s: float | None) -> Iterator[by
         num_bytes -= len(block)
 
 
-def wait_until(is_so: Callable[[], Any], seconds: float = 120.0) -> None:
-    """Wait for something that another process or thread does."""
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "it does not happen"
-        time.sleep(0.01)
-
-
 def process_environment(endpoint: str, **more: str) -> dict[str, str]:
     """Return the environment of a program that is to find the store."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "GOOGLE_", "AZURE_"))}

@@ -1,9 +1,15 @@
-"""The processes of a build, as /proc shows them."""
+"""Other processes: those that live, as /proc shows them, and what they have done so far."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def members(group: int) -> list[int]:
@@ -44,3 +50,21 @@ def _parent(number: int) -> int:
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[1])
     return 0
+
+
+def wait_until(is_so: Callable[[], Any], seconds: float = 120.0) -> None:
+    """Wait for something that another process or thread does."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.01)
+
+
+def written(folder: Path, pattern: str) -> list[Path]:
+    """Return the files and folders below a folder to which another process writes.
+
+    `Path.glob` fails, on Python 3.11 and 3.12, if a folder gets another name while it looks into
+    it, as an unfinished dataset does at its end.
+    """
+    found = glob.glob(pattern, root_dir=folder, include_hidden=True)  # noqa: PTH207 - see above
+    return [folder / name for name in found]

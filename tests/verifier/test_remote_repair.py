@@ -16,7 +16,8 @@ from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset
 from tests.support.builders import Quiet, Told, animals, build, tree, write, zip_bytes
 from tests.support.damage import flipped
-from tests.support.object_store import Fault, wait_until
+from tests.support.object_store import Fault
+from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,6 +35,7 @@ from tests.support.builders import (
     tree,
     write_folder,
 )
+from tests.support.processes import written
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,7 +118,7 @@ def test_workers_parts_and_a_killed_build_give_the_same_bytes(tmp_path: Path) ->
     ) as process:  # fmt: skip
         while process.poll() is None:
             time.sleep(0.002)
-            if any((tmp_path / "killed").glob("*/*/cells-*")):
+            if written(tmp_path / "killed", "*/*/cells-*"):
                 os.kill(process.pid, signal.SIGKILL)
     assert tree(build(source, tmp_path / "killed", **KEYS).path) == whole
 

@@ -36,8 +36,7 @@ from tests.support.builders import (
 from tests.support.command import run as run_command
 from tests.support.ending import Deadly
 from tests.support.faulty import LEAST
-from tests.support.object_store import wait_until
-from tests.support.processes import is_gone, workers
+from tests.support.processes import is_gone, wait_until, workers, written
 from tests.support.program import Program
 
 if TYPE_CHECKING:
@@ -117,8 +116,9 @@ def _whole(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byte
     return run.here(tmp_path_factory.mktemp("whole") / "out")
 
 
-def has_shard(out: Path) -> bool:
-    return any(out.glob("pets/1.0.0.incomplete/pets-train*"))
+def shards(out: Path) -> list[Path]:
+    """Return the shards that the unfinished build has written."""
+    return written(out, "pets/1.0.0.incomplete/pets-train*")
 
 
 @pytest.mark.thorough
@@ -128,7 +128,7 @@ def test_a_killed_parent_takes_its_workers_along(
     draw = random.Random(20261121)
     for _ in range(PARENT_KILLS):
         with run.start(tmp_path / "out") as process:
-            wait_until(lambda: has_shard(tmp_path / "out"))
+            wait_until(lambda: shards(tmp_path / "out"))
             time.sleep(draw.uniform(0, 0.1))
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
@@ -143,7 +143,7 @@ def test_killed_workers_cost_nothing(run: Run, whole: dict[str, bytes], tmp_path
     with run.start(tmp_path / "out") as process:
         while process.poll() is None:
             time.sleep(0.005)
-            done = len(list((tmp_path / "out").glob("pets/1.0.0.incomplete/pets-train*")))
+            done = len(shards(tmp_path / "out"))
             if done > num_shards and kills < 5:
                 num_shards = done
                 for number in workers(process.pid)[:1]:
@@ -160,7 +160,7 @@ def test_ctrl_c_exits_130_and_leaves_no_worker(
     run: Run, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
     process = run.start(tmp_path / "out")
-    wait_until(lambda: has_shard(tmp_path / "out"))
+    wait_until(lambda: shards(tmp_path / "out"))
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 130

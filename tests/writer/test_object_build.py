@@ -29,7 +29,8 @@ from shardprep.writer.workspace.find import find_workspace, workspace_of
 from tests.support.builders import Quiet, animals, build, in_process, tree, write, zip_bytes
 from tests.support.builders import build_part as one_part
 from tests.support.engines import by_chunks
-from tests.support.object_store import Fault, nth, process_environment, wait_until
+from tests.support.object_store import Fault, nth, process_environment
+from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -34,7 +34,8 @@ from tests.support.builders import (
     write_folder,
     zip_bytes,
 )
-from tests.support.object_store import Bucket, Fault, nth, process_environment, wait_until
+from tests.support.object_store import Bucket, Fault, nth, process_environment
+from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -31,7 +31,7 @@ from tests.support.annotated_sources import outlined
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.ending import Deadly
 from tests.support.imports import loaded
-from tests.support.object_store import wait_until
+from tests.support.processes import wait_until, written
 from tests.support.ray_cluster import ROOT, RayCluster, can_be_alone, ray_cluster
 from tests.support.ray_driver import DEADLY, KEYS
 
@@ -91,7 +91,7 @@ def whole(folder: Path) -> dict[str, bytes]:
 def finished(folder: Path) -> dict[str, int]:
     """Return the shards that count as done in an unfinished build, and when they were written."""
     work = folder / "out/pets/1.0.0.incomplete"
-    parts = [path.name.removesuffix(".parquet") for path in work.glob(".parts/pets-*")]
+    parts = [path.name.removesuffix(".parquet") for path in written(work, ".parts/pets-*")]
     return {name: (work / name).stat().st_mtime_ns for name in parts}
 
 
