@@ -15,6 +15,7 @@ from shardprep.catalog.annotations.pairing import stem
 from shardprep.catalog.annotations.panoptic import panoptic_signs
 from shardprep.catalog.annotations.run_table import runs_in
 from shardprep.catalog.annotations.signs import masks_by_folder
+from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.splits import folder_splits, given_split
 from shardprep.errors import SourceError
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shardprep.catalog.documents import Documents
-    from shardprep.catalog.lookup import KeyIndex
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.members import Member
 
@@ -56,9 +56,17 @@ class Sign:
 
 
 def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
-    """Return all boxes and masks that a source surely has; `images` are masks and images."""
+    """Return all boxes and masks that a source surely has; `images` are masks and images.
+
+    Shares of images are those of what does not look like a mask, as boxes would be stored of it.
+    """
+    folders = masks_by_folder([member.key for member in images])
+    masks = {key for keys in folders.values() for key in keys}
+    rest = [key for key in index.keys if key not in masks]
+    if len(rest) < len(index.keys) and rest:
+        index = KeyIndex(rest)
     found = [Sign("boxes", *sign) for sign in formats.recognise(index, documents)]
-    found += _mask_signs(images)
+    found += _mask_signs(images, folders)
     runs = (runs_in(table, index) for table in documents.tables())
     found += [Sign("masks", *sign) for sign in runs if sign is not None]
     return found + [Sign("masks", *sign) for sign in panoptic_signs(index, documents, images)]
@@ -107,10 +115,12 @@ def recognised(
     return replace(recipe, boxes=of.get("boxes", recipe.boxes), masks=of.get("masks", recipe.masks))
 
 
-def _mask_signs(images: Sequence[Member]) -> list[Sign]:
-    """Return the patterns of masks: of each folder or suffix the first that fits."""
+def _mask_signs(images: Sequence[Member], folders: Mapping[str, Sequence[str]]) -> list[Sign]:
+    """Return the patterns of masks: of each folder or suffix the first that fits.
+
+    `folders` are the masks below each folder that looks like one of masks.
+    """
     by_key = {member.key: member for member in images}
-    folders = masks_by_folder(list(by_key))
     others = {key for keys in folders.values() for key in keys}
     taken: set[str] = set()
     found: list[Sign] = []

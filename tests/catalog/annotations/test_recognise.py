@@ -128,6 +128,18 @@ def test_two_that_fit_are_an_error_that_names_both(tmp_path: Path) -> None:
     assert made.annotations.names == ("background", "object", "cat")
 
 
+@pytest.mark.parametrize("names", [("{}.png",), ("{}_a.png", "{}_b.png", "{}_c.png")])
+def test_boxes_are_recognised_by_the_images_and_not_by_masks_beside_them(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """Three masks of other names to an image would be three images of four without a box."""
+    members = detection()
+    members |= {f"masks/{n.format(i)}": grey(0, 255) for n in names for i in range(6)}
+    boxes = next(one for one in survey(tmp_path, members).annotations if one.key == "boxes")
+    assert boxes.how == "Pascal VOC: a file for 6 of 6 images"
+    assert len(catalog(tmp_path, members, boxes="auto").items) == 6
+
+
 def test_asked_for_and_not_found_is_an_error(tmp_path: Path) -> None:
     members = {"a.jpg": jpeg(8, 8)}
     with pytest.raises(SourceError, match="--masks auto: no masks are recognised"):
