@@ -24,11 +24,14 @@ from tests.support.disk import skip_fsync
 from tests.support.examples import load_profile
 from tests.support.object_store import Bucket, ObjectStore, Proxy, environment
 from tests.support.ordeal import Ordeal, made
+from tests.support.program import share_servers, use_servers
 from tests.support.shared import shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from xdist.workermanage import WorkerController
 
 _QUICK_CASES = 2
 """Cases of a test that `--quick` runs at most."""
@@ -43,8 +46,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     load_profile(quick=config.getoption("--quick"))
     skip_fsync()
+    if "programs" in (given := getattr(config, "workerinput", {})):
+        use_servers(given["programs"])
     # A worker that gets what a module of tests has would import both anew, a tenth of a second.
     process._PRELOADED += ["pytest", "tests.support.builders"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """Tell a process of the suite, before it is started, who begins programs for all."""
+    node.workerinput["programs"] = share_servers()
 
 
 def pytest_collection_finish() -> None:

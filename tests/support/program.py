@@ -2,12 +2,14 @@
 
 A process that has imported it, and used none of it, forks for each of them: that takes no time,
 and the import takes seconds. Tests of what a program imports, and of how it ends, start it anew.
+The processes of a suite that runs in several share those that fork.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import json
 import os
 import shutil
@@ -16,10 +18,12 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import traceback
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tests.support.disk import skip_fsync
 from tests.support.paths import ROOT
@@ -48,10 +52,7 @@ class Program:
             "argv": self._arguments,
             "environment": {**os.environ, **environment},
         }
-        self._server = _server(framework)
-        assert self._server.stdin
-        self._server.stdin.write(json.dumps(task).encode() + b"\n")
-        self._server.stdin.flush()
+        self._server_pid = _begun(framework, json.dumps(task).encode())
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal; it has begun."""
@@ -87,7 +88,7 @@ class Program:
         code = self._folder / "code"
         until = time.monotonic() + timeout_s
         while not code.exists():
-            assert self._server.poll() is None, "the process that forks has ended"
+            assert _lives(self._server_pid), "the process that forks has ended"
             if time.monotonic() > until:
                 self.signal(signal.SIGKILL)
                 raise subprocess.TimeoutExpired(self._arguments, timeout_s)
@@ -103,6 +104,55 @@ def run_program(code: str, *arguments: object, **environment: str) -> str:
     done = Program(code, *arguments, **environment).wait()
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+_shared: dict[str, str] = {}
+"""Address of the process that begins programs for others as well; empty if there is none."""
+
+
+@functools.cache
+def share_servers() -> str:
+    """Begin programs for other processes, as long as this one lives; return the address."""
+    listener = Listener(family="AF_UNIX")
+
+    def begin() -> None:
+        while True:
+            with listener.accept() as connection:
+                framework, task = connection.recv()
+                connection.send(_sent(framework, task))
+
+    threading.Thread(target=begin, name="programs", daemon=True).start()
+    return str(listener.address)
+
+
+def use_servers(address: str) -> None:
+    """Let the process at an address begin the programs of this one."""
+    _shared["address"] = address
+
+
+def _begun(framework: str, task: bytes) -> int:
+    """Begin a program; return the number of the process that forks it."""
+    if not _shared:
+        return _sent(framework, task)
+    with Client(_shared["address"], family="AF_UNIX") as connection:
+        connection.send((framework, task))
+        return cast("int", connection.recv())
+
+
+def _sent(framework: str, task: bytes) -> int:
+    """Have the server of a framework fork a program; return the number of its process."""
+    server = _server(framework)
+    assert server.stdin
+    server.stdin.write(task + b"\n")
+    server.stdin.flush()
+    return server.pid
+
+
+def _lives(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @functools.cache
@@ -149,6 +199,7 @@ def _serve(framework: str) -> None:
         import shardprep.reader.tf.pipeline
         import shardprep.reader.tf.resume_in_epoch  # noqa: F401
 
+    gc.freeze()  # a collection in a program would copy every page that it looks at
     for line in sys.stdin.buffer:
         if os.fork() == 0:
             _keep(json.loads(line))
