@@ -50,6 +50,12 @@ def shown(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 3]}…{text[-(most - most // 3 - 1) :]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 shard", "2,000 shards" or "3 classes"."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{ending}"
+
+
 def some_of(names: Sequence[str], most: int = 4) -> str:
     """Return the first names of a list in one line, and how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""

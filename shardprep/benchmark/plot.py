@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep.benchmark.pipelines import PIPELINES
 from shardprep.benchmark.result import union
-from shardprep.errors import RecipeError
+from shardprep.errors import RecipeError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ def _bars(ax: Any, found: Benchmark) -> None:
     labels = [f"{way.images_s:,.0f}   first batch {way.first_batch_s:.2f} s" for way in ways]
     ax.bar_label(bars, labels, padding=5, color=_INK, fontsize=9)
     ax.set_xlim(0, max((way.images_s for way in ways), default=1.0) * 1.3)
-    cores = "1 core" if found.num_cores == 1 else f"{found.num_cores} cores"
+    cores = counted(found.num_cores, "core")
     title = f"Images a second, {Path(found.path).parent.name} {found.split}, {cores}"
     ax.set_title(title, loc="left", color=_INK, fontsize=11, fontweight="bold")
     ax.tick_params(axis="x", labelbottom=False, length=0)

@@ -20,7 +20,7 @@ from shardprep.catalog.labels import (
 from shardprep.catalog.lookup import KeyIndex, match_table
 from shardprep.catalog.rules import CsvRule, LabelRule
 from shardprep.catalog.splits import given_split
-from shardprep.errors import SourceError
+from shardprep.errors import SourceError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,8 +73,8 @@ class Candidate:
     @property
     def counts(self) -> str:
         """The result in words: images labelled, and classes."""
-        classes = "1 class" if self.num_classes == 1 else f"{self.num_classes:,} classes"
-        return f"{self.num_labelled:,} of {self.num_images:,} images, {classes}"
+        labelled = f"{self.num_labelled:,} of {counted(self.num_images, 'image')}"
+        return f"{labelled}, {counted(self.num_classes, 'class')}"
 
     @property
     def flags(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import bar, console, print_json
+from shardprep.errors import counted
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def bench(
 
 def print_benchmark(terminal: Terminal, found: Benchmark) -> None:
     """Print a row for each pipeline, and why one did not run."""
-    from shardprep.cli.display.console import counted, plain_table
+    from shardprep.cli.display.console import plain_table
     from shardprep.storage.space import megabytes
 
     what = f"{found.split}: {found.num_records:,} images, {megabytes(found.num_bytes)}"

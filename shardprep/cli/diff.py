@@ -8,6 +8,7 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import EXIT_PROBLEMS, console, print_json
+from shardprep.errors import counted
 
 if TYPE_CHECKING:
     from shardprep.cli.display.console import Terminal
@@ -43,7 +44,6 @@ def diff(
 
 def _print(terminal: Terminal, found: Difference) -> None:
     from shardprep.cli.display.changes import print_changes
-    from shardprep.cli.display.console import counted
     from shardprep.dataset.difference import MEANINGS
 
     terminal.heading(found.before, f" → {found.after}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import bar, console, print_json
+from shardprep.errors import counted
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def export(
 
 
 def _show(done: Exported) -> None:
-    from shardprep.cli.display.console import counted, counts_line
+    from shardprep.cli.display.console import counts_line
     from shardprep.storage.space import megabytes
 
     console().notice(str(done.path))

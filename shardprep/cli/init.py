@@ -8,6 +8,7 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import bar, console, print_json
+from shardprep.errors import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,7 +53,7 @@ def init(
 
 def _print(terminal: Terminal, survey: Survey) -> None:
     """Print what a source holds, and what each way to find labels would give."""
-    from shardprep.cli.display.console import counted, counts_line
+    from shardprep.cli.display.console import counts_line
     from shardprep.storage.space import megabytes
 
     terminal.heading(survey.source)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import bar, console, print_json
+from shardprep.errors import counted
 
 if TYPE_CHECKING:
     from shardprep.commands.upload import Upload
@@ -69,7 +70,6 @@ def upload(
 
 
 def _show(done: Upload) -> None:
-    from shardprep.cli.display.console import counted
     from shardprep.storage.space import megabytes
 
     console().notice(done.page)

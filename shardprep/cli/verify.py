@@ -8,7 +8,7 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, picked, print_json
-from shardprep.errors import some_of
+from shardprep.errors import counted, some_of
 
 if TYPE_CHECKING:
     from shardprep.cli.display.console import Terminal
@@ -90,7 +90,6 @@ def verify(
 
 def _print(terminal: Terminal, found: Verification) -> None:
     """Print what was checked and what is wrong."""
-    from shardprep.cli.display.console import counted
     from shardprep.storage.space import megabytes
 
     terminal.heading(found.location)
@@ -128,7 +127,6 @@ def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair
 
 def _print_difference(terminal: Terminal, found: SourceDifference) -> None:
     from shardprep.cli.display.changes import print_changes
-    from shardprep.cli.display.console import counted
     from shardprep.dataset.source_difference import SOURCE_MEANINGS
 
     terminal.entry("against", found.source)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from shardprep.dataset.describe import LACKING
 from shardprep.dataset.item_table import REJECTED, SKIPPED, with_status
 from shardprep.dataset.schema import LABEL, LABELS
-from shardprep.errors import some_of
+from shardprep.errors import counted, some_of
 from shardprep.reporter.finding import Finding, images
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def class_findings(contents: Contents) -> Iterator[Finding]:
         if missing:
             verb = "has" if len(missing) == 1 else "have"
             some = some_of(missing)
-            what = f"{_classes(len(missing))} {verb} no image in train: {some}"
+            what = f"{counted(len(missing), 'class')} {verb} no image in train: {some}"
             yield Finding("missing-classes", "serious", len(missing), len(names), what)
     sizes = sorted((count, name) for name, count in counts.items() if count)
     if sizes and sizes[-1][0] >= _IMBALANCE * sizes[0][0]:
@@ -124,7 +124,7 @@ def property_findings(contents: Contents, known: Mapping[str, Numbers]) -> Itera
         told = _telling(contents, known)
         if told:
             shown = some_of([text for _, text in told], 3)
-            what = f"a single number tells {_classes(len(told))} from all others: {shown}"
+            what = f"a single number tells {counted(len(told), 'class')} from all others: {shown}"
             number = len(contents.schema.labels)
             yield Finding("class-property", "warning", len(told), number, what)
     drifts = [*_class_drifts(contents), *sorted(_drifts(contents, known), reverse=True)]
@@ -217,7 +217,3 @@ def _class_distance(contents: Contents, split: str) -> float:
     distance = float(np.abs(one / one.sum() - two / two.sum()).sum() / 2)
     chance = math.sqrt(len(names) * (1 / one.sum() + 1 / two.sum()))
     return distance if distance > max(_DRIFT, chance) else 0.0
-
-
-def _classes(number: int) -> str:
-    return f"{number:,} class{'' if number == 1 else 'es'}"

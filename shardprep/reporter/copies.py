@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from shardprep.errors import counted
 from shardprep.image.near import NEAR_BITS, joined, near_groups
 from shardprep.reporter.finding import Finding, excluding, images
 
@@ -153,7 +154,7 @@ def _num_left_out(contents: Contents, copies: Sequence[Copies]) -> int:
 def _between(groups: Sequence[Copies]) -> str:
     """Return how many groups stand in which splits, in words."""
     counts = Counter(" and ".join(one.splits) for one in groups)
-    shown = (f"{n:,} group{'' if n == 1 else 's'} in {name}" for name, n in counts.items())
+    shown = (f"{counted(n, 'group')} in {name}" for name, n in counts.items())
     return f": {', '.join(shown)}"
 
 

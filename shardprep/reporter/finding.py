@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from shardprep.errors import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -91,4 +93,4 @@ def excluding(name: str) -> str:
 
 def images(number: int) -> str:
     """Return "1 image" or "2,000 images"."""
-    return f"{number:,} image{'' if number == 1 else 's'}"
+    return counted(number, "image")

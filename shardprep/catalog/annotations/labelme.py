@@ -13,7 +13,7 @@ from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing, stem
 from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.annotations.shapes import box_of, ellipse, rectangle
-from shardprep.errors import SourceError
+from shardprep.errors import SourceError, counted
 from shardprep.image.annotation import Polygons
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def read_labelme(documents: Iterable[Text], index: KeyIndex, *, outlines: bool =
     return Found(
         annotations=table.annotations(labels_of),
         names=names,
-        how=f"LabelMe, JSON files: {len(keys):,}",
+        how=f"LabelMe, {counted(len(keys), 'JSON file')}",
         documents=tuple(keys.values()),
         without_image=tuple(missing),
     )

@@ -208,7 +208,7 @@ def told_values(masks: Sequence[Member], max_pixels: int, *, instances: bool = F
     values = frozenset[int]().union(*(seen.values for seen in sample.values()))
     binary = any(values <= pair for pair in _BINARY)
     if binary or all(seen.is_blurred or seen.values <= {0, 255} for seen in sample.values()):
-        how = f"black and white in {len(sample):,} masks"
+        how = f"black and white, as {len(sample):,} of them show"
         return MaskValues(names=(BACKGROUND, ONE_CLASS), is_binary=True, how=how)
     lossy = [key for key, seen in sample.items() if seen.is_lossy]
     if lossy:

@@ -11,7 +11,7 @@ from shardprep.catalog.annotations.voc_file import NotVocError, VocError, VocFil
 from shardprep.catalog.lookup import AmbiguousIdError
 from shardprep.catalog.splits import given_split
 from shardprep.catalog.table import decoded
-from shardprep.errors import SourceError, some_of
+from shardprep.errors import SourceError, counted, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +68,7 @@ def read_voc(
     return Found(
         annotations=table.annotations(labels),
         names=names,
-        how=f"Pascal VOC, XML files: {len(pairing.documents):,}; boxes as written",
+        how=f"Pascal VOC, {counted(len(pairing.documents), 'XML file')}; boxes as written",
         documents=tuple(read),
         without_image=tuple(missing),
         splits=splits if any(splits) else None,

@@ -11,7 +11,7 @@ from shardprep.catalog.annotations.pairing import Pairing, stem
 from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.splits import natural_order
 from shardprep.catalog.table import decoded
-from shardprep.errors import SourceError, shown
+from shardprep.errors import SourceError, counted, shown
 from shardprep.image.annotation import Polygons
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def read_yolo(
     return Found(
         annotations=table.annotations({num: place[name] for num, name in of_number.items()}),
         names=ordered,
-        how=f"YOLO, text files: {len(keys):,}{source}",
+        how=f"YOLO, {counted(len(keys), 'text file')}{source}",
         documents=(*keys.values(), *((names.key,) if names else ())),
         without_image=tuple(missing),
         splits=splits if any(splits) else None,

@@ -77,11 +77,6 @@ def plain_table(*titles: str, left: Collection[str] = ("",)) -> Table:
     return table
 
 
-def counted(number: int, noun: str) -> str:
-    """Return "1 shard" or "2,000 shards"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def counts_line(counts: Mapping[str, int]) -> str:
     """Return "3 junk, 1 not an image"."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items())

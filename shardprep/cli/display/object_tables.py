@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from shardprep.cli.display.console import counted, counts_line, plain_table
+from shardprep.cli.display.console import counts_line, plain_table
+from shardprep.errors import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
