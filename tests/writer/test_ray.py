@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +38,6 @@ from tests.support.ray_driver import DEADLY, KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from shardprep.writer.engine.ray.preflight import Terms
 
@@ -312,6 +312,25 @@ def test_what_cluster_is_meant_must_be_said(case: str, monkeypatch: pytest.Monke
     with pytest.raises(RecipeError) as error:
         engine_of(engine, address, None)
     assert said in str(error.value)
+
+
+def test_a_task_that_is_ended_stays_where_its_commits_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that commits a shard meanwhile would make its folder wherever Ray was started."""
+    pytest.importorskip("ray")
+    from shardprep.writer.engine.ray import task
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build").mkdir()
+    with task._in("build"):
+        assert Path.cwd() == tmp_path / "build"
+    assert Path.cwd() == tmp_path
+    with task._in("no such folder"):
+        assert Path.cwd() == tmp_path
+    with pytest.raises(SystemExit), task._in("build"):
+        sys.exit(1)
+    assert Path.cwd() == tmp_path / "build"
 
 
 @pytest.fixture(name="agreed")

@@ -178,6 +178,17 @@ def _encoded(job: ShardJob, shard: ShardPlan) -> Generator[EncodedChunk]:
             yield encoded(work, task)
 
 
-def _in(folder: str) -> contextlib.AbstractContextManager[None]:
-    """Be in a folder, where there is one of that name: else only absolute paths can be meant."""
-    return contextlib.chdir(folder) if Path(folder).is_dir() else contextlib.nullcontext()
+@contextlib.contextmanager
+def _in(folder: str) -> Generator[None]:
+    """Be in a folder, where there is one of that name: else only absolute paths can be meant.
+
+    After a fault or a signal the process stays there: what is still being committed, in a thread,
+    has paths that start there.
+    """
+    if not Path(folder).is_dir():
+        yield
+        return
+    before = Path.cwd()
+    os.chdir(folder)
+    yield
+    os.chdir(before)
