@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from shardprep.errors import counted
 from shardprep.image.palette import INK, class_colour
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def _tile(picture: AnnotatedPicture, legend: Legend, side: int) -> Image.Image:
     tile = Image.new("RGB", (side, image.height + _LINE), _PAPER)
     tile.paste(image, (0, 0))
     number = len(picture.boxes)
-    count = counted(number, "object")
+    count = f"{number:,} object{'' if number == 1 else 's'}"
     if number > _MOST_BOXES:
         count += f", {_MOST_BOXES:,} drawn"
     draw, font = ImageDraw.Draw(tile), _font()
