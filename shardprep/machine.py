@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT = Path("/")
-_M_ARENA_MAX = -8
-"""Parameter of mallopt, from glibc's malloc.h."""
 
 
 def usable_cores(root: Path = _ROOT) -> int:
@@ -101,15 +99,3 @@ def _cgroups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
         for top in dict.fromkeys(tops):
             for folder in (inner, *inner.parents):
                 yield top / folder, not controllers
-
-
-def share_heap() -> None:
-    """Let all threads of this process have one heap (glibc); else each keeps what it has freed.
-
-    For a process of our own alone, before it starts threads: those that allocate much wait for
-    each other.
-    """
-    import ctypes  # noqa: PLC0415 - a program that never calls this need not load it
-
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -145,38 +142,3 @@ def test_without_cgroups_all_is_free(tmp_path: Path) -> None:
     assert free_bytes(tmp_path) == 0, "and nothing of an unknown machine"
     write(tmp_path / "proc/meminfo", b"MemAvailable:    4096 kB\n")
     assert free_bytes(tmp_path) == FREE
-
-
-HEAPS = """
-import ctypes, sys, threading
-from shardprep.machine import share_heap
-
-if sys.argv[1] == "True":
-    share_heap()
-together = threading.Barrier(4)
-
-def work():
-    together.wait()
-    blocks = [bytearray(10_000) for _ in range(1000)]
-    together.wait()
-
-threads = [threading.Thread(target=work) for _ in range(4)]
-for one in threads:
-    one.start()
-for one in threads:
-    one.join()
-libc = ctypes.CDLL(None)
-libc.fdopen.restype = ctypes.c_void_p
-stream = ctypes.c_void_p(libc.fdopen(1, b"w"))
-libc.malloc_info(0, stream)
-libc.fflush(stream)
-"""
-"""Prints what glibc says of its heaps after four threads had memory at the same time."""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc")
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_threads_have_one_heap_where_it_is_shared(*, is_shared: bool) -> None:
-    command = [sys.executable, "-c", HEAPS, str(is_shared)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert (said.count("<heap nr=") == 1) is is_shared

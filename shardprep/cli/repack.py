@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import bar
-from shardprep.machine import share_heap
 from shardprep.recipe.options import BUILD_OPTIONS
 
 EPILOG = (
@@ -55,13 +54,13 @@ def repack(
     Classes are united by name; keys that several datasets have get the name of theirs before them.
     Every checksum is compared on the way. What was interrupted goes on where it stopped.
     """
-    # What Arrow's own allocator keeps for later would be a fifth of the memory, and what the
-    # threads that copy have freed a tenth.
+    # What Arrow's own allocator keeps for later would be a fifth of the memory.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    share_heap()
     from shardprep.cli.display.summary import show_result
     from shardprep.commands.repack import repack as returned
+    from shardprep.writer.copier import share_heap
 
+    share_heap()
     repack_datasets: Any = returned  # a shell gives numbers as texts
     with bar() as progress:
         done = repack_datasets(

@@ -6,6 +6,7 @@ Their bytes are hashed and written as they were read; the rows of a shard are ma
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import threading
 import time
@@ -40,6 +41,8 @@ _SHARDS_AT_ONCE = 8
 """Shards at a time, those among them that are synced: a disk has many done in half the time."""
 _LEAVE_S = 10.0
 """Seconds that running copies get to end when one fails."""
+_M_ARENA_MAX = -8
+"""Parameter of mallopt: malloc.h of glibc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,16 @@ class RecordCopier:
             end = time.monotonic() + _LEAVE_S
             for thread in threads:
                 thread.join(max(0.0, end - time.monotonic()))
+
+
+def share_heap() -> None:
+    """Let all threads of this process have one heap (glibc); else each keeps what it has freed.
+
+    For a process of our own alone, before it copies: threads that allocate much would wait for
+    each other.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class _Common:
