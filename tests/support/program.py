@@ -8,6 +8,7 @@ The processes of a suite that runs in several share those that fork.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import json
@@ -113,11 +114,12 @@ _shared: dict[str, str] = {}
 @functools.cache
 def share_servers() -> str:
     """Begin programs for other processes, as long as this one lives; return the address."""
-    listener = Listener(family="AF_UNIX")
+    listener = Listener(family="AF_UNIX", backlog=16)
 
     def begin() -> None:
         while True:
-            with listener.accept() as connection:
+            # One that ends before it has its answer is no reason to leave the others without.
+            with contextlib.suppress(OSError, EOFError), listener.accept() as connection:
                 framework, task = connection.recv()
                 connection.send(_sent(framework, task))
 
