@@ -166,7 +166,7 @@ class BuildOptions:
         "Keep a mask for each object; otherwise one of classes for each image.", _OBJECTS)
     mask_values: str = _option("",
         "Meaning of the values of masks: 1=pet,2=background,255=ignore, or a file such as "
-        "class_dict.csv or labelmap.txt.", _OBJECTS, "MAP",
+        "class_dict.csv, labelmap.txt or a YAML of names.", _OBJECTS, "MAP",
         shown="0 and 1 where there are two values, else class indices, 255 to ignore")
     unlisted: Literal["auto", "skip", "background"] = _option("auto",
         "Images that no annotation lists: skip them, or take them as background.", _OBJECTS,
