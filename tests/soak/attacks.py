@@ -70,6 +70,8 @@ class Attack(NamedTuple):
     """Whether it may not go on."""
     awaits_workers: bool = False
     """Whether it is made while workers are at work."""
+    awaits_start: bool = False
+    """Whether it is made once the interpreter has started, which has its own words until then."""
 
 
 @dataclass
@@ -224,7 +226,9 @@ ATTACKS = {
     ),
     "driver killed": Attack(_kill(_driver), frozenset({-signal.SIGKILL}), must_end=True),
     "all processes killed": Attack(_kill(_all), frozenset({-signal.SIGKILL}), must_end=True),
-    "interrupted": Attack(_told(signal.SIGINT), frozenset({130, -signal.SIGINT}), must_end=True),
+    "interrupted": Attack(
+        _told(signal.SIGINT), frozenset({130, -signal.SIGINT}), must_end=True, awaits_start=True
+    ),
     "told to end": Attack(_told(signal.SIGTERM), frozenset({-signal.SIGTERM}), must_end=True),
     "worker stands still": Attack(_stop(_one_worker), awaits_workers=True),
     "driver stands still": Attack(_stop(_driver)),

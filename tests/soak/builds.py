@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.soak.attacks import ATTACKS, Blow, Target, drawn, possible
-from tests.support.processes import is_gone, members, workers
+from tests.support.processes import has_started, is_gone, members, workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -201,6 +201,8 @@ class _Siege:
             self._go_on_if_ended()
             if attack.awaits_workers:
                 self._await_workers()
+            if attack.awaits_start:
+                self._wait_for(lambda: has_started(self.process.pid) or self._ended_within(0.01))
             self._note_printed()
             target = Target(
                 self.process, means.source, means.disk, means.clock, self._draw, means.stop_s,

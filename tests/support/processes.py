@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,18 @@ def workers(group: int) -> list[int]:
     """Return the processes that were forked from the server of the program of a group."""
     servers = {number for number in members(group) if _is_server(number)}
     return [number for number in servers if _parent(number) in servers]
+
+
+def has_started(number: int) -> bool:
+    """Tell whether a Python process has imported a compiled module that is not its own.
+
+    The command line does so first of all, once it takes Ctrl-C; before, the interpreter looks for
+    what is installed, and prints a traceback of that if it is interrupted.
+    """
+    with contextlib.suppress(OSError):
+        maps = Path(f"/proc/{number}/maps").read_text()
+        return re.search(r"/site-packages/.*\.so$", maps, re.MULTILINE) is not None
+    return False
 
 
 def servers(group: int) -> list[int]:
