@@ -12,6 +12,7 @@ BIN := .venv/bin
 # each worker imports TensorFlow, and starts a process to fork programs from, for itself.
 WORKERS ?= --numprocesses 3 --dist worksteal
 SOAK ?= --write
+KERNELS := $(wildcard shardprep/image/*.[ch])
 
 help:
 	@sed -n 's/^#- //p' Makefile
@@ -58,15 +59,15 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python pyproject.toml $(wildcard shardprep/image/*.[ch])
+.venv/installed: .venv/bin/python pyproject.toml $(KERNELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@
 
 # pip would compile 20,000 modules on one core. A few need a later Python: that they fail is no fault.
-.venv/installed-test: .venv/installed
+.venv/installed-test: .venv/bin/python pyproject.toml $(KERNELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]'
-	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
-	touch $@
+	$(BIN)/python -m compileall -qq -j 0 -x /tests/ .venv/lib || true
+	touch .venv/installed $@
 
 # Half of the time that a process takes to start is spent on compiling what was not kept.
 unexport PYTHONDONTWRITEBYTECODE
