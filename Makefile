@@ -9,7 +9,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # One more than the cores of a small machine: a test may wait for a disk, a server or a process, and
-# each worker imports TensorFlow, and starts a process to fork programs from, for itself.
+# each worker imports TensorFlow for itself.
 WORKERS ?= --numprocesses 3 --dist worksteal
 SOAK ?= --write
 KERNELS := $(wildcard shardprep/image/*.[ch])
