@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +11,7 @@ from shardprep.catalog.annotations.mask_values import (
     BACKGROUND,
     MaskValues,
     given_values,
+    naming_files,
     told_values,
 )
 from shardprep.catalog.splits import natural_order
@@ -81,6 +83,8 @@ def read_mask_files(recipe: Recipe, images: Images, naming: Naming) -> FileMasks
         values, labels = _by_file(raw, values, of_image, images, naming, recipe.instances)
     else:
         values = values.renamed(naming.class_map, naming.classes)
+        if values.is_unnamed:
+            values = _with_hint(values, images.documents)
         if values.is_binary:
             labels = [Annotation(labels=(1,) * len(one)) if one else None for one in of_image]
     present = [one.labels if one else () for one in labels]
@@ -90,6 +94,16 @@ def read_mask_files(recipe: Recipe, images: Images, naming: Naming) -> FileMasks
     how = f"{len(used):,} masks {recipe.masks}, {values.how}"
     files = [tuple(members) for members in of_image]
     return FileMasks(files, labels, present, values, raw, how, is_read=True)
+
+
+def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
+    """Return the same, with the flag that would give names to classes that have numbers."""
+    files = naming_files(values, documents.members(".yaml", ".yml", ".csv", ".txt"))
+    if not files:
+        return values
+    flags = " or ".join(f"--mask-values {shlex.quote(file)}" for file in files[:2])
+    hint = f"classes of masks are called by their values; {flags} names them"
+    return replace(values, findings=(*values.findings, hint))
 
 
 def _by_file(

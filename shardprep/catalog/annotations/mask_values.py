@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,14 @@ _MOST_CLASSES = 1024
 _MOST_VALUES = 64
 """Number of values of a mask; a grey photograph has more."""
 _SHOWN_COLOURS = 8
+_NAME_FILE = re.compile(
+    r"(^|/)[^/]*(\.ya?ml|(class|label|palette|names|codes)[^/]*\.(csv|txt))$", re.IGNORECASE
+)
+"""Keys of documents that may name the values of masks."""
+_MOST_NAME_BYTES = 64 << 10
+"""Size in bytes of a document that is looked into for names."""
+_MOST_NAME_FILES = 16
+"""Number of documents that are looked into for names."""
 _NUM_THREADS = 2
 _COLOUR = re.compile(r"#([0-9a-fA-F]{6})|(\d{1,3})[ ,]+(\d{1,3})[ ,]+(\d{1,3})")
 
@@ -74,7 +83,7 @@ class MaskValues:
         called = [names.get(name, name) for name in self.names]
         if self.is_binary and len(classes) == 1:
             classes = (BACKGROUND, *classes)
-        is_unnamed = self.values is None and called == self._numbers
+        is_unnamed = self.is_unnamed and called == list(self.names)
         if classes and len(classes) >= len(called) and is_unnamed:
             called = list(classes)[: len(called)]
         elif classes and self.is_binary and len(classes) == len(called):
@@ -97,8 +106,9 @@ class MaskValues:
         return replace(self, names=ordered, values=new, present=present, findings=findings)
 
     @property
-    def _numbers(self) -> list[str]:
-        return [str(i) for i in range(len(self.names))]
+    def is_unnamed(self) -> bool:
+        """Whether classes are called by the values that they have in the masks."""
+        return self.values is None and self.names == tuple(map(str, range(len(self.names))))
 
 
 def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
@@ -128,6 +138,23 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
     if len({isinstance(value, tuple) for value in values}) > 1:
         raise SourceError(how, "has values and colours", "masks have one or the other")
     return MaskValues(names=names, values=values, how=how, findings=tuple(findings))
+
+
+def naming_files(found: MaskValues, documents: Sequence[Member]) -> list[str]:
+    """Return the keys of documents that `--mask-values` could take to name the values of masks.
+
+    Such a document names every value that is in the masks.
+    """
+    present = {value for one in found.present for value in one}
+    likely = [one for one in documents if _NAME_FILE.search(one.key)]
+    small = [one for one in likely if one.extent.num_bytes <= _MOST_NAME_BYTES]
+    keys = []
+    for document in small[:_MOST_NAME_FILES]:
+        with contextlib.suppress(SourceError, RecipeError, MemberError):
+            read = {document.key: document.extent.read()}.__getitem__
+            named = given_values(document.key, read).values or {}
+            keys += [document.key] if present <= set(named) else []
+    return keys
 
 
 def _named(file: str, data: bytes) -> dict[int, str]:

@@ -255,6 +255,25 @@ def coloured() -> bytes:
     return encoded(Image.fromarray(np.full((4, 4, 3), (255, 0, 9), np.uint8)), "PNG")
 
 
+def test_a_document_that_names_all_values_is_proposed(tmp_path: Path) -> None:
+    """Not one that names some of them alone, nor one for other masks."""
+    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
+    members |= {f"masks/{i}.png": grey(0, 1, 3) for i in range(4)}
+    members["config.yaml"] = b"classes:\n  0: road\n  1: sky\n  3: car\n"
+    members["boxes.yaml"] = b"names: [road, sky]\n"
+    members["labels.csv"] = b"id,label\n0,cat\n"
+    members["class_dict.csv"] = b"name,r,g,b\nroad,0,0,0\nsky,1,1,1\n"
+    made = catalog(tmp_path, members, masks="masks/{stem}.png")
+    told = [line for line in made.findings if "--mask-values" in line]
+    assert told == [
+        "classes of masks are called by their values; --mask-values config.yaml names them"
+    ]
+    made = catalog(tmp_path, members, masks="masks/{stem}.png", mask_values="config.yaml")
+    assert made.annotations is not None
+    assert made.annotations.names == ("road", "sky", "car")
+    assert not [line for line in made.findings if "--mask-values" in line]
+
+
 @pytest.mark.parametrize(
     ("masks", "message"),
     [
