@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,8 @@ NO_LABELS = frozenset(
 )
 """Stems of text files that are no label files where no image is called so."""
 _MOST_NAME_BYTES = 1 << 20
+_MOST_DEPTH = 64
+"""Depth of YAML; its loader in C, which calls itself, crashes the process at some ten thousand."""
 _MOST_SHOWN = 60
 """Characters of a line in an error."""
 _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
@@ -63,6 +65,7 @@ class NameFile:
 
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
+            self._check_yaml(yaml.parse(data, loader))
             document = yaml.load(data, loader)  # noqa: S506 - a safe loader
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             line = getattr(getattr(error, "problem_mark", None), "line", None)
@@ -84,6 +87,22 @@ class NameFile:
                 several = paths if isinstance(paths, list) else [paths]
                 self.splits[split] = [path for path in several if isinstance(path, str) and path]
         return dict(sorted(found.items()))
+
+    def _check_yaml(self, events: Iterable[Any]) -> None:
+        """Raise SourceError for YAML that would crash its loader, or grow without bounds in it."""
+        import yaml  # noqa: PLC0415 - see above
+
+        depth = 0
+        for event in events:
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if depth > _MOST_DEPTH:
+                raise SourceError(self.key, f"is damaged YAML, nested more than {_MOST_DEPTH} deep")
+            # Each merge copies what it merges: a few lines of merges of merges are all memory.
+            if isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]:
+                raise SourceError(self.key, "is YAML with merge keys (<<)", "write them out")
 
 
 def is_yolo(data: bytes) -> bool:

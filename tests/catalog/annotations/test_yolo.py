@@ -186,6 +186,12 @@ def test_without_names_classes_are_their_numbers(tmp_path: Path) -> None:
     assert "no names" in found.findings[0]
 
 
+MERGES = "a0: &a0 {0: cat}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12)
+)
+"""Merge keys that make 9^11 names of one."""
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -198,6 +204,9 @@ def test_without_names_classes_are_their_numbers(tmp_path: Path) -> None:
         ("a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\nnames: [*c]", "has no list of 'names'"),
         ("names: !!python/object/apply:os.system ['true']", "is damaged YAML at line 1"),
         ("names: " + "[" * 5000, "is damaged YAML"),
+        ("names: " + "[" * 100_000 + "]" * 100_000, "nested more than 64 deep"),
+        ("names: " + "{a: " * 100_000, "nested more than 64 deep"),
+        (MERGES, "is YAML with merge keys (<<); write them out"),
         ("#" + " " * (1 << 20), "is larger than 1 MiB"),
     ],
 )
