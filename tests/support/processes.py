@@ -43,7 +43,7 @@ def has_started(number: int) -> bool:
     """
     with contextlib.suppress(OSError):
         maps = Path(f"/proc/{number}/maps").read_text()
-        return re.search(r"/site-packages/.*\.so$", maps, re.MULTILINE) is not None
+        return re.search(r"/(site|dist)-packages/.*\.so$", maps, re.MULTILINE) is not None
     return False
 
 

@@ -98,7 +98,8 @@ def read_mask_files(recipe: Recipe, images: Images, naming: Naming) -> FileMasks
 
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
     """Return the same, with the flag that would give names to classes that have numbers."""
-    files = naming_files(values, documents.members(".yaml", ".yml", ".csv", ".txt"))
+    beside = documents.members(".yaml", ".yml", ".csv", ".txt")
+    files = naming_files(values, beside, documents.read)
     if not files:
         return values
     flags = " or ".join(f"--mask-values {shlex.quote(file)}" for file in files[:2])

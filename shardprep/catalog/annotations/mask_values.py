@@ -140,20 +140,20 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
     return MaskValues(names=names, values=values, how=how, findings=tuple(findings))
 
 
-def naming_files(found: MaskValues, documents: Sequence[Member]) -> list[str]:
+def naming_files(
+    found: MaskValues, documents: Sequence[Member], read: Callable[[str], bytes]
+) -> list[str]:
     """Return the keys of documents that `--mask-values` could take to name the values of masks.
 
-    Such a document names every value that is in the masks.
+    Such a document names every value that is in the masks; `read` returns the bytes of a file.
     """
     present = {value for one in found.present for value in one}
     likely = [one for one in documents if _NAME_FILE.search(one.key)]
-    small = [one for one in likely if one.extent.num_bytes <= _MOST_NAME_BYTES]
+    small = [one.key for one in likely if one.extent.num_bytes <= _MOST_NAME_BYTES]
     keys = []
-    for document in small[:_MOST_NAME_FILES]:
-        with contextlib.suppress(SourceError, RecipeError, MemberError):
-            read = {document.key: document.extent.read()}.__getitem__
-            named = given_values(document.key, read).values or {}
-            keys += [document.key] if present <= set(named) else []
+    for key in small[:_MOST_NAME_FILES]:
+        with contextlib.suppress(SourceError, RecipeError):  # no table, or one of several so called
+            keys += [key] if present <= set(given_values(key, read).values or {}) else []
     return keys
 
 

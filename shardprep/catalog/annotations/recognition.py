@@ -62,8 +62,7 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
     """
     folders = masks_by_folder([member.key for member in images])
     masks = {key for keys in folders.values() for key in keys}
-    rest = [key for key in index.keys if key not in masks]
-    if len(rest) < len(index.keys) and rest:
+    if masks and (rest := [key for key in index.keys if key not in masks]):
         index = KeyIndex(rest)
     found = [Sign("boxes", *sign) for sign in formats.recognise(index, documents)]
     found += _mask_signs(images, folders)

@@ -261,6 +261,7 @@ def test_a_document_that_names_all_values_is_proposed(tmp_path: Path) -> None:
     members |= {f"masks/{i}.png": grey(0, 1, 3) for i in range(4)}
     members["config.yaml"] = b"classes:\n  0: road\n  1: sky\n  3: car\n"
     members["boxes.yaml"] = b"names: [road, sky]\n"
+    members["deep.yaml"] = b"names: " + b"[" * 30_000 + b"]" * 30_000
     members["labels.csv"] = b"id,label\n0,cat\n"
     members["class_dict.csv"] = b"name,r,g,b\nroad,0,0,0\nsky,1,1,1\n"
     made = catalog(tmp_path, members, masks="masks/{stem}.png")
