@@ -59,7 +59,8 @@ def annotated_pictures(
     table = read_items(documents_of(found, (ITEMS_FILE,)) / ITEMS_FILE, _COLUMNS)
     for row in _spread(with_status(table, WRITTEN), number):
         try:
-            payload = unframe(_framed(found, row), row["shard"], row["offset"])
+            frame = read_frames(found, str(row["shard"]), row["offset"] or 0, row["length"] or 0)
+            payload = unframe(frame, row["shard"], row["offset"])
             yield annotated_picture(payload, schema)
         except RecordError as error:
             where = f"{found}/{row['shard']}, record {row['record']}"
@@ -99,16 +100,20 @@ def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
     return numbers[np.arange(most) * len(numbers) // max(most, 1)]
 
 
-def _framed(found: Path | RemoteDataset, row: dict[str, Any]) -> bytes:
-    """Return the bytes of a record; its row is not trusted."""
-    place = f"{found}/{row['shard']}"
-    offset, length = row["offset"] or 0, row["length"] or 0
+def read_frames(found: Path | RemoteDataset, shard: str, offset: int, num_bytes: int) -> bytes:
+    """Return bytes of a shard from an offset on; neither number is trusted.
+
+    Raises:
+        DatasetError: the shard is missing, or shorter on a store than `offset + num_bytes`.
+
+    """
+    place = f"{found}/{shard}"
     try:
         if isinstance(found, Path):
-            return _read(found / str(row["shard"]), offset, length)
-        facts = found.objects[row["shard"]]
-        if 0 <= offset <= offset + length <= facts.num_bytes:
-            return bytes(objects.read_range(found.url / facts.name, facts.etag, offset, length))
+            return _read(found / shard, offset, num_bytes)
+        facts = found.objects[shard]
+        if 0 <= offset <= offset + num_bytes <= facts.num_bytes:
+            return bytes(objects.read_range(found.url / facts.name, facts.etag, offset, num_bytes))
     except (OSError, KeyError) as error:
         what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
         raise DatasetError(place, what, way_out(str(found))) from error
