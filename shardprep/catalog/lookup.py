@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-_FIELD = re.compile(
-    r"\{(?P<column>[^{}\[\]]+)(\[(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})\])?\}"
-)
+SLICE = r"(?P<start>-?\d{0,9})(?P<colon>:)?(?P<stop>-?\d{0,9})"
+"""Regular expression for the letters that a field such as {id[0:2]} names."""
+_FIELD = re.compile(rf"\{{(?P<column>[^{{}}\[\]]+)(\[{SLICE}\])?\}}")
 _MOST_FOLDERS = 16
 """Number of folders in an id that is looked for among others; one with more is alone."""
 _SAMPLE_ROWS = 500
@@ -239,13 +239,13 @@ def row_ids(table: Table, column: str) -> tuple[str, Texts]:
     positions = {text: table.column(match["column"]) for text, match in fields.items()}
 
     def fill(row: list[str]) -> str:
-        return _FIELD.sub(lambda match: _cut(row[positions[match.group()]], match), column)
+        return _FIELD.sub(lambda match: cut(row[positions[match.group()]], match), column)
 
     return column, Texts.of([fill(row) for row in table.rows])
 
 
-def _cut(cell: str, match: re.Match[str]) -> str:
-    """Return the letters of a cell that a field such as {id[0:2]} names."""
+def cut(cell: str, match: re.Match[str]) -> str:
+    """Return the letters of a cell that the `SLICE` of a field such as {id[0:2]} names."""
     if match["start"] is None:
         return cell
     start = int(match["start"]) if match["start"] else None

@@ -211,11 +211,12 @@ def _annotation_lines(survey: Survey) -> list[str]:
             lines += ["# Boxes or masks that are stored.", f"# {sign.how}"]
             lines += [f"{sign.key} = {toml_value(sign.option)}"]
             if sign.key == "masks":
-                lines += key_lines("instances", value=True, is_set=False)
+                lines += key_lines("instances", value=True, is_set=sign.instances)
         else:
             lead = "in place of labels" if survey.taken is None else "in its place, or beside it"
             lines += [f"# There are {sign.key}, {lead}: {sign.how}"]
             lines += [f"# {sign.key} = {toml_value(sign.option)}"]
+            lines += ["# instances = true"] if sign.instances else []
     return [*lines, ""] if lines and survey.taken is None else lines
 
 

@@ -159,8 +159,9 @@ class BuildOptions:
         shown="recognised, if none of labels, boxes and masks is given")
     masks: str = _option("",
         "Masks: a pattern of their names, such as masks/{stem}_mask.png, {dir}annot/{name}, "
-        "{id}/masks/*.png or masks/{class}/{name}; rle:FILE:ID:RLE[:LABEL]; coco[:FILE,…], yolo, "
-        "labelme or via, whose outlines are drawn; auto or none.", _OBJECTS, "PATTERN",
+        "{id}/masks/*.png or masks/{class}/{name}, with parts of names as in {stem[:-4]} or "
+        "{stem:(.+)_rgb}; rle:FILE:ID:RLE[:LABEL]; coco[:FILE,…], yolo, labelme or via, whose "
+        "outlines are drawn; auto or none.", _OBJECTS, "PATTERN",
         shown="as for boxes")
     instances: bool = _option(False,
         "Keep a mask for each object; otherwise one of classes for each image.", _OBJECTS)

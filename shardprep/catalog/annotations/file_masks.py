@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardprep.catalog.annotations.box_table import ONE_CLASS
 from shardprep.catalog.annotations.mask_values import (
     BACKGROUND,
+    NUMBERED,
     MaskValues,
+    are_numbers,
     given_values,
     naming_files,
     told_values,
@@ -97,11 +99,12 @@ def read_mask_files(recipe: Recipe, images: Images, naming: Naming) -> FileMasks
 
 
 def _with_hint(values: MaskValues, documents: Documents) -> MaskValues:
-    """Return the same, with the flag that would give names to classes that have numbers."""
-    beside = documents.members(".yaml", ".yml", ".csv", ".txt")
-    files = naming_files(values, beside, documents.read)
+    """Return the same, with the flag that gives names to values or takes them for objects."""
+    files = naming_files(values, documents)
     if not files:
-        return values
+        hint = f"masks: {NUMBERED}? --instances keeps each apart"
+        is_numbered = are_numbers(values.present)
+        return replace(values, findings=(*values.findings, hint)) if is_numbered else values
     flags = " or ".join(f"--mask-values {shlex.quote(file)}" for file in files[:2])
     hint = f"classes of masks are called by their values; {flags} names them"
     return replace(values, findings=(*values.findings, hint))

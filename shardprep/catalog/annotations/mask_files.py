@@ -6,18 +6,19 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.catalog.annotations.pairing import Pairing
+from shardprep.catalog.annotations.pairing import Pairing, stem
 from shardprep.catalog.annotations.panoptic import segment_masks
 from shardprep.catalog.annotations.rules import (
     NAMES,
     PATTERN_HINT,
+    Field,
     check_pattern,
     parse_masks_rule,
     regular_expression,
 )
 from shardprep.catalog.annotations.signs import masks_by_folder
 from shardprep.catalog.filters import matched
-from shardprep.catalog.lookup import KeyIndex
+from shardprep.catalog.lookup import AmbiguousIdError, KeyIndex
 from shardprep.catalog.patterns import Pattern
 from shardprep.errors import SourceError, shown
 from shardprep.source.listing import Skipped
@@ -135,8 +136,10 @@ def pair_masks(keys: Sequence[str], pattern: str, no_images: Collection[str] = (
     Every key whose end the pattern fits, regardless of case, is a mask and no image. `{stem}` is
     the name of the image without its extension, `{name}` with it, `{id}` the same or the name of a
     folder that holds one image, `{dir}` the path of the image's folder, `{class}` the name of a
-    class; * stands for anything in a name, ** for any folders as well. Where several images have
-    the name, the nearest is meant, as `Pairing` has it. `no_images` are masks of another kind.
+    class; * stands for anything in a name, ** for any folders as well. `{stem[:-4]}` is the name
+    without its last four letters, `{stem:(.+)_rgb}` the group of an expression that is searched in
+    it. Where several images have the name, the nearest is meant, as `Pairing` has it. `no_images`
+    are masks of another kind.
 
     Raises:
         RecipeError: the pattern is none.
@@ -144,18 +147,18 @@ def pair_masks(keys: Sequence[str], pattern: str, no_images: Collection[str] = (
 
     """
     check_pattern(pattern)
-    masks = _matches(keys, pattern)
+    masks, fields = _matches(keys, pattern)
     if not masks:
         example = shown(keys[0], _MOST_SHOWN)
         raise SourceError("--masks", f"no file is called {pattern}", f"a key looks like {example}")
     images = [key for key in keys if key not in masks and key not in no_images]
     if not images:
         raise SourceError("--masks", f"{pattern} fits every image of the source", PATTERN_HINT)
-    search = _Search(images)
+    search = _Search(images, pattern, fields)
     of_image: defaultdict[str, list[str]] = defaultdict(list)
     without: list[str] = []
-    for key, fields in masks.items():
-        found = search.image_of(key, fields)
+    for key, values in masks.items():
+        found = search.image_of(key, values)
         if found is None:
             without.append(key)
         else:
@@ -164,12 +167,14 @@ def pair_masks(keys: Sequence[str], pattern: str, no_images: Collection[str] = (
         mask, image = shown(without[0], _MOST_SHOWN), shown(images[0], _MOST_SHOWN)
         what = f"no image belongs to {mask} or any other of {len(without):,} files {pattern}"
         raise SourceError("--masks", what, f"an image looks like {image}")
-    classes = {key: fields["class"] for key, fields in masks.items() if "class" in fields}
+    classes = {key: values["class"] for key, values in masks.items() if "class" in values}
     return MaskFiles(dict(of_image), without, classes)
 
 
-def _matches(keys: Sequence[str], pattern: str) -> dict[str, dict[str, str]]:
-    """Return the keys that a pattern fits, and what its fields stand for in each."""
+def _matches(
+    keys: Sequence[str], pattern: str
+) -> tuple[dict[str, dict[str, str]], dict[str, Field]]:
+    """Return what each field stands for in the keys that a pattern fits, and the fields by name."""
     text, fields = regular_expression(pattern)
     found: dict[str, dict[str, str]] = {}
     for name in fields:
@@ -180,31 +185,64 @@ def _matches(keys: Sequence[str], pattern: str) -> dict[str, dict[str, str]]:
             groups = [group for group in groups if group is not None]
         for values, group in zip(found.values(), groups, strict=True):
             values[name] = group or ""
-    return found
+    return found, fields
 
 
 class _Search:
     """The search for the image of a mask."""
 
-    def __init__(self, images: Sequence[str]) -> None:
-        self._images = images
-        self._pairing = Pairing(KeyIndex(images))
-        self._below: dict[str, list[int]] | None = None
+    def __init__(self, images: Sequence[str], pattern: str, fields: Mapping[str, Field]) -> None:
+        """Take the keys of images. Those whose name lacks a part that a field wants are not found.
 
-    def image_of(self, mask: str, fields: dict[str, str]) -> int | None:
+        A pattern with parts is looked for among keys that are called by these parts alone.
+        """
+        self._images = images
+        named = sorted(
+            (group for group, field in fields.items() if field.name in NAMES),
+            key=lambda group: NAMES.index(fields[group].name),
+        )
+        has_parts = any(fields[group].is_part for group in named)
+        self._named = (
+            [group for group in named if fields[group].text != "id"] if has_parts else named[:1]
+        )
+        self._below: dict[str, list[int]] | None = None
+        self._numbers: Sequence[int] = range(len(images))
+        self._parts: list[str] = []
+        keys = images
+        if has_parts:
+            parts = [_parts(images, fields[group], pattern) for group in self._named]
+            rows = [(i, row) for i, row in enumerate(zip(*parts, strict=True)) if None not in row]
+            self._numbers = [i for i, _ in rows]
+            self._parts = ["|".join(map(str, row)) for _, row in rows]
+            folders = (images[i].rpartition("/") for i in self._numbers)
+            pairs = zip(folders, self._parts, strict=True)
+            keys = [f"{folder}{slash}{part}.image" for (folder, slash, _), part in pairs]
+        self._pairing = Pairing(KeyIndex(keys))
+
+    def image_of(self, mask: str, values: Mapping[str, str]) -> int | None:
         """Return the position of the image of a mask; SourceError where several are as near."""
-        name = next((fields[one] for one in NAMES if one in fields), "")
-        folder = fields.get("dir")
+        name = "|".join(values[group] for group in self._named)
+        folder = values.get("dir")
         if not name:
             return self._only(folder or "", mask, is_deep=False)
-        if folder is not None:
-            return self._pairing.find(f"{folder}/{name}" if folder else name, mask)
-        found = self._pairing.find(name, mask)
+        path = f"{folder}/{name}" if folder else name
+        try:
+            found = self._pairing.find(path, mask)
+        except AmbiguousIdError:
+            same = [i for i, part in zip(self._numbers, self._parts, strict=False) if part == name]
+            if len(same) < 2:
+                raise
+            raise self._several(mask, "its name fits", same, "say more of the name") from None
         folders = mask.split("/")[:-1]
-        if found is None and "id" in fields and name in folders:
+        if found is None and folder is None and "id" in self._named and name in folders:
             depth = len(folders) - folders[::-1].index(name)
             return self._only("/".join(folders[:depth]), mask, is_deep=True)
-        return found
+        return None if found is None else self._numbers[found]
+
+    def _several(self, mask: str, of: str, found: Sequence[int], hint: str) -> SourceError:
+        one, two = (shown(self._images[i], _MOST_SHOWN) for i in found[:2])
+        what = f"{of} several images: {one} and {two}"
+        return SourceError(shown(mask, _MOST_SHOWN), what, hint)
 
     def _only(self, folder: str, mask: str, *, is_deep: bool) -> int | None:
         """Return the one image in a folder, or also `is_deep` below it; None without any."""
@@ -218,7 +256,15 @@ class _Search:
             self._below = dict(below)
         found = self._below.get(folder if is_deep else f"/{folder}", [])
         if len(found) > 1:
-            one, two = (shown(self._images[i], _MOST_SHOWN) for i in found[:2])
-            what = f"its folder holds several images: {one} and {two}"
-            raise SourceError(shown(mask, _MOST_SHOWN), what, "name them by {stem} or {name}")
+            raise self._several(mask, "its folder holds", found, "name them by {stem} or {name}")
         return found[0] if found else None
+
+
+def _parts(images: Sequence[str], field: Field, pattern: str) -> list[str | None]:
+    """Return the part of each image's name that a field means."""
+    take = stem if field.name != "name" else _base_name
+    return field.parts([take(key) for key in images], pattern)
+
+
+def _base_name(key: str) -> str:
+    return key.rpartition("/")[2]

@@ -20,8 +20,9 @@ from shardprep.image.masks import MaskError, decode_mask, value_counts
 from shardprep.source.extent import MemberError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from shardprep.catalog.documents import Documents
     from shardprep.source.members import Member
 
 Colour = tuple[int, int, int]
@@ -140,20 +141,52 @@ def given_values(text: str, read: Callable[[str], bytes]) -> MaskValues:
     return MaskValues(names=names, values=values, how=how, findings=tuple(findings))
 
 
-def naming_files(
-    found: MaskValues, documents: Sequence[Member], read: Callable[[str], bytes]
-) -> list[str]:
+NUMBERED = "values are 1 to n in each and n differs: numbers of objects"
+"""Words for masks that `are_numbers` is true of."""
+_MOST_CLASSES_IN_TURN = 2
+"""Highest value of masks with 1, or 1 and 2, that are not taken for numbers: an organ and a tumour
+in some of them."""
+
+
+def are_numbers(masks: Iterable[Collection[int]]) -> bool:
+    """Tell whether values look like numbers of objects: 1 to n in each mask, and n differs.
+
+    `masks` are the values of each; 0 and the values of no class are not counted.
+    """
+    highest: set[int] = set()
+    for mask in masks:
+        values = sorted(set(mask) - {0})
+        if values and values[-1] in (_NO_VALUE, _NO_WIDE_VALUE) and values[-1] != len(values):
+            values.pop()
+        if values and values[-1] != len(values):
+            return False
+        highest.update(values[-1:])
+    return len(highest) > 1 and max(highest) > _MOST_CLASSES_IN_TURN
+
+
+def hold_numbers(masks: Sequence[Member], max_pixels: int, documents: Documents) -> bool:
+    """Tell whether masks hold numbers of objects, as 64 show, that no document has as classes."""
+    sample = masks[:: max(1, -(-len(masks) // _SAMPLE))]
+    seen = [one for mask in sample if (one := look(mask, max_pixels)) is not None]
+    if any(one.colours or one.is_lossy for one in seen) or not are_numbers(o.values for o in seen):
+        return False
+    present = [tuple(one.values - {_NO_VALUE, _NO_WIDE_VALUE}) for one in seen]
+    return not naming_files(MaskValues(names=(), present=present), documents)
+
+
+def naming_files(found: MaskValues, documents: Documents) -> list[str]:
     """Return the keys of documents that `--mask-values` could take to name the values of masks.
 
-    Such a document names every value that is in the masks; `read` returns the bytes of a file.
+    Such a document names every value that is in the masks.
     """
     present = {value for one in found.present for value in one}
-    likely = [one for one in documents if _NAME_FILE.search(one.key)]
+    members = documents.members(".yaml", ".yml", ".csv", ".txt")
+    likely = [one for one in members if _NAME_FILE.search(one.key)]
     small = [one.key for one in likely if one.extent.num_bytes <= _MOST_NAME_BYTES]
     keys = []
     for key in small[:_MOST_NAME_FILES]:
         with contextlib.suppress(SourceError, RecipeError):  # no table, or one of several so called
-            keys += [key] if present <= set(given_values(key, read).values or {}) else []
+            keys += [key] if present <= set(given_values(key, documents.read).values or {}) else []
     return keys
 
 
@@ -252,7 +285,8 @@ def told_values(masks: Sequence[Member], max_pixels: int, *, instances: bool = F
     highest = max((one[-1] for one in present if one), default=0)
     if highest >= _MOST_CLASSES:
         what = f"masks have values up to {highest:,}: are they class indices?"
-        raise SourceError("--masks", what, "say what they mean with --mask-values")
+        hint = "say what they mean with --mask-values, or --instances for numbers of objects"
+        raise SourceError("--masks", what, hint)
     names = tuple(map(str, range(highest + 1)))
     return MaskValues(names=names, how=f"class indices 0 to {highest:,}", present=present)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.catalog.annotations import formats
 from shardprep.catalog.annotations.mask_files import pair_masks
-from shardprep.catalog.annotations.mask_values import are_masks
+from shardprep.catalog.annotations.mask_values import (
+    NUMBERED,
+    are_masks,
+    hold_numbers,
+)
 from shardprep.catalog.annotations.pairing import stem
 from shardprep.catalog.annotations.panoptic import panoptic_signs
 from shardprep.catalog.annotations.run_table import runs_in
-from shardprep.catalog.annotations.signs import masks_by_folder
+from shardprep.catalog.annotations.signs import IMAGE_ENDING, MASK_ENDING, masks_by_folder
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.catalog.splits import folder_splits, given_split
 from shardprep.errors import SourceError
@@ -30,12 +33,8 @@ _ENOUGH = 0.5
 """Share of images outside of test splits that must have a mask, and of masks that have an image."""
 _NUM_SAMPLES = 8
 """Number of masks that are looked into."""
-_MASK_SUFFIX = re.compile(
-    r"([-_. ]?(masks?|seg(mentation)?s?|annot(ation)?s?|gt|groundtruth|labels?|labelids|l))"
-    r"([-_. ]?\d+)?$",
-    re.IGNORECASE,
-)
-"""End of the name of a mask, after that of its image."""
+_MOST_PIXELS = 1 << 26
+"""Pixels of a mask that is looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +47,14 @@ class Sign:
     """Its value."""
     how: str
     """The reason to think so, in one line."""
+    instances: bool = False
+    """Whether the values of masks look like numbers of objects, which `--instances` keeps apart."""
 
     @property
     def flag(self) -> str:
         """The option as typed in a shell."""
-        return f"--{self.key} {shlex.quote(self.option)}"
+        flag = f"--{self.key} {shlex.quote(self.option)}"
+        return f"{flag} --instances" if self.instances else flag
 
 
 def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) -> list[Sign]:
@@ -65,7 +67,7 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
     if masks and (rest := [key for key in index.keys if key not in masks]):
         index = KeyIndex(rest)
     found = [Sign("boxes", *sign) for sign in formats.recognise(index, documents)]
-    found += _mask_signs(images, folders)
+    found += _mask_signs(images, folders, documents)
     runs = (runs_in(table, index) for table in documents.tables())
     found += [Sign("masks", *sign) for sign in runs if sign is not None]
     return found + [Sign("masks", *sign) for sign in panoptic_signs(index, documents, images)]
@@ -92,7 +94,8 @@ def recognised(
     """Return the recipe with the boxes or masks that are found; as it is without any.
 
     Raises:
-        SourceError: several fit, or none though they are asked for.
+        SourceError: several fit, or none though they are asked for, or values of masks may be
+            numbers of objects.
 
     """
     wanted = [key for key in ("boxes", "masks") if getattr(recipe, key) == "auto"]
@@ -108,13 +111,22 @@ def recognised(
             raise SourceError(where, f"the source has {several}", hint)
         if wanted and not fit:
             raise SourceError(f"--{key} auto", f"no {key} are recognised", f"say where: --{key} …")
+    is_said = recipe.instances or bool(recipe.mask_values or recipe.classes)
+    for sign in signs:
+        if sign.instances and not is_said:
+            where = f"--{sign.key} auto" if wanted else "--labels auto"
+            plain = replace(sign, instances=False).flag
+            hint = f"{sign.flag} keeps each object apart, {plain} takes values as classes"
+            raise SourceError(where, f"{sign.how}, or classes?", hint)
     of = {one.key: one.option for one in signs}
     if not of:
         return recipe
     return replace(recipe, boxes=of.get("boxes", recipe.boxes), masks=of.get("masks", recipe.masks))
 
 
-def _mask_signs(images: Sequence[Member], folders: Mapping[str, Sequence[str]]) -> list[Sign]:
+def _mask_signs(
+    images: Sequence[Member], folders: Mapping[str, Sequence[str]], documents: Documents
+) -> list[Sign]:
     """Return the patterns of masks: of each folder or suffix the first that fits.
 
     `folders` are the masks below each folder that looks like one of masks.
@@ -138,19 +150,17 @@ def _mask_signs(images: Sequence[Member], folders: Mapping[str, Sequence[str]]) 
         is_enough = len(paired) >= _ENOUGH * len(files.keys) and num_masked >= _ENOUGH * len(train)
         if taken & paired or not is_enough:
             continue
-        ordered = sorted(paired)
-        sample = ordered[:: max(1, len(ordered) // _NUM_SAMPLES)][:_NUM_SAMPLES]
-        if are_masks([by_key[key] for key in sample], _MOST_PIXELS):
+        ordered = [by_key[key] for key in sorted(paired)]
+        if are_masks(ordered[:: max(1, len(ordered) // _NUM_SAMPLES)][:_NUM_SAMPLES], _MOST_PIXELS):
             taken |= paired
             how = f"{len(paired):,} masks of {len(files.of_image):,} of {len(rest):,} images"
-            if len(paired) > len(files.of_image):
+            is_numbered = hold_numbers(ordered, _MOST_PIXELS, documents)
+            if is_numbered:
+                how += f"; {NUMBERED}"
+            elif len(paired) > len(files.of_image):
                 how += "; --instances keeps each apart"
-            found.append(Sign("masks", pattern, how))
+            found.append(Sign("masks", pattern, how, is_numbered))
     return found
-
-
-_MOST_PIXELS = 1 << 26
-"""Pixels of a mask that is looked into."""
 
 
 def mask_patterns(keys: Sequence[str], folders: Mapping[str, Sequence[str]]) -> list[str]:
@@ -161,15 +171,34 @@ def mask_patterns(keys: Sequence[str], folders: Mapping[str, Sequence[str]]) -> 
     patterns: list[str] = []
     others = {key for masks in folders.values() for key in masks}
     images = [key for key in keys if key not in others]
-    stems = {stem(key) for key in images}
-    for name, masks in folders.items():
-        patterns += _folder_patterns(name, masks, images, stems)
-    patterns += _suffix_patterns(images, stems)
+    for image in _image_names(images):
+        for name, masks in folders.items():
+            patterns += _folder_patterns(name, masks, images, image)
+        patterns += _suffix_patterns(images, image)
     return list(dict.fromkeys(patterns))
 
 
+class _ImageNames(NamedTuple):
+    """What masks repeat of the names of images."""
+
+    field: str
+    """The field of a pattern that stands for it."""
+    stems: set[str]
+    """That part of all images that have it."""
+
+
+def _image_names(images: Sequence[str]) -> Iterator[_ImageNames]:
+    """Yield the whole names of images, and their part before the end that most of them have."""
+    stems = [stem(key) for key in images]
+    yield _ImageNames("{stem}", set(stems))
+    ends = Counter(match[0] for name in stems if (match := IMAGE_ENDING.search(name)))
+    for end, _ in ends.most_common(1):
+        parts = {name.removesuffix(end) for name in stems if name.endswith(end)}
+        yield _ImageNames(f"{{stem[:-{len(end)}]}}", parts)
+
+
 def _folder_patterns(
-    name: str, masks: Sequence[str], images: Sequence[str], stems: set[str]
+    name: str, masks: Sequence[str], images: Sequence[str], image: _ImageNames
 ) -> Iterator[str]:
     """Yield the patterns that the masks below a folder of that name may have."""
     siblings = {part for key in images for part in key.split("/")[:-1]}
@@ -177,34 +206,34 @@ def _folder_patterns(
     is_flat = all(key.split("/")[-2] == name for key in masks)
     place = name if is_flat else f"{name}/**"
     ending = _ending(masks)
-    names = [f"{{stem}}{ending}"]
+    names = [f"{image.field}{ending}"]
     ends = Counter(
-        match[1] for key in masks if (match := _MASK_SUFFIX.search(stem(key))) is not None
+        match[1] for key in masks if (match := MASK_ENDING.search(stem(key))) is not None
     )
-    names += [f"{{stem}}{end}*{ending}" for end, _ in ends.most_common(1)]
+    names += [f"{image.field}{end}*{ending}" for end, _ in ends.most_common(1)]
     for one in of_split:
         yield from (f"{{dir}}{name[len(one) :]}/{text}" for text in names)
-    if sum(stem(key) in stems for key in masks) < _ENOUGH * len(masks):
+    if sum(stem(key) in image.stems for key in masks) < _ENOUGH * len(masks):
         names.reverse()
     yield from (f"{place}/{text}" for text in names)
     yield f"{{id}}/{name}/*{ending}"
 
 
-def _suffix_patterns(images: Sequence[str], stems: set[str]) -> Iterator[str]:
+def _suffix_patterns(images: Sequence[str], image: _ImageNames) -> Iterator[str]:
     """Yield the patterns of masks that only the ends of their names tell from images."""
     ends: Counter[str] = Counter()
     numbered: set[str] = set()
     of_end: dict[str, list[str]] = {}
     for key in images:
-        match = _MASK_SUFFIX.search(stem(key))
-        if match is not None and match.start() and stem(key)[: match.start()] in stems:
+        match = MASK_ENDING.search(stem(key))
+        if match is not None and match.start() and stem(key)[: match.start()] in image.stems:
             ends[match[1]] += 1
             of_end.setdefault(match[1], []).append(key)
-            numbered.update([match[1]] if match[5] else [])
+            numbered.update([match[1]] if match["number"] else [])
     for end, count in ends.most_common(2):
         if count >= _ENOUGH * (len(images) - count) / 2:
             star = "*" if end in numbered else ""
-            yield f"{{stem}}{end}{star}{_ending(of_end[end])}"
+            yield f"{image.field}{end}{star}{_ending(of_end[end])}"
 
 
 def _ending(keys: Sequence[str]) -> str:

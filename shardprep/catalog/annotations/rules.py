@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from shardprep.catalog.annotations.box_table import parse_box_rule
 from shardprep.catalog.annotations.formats import box_files
 from shardprep.catalog.annotations.run_table import parse_run_rule
+from shardprep.catalog.lookup import SLICE, cut
+from shardprep.catalog.patterns import Pattern
 from shardprep.errors import RecipeError, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shardprep.catalog.documents import Documents
     from shardprep.recipe.recipe import Recipe
 
@@ -20,7 +24,8 @@ _FIELDS = {"stem": "[^/]+", "name": "[^/]+", "id": "[^/]+", "dir": ".*", "class"
 """Name of a field of a pattern → what it stands for, as a regular expression."""
 NAMES = ("name", "stem", "id")
 """Fields that name one image."""
-_PARTS = re.compile(r"\{([^{}]*)\}(/?)|(\*\*/?)|(\*)")
+_PARTS = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*)\}(/?)|(\*\*/?)|(\*)")
+_FIELD = re.compile(rf"(?P<name>\w*)(?:\[{SLICE}\]|:(?P<expression>.+))?", re.DOTALL)
 PATTERN_HINT = "a pattern is such as masks/{stem}_mask.png, {dir}annot/{name} or {id}/masks/*.png"
 _MOST_SHOWN = 80
 """Characters of a value in an error."""
@@ -61,17 +66,78 @@ def parse_masks_rule(text: str) -> MaskRule:
     return MaskRule("pattern", text)
 
 
+class Field(NamedTuple):
+    """A field of a pattern: `{stem}`, `{stem[:-12]}` or `{stem:(.+)_left}`."""
+
+    name: str
+    text: str
+    """The field as written, without braces."""
+    slice: re.Match[str] | None = None
+    """Match of `SLICE` for the letters that are meant; None for all of them."""
+    expression: str = ""
+    """Expression whose first group, or else whole match, is meant; "" for the whole name."""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether a part of a name is meant."""
+        return self.slice is not None or bool(self.expression)
+
+    @property
+    def group(self) -> str:
+        """What the field stands for in the key of a mask, as a regular expression."""
+        if self.expression and not re.compile(self.expression).groups:
+            return f"(?:{self.expression})"
+        return _FIELDS[self.name]
+
+    def parts(self, names: Sequence[str], pattern: str) -> list[str | None]:
+        """Return the part of each name that is meant, None where the expression is not in it."""
+        if self.slice is not None:
+            return [cut(name, self.slice) for name in names]
+        if not self.expression:
+            return list(names)
+        group = min(1, re.compile(self.expression).groups)
+        text = f"(?is){self.expression}"
+        return Pattern(text, "--masks", pattern, group=group).search(names)
+
+
 def check_pattern(pattern: str) -> None:
     """Raise a RecipeError unless a pattern names the image of a mask."""
-    fields = [match[1] for match in _PARTS.finditer(pattern) if match[1] is not None]
-    if unknown := [name for name in fields if name not in _FIELDS]:
-        what = f"{shown(pattern, _MOST_SHOWN)!r} has a field {{{unknown[0]}}}"
-        raise RecipeError("--masks", what, f"fields are {', '.join(map('{{{}}}'.format, _FIELDS))}")
-    if not {"dir", *NAMES}.intersection(fields):
+    fields = fields_of(pattern)
+    names = [field.name for field in fields]
+    if not {"dir", *NAMES}.intersection(names):
         what = f"{shown(pattern, _MOST_SHOWN)!r} does not say which image a mask belongs to"
         raise RecipeError("--masks", what, PATTERN_HINT)
-    if len(set(fields)) < len(fields):
+    whole = [field.text if field.name in NAMES else field.name for field in fields]
+    if len(set(whole)) < len(whole):
         raise RecipeError("--masks", f"{shown(pattern, _MOST_SHOWN)!r} has a field twice")
+
+
+def fields_of(pattern: str) -> list[Field]:
+    """Return the fields of a pattern in their order; RecipeError for one that is unknown."""
+    texts = [match[1] for match in _PARTS.finditer(pattern) if match[1] is not None]
+    return [_field(text, pattern) for text in texts]
+
+
+def _field(text: str, pattern: str) -> Field:
+    match = _FIELD.fullmatch(text)
+    where = f"{shown(pattern, _MOST_SHOWN)!r} has a field {{{shown(text, _MOST_SHOWN)}}}"
+    if match is None or match["name"] not in _FIELDS:
+        names = ", ".join(map("{{{}}}".format, _FIELDS))
+        hint = f"fields are {names}; {{stem[:-4]}} and {{stem:(.+)_rgb}} are parts of a name"
+        raise RecipeError("--masks", where, hint)
+    name, expression = match["name"], match["expression"] or ""
+    is_sliced = text != name and not expression
+    if (is_sliced and name not in NAMES) or (expression and name == "dir"):
+        what = f"{where}, of which no part can be taken"
+        raise RecipeError("--masks", what, "take parts of {stem}, {name} or {id}")
+    try:
+        re.compile(expression)
+    except (re.error, OverflowError, RecursionError) as error:
+        hint = "write a regular expression, as in {stem:(.+)_rgb}"
+        raise RecipeError(
+            "--masks", f"{where}, whose expression is broken ({error})", hint
+        ) from None
+    return Field(name, text, match if is_sliced else None, expression)
 
 
 def annotation_files(recipe: Recipe) -> list[str]:
@@ -115,20 +181,26 @@ def check_columns(recipe: Recipe, documents: Documents) -> None:
         documents.check_table(runs.files, runs.id_column, (runs.run_column, runs.label_column))
 
 
-def regular_expression(pattern: str) -> tuple[str, list[str]]:
-    """Return what a pattern means for the whole of a key, and the names of its groups."""
-    text, at, fields = "", 0, []
+def regular_expression(pattern: str) -> tuple[str, dict[str, Field]]:
+    """Return what a pattern means for the whole of a key, and its fields by names of groups.
+
+    The group of a field has its name; of several fields of a name, the others have a number too.
+    """
+    text, at, fields = "", 0, dict[str, Field]()
+    several = iter(fields_of(pattern))
     for match in _PARTS.finditer(pattern):
         text += re.escape(pattern[at : match.start()])
         at = match.end()
-        name = match[1]
-        if match[3] or match[4]:
+        if match[1] is None:
             text += {"**": ".*", "**/": "(?:.*/)?"}.get(match[0], "[^/]*")
-        elif name == "dir" and match[2]:
+            continue
+        field = next(several)
+        group = field.name if field.name not in fields else f"{field.name}{len(fields)}"
+        fields[group] = field
+        if field.name == "dir" and match[2]:
             text += "(?:(?P<dir>.*)/)?"  # an image may lie in no folder
         else:
-            text += f"(?P<{name}>{_FIELDS[name]}){match[2]}"
-        fields += [name] if name else []
+            text += f"(?P<{group}>{field.group}){match[2]}"
     text += re.escape(pattern[at:])
     start = "" if pattern.startswith("{dir}") else "(?:.*/)?"
     return f"(?is){start}{text}", fields

@@ -15,14 +15,29 @@ from shardprep.errors import some_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-IMAGE_FOLDER = re.compile(r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|rgb", re.IGNORECASE)
+IMAGE_FOLDER = re.compile(
+    r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|rgb|leftimg8bit", re.IGNORECASE
+)
 """Names of folders that hold images and say nothing of their class."""
 _MASKS = re.compile(
     r"([a-z]+[-_ ]?)?(masks?|labels?|annot(ation)?s?|ground[-_ ]?truths?|gts?)([-_ ]?images?)?"
-    r"|segmentation(class|object|s)?(raw|aug|visualization)?|([a-z0-9]+_)?panoptic[-_a-z0-9]*",
+    r"|segmentation(class|object|s)?(raw|aug|visualization)?|([a-z0-9]+_)?panoptic[-_a-z0-9]*"
+    r"|gt(fine|coarse)",
     re.IGNORECASE,
 )
 """Names of folders that hold masks, if a folder of images lies beside them."""
+_CITYSCAPES = re.compile(r"_gt(fine|coarse)_[a-z]+$", re.IGNORECASE)
+"""End of the names of all files that Cityscapes has of an image."""
+_CITIES = re.compile(r"gt(fine|coarse)", re.IGNORECASE)
+"""Names of its folders of masks, below which a folder is a split or a city, and no class."""
+IMAGE_ENDING = re.compile(r"[-_](leftimg8bit|rgb|sat|images?|imgs?|photo)$", re.IGNORECASE)
+"""End of the name of an image that its mask has not: `1_sat.jpg` with `1_mask.png`."""
+MASK_ENDING = re.compile(
+    r"([-_. ]?(masks?|seg(mentation)?s?|annot(ation)?s?|gt|groundtruth|labels?"
+    r"|(gt(fine|coarse)_)?labelids|l))([-_. ]?(?P<number>\d+))?$",
+    re.IGNORECASE,
+)
+"""End of the name of a mask, after that of its image."""
 _COCO = re.compile(
     r"(^|/)(annotations/[^/]*|[^/]*coco[^/]*|(instances|panoptic)_[^/]*)\.json$", re.IGNORECASE
 )
@@ -60,7 +75,8 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
         for depth, name in enumerate(path):
             beside[path[:depth]].add(name)
         if mask_names.isdisjoint(path) and any(map(IMAGE_FOLDER.fullmatch, path)):
-            stems.update(map(_stem, images))
+            names = [*map(_stem, images)]
+            stems.update(names, (IMAGE_ENDING.sub("", name) for name in names))
     masks: Counter[str] = Counter()
     no_classes: set[str] = set()
     for path, images in folders.items():
@@ -68,12 +84,13 @@ def find_masks(keys: Sequence[str]) -> MaskFolders:
             if name not in mask_names:
                 continue
             others = _image_folders(name, beside[path[:depth]])
-            is_far = not any(map(IMAGE_FOLDER.fullmatch, path)) and _MATCHED * len(images) <= len(
-                stems.intersection(map(_stem, images))
+            is_far = not any(map(IMAGE_FOLDER.fullmatch, path)) and _MATCHED * len(images) <= sum(
+                _CITYSCAPES.sub("", _stem(key)) in stems for key in images
             )
             if others or is_far:
                 masks[name] += len(images)
-                no_classes |= {name, *others}
+                cities = path[depth + 1 :] if _CITIES.fullmatch(name) else ()
+                no_classes |= {name, *others, *cities}
                 break
     return MaskFolders(dict(masks), frozenset(no_classes))
 

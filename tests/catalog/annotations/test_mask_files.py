@@ -65,6 +65,13 @@ def masks_of(made: Catalog) -> dict[str, list[str]]:
         ("{dir}/masks/{stem}.png", {"x.jpg": "masks/x.png"}),
         ("{id}/mask.png", {"s/7/photo.jpg": "s/7/mask.png", "s/8/photo.jpg": "s/8/mask.png"}),
         ("m [1]/{stem}+.png", {"i/x.jpg": "m [1]/x+.png"}),
+        ("m/{stem[:-4]}.png", {"i/x_rgb.jpg": "m/x.png", "i/y_rgb.jpg": "m/y.png"}),
+        ("m/**/{stem[0:2]}/{stem[-3:]}.png", {"i/ab_001.jpg": "m/ab/001.png"}),
+        ("{dir}gt/{stem:(.+)_rgb}_gt.png", {"train/a_rgb.jpg": "traingt/a_gt.png",
+                                            "val/a_rgb.jpg": "valgt/a_gt.png"}),
+        ("m/{stem:[0-9]{4}}*.png", {"i/img-0012-left.jpg": "m/0012_2.png"}),
+        ("m/{name[1:]}.png", {"i/x1.v2.jpg": "m/1.v2.jpg.png"}),
+        ("m/{class:[a-z]+}{id}.png", {"i/12.jpg": "m/cat12.png"}),
     ],
 )  # fmt: skip
 def test_a_pattern_pairs_images_with_the_nearest_masks(pattern: str, pairs: dict[str, str]) -> None:
@@ -95,8 +102,11 @@ def test_a_mask_without_its_image_is_told() -> None:
         (["a/x.jpg"], "{stem}.jpg", "fits every image of the source"),
         (["a/x.jpg", "m/y.png"], "m/{stem}.png", "no image belongs to m/y.png"),
         (["7/x.jpg", "7/y.jpg", "7/m.png"], "{id}/m.png", "holds several images"),
+        (["i/a_1.jpg", "i/a_2.jpg", "m/a.png"], "m/{stem[:-2]}.png",
+         "m/a.png: its name fits several images: i/a_1.jpg and i/a_2.jpg; say more of the name"),
+        (["i/a.jpg", "m/a.png"], "m/{stem:(.+)_rgb}.png", "no image belongs to m/a.png"),
     ],
-)
+)  # fmt: skip
 def test_masks_that_cannot_be_paired_are_an_error(
     keys: list[str], pattern: str, message: str
 ) -> None:
@@ -106,7 +116,12 @@ def test_masks_that_cannot_be_paired_are_an_error(
 
 
 @pytest.mark.parametrize(
-    "pattern", ["masks/*.png", "masks/{image}.png", "{stem}/{stem}.png", "masks", "rle:a.csv:id"]
+    "pattern",
+    [
+        *("masks/*.png", "masks/{image}.png", "{stem}/{stem}.png", "masks", "rle:a.csv:id"),
+        *("{stem[a]}.png", "{stem:(}.png", "{dir[1]}/{stem}.png", "{class[1:]}/{stem}.png"),
+        *("{dir:a}/{stem}.png", "{stem:a{9999999999}}.png", "{}.png"),
+    ],
 )
 def test_what_is_no_pattern_is_an_error_of_the_option(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(RecipeError) as error:
@@ -118,6 +133,8 @@ def test_a_hostile_pattern_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "FREE_S", 0.2)
     with pytest.raises(RecipeError, match="takes more than"):
         pair_masks(["a" * 200 + ".png"], "{stem}" + "*a" * 20 + "b")
+    with pytest.raises(RecipeError, match="takes more than"):
+        pair_masks(["a" * 200 + ".png", "m/b.png"], "m/{stem:((a+)*)b}.png")
 
 
 # The catalog

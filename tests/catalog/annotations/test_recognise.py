@@ -185,6 +185,143 @@ def test_run_lengths_are_recognised_but_not_beside_the_same_masks_in_files(
     assert "masks/{stem}.png" in made.annotations.how
 
 
+# Numbers of objects, and names that differ at their ends
+
+
+def pedestrians(*numbers: int, name: str = "{}_mask.png") -> dict[str, bytes]:
+    """Return a small PennFudan: masks whose values are 1 to n, another n for each image."""
+    members = {f"P/PNGImages/Ped{i:02d}.png": png(8, 8, seed=i) for i in range(len(numbers))}
+    for i, number in enumerate(numbers):
+        members[f"P/PedMasks/{name.format(f'Ped{i:02d}')}"] = grey(*range(number + 1))
+    return members
+
+
+def test_init_proposes_instances_for_numbers_of_objects(tmp_path: Path) -> None:
+    members = pedestrians(2, 1, 5, 3)
+    seen = survey(tmp_path, members)
+    assert [one.flag for one in seen.annotations] == [
+        "--masks 'PedMasks/{stem}_mask*.png' --instances"
+    ]
+    assert "numbers of objects" in seen.annotations[0].how
+    keys = tomllib.loads(recipe_text(seen))
+    assert keys["instances"] is True
+    made = catalog(tmp_path / "2", members, masks=keys["masks"], instances=True)
+    assert made.annotations is not None
+    assert (made.annotations.names, made.annotations.spec.masks) == (("object",), "instances")
+
+
+@pytest.mark.parametrize("keys", [{}, {"masks": "auto"}])
+def test_auto_asks_before_numbers_of_objects_become_classes(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    with pytest.raises(SourceError) as error:
+        catalog(tmp_path / "1", pedestrians(2, 1, 5, 3), **keys)
+    (line,) = str(error.value).splitlines()
+    assert "--masks 'PedMasks/{stem}_mask*.png' --instances keeps each object apart" in line
+    assert "--masks 'PedMasks/{stem}_mask*.png' takes values as classes" in line
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        ({"instances": True}, ("object",)),
+        ({"mask_values": "0=bg,1=a,2=b,3=c"}, ("bg", "a", "b", "c")),
+        ({"classes": "bg,a,b,c"}, ("bg", "a", "b", "c")),
+    ],
+)
+def test_what_is_said_of_the_values_answers_the_question(
+    tmp_path: Path, keys: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    made = catalog(tmp_path, pedestrians(2, 1, 3), masks="auto", **keys)
+    assert made.annotations is not None
+    assert made.annotations.names == names
+
+
+def test_masks_that_are_named_get_a_note_on_numbers_of_objects(tmp_path: Path) -> None:
+    made = catalog(tmp_path, pedestrians(2, 1, 3), masks="PedMasks/{stem}_mask.png")
+    assert any("--instances keeps each apart" in line for line in made.findings)
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        [(0, 1, 2, 3)] * 4,  # all classes in each
+        [(0, 1), (0, 1, 2), (0, 1, 2)],  # an organ and its tumour
+        [(0, 1, 2, 3), (0, 1), (0, 3)],  # a class alone
+        [(0, 1, 2, 3), (0, 1), (0, 1, 255), (2, 255)],
+        [(0, 1, 4), (0, 1, 2)],
+    ],
+)
+def test_classes_that_some_masks_lack_are_no_numbers(
+    tmp_path: Path, masks: list[tuple[int, ...]]
+) -> None:
+    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(len(masks))}
+    members |= {f"masks/{i}.png": grey(*values) for i, values in enumerate(masks)}
+    (sign,) = survey(tmp_path, members).annotations
+    assert sign.flag == "--masks 'masks/{stem}.png'"
+
+
+def test_a_border_and_masks_without_an_object_do_not_hide_numbers(tmp_path: Path) -> None:
+    members = {f"images/{i}.jpg": jpeg(8, 8, seed=i) for i in range(4)}
+    values = [(0,), (0, 1, 2, 3, 255), (0, 255), (0, 1)]
+    members |= {f"masks/{i}.png": grey(*one, mode="P") for i, one in enumerate(values)}
+    (sign,) = survey(tmp_path, members).annotations
+    assert sign.instances
+
+
+def test_a_document_that_names_the_values_makes_them_classes(tmp_path: Path) -> None:
+    members = pedestrians(2, 1, 3)
+    members["P/names.yaml"] = b"names: [sky, road, car, tree]"
+    (sign,) = survey(tmp_path, members).annotations
+    assert not sign.instances
+
+
+def cityscapes(*tops: str) -> dict[str, bytes]:
+    """Return a small Cityscapes, whose images and masks are below these two folders."""
+    members: dict[str, bytes] = {}
+    for split, city in (("train", "aachen"), ("train", "bochum"), ("val", "lindau")):
+        for i in range(2):
+            name = f"{split}/{city}/{city}_00000{i}_000019"
+            members[f"{tops[0]}/{name}_leftImg8bit.png"] = png(8, 8, seed=i)
+            masks = f"{tops[1]}/{name}_gtFine"
+            members[f"{masks}_labelIds.png"] = grey(0, 7, 11)
+            members[f"{masks}_labelTrainIds.png"] = grey(0, 2, 255)
+            members[f"{masks}_instanceIds.png"] = grey(0, 7, 26_001, mode="I;16")
+            members[f"{masks}_color.png"] = png(8, 8, seed=i)
+            members[f"{masks}_polygons.json"] = b"{}"
+    return members
+
+
+@pytest.mark.parametrize("tops", [("leftImg8bit", "gtFine"), ("l.zip/leftImg8bit", "g.zip/gtFine")])
+def test_cityscapes_is_recognised(tmp_path: Path, tops: tuple[str, str]) -> None:
+    made = catalog(tmp_path, cityscapes(*tops))
+    assert made.annotations is not None
+    assert "gtFine/**/{stem[:-12]}_gtFine_labelIds*.png" in made.annotations.how
+    assert len(made.items) == 6
+    assert Counter(item.split for item in made.items) == {"train": 4, "validation": 2}
+    for item in made.items:
+        (mask,) = item.masks
+        assert mask.key.endswith("_labelIds.png")
+        assert mask.key.split("_")[-4] == item.key.split("_")[-3]
+    assert {one.reason for one in made.skipped} == {"looks like a mask", "not an image"}
+
+
+@pytest.mark.parametrize(
+    ("image", "mask"),
+    [("d/{}_sat.jpg", "d/{}_mask.png"), ("images/{}_rgb.jpg", "labels/{}_gt.png")],
+)
+def test_masks_of_images_whose_names_have_an_end_of_their_own_are_recognised(
+    tmp_path: Path, image: str, mask: str
+) -> None:
+    members = {image.format(i): jpeg(8, 8, seed=i) for i in range(100, 104)}
+    members |= {mask.format(i): grey(0, 255) for i in range(100, 104)}
+    made = catalog(tmp_path, members)
+    assert made.annotations is not None
+    assert {item.key: item.masks[0].key for item in made.items} == {
+        image.format(i): mask.format(i) for i in range(100, 104)
+    }
+
+
 CONTRADICTIONS = [
     ({"instances": True, "boxes": "voc"}, "--instances: there are no masks"),
     ({"mask_values": "0=a", "boxes": "voc"}, "--mask-values: means nothing"),
