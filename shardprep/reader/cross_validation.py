@@ -12,13 +12,14 @@ import pyarrow.compute as pc
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Kind, Location, Seed, whole
-from shardprep.reader.arguments import checking
+from shardprep.reader.arguments import checking, shown
 from shardprep.reader.item_rows import Items
 from shardprep.reader.order import key_of, random_numbers
-from shardprep.reader.selection import rising
+from shardprep.reader.selection import numbers_of, rising
 from shardprep.reader.splits import AnySplit  # noqa: TC001 - checked by it
 
 if TYPE_CHECKING:
+    from shardprep.reader.item_rows import ItemRows
     from shardprep.reader.order import Ints
     from shardprep.reader.selection import Selection
 
@@ -63,7 +64,8 @@ def folds(
             combinations of classes. None: at random.
         group: True keeps the images of one group of the build (`--group`) in one fold, and those
             made of equal files. False parts them as well. A list keeps records with equal values
-            together, one for each record of the split, in its order without shuffling.
+            together, one for each item of `reader.Dataset(path, split)`, in its order. None is a
+            group of its own. A record that the split has twice joins its two groups.
 
     Raises:
         DatasetError: there is no such dataset, split or column, or fewer groups than folds.
@@ -77,7 +79,7 @@ def folds(
     rows = items.rows(split, [*asked, *((_GROUP, _ORIGINAL) if group is True else ())])
     num_records = len(rows.numbers)
     classes = np.zeros(num_records, np.int64) if by is None else _codes(rows.table, by)
-    groups = _groups(rows.table, group)
+    groups = _groups(rows, split, group)
     num_groups = len(rising(groups))
     if num_groups < k:
         what = f"k={k} of {num_groups:,} groups, {num_records:,} records"
@@ -160,38 +162,58 @@ def _levelled(filled: Any, number: int, sizes: Any) -> Any:
 
 
 def _codes(table: pa.Table, name: str) -> Ints:
-    """Return numbers from 0 that tell the values of a column apart; null is one of them."""
+    """Return numbers from 1 that tell the values of a column apart, 0 for null."""
     column = table[name]
     if pa.types.is_list(column.type):
         column = pc.binary_join(column.cast(pa.list_(pa.string())), ",")
     try:
-        codes = column.dictionary_encode().unify_dictionaries().combine_chunks()
+        return _numbered(column)
     except pa.ArrowException:
         what = f"by={name!r} has values of type {column.type}"
         raise DatasetError(_WHERE, what, "use a column of numbers or texts") from None
+
+
+def _numbered(values: pa.ChunkedArray) -> Ints:
+    codes = values.dictionary_encode().unify_dictionaries().combine_chunks()
     found: Ints = codes.indices.fill_null(-1).to_numpy().astype(np.int64) + 1
     return found
 
 
-def _groups(table: pa.Table, group: Any) -> Ints:
+def _groups(rows: ItemRows, split: AnySplit, group: Any) -> Ints:
     """Return a number for each row, equal for those that are to stay together."""
-    alone = np.arange(len(table))
     if group is False:
-        return alone
-    if group is not True:
-        if len(group) != len(table):
-            what = f"group has {len(group):,} values of {len(table):,} records"
-            raise DatasetError(_WHERE, what, "give one for each record of the split")
-        return np.unique(np.asarray(group), return_inverse=True)[1]
-    groups, originals = (
-        np.where(codes > 0, codes, len(table) + 1 + alone)
-        for codes in (_codes(table, _GROUP), _codes(table, _ORIGINAL))
-    )
-    while True:  # a file in two groups makes them one, and so on
+        return np.arange(len(rows.numbers))
+    if group is True:
+        return _joined(_codes(rows.table, _GROUP), _codes(rows.table, _ORIGINAL))
+    numbers = numbers_of(rows.dataset.manifest, split)  # in the order of the split, rows are not
+    if len(group) != len(numbers):
+        what = f"group has {len(group):,} values of {len(numbers):,} records"
+        raise DatasetError(_WHERE, what, "give one for each record of the split")
+    try:
+        codes = _numbered(pa.chunked_array([pa.array(group)]))
+    except (pa.ArrowException, TypeError, ValueError):
+        what = f"group={shown(group)} is not a list of numbers or of texts"
+        raise DatasetError(_WHERE, what, "give one of them, or None, for each record") from None
+    first = np.unique(numbers, return_index=True)[1]
+    return _joined(codes, numbers + 1)[first]
+
+
+def _joined(*columns: Ints) -> Ints:
+    """Return a number for each row, equal where a column has the same number; 0 joins nothing.
+
+    A value of one column that occurs with two values of another joins those, and so on.
+    """
+    alone = np.arange(len(columns[0]))
+    codes = [
+        np.unique(np.where(one > 0, one, one.max(initial=0) + 1 + alone), return_inverse=True)[1]
+        for one in columns
+    ]
+    groups: Ints = alone
+    while True:
         before = groups
-        for others in (originals, before):
-            lowest = np.full(2 * len(table) + 1, 2 * len(table))
-            np.minimum.at(lowest, others, groups)
-            groups = lowest[others]
+        for one in (*codes, before):
+            lowest = np.full(len(alone), len(alone))
+            np.minimum.at(lowest, one, groups)
+            groups = lowest[one]
         if np.array_equal(groups, before):
             return groups

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from shardprep import reader
@@ -142,6 +142,69 @@ def test_records_of_a_list_with_equal_values_stay_together(folder: Path) -> None
         assert sides[0].isdisjoint(sides[1])
 
 
+@pytest.fixture(scope="module", name="parted")
+def _parted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a set of three splits, whose order in the folder is train, validation, test."""
+    root = tmp_path_factory.mktemp("parted")
+    source = write(root / "pets.zip", zip_bytes(animals(60)))
+    splits = "train=0.5,validation=0.3,test=0.2"
+    return build(source, root / "out", size="8x6", shards=2, split=splits).path
+
+
+_POSITIONS = st.integers(-30, 30).map(str) | st.integers(-100, 100).map("{}%".format) | st.just("")
+_PARTS = st.builds(
+    "{}[{}:{}]".format, st.sampled_from(["train", "validation", "test"]), _POSITIONS, _POSITIONS
+)
+_WHOLES = st.sampled_from(["validation+train", "test+validation+train", "train", "train+train"])
+_TEXTS = _WHOLES | st.lists(_PARTS, max_size=3).map(lambda parts: "+".join([*parts, "train[5:]"]))
+
+
+@st.composite
+def _splits(draw: st.DrawFn, folder: Path) -> Any:
+    """Return a split of any kind: a text, a part of it, or a selection."""
+    text = draw(_TEXTS)
+    kind = draw(st.sampled_from(["text", "even", "selection", "sample"]))
+    if kind == "even":
+        number = draw(st.integers(1, 3))
+        return reader.even_splits(text, number)[draw(st.integers(0, number - 1))]
+    if kind == "text":
+        return text
+    found = reader.select(folder, text)
+    return found.sample(max(1, len(found) // 2)) if kind == "sample" else found
+
+
+def _names(folder: Path, split: Any) -> list[str]:
+    """Return the names of the images of a split, in the order in which `Dataset` has them."""
+    items = reader.Dataset(folder, split, as_supervised=False, decode=False)
+    return [item["image/filename"] for item in items]
+
+
+@examples(80)
+@given(data=st.data())
+def test_a_listed_group_is_whole_whatever_the_order_of_the_split(
+    parted: Path, data: st.DataObject
+) -> None:
+    """The oracle are the names of the items that `Dataset` gives, position by position."""
+    split = data.draw(_splits(parted))
+    names = _names(parted, split)
+    values = st.integers(0, 9) | st.none()
+    groups = data.draw(st.lists(values, min_size=len(names), max_size=len(names)))
+    every = sorted(set(names))
+    k = data.draw(st.integers(2, 3))
+    try:
+        pairs = reader.folds(parted, k, split=split, by=None, group=groups)
+    except DatasetError:  # too few groups
+        reject()
+    parts = []
+    for both in pairs:
+        sides = [_names(parted, one) for one in both if len(one)]
+        assert sorted(name for side in sides for name in side) == every
+        parts += [set(sides[-1])]
+        of = [{g for n, g in zip(names, groups, strict=True) if n in side} for side in sides]
+        assert len(of) == 1 or (of[0] & of[1]) <= {None}
+    assert sorted(name for part in parts for name in part) == every
+
+
 def test_a_fold_is_read_as_a_split_is(folder: Path) -> None:
     train, validation = reader.folds(folder, 3)[0]
     read = reader.Dataset(folder, train).batches(16, seed=1, as_supervised=False)
@@ -162,4 +225,6 @@ def test_folds_that_cannot_be_are_one_line(folder: Path) -> None:
     )
     assert "group has 2 values of 115 records" in line(k=3, group=[1, 2])
     assert "group='patient'" in line(k=3, group="patient")
+    assert "is not a list of numbers or of texts" in line(k=3, group=[1, "a"] * 57 + [1])
+    assert "is not a list of numbers or of texts" in line(k=3, group=[[1]] * 115)
     assert "no split 'valid'; it has train" in line(k=3, split="valid")
