@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.errors import DatasetError
-from shardprep.reader.argument_kinds import Folder, like
+from shardprep.reader.argument_kinds import Folder, like, number
 from shardprep.reader.arguments import Taking, checking
 from shardprep.reader.config import Advice, BadRecord, ReadConfig, Request
 from shardprep.reader.crop import CenterCrop, RandomResizedCrop
@@ -25,6 +25,7 @@ from shardprep.reader.extras import needing_tensorflow
 from shardprep.reader.splits import EvenSplit, even_splits
 
 if TYPE_CHECKING:
+    from shardprep.reader import augment
     from shardprep.reader.arrays.collate import collate
     from shardprep.reader.arrays.dataset import Dataset
     from shardprep.reader.aspects import buckets
@@ -50,6 +51,7 @@ __all__ = [
     "Selection",
     "StallMeter",
     "Weights",
+    "augment",
     "buckets",
     "class_weights",
     "clear_cache",
@@ -64,10 +66,12 @@ __all__ = [
     "select",
 ]
 
+Seconds = Annotated[float, number(0)]
 Strategy = Annotated[
     Any,
     like("a tf.distribute.Strategy", "num_replicas_in_sync", "distribute_datasets_from_function"),
 ]
+_ELSEWHERE = {"read_config=reader.ReadConfig({}=…)": ReadConfig}
 _LAZY = {
     "Dataset": "shardprep.reader.arrays.dataset",
     "ResumeInEpoch": "shardprep.reader.tf.resume_in_epoch",
@@ -85,9 +89,11 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     """Import what is first asked for, and with it numpy or Keras."""
-    if name not in _LAZY:
+    if name not in {*_LAZY, "augment"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needing_tensorflow(f"reader.{name}"):
+        if name == "augment":
+            return importlib.import_module("shardprep.reader.augment")
         return getattr(importlib.import_module(_LAZY[name]), name)
 
 
@@ -96,7 +102,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-@Taking("reader.load", Request)
+@Taking("reader.load", Request, _ELSEWHERE)
 def load(request: Request) -> Any:  # noqa: D417 - its fields
     """Return a `tf.data.Dataset` of (images, labels), ready for `keras.Model.fit`.
 
@@ -165,7 +171,7 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
     return pipeline.load(request)
 
 
-@Taking("reader.iterate", Request)
+@Taking("reader.iterate", Request, _ELSEWHERE)
 def iterate(request: Request) -> Batches:
     """Return the batches of `load` with a place that `state_dict()` saves in a few numbers.
 
@@ -193,7 +199,7 @@ def iterate(request: Request) -> Batches:
     return iterator.Batches(request)
 
 
-@Taking("reader.distribute", Request)
+@Taking("reader.distribute", Request, _ELSEWHERE)
 def distribute(strategy: Strategy, request: Request) -> Any:
     """Return a `tf.distribute.DistributedDataset` for a Mirrored or MultiWorker strategy.
 
@@ -228,7 +234,8 @@ def clear_cache(folder: Folder) -> int:
     return clear(Path(folder))
 
 
-def diagnose(dataset: Any, step: Any, *, seconds: float = 15.0) -> Diagnosis:
+@checking("reader.diagnose")
+def diagnose(dataset: Any, step: Any, *, seconds: Seconds = 15.0) -> Diagnosis:
     """Return the stage that bounds training: restart, read, decode, augment, transfer or model.
 
     Training is run unchanged, then the model alone on one batch, the pipeline alone, and where it

@@ -6,6 +6,7 @@ A kind turns what was given into what is used, so that NumPy's integers are as g
 from __future__ import annotations
 
 import collections.abc
+import difflib
 import inspect
 import itertools
 import math
@@ -23,7 +24,13 @@ from shardprep.storage.url import ObjectUrl
 _INT64_BITS = 63
 """Bits beside the sign of the int64 that numbers become in a graph."""
 _PAIR = 2
-_NAMES_OF_NO_FOLDER = {"auto", "memory", "none", "true", "false"}
+SYNONYMS = dict.fromkeys(("ram", "mem", "in_memory", "in-memory", "in memory"), "memory")
+"""Word that people write → the word that the readers take."""
+_NAMES_OF_NO_FOLDER = {
+    "auto", "memory", "none", "true", "false", "yes", "no", "on", "off", "disk", *SYNONYMS,
+}  # fmt: skip
+_MISSPELT = 0.8
+"""Least `difflib` ratio of a word that is another one, misspelt."""
 AUGMENT_OPTIONS = ("labels", "seed", "training")
 """Parameters by which `augment` is given more than images."""
 _AUTOTUNE = -1
@@ -144,8 +151,11 @@ def _expanded(path: str) -> str:
 
 def _folder(value: Any) -> str:
     found = text(os.fspath(value))
-    if isinstance(value, str) and found.strip().casefold() in _NAMES_OF_NO_FOLDER:
-        raise ValueError
+    if isinstance(value, str) and not {"/", os.sep} & {*found}:
+        name = found.strip().casefold()
+        is_misspelt = difflib.get_close_matches(name, ["memory"], 1, _MISSPELT)
+        if name in _NAMES_OF_NO_FOLDER or is_misspelt:
+            raise ValueError
     return _expanded(found)
 
 

@@ -25,7 +25,7 @@ from shardprep.reader.argument_kinds import (
     Size,
     like,
 )
-from shardprep.reader.arguments import check_fields, check_position
+from shardprep.reader.arguments import check_position, checked_fields
 from shardprep.reader.crop import AnyCenterCrop, AnyRandomResizedCrop, Crop, crop_of
 from shardprep.reader.splits import AnySplit, is_training
 
@@ -70,6 +70,7 @@ class BadRecord:
 TellOfBadRecord = Callable[[BadRecord], None]
 
 
+@checked_fields("reader.ReadConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
     """Options of `load` beside its arguments; those that `tfds.ReadConfig` has bear its names.
@@ -136,8 +137,7 @@ class ReadConfig:
     options: DataOptions | None = None
 
     def __post_init__(self) -> None:
-        """Check the fields; raise DatasetError where one, or a pair of them, means nothing."""
-        check_fields("reader.ReadConfig", self)
+        """Raise DatasetError where there is no such reader."""
         index, number = self.shard_of
         check_position("reader.ReadConfig", shard_index=index, num_shards=number)
 

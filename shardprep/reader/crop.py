@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Kind, Share, Size, kind_of, number, pair
-from shardprep.reader.arguments import check_fields
+from shardprep.reader.arguments import checked_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +35,7 @@ class Window(NamedTuple):
     width: int
 
 
+@checked_fields("reader.RandomResizedCrop")
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop:
     """A box of each image, drawn anew in every epoch, and resized.
@@ -57,10 +58,6 @@ class RandomResizedCrop:
     ratio: Ratio = (3 / 4, 4 / 3)
     min_visible: Share = 0.1
 
-    def __post_init__(self) -> None:
-        """Raise DatasetError where a field is not what it may be."""
-        check_fields("reader.RandomResizedCrop", self)
-
     def window(self, height: int, width: int, draws: Iterator[float]) -> Window:
         """Return the box of an image of that size; `draws` yields numbers of 0 to below 1."""
         smallest, largest = self.scale
@@ -75,6 +72,7 @@ class RandomResizedCrop:
         return _middle(height, width, min(max(width / height, self.ratio[0]), self.ratio[1]), 1.0)
 
 
+@checked_fields("reader.CenterCrop")
 @dataclass(frozen=True, slots=True)
 class CenterCrop:
     """The middle of each image in the aspect of the result, and resized; nothing is drawn.
@@ -90,10 +88,6 @@ class CenterCrop:
     size: Size
     fraction: Annotated[float, number(0.01, 1)] = 1.0
     min_visible: Share = 0.1
-
-    def __post_init__(self) -> None:
-        """Raise DatasetError where a field is not what it may be."""
-        check_fields("reader.CenterCrop", self)
 
     def window(self, height: int, width: int, draws: Iterator[float]) -> Window:
         """Return the box of an image of that size; nothing is taken from `draws`."""

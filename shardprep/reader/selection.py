@@ -151,7 +151,8 @@ class Selection:
         return file
 
     @classmethod
-    def load(cls, path: str | Path) -> Selection:
+    @checking("Selection.load")
+    def load(cls, path: File) -> Selection:
         """Return what `save` has written; DatasetError where the file is missing or another."""
         try:
             with np.load(path, allow_pickle=False) as file:

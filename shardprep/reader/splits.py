@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Count, Kind, Number, like, text
-from shardprep.reader.arguments import check_fields, check_position, checking
+from shardprep.reader.arguments import check_position, checked_fields, checking
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
@@ -24,6 +24,7 @@ _WHOLE = 100
 """Percent."""
 
 
+@checked_fields("reader.EvenSplit")
 @dataclass(frozen=True, slots=True)
 class EvenSplit:
     """One of several equal parts of a split; `reader.load` takes it in place of a text."""
@@ -36,8 +37,7 @@ class EvenSplit:
     drop_remainder: bool = False
 
     def __post_init__(self) -> None:
-        """Check the fields; raise DatasetError where one means nothing."""
-        check_fields("reader.EvenSplit", self)
+        """Raise DatasetError where there is no such part."""
         check_position("reader.EvenSplit", index=self.index, number=self.number)
 
 

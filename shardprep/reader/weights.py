@@ -12,7 +12,7 @@ import numpy as np
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Count, Location  # noqa: TC001 - checked by these
-from shardprep.reader.arguments import check_fields, checking, shown
+from shardprep.reader.arguments import checked_fields, checking, shown
 from shardprep.reader.item_rows import Items
 from shardprep.reader.order import random_numbers
 from shardprep.reader.splits import AnySplit, part_range
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
+@checked_fields("reader.Weights")
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
     """Weights by which the records of an epoch are drawn, and how; for `weights` of the readers.
@@ -42,10 +43,6 @@ class Weights:
     num_samples: Count | None = None
     """Records of an epoch, of all readers together. None: as many as the split has; without
     replacement, as many as have a weight above 0."""
-
-    def __post_init__(self) -> None:
-        """Check the fields; raise DatasetError where one means nothing."""
-        check_fields("reader.Weights", self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from shardprep import reader
 from shardprep.errors import DatasetError
+from shardprep.reader import augment
 from shardprep.reader.arguments import Arguments
 from shardprep.reader.config import BatchOptions, ReadConfig, Request
 from shardprep.reader.state import Batching, checked
@@ -194,7 +195,7 @@ def test_load_and_iterate_refuse_it_before_they_look_for_a_dataset(name: str, va
     for call in (reader.load, reader.iterate):
         said = refused(lambda call=call: call(**{"path": "nowhere", name: value}))  # type: ignore[misc]
         assert said.startswith(f"reader.{call.__name__}: {name}=")
-        assert "; use " in said
+        assert "; use " in said or "? use " in said
 
 
 @pytest.mark.parametrize(("name", "value"), cases(CONFIG))
@@ -238,9 +239,67 @@ def test_an_argument_that_there_is_not_is_named_with_those_there_are(folder: Pat
         reader.load, reader.iterate, reader.Dataset, reader.Dataset(folder).batches,
     ]  # fmt: skip
     for call in calls:
-        said = refused(lambda call=call: call("nowhere", batchsize=3))  # type: ignore[misc]
-        assert "'batchsize'; it takes " in said
+        said = refused(lambda call=call: call("nowhere", nonsense=3))  # type: ignore[misc]
+        assert "'nonsense'; it takes " in said
     assert "missing a required argument: 'path'" in refused(reader.load)  # type: ignore[arg-type]
+
+
+def public_calls() -> list[Any]:
+    """Return every function and class that a user calls, and their methods with options."""
+    of_modules = [getattr(module, name) for module in (reader, augment) for name in module.__all__]
+    of_selections = ["sample", "per_class", "save", "load"]
+    left_out = (reader.Advice, reader.BadRecord, reader.Selection, augment.Layer)  # made by others
+    return [
+        *(one for one in of_modules if callable(one) and one not in left_out),
+        reader.Dataset.batches,
+        *(getattr(reader.Selection, name) for name in of_selections),
+    ]
+
+
+@pytest.mark.parametrize("call", public_calls(), ids=lambda call: call.__qualname__)
+def test_a_misspelt_argument_of_any_call_is_one_line_with_the_name_that_was_meant(
+    call: Any,
+) -> None:
+    """The name is one of the call, with a letter left out; it comes before all other checks."""
+    names = [name for name in inspect.signature(call).parameters if name != "self"]
+    for name in names:
+        wrong = name[:1] + name[2:] if len(name) > 3 else f"{name}{name}x"
+        said = refused(lambda wrong=wrong: call(**{wrong: 1}))
+        assert f"got an unexpected keyword argument '{wrong}'; " in said
+        assert (f"did you mean {name}?" in said) == (len(name) > 3), said
+
+
+def test_an_option_of_another_call_is_named_with_that_call(folder: Path) -> None:
+    for call in (reader.load, reader.iterate, reader.distribute):
+        said = refused(lambda call=call: call(folder, image_size=(8, 8)))  # type: ignore[misc]
+        assert said.endswith("; give read_config=reader.ReadConfig(image_size=…)")
+    said = refused(lambda: reader.Dataset(folder, batch_size=8))  # type: ignore[call-arg]
+    assert said.endswith("; give it to batches: Dataset(…).batches(batch_size=…)")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"cache": "ram"}, "memory"), ({"cache": "RAM"}, "memory"), ({"cache": "memroy"}, "memory"),
+        ({"cache": "Auto"}, "auto"), ({"dtype": "UINT8"}, "uint8"),
+        ({"dtype": "float16"}, "float32"), ({"weights": "balance"}, "balanced"),
+        ({"box_format": "xyhw"}, "xywh"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_misspelt_value_is_one_line_with_the_value_that_was_meant(
+    given: dict[str, Any], meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = refused(lambda: reader.load("nowhere", **given))
+    assert f"; did you mean '{meant}'? use " in said
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_ops_are_there_with_the_reader_alone() -> None:
+    program = "from shardprep import reader; print(reader.augment.Flip(horizontal=1).horizontal)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.stdout == b"1.0\n"
 
 
 def test_a_value_of_a_megabyte_is_not_all_shown() -> None:

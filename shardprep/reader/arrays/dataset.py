@@ -52,7 +52,7 @@ class Dataset:
     be pickled and forked, and read from many threads.
     """
 
-    @checking("reader.Dataset")
+    @checking("reader.Dataset", {"it to batches: Dataset(…).batches({}=…)": BatchOptions})
     def __init__(
         self,
         path: Location,

@@ -12,22 +12,11 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
-from shardprep.reader.arguments import check_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _WHITE = 255.0
-
-
-class Op:
-    """Base of the ops: frozen dataclasses whose fields are checked by their annotations."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        """Raise DatasetError where a field is not what it may be."""
-        check_fields(f"augment.{type(self).__name__}", self)
 
 
 def on_batch(change: Callable[[Any], Any], images: Any) -> Any:

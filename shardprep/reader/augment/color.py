@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from shardprep.reader.argument_kinds import number
-from shardprep.reader.augment.batch import Op, between, draw, each, like, on_batch, white
+from shardprep.reader.arguments import checked_fields
+from shardprep.reader.augment.batch import between, draw, each, like, on_batch, white
 from shardprep.reader.tf.python_calls import as_written
 
 _YIQ = np.array(  # of NTSC, FCC 1953; the first row is the luma of ITU-R BT.601
@@ -36,8 +37,9 @@ _CHROMA = _on_yiq([[0, 0, 0], [0, 1, 0], [0, 0, 1]])
 _TURNED = _on_yiq([[0, 0, 0], [0, 0, 1], [0, -1, 0]])
 
 
+@checked_fields("augment.Color")
 @dataclass(frozen=True, slots=True)
-class Color(Op):
+class Color:
     """Change brightness, contrast, saturation and hue, each image by factors of its own.
 
     Args:

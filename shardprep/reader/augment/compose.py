@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tensorflow as tf
 
 from shardprep.errors import DatasetError
+from shardprep.reader.argument_kinds import Count, Kind, Size
+from shardprep.reader.arguments import checked_fields, checking
 from shardprep.reader.augment.batch import fold_in
 from shardprep.reader.augment.color import Color
 from shardprep.reader.augment.frame import Mosaic
@@ -18,9 +21,20 @@ from shardprep.reader.augment.mix import CutMix, MixUp
 from shardprep.reader.augment.placed import Move, joined, parted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
 
+def _ops(value: Any) -> tuple[Callable[..., Any], ...]:
+    found = tuple(value)
+    if not all(map(callable, found)):
+        raise TypeError
+    return found
+
+
+Ops = Annotated[Sequence[Callable[..., Any]], Kind(_ops, ("a list of ops",))]
+
+
+@checked_fields("augment.Compose")
 @dataclass(frozen=True, slots=True)
 class Compose:
     """Apply ops one after the other.
@@ -36,11 +50,11 @@ class Compose:
 
     """
 
-    ops: Sequence[Callable[..., Any]]
+    ops: Ops
     jit_compile: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ops", tuple(self.ops))
+        """Raise DatasetError where something is no op."""
         for op in self.ops:
             if "seed" not in _parameters(op):
                 raise DatasetError(
@@ -75,7 +89,8 @@ class Compose:
         return images if labels is None else (images, labels)
 
 
-def classic(size: tuple[int, int], num_classes: int | None = None) -> Compose:
+@checking("augment.classic")
+def classic(size: Size, num_classes: Count | None = None) -> Compose:
     """Return the recipe to begin with: crop, flip, colour; with `num_classes` also mixing.
 
     Half of the images are blended (`MixUp`), half get a box of another (`CutMix`), some both, some

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Share, Size, number, pair
+from shardprep.reader.arguments import checked_fields
 from shardprep.reader.augment.batch import between, draw
 from shardprep.reader.augment.geometry import resample
 from shardprep.reader.augment.placed import (
@@ -39,6 +40,7 @@ _NUM_PARTS = 4
 """Images that a mosaic joins."""
 
 
+@checked_fields("augment.Zoom")
 @dataclass(frozen=True, slots=True)
 class Zoom(Move):
     """Show each image nearer, a part of it, or farther, with a frame about it.
@@ -73,6 +75,7 @@ class Zoom(Move):
         return resample(images, windows, size, fill=self.fill, most=most), labels
 
 
+@checked_fields("augment.Letterbox")
 @dataclass(frozen=True, slots=True)
 class Letterbox(Move):
     """Resize whole images to one size, their aspect kept, with a frame where it is another.
@@ -109,6 +112,7 @@ class Letterbox(Move):
         return resample(images, windows, self.size, fill=self.fill, most=most), labels
 
 
+@checked_fields("augment.Mosaic")
 @dataclass(frozen=True, slots=True)
 class Mosaic(Move):
     """Join parts of four images into one: each with the three before it in the batch.

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Share, Size  # noqa: TC001 - checked by these
+from shardprep.reader.arguments import checked_fields
 from shardprep.reader.augment.batch import between, draw, like, white
 from shardprep.reader.augment.placed import Move, each_placed, follow
 from shardprep.reader.crop import Ratio, Scale  # noqa: TC001 - checked by these
@@ -26,6 +27,7 @@ _LEAST_WEIGHT = 1e-6
 """Least sum of weights that is divided by; of a pixel without an image it is 0."""
 
 
+@checked_fields("augment.Flip")
 @dataclass(frozen=True, slots=True)
 class Flip(Move):
     """Mirror images, each by chance, and boxes and masks with them.
@@ -48,6 +50,7 @@ class Flip(Move):
         return images, labels
 
 
+@checked_fields("augment.QuarterTurn")
 @dataclass(frozen=True, slots=True)
 class QuarterTurn(Move):
     """Turn square images by one, two or three quarters, and boxes and masks with them.
@@ -75,6 +78,7 @@ class QuarterTurn(Move):
         return mirrored(images, labels, turns >= 2, 2)
 
 
+@checked_fields("augment.RandomResizedCrop")
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop(Move):
     """Cut a box out of each image and resize it, as torchvision's op of that name.

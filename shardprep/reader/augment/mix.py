@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Count, Share, number
-from shardprep.reader.augment.batch import Op, draw, each, like, on_batch
+from shardprep.reader.arguments import checked_fields
+from shardprep.reader.augment.batch import draw, each, like, on_batch
 from shardprep.reader.augment.placed import parted
 from shardprep.reader.tf.python_calls import as_written
 
@@ -20,7 +21,7 @@ Alpha = Annotated[float, number(0.01, 100)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Mix(Op):
+class _Mix:
     """An op that mixes images of a batch, each with probability."""
 
     alpha: Alpha
@@ -53,6 +54,7 @@ class _Mix(Op):
         return tf.where(chance < self.probability, beta(drawn, self.alpha), 1.0)
 
 
+@checked_fields("augment.MixUp")
 @dataclass(frozen=True, slots=True)
 class MixUp(_Mix):
     """Blend images with their neighbours (Zhang and others, 2018).
@@ -78,6 +80,7 @@ class MixUp(_Mix):
         return like(images, _blend(pixels, each(share))), _blend_labels(labels, share)
 
 
+@checked_fields("augment.CutMix")
 @dataclass(frozen=True, slots=True)
 class CutMix(_Mix):
     """Paste a box of the neighbour over each image (Yun and others, 2019).

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from shardprep.dataset.schema import BOX, MASK, OBJECT_MASK
-from shardprep.reader.augment.batch import Op, on_batch
+from shardprep.reader.augment.batch import on_batch
 from shardprep.reader.targets import KEYS, PADDING
 from shardprep.reader.tf.python_calls import as_written
 
@@ -28,7 +28,7 @@ _LEAST_PIXELS = 0.999
 """Pixels of a side below which a box is cut away: one, less the error of a float."""
 
 
-class Move(Op, ABC):
+class Move(ABC):
     """Base of the ops that move pixels, and with them what has a place among them."""
 
     __slots__ = ()

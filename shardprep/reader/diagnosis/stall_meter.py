@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from shardprep.errors import DatasetError
+from shardprep.reader.arguments import checking
 from shardprep.reader.diagnosis.times import (
     RESTART_COUNTS,
     STALL_COUNTS,
@@ -43,6 +44,7 @@ class StallMeter(keras.callbacks.Callback):  # type: ignore[misc]  # keras carri
     n batches, all drawn before the first of them is used.
     """
 
+    @checking("reader.StallMeter")
     def __init__(self, *, verbose: bool = True) -> None:
         """Print a line on stderr for each epoch, with `verbose`."""
         super().__init__()
