@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copyreg
 import re
+import traceback
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -87,6 +88,10 @@ class ShardprepError(Exception):
         line = f"{shown(self.where, _MAX_WHERE)}: {self._fault}" if self.where else self._fault
         return printable(f"{line}; {self.hint}" if self.hint else line)
 
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for this in place of a traceback, which is no help with a mistake of a user.
+        return [f"{type(self).__name__}: {self}"]
+
     def as_json(self, exit_code: int) -> dict[str, Any]:
         """Return what `--json` prints in place of a result; values may be models of ours."""
         facts = {"where": self.where, "what": self._fault, "hint": self.hint, "exit": exit_code}
@@ -150,3 +155,6 @@ class BusyError(BuildError):
 
 class InternalError(ShardprepError):
     """A fault of shardprep itself, which no option or source is to blame for."""
+
+    def _render_traceback_(self) -> list[str]:
+        return traceback.format_exception(self)

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from shardprep.dataset.manifest import Manifest
-from shardprep.errors import BuildError, DatasetError, RecordError, ShardprepError, StorageError
+from shardprep.errors import (
+    BuildError,
+    DatasetError,
+    InternalError,
+    RecordError,
+    ShardprepError,
+    StorageError,
+)
 from shardprep.storage.store_error import NoAnswerError
 from shardprep.writer.limits import TooManyRejectedError
 
@@ -47,6 +54,42 @@ def test_the_offset_of_a_record_is_printed_once_and_is_not_in_what() -> None:
     assert error.what == "CRC is 1: not 2"
     assert str(error) == "a.tfrecord, record 3: offset 1,234: CRC is 1: not 2; copy it; again"
     assert str(RecordError("example", "is none")) == "example: is none"
+
+
+def shown_by_ipython(error: Exception, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a cell prints whose code, three calls deep, raises an error."""
+    shells = pytest.importorskip("IPython.core.interactiveshell")
+    shell = shells.InteractiveShell.instance()
+
+    def deep(depth: int) -> None:
+        if depth:
+            deep(depth - 1)
+        try:
+            raise ValueError("what came before")
+        except ValueError as cause:
+            raise error from cause
+
+    shell.user_ns["deep"] = deep
+    capsys.readouterr()
+    assert not shell.run_cell("deep(3)").success
+    return capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("kind", [one for one in every() if one is not InternalError])
+def test_a_notebook_shows_an_error_as_its_one_line(
+    kind: type[ShardprepError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = made(kind)
+    error.add_note("a note")
+    assert shown_by_ipython(error, capsys) == f"{kind.__name__}: {error}"
+
+
+def test_a_notebook_shows_the_traceback_of_a_fault_of_our_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = shown_by_ipython(made(InternalError), capsys)
+    assert "in deep" in said
+    assert said.splitlines()[-1].startswith("shardprep.errors.InternalError: a.tfrecord")
 
 
 @pytest.mark.parametrize("kind", [DatasetError, RecordError, StorageError, NoAnswerError])

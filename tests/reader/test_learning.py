@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,23 @@ from tests.support.builders import build, sample
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_fit_says_nothing_of_an_order_that_the_reader_has_made(tmp_path: Path) -> None:
+    """In a process of its own: pytest takes back what filters a test sets."""
+    folder = build(sample(tmp_path), tmp_path / "out", size="8x8").path
+    program = f"""
+import keras
+from shardprep import reader
+train = reader.load({str(folder)!r}, batch_size=64)
+model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(3)])
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(train, verbose=0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "shuffle=True" not in done.stderr
 
 
 @pytest.mark.thorough

@@ -7,6 +7,7 @@ import io
 import json
 import random
 import signal
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -248,6 +249,32 @@ def test_what_goes_on_ends_as_if_nothing_had_been(
     assert same(whole, model)
     for name, values in model.history.history.items():
         assert values == whole.history.history[name][-len(values) :]
+
+
+def test_the_weights_of_classes_go_on_with_the_place(folder: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"class_weight": {0: 0.2, 1: 5.0}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "`shuffle=True` was passed")
+        whole = fit(batches(folder), tmp_path / "whole", model=model_of(), **options)
+        with pytest.raises(BrokenError):
+            fit(batches(folder), tmp_path / "s", Breaking(19), save_every=3, **options)
+        found = fit(batches(folder), tmp_path / "s", model=model_of(9), **options)
+    plain = model_of()
+    loaded = reader.load(folder, batch_size=BATCH_SIZE, seed=1)
+    plain.fit(loaded, epochs=3, verbose=0, **options)
+    assert (counts(found)[:3] == 1).all()
+    assert same(whole, found)
+    assert same(whole, plain)
+
+
+def test_what_is_made_of_the_batches_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Its steps are not those of the batches, whatever it is."""
+    data = batches(folder)
+    resume = reader.ResumeInEpoch(tmp_path / "s", data)
+    for options in ({}, {"class_weight": {0: 1.0, 1: 1.0}}):
+        with pytest.raises(DatasetError, match="has None steps an epoch, the batches are 12"):
+            model_of().fit(data.unbatch().batch(4), verbose=0, callbacks=[resume], **options)
 
 
 @pytest.fixture(name="validated", scope="module")

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from shardprep.reader.config import Request
     from shardprep.reader.subset import Subset
 
+# Keras's `fit` has shuffle=True by default, and warns of each tf.data.Dataset that this is ignored,
+# whoever has shuffled it already.
+warnings.filterwarnings("ignore", "`shuffle=True` was passed.* as a tf.data.Dataset")
+
 _TOO_LARGE = 4
 """Ratio of stored pixels to pixels asked for, from which another set is advised."""
 _MISSING = {LABEL: "−1", LABELS: "all 0", TARGET: "NaN", TEXT: "''"}

@@ -6,6 +6,7 @@ with a whole epoch; the first one after a restart begins where it was left, and 
 
 from __future__ import annotations
 
+import inspect
 import signal
 import threading
 import time
@@ -80,16 +81,24 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         self._signal = 0
         self._logs: dict[str, float] = {}
         self._quiet = ExitStack()
+        self._ends_epochs = False
         self._saved = self._read()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restore the weights of the place."""
         del logs
-        if self.params["steps"] != len(self._batches):
+        steps, fit = self.params["steps"], self._fit(inspect.currentframe())
+        # Keras maps class_weight over the batches, which hides their number from it.
+        self._ends_epochs = (
+            steps is None
+            and fit is not None
+            and fit.f_locals.get("class_weight") is not None
+            and fit.f_locals.get("x") is self._batches
+        )
+        if steps != len(self._batches) and not self._ends_epochs:
             raise self._refused(
-                f"fit has {self.params['steps']} steps an epoch, the batches are "
-                f"{len(self._batches)}",
-                "give fit the batches as they are, without steps_per_epoch and class_weight",
+                f"fit has {steps} steps an epoch, the batches are {len(self._batches)}",
+                "give fit the batches as they are, without steps_per_epoch",
             )
         self._saved = saved = self._saved or self._read()
         self._place = (0, 0)
@@ -136,7 +145,8 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
         epoch, before = self._place
         done = min(self._began + batch + 1, len(self._batches))
         self._place = (epoch, done)
-        if self._began and done == len(self._batches) and not self.model.stop_training:
+        ends = self._began or self._ends_epochs
+        if ends and done == len(self._batches) and not self.model.stop_training:
             self.model.stop_training = _END_OF_EPOCH
         if self._save_every is None:
             is_due = time.monotonic() - self._saved_at >= _SECONDS_A_SAVE
@@ -228,16 +238,16 @@ class ResumeInEpoch(keras.callbacks.Callback):  # type: ignore[misc]  # keras ca
     def _note(self, number: int, frame: FrameType | None) -> None:
         """Keep a signal until the step is over; a second one, or one after `fit`, acts."""
         is_second, self._signal = bool(self._signal), number
-        if is_second or not self._is_fitting(frame):
+        if is_second or self._fit(frame) is None:  # an error of fit has no callback
             self._end()
 
-    def _is_fitting(self, frame: FrameType | None) -> bool:
-        """Tell whether this program is in `fit` still: an error has no callback."""
+    def _fit(self, frame: FrameType | None) -> FrameType | None:
+        """Return the call of `fit` that a frame is in, if any."""
         while frame is not None:
             if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is self.model:
-                return True
+                return frame
             frame = frame.f_back
-        return False
+        return None
 
     def _end(self) -> None:
         """Let a signal that has come do what it does without this callback."""
