@@ -41,7 +41,7 @@ def rows(folder: Path, rounds: int, *, quick: bool) -> list[Row]:
     source = photos.write_folder(folder / "photos", number)
     path = built(folder / "out", source, "--shards", 8)
     dataset = reader.Dataset(path, "train")
-    images = [item["image"] for item in reader.Dataset(path, "train", decode=False)]
+    images = [image for image, _ in reader.Dataset(path, "train", decode=False)]
     cost = interleaved(
         {
             "arrays": partial(of, partial(_arrays, dataset), batches),

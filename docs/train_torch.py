@@ -95,8 +95,8 @@ def arguments() -> tuple[argparse.Namespace, reader.Dataset, reader.Dataset]:
     parser.add_argument("--state", type=Path, help="file of the place from which to go on")
     parser.add_argument("--save-every", type=int, default=100, help="steps between two states")
     options = parser.parse_args()
-    train = reader.Dataset(options.dataset, "train[:90%]", as_supervised=True)
-    valid = reader.Dataset(options.dataset, "train[90%:]", as_supervised=True)
+    train = reader.Dataset(options.dataset, "train[:90%]")
+    valid = reader.Dataset(options.dataset, "train[90%:]")
     if len(train) < options.batch_size:
         parser.error(
             f"--batch-size {options.batch_size}: there are {len(train)} images to train on"

@@ -49,7 +49,7 @@ print(json.dumps({
     "problems": [str(problem) for problem in shardprep.verify(one, workers=2).problems],
     "findings": len(shardprep.report(one).findings),
     "same": shardprep.diff(one, other).num_same,
-    "shape": reader.Dataset(one, "train")[0]["image"].shape,
+    "shape": reader.Dataset(one, "train", as_supervised=False)[0]["image"].shape,
     "labels": sorted(labels),
     "is_measured": measure(PIPELINES["dataset"].make, few, 0.001).num_images > 0,
 }))

@@ -19,6 +19,7 @@ from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS
 from shardprep.errors import DatasetError, printable, shown, some_of
 from shardprep.reader.argument_kinds import Kind, Location, text
 from shardprep.reader.arguments import checking
+from shardprep.reader.config import warn
 from shardprep.reader.item_rows import Items
 from shardprep.reader.splits import AnySplit  # noqa: TC001 - checked by it
 from shardprep.storage.regular_file import read_named
@@ -26,6 +27,7 @@ from shardprep.storage.regular_file import read_named
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from shardprep.dataset.manifest import Manifest
     from shardprep.reader.item_rows import ItemRows
     from shardprep.reader.selection import Selection
 
@@ -81,7 +83,7 @@ Condition = Annotated[
 @checking(_WHERE)
 def select(
     path: Location,
-    split: AnySplit = "train",
+    split: AnySplit | None = None,
     *,
     label: Labels | None = None,
     where: Condition | None = None,
@@ -95,7 +97,7 @@ def select(
     Args:
         path: as of `reader.load`.
         split: as of `reader.load`; "train+validation" for both. A Selection for some of its
-            records.
+            records. None: "train", with an `Advice` where the dataset has other splits.
         label: name of a class, its number, or a list of these: images of one of the classes, of a
             multi-label set with at least one of them, of a set with boxes with such an object.
         where: conditions on the columns of `items.parquet`: a dict of column → value, values (a
@@ -111,6 +113,9 @@ def select(
 
     """
     items = Items.at(path)
+    if split is None:
+        split = "train"
+        _tell_of_others(items.manifest)
     labels = None if label is None else _Labels.of(items, label)
     columns = [] if where is None else _columns(items, where)
     columns += [labels.column] if labels else []
@@ -128,6 +133,15 @@ def select(
         said.append(f"keys of {keys.name}" if isinstance(keys, Path) else f"{len(keys):,} keys")
     name = f"{rows.split}: {'; '.join(said)}" if said else rows.split
     return rows.selection(fits, name)
+
+
+def _tell_of_others(manifest: Manifest) -> None:
+    """Warn where there are splits beside train, which are not looked into."""
+    counts = {name: one.num_records for name, one in manifest.splits.items() if name != "train"}
+    if any(counts.values()) and len(counts) < len(manifest.splits):
+        others = ", ".join(f"{name} {number:,}" for name, number in counts.items())
+        every = "+".join(manifest.splits)
+        warn(f"{_WHERE} took split='train', not {others}; give split='train' or '{every}'")
 
 
 class _Labels(NamedTuple):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
+import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
@@ -50,6 +52,14 @@ DataOptions = Annotated[Any, like("a tf.data.Options", "threading", "autotune")]
 
 class Advice(UserWarning):
     """Something is allowed and works, but slower or worse than it need be; says what to do."""
+
+
+def warn(line: str) -> None:
+    """Warn of something, as an `Advice`, at the line of the caller outside of this package."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("shardprep."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(line, Advice, stacklevel=level + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ an object has the label −1, boxes of −1 and empty masks, and stands behind t
 from __future__ import annotations
 
 import threading
-import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from shardprep.dataset.schema import (
@@ -22,7 +21,7 @@ from shardprep.dataset.schema import (
     TEXT,
 )
 from shardprep.errors import DatasetError
-from shardprep.reader.config import Advice
+from shardprep.reader.config import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -124,7 +123,7 @@ class Cut:
                 return
             self._is_told = True
         line = f"an image has {num_boxes:,} boxes, max_boxes={self.max_boxes} keeps the largest"
-        warnings.warn(f"{line}; raise it to keep all", Advice, stacklevel=2)
+        warn(f"{line}; raise it to keep all")
 
 
 _SIDES: dict[str, Callable[[Any, Any, Any, Any], list[Any]]] = {

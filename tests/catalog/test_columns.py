@@ -71,7 +71,7 @@ def test_a_missing_whole_number_is_told_from_minus_one(tmp_path: Path) -> None:
     }
     made = build(source, tmp_path / "out", max_rejected="100%", **keys)
     assert made.manifest.totals.skipped["no label"] == 1, "its cells do not count"
-    data = Dataset(made.path, "train")
+    data = Dataset(made.path, "train", as_supervised=False)
     assert {"age", "age/present", "rank", "weight", "word"} <= data.schema.features.keys()
     assert "rank/present" not in data.schema.features, "every record has a rank"
     found = {Path(one["image/filename"]).name: one for one in data}

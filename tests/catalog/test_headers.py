@@ -42,7 +42,7 @@ def test_ids_of_headers_are_features_and_keep_patients_together(
     )
     found: dict[str, Any] = {}
     for split in ("train", "validation"):
-        for one in Dataset(built.path, split):
+        for one in Dataset(built.path, split, as_supervised=False):
             number = int(one["image/filename"].split("/")[-1].removesuffix(".dcm"))
             assert one["dicom/PatientID"] == f"p{number // 2}"
             assert one["dicom/SeriesInstanceUID"] == f"1.2.{number}"

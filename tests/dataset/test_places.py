@@ -134,4 +134,4 @@ def test_a_dataset_lies_at_a_path_with_a_colon(here: Path) -> None:
         image for one, _ in load("run:1", batch_size=2, shuffle=False) for image in one.numpy()
     ]
     assert len(images) == len(Dataset("run:1/pets/1.0.0")) == 6
-    assert (images[0] == Dataset("run:1")[0]["image"]).all()
+    assert (images[0] == Dataset("run:1", as_supervised=False)[0]["image"]).all()

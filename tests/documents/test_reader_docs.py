@@ -30,7 +30,7 @@ def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         exec(compile(code, "docs/reading.md", "exec"), found)  # the test is of that code
     assert found["state"]["batch"] == 1
     header, *rows = csv.reader((tmp_path / "submission.csv").read_text().splitlines())
-    test = Dataset("tfrecords/dogs_vs_cats", "test")
+    test = Dataset("tfrecords/dogs_vs_cats", "test", as_supervised=False)
     scores = found["model"].predict(np.stack([item["image"] for item in test]), verbose=0)
     assert header == ["id", "label"]
     assert dict(rows) == {

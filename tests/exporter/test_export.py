@@ -83,7 +83,7 @@ def test_of_a_selection_these_records_are_exported(
     out = tmp_path / "some"
     done = shardprep.export(marked, to=layout, out=out, split=some)
     assert sum(done.splits.values()) == len(some)
-    stored = reader.Dataset(marked, some, decode=False)
+    stored = reader.Dataset(marked, some, decode=False, as_supervised=False)
     wanted = sorted(stored[i]["image"] for i in range(len(stored)))
     assert stored_images(tree(out), layout) == wanted
     assert shardprep.export(marked, to=layout, out=out, split=some).was_there

@@ -99,6 +99,38 @@ def marked_of(name: Any) -> Marked:
     return MANY[name if isinstance(name, str) else name.decode()]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transform_gets_image_and_target_and_gives_the_item(
+    sets: dict[str, Path], kind: str
+) -> None:
+    def mirrored(image: Any, target: Any) -> Any:
+        return image[:, ::-1], {"boxes of": target}
+
+    plain_items = reader.Dataset(sets[kind])
+    changed = reader.Dataset(sets[kind], transform=mirrored)
+    assert len(plain_items) == len(changed) == len(MANY)
+    for (image, target), (other, found) in zip(plain_items, changed, strict=True):
+        assert np.array_equal(other[:, ::-1], image)
+        assert same(found["boxes of"], target)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transform_of_the_image_alone_is_refused_for_boxes_and_masks(
+    sets: dict[str, Path], kind: str
+) -> None:
+    def both(image: Any, target: Any) -> Any:
+        return image, target
+
+    for transform, options, said in (
+        (lambda image: image, {}, "is called with image and target, not <function"),
+        (np.flipud, {}, "is called with image and target, not <function"),
+        (both, {"as_supervised": False}, "as_supervised=False has none"),
+    ):
+        with pytest.raises(DatasetError, match=said) as error:
+            reader.Dataset(sets[kind], transform=transform, **options)
+        assert "\n" not in str(error.value)
+
+
 @pytest.fixture(name="used")
 def _used(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> list[bool]:
     """Fill batches by threads, or decode in the graph; whether it was so, for each dataset."""
@@ -362,7 +394,9 @@ def test_items_are_not_padded(sets: dict[str, Path]) -> None:
     dataset = reader.Dataset(sets["labelled"], as_supervised=True)
     singles = by_load(sets["labelled"], shuffle=False)
     assert all_same([*dataset], singles)
-    names = [item["image/filename"] for item in reader.Dataset(sets["labelled"])]
+    names = [
+        item["image/filename"] for item in reader.Dataset(sets["labelled"], as_supervised=False)
+    ]
     for name, (image, target) in zip(names, dataset, strict=True):
         assert target["boxes"].shape == (len(MANY[name].labels), 4)
         assert target["masks"].shape == (len(MANY[name].labels), *image.shape[:2])
@@ -551,7 +585,7 @@ def test_a_loader_of_torch_gives_what_torchvision_takes(
 def test_what_has_no_boxes_is_not_collated(sets: dict[str, Path]) -> None:
     pytest.importorskip("torch")
     for dataset in (
-        reader.Dataset(sets["boxes"]),
+        reader.Dataset(sets["boxes"], as_supervised=False),
         reader.Dataset(sets["masks"], as_supervised=True),
     ):
         with pytest.raises(DatasetError, match="no pairs") as error:

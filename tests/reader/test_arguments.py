@@ -190,6 +190,18 @@ def test_the_signature_of_each_call_shows_what_it_takes() -> None:
     assert [*inspect.signature(reader.distribute).parameters] == ["strategy", *LOAD]
 
 
+def test_items_are_pairs_by_default_in_every_call(folder: Path) -> None:
+    calls = (
+        reader.load, reader.iterate, reader.distribute, reader.Dataset, reader.Dataset.batches,
+    )  # fmt: skip
+    for call in calls:
+        assert inspect.signature(call).parameters["as_supervised"].default is True, call
+    image, label = reader.Dataset(folder)[0]
+    loaded, same = next(iter(reader.load(folder, shuffle=False)))
+    assert np.array_equal(image, loaded)
+    assert label == int(same)
+
+
 @pytest.mark.parametrize(("name", "value"), cases(LOAD))
 def test_load_and_iterate_refuse_it_before_they_look_for_a_dataset(name: str, value: Any) -> None:
     for call in (reader.load, reader.iterate):
@@ -500,7 +512,7 @@ def test_what_is_read_says_its_classes_and_what_a_batch_is(folder: Path) -> None
     endless = reader.distribute(strategy, folder, batch_size=8, repeat=True)
     loaded = reader.load(folder, batch_size=8)
     batches = reader.iterate(folder, batch_size=8)
-    for one in (loaded, batches, distributed, reader.Dataset(folder)):
+    for one in (loaded, batches, distributed, reader.Dataset(folder, as_supervised=False)):
         assert one.class_names == ["cat", "dog"]
     assert batches.element_spec == loaded.element_spec
     assert len(batches) == len(loaded) == len(distributed) == distributed.cardinality == 3

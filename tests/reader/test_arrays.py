@@ -92,7 +92,7 @@ def equal(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_item_is_what_tensorflow_reads(sets: Set, form: str) -> None:
-    dataset = reader.Dataset(sets[form])
+    dataset = reader.Dataset(sets[form], as_supervised=False)
     expected = list(reader.load(sets[form], shuffle=False, as_supervised=False).as_numpy_iterator())
     assert len(dataset) == len(expected) == NUM_TRAIN
     for item, features in zip(dataset, expected, strict=True):
@@ -106,8 +106,10 @@ def test_an_item_is_what_tensorflow_reads(sets: Set, form: str) -> None:
 
 def test_jpeg_pixels_are_those_of_tensorflow_s_own_decoder(sets: Set) -> None:
     tf = pytest.importorskip("tensorflow")
-    undecoded = reader.Dataset(sets["jpeg"], decode=False)
-    for item, encoded in zip(reader.Dataset(sets["jpeg"]), undecoded, strict=True):
+    undecoded = reader.Dataset(sets["jpeg"], decode=False, as_supervised=False)
+    for item, encoded in zip(
+        reader.Dataset(sets["jpeg"], as_supervised=False), undecoded, strict=True
+    ):
         pixels = tf.io.decode_jpeg(encoded["image"], dct_method="INTEGER_ACCURATE").numpy()
         assert np.array_equal(item["image"], pixels)
 
@@ -124,7 +126,7 @@ def test_undecoded_images_are_the_bytes_of_a_file(sets: Set, form: str) -> None:
 
 
 def test_supervised_items_are_image_and_target(sets: Set) -> None:
-    names = reader.Dataset(sets["png"]).schema.labels
+    names = reader.Dataset(sets["png"], as_supervised=False).schema.labels
     keys = stored(sets["png"])
     for key, (image, label) in zip(
         keys, reader.Dataset(sets["png"], as_supervised=True), strict=True
@@ -146,8 +148,8 @@ def test_transform_takes_the_image_and_gives_what_takes_its_place(sets: Set) -> 
         return image // 2
 
     plain = reader.Dataset(sets["png"], as_supervised=True)
-    for options in ({"as_supervised": True}, {}):
-        changed = reader.Dataset(sets["png"], transform=dark, **options)[3]  # type: ignore[arg-type]
+    for as_supervised in (True, False):
+        changed = reader.Dataset(sets["png"], transform=dark, as_supervised=as_supervised)[3]
         image = changed[0] if isinstance(changed, tuple) else changed["image"]
         assert np.array_equal(image, plain[3][0] // 2)
 
@@ -179,7 +181,7 @@ def _tables(tmp_path_factory: pytest.TempPathFactory) -> Set:
 
 @pytest.mark.parametrize("kind", ["multilabel", "regression", "text"])
 def test_targets_and_columns_are_those_of_the_table(tables: Set, kind: str) -> None:
-    dataset = reader.Dataset(tables[kind])
+    dataset = reader.Dataset(tables[kind], as_supervised=False)
     assert len(dataset) == 3
     for item in dataset:
         tags, weight, caption = ROWS[item["image/filename"]]
@@ -206,7 +208,7 @@ def test_targets_of_images_without_one_are_those_of_load(
 
 
 def test_items_are_in_the_order_of_the_shards(sets: Set) -> None:
-    keys = [item["image/filename"] for item in reader.Dataset(sets["png"])]
+    keys = [item["image/filename"] for item in reader.Dataset(sets["png"], as_supervised=False)]
     assert keys == stored(sets["png"])
 
 
@@ -219,7 +221,7 @@ def test_items_are_in_the_order_of_the_shards(sets: Set) -> None:
 def test_numbers_and_slices_mean_what_they_mean_to_a_list(
     sets: Set, start: int | None, stop: int | None, step: int | None, at: int
 ) -> None:
-    dataset = reader.Dataset(sets["raw"])[start:stop:step]
+    dataset = reader.Dataset(sets["raw"], as_supervised=False)[start:stop:step]
     expected = stored(sets["raw"])[start:stop:step]
     assert len(dataset) == len(expected)
     if -len(expected) <= at < len(expected):
@@ -239,11 +241,14 @@ def test_split_expressions_are_slices_of_the_items(sets: Set) -> None:
         "test+train[5:7]": test + train[5:7],
         "train[20:30]": train[20:30],
     }.items():
-        assert [item["image/filename"] for item in reader.Dataset(sets["png"], split)] == expected
+        assert [
+            item["image/filename"]
+            for item in reader.Dataset(sets["png"], split, as_supervised=False)
+        ] == expected
 
 
 def test_many_items_come_in_the_order_asked_for(sets: Set) -> None:
-    dataset = reader.Dataset(sets["jpeg"])
+    dataset = reader.Dataset(sets["jpeg"], as_supervised=False)
     wanted = [7, 0, -1, 7, 30]
     assert equal(dataset.__getitems__(wanted), [dataset[number] for number in wanted])
     assert equal(dataset.__getitems__(list(np.array(wanted))), [dataset[one] for one in wanted])
@@ -264,7 +269,7 @@ def first(dataset: Any) -> tuple[int, str, int]:
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_other_processes_read_the_same(sets: Set, method: str) -> None:
-    dataset = reader.Dataset(sets["jpeg"])[5:]
+    dataset = reader.Dataset(sets["jpeg"], as_supervised=False)[5:]
     expected = first(dataset)  # read before the fork as well
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply(first, (dataset,)) == expected
@@ -274,15 +279,15 @@ def test_other_processes_read_the_same(sets: Set, method: str) -> None:
     "duplicate", [copy.copy, copy.deepcopy, lambda d: pickle.loads(pickle.dumps(d))]
 )
 def test_copies_read_the_same(sets: Set, duplicate: Any) -> None:
-    dataset = reader.Dataset(sets["jpeg"])[3:9]
+    dataset = reader.Dataset(sets["jpeg"], as_supervised=False)[3:9]
     assert repr(duplicate(dataset)) == repr(dataset)
     assert equal(list(duplicate(dataset)), list(dataset))
 
 
 def test_many_threads_read_the_same(sets: Set) -> None:
-    dataset = reader.Dataset(sets["jpeg"])
+    dataset = reader.Dataset(sets["jpeg"], as_supervised=False)
     expected = list(dataset)
-    fresh = reader.Dataset(sets["jpeg"])
+    fresh = reader.Dataset(sets["jpeg"], as_supervised=False)
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
             assert equal(list(pool.map(fresh.__getitem__, range(NUM_TRAIN))), expected)
@@ -290,10 +295,15 @@ def test_many_threads_read_the_same(sets: Set) -> None:
 
 def test_its_name_tells_other_records_apart_and_not_places(sets: Set, tmp_path: Path) -> None:
     """Grain compares it before it goes on from a checkpoint."""
-    whole = reader.Dataset(sets["jpeg"])
+    whole = reader.Dataset(sets["jpeg"], as_supervised=False)
     moved = shutil.copytree(sets["jpeg"], tmp_path / "moved" / "pets" / "1.0.0")
-    assert repr(whole) == repr(reader.Dataset(moved))
-    others = [whole[1:], whole[:-1], whole[::-1], reader.Dataset(sets["jpeg"], "test")]
+    assert repr(whole) == repr(reader.Dataset(moved, as_supervised=False))
+    others = [
+        whole[1:],
+        whole[:-1],
+        whole[::-1],
+        reader.Dataset(sets["jpeg"], "test", as_supervised=False),
+    ]
     assert len({repr(one) for one in [whole, *others]}) == 5
 
 
@@ -322,7 +332,7 @@ def test_a_damaged_record_is_named_and_costs_no_other(copied: Path, part: str) -
     path = copied / row["shard"]
     byte = path.read_bytes()[row["offset"] + shift]
     overwrite(path, row["offset"] + shift, bytes((byte ^ 0x10,)))
-    dataset = reader.Dataset(copied)
+    dataset = reader.Dataset(copied, as_supervised=False)
     with pytest.raises(RecordError) as error:
         dataset[4]
     said = str(error.value)
@@ -340,9 +350,13 @@ def test_checksums_may_be_left_unread(copied: Path) -> None:
     with pytest.raises(RecordError):
         reader.Dataset(copied)[0]
     assert equal(
-        reader.Dataset(copied, verify_crc=False)[0], reader.Dataset(copied, verify_crc=False)[0]
+        reader.Dataset(copied, verify_crc=False, as_supervised=False)[0],
+        reader.Dataset(copied, verify_crc=False, as_supervised=False)[0],
     )
-    assert reader.Dataset(copied, verify_crc=False)[0]["image/filename"] == row["key"]
+    assert (
+        reader.Dataset(copied, verify_crc=False, as_supervised=False)[0]["image/filename"]
+        == row["key"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -364,7 +378,7 @@ def test_a_record_that_holds_something_else_is_named(copied: Path, part: bytes, 
     else:
         overwrite(shard, data.index(part, 12), bytes(len(part)))
     with pytest.raises(RecordError) as error:
-        reader.Dataset(copied, verify_crc=False)[0]
+        reader.Dataset(copied, verify_crc=False, as_supervised=False)[0]
     assert f"{shard.name}, record 0: offset 0: " in str(error.value)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
@@ -449,7 +463,7 @@ def test_tensorflow_is_never_imported(sets: Set) -> None:
         "for path in sys.argv[1:]:\n"
         "    ds = reader.Dataset(path)\n"
         "    num_read = sum(len(images) for images, labels in ds.batches(7, shuffle=True))\n"
-        "    print(len(ds), ds[0]['image'].shape, num_read)\n"
+        "    print(len(ds), ds[0][0].shape, num_read)\n"
         "print(*(set(sys.modules) & {'google.protobuf', 'keras', 'torch', 'grain', 'jax'}))"
     )
     folders = [str(sets[form]) for form in ("jpeg", "png", "raw", "keep, one size")]

@@ -98,7 +98,9 @@ def order(folder: Path, batch_size: int = 5, **options: Any) -> list[list[str]]:
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "own sizes"])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_batch_is_its_items_side_by_side(sets: Set, form: str, shuffle: bool) -> None:  # noqa: FBT001
-    items = {item["image/filename"]: item for item in reader.Dataset(sets[form])}
+    items = {
+        item["image/filename"]: item for item in reader.Dataset(sets[form], as_supervised=False)
+    }
     seen = []
     batches = reader.Dataset(sets[form]).batches(8, shuffle=shuffle, as_supervised=False)
     for batch in batches:
@@ -142,13 +144,13 @@ def test_a_set_without_targets_yields_images_alone(sets: Set) -> None:
 
 @pytest.mark.parametrize("form", ["jpeg", "own sizes"])
 def test_undecoded_batches_are_bytes(sets: Set, form: str) -> None:
-    dataset = reader.Dataset(sets[form], decode=False)
+    dataset = reader.Dataset(sets[form], decode=False, as_supervised=False)
     data = [one for images, _ in dataset.batches(8, shuffle=False) for one in images]
     assert data == [item["image"] for item in dataset]
 
 
 def test_batches_of_a_slice_are_of_its_items(sets: Set) -> None:
-    part = reader.Dataset(sets["png"])[30:10:-3]
+    part = reader.Dataset(sets["png"], as_supervised=False)[30:10:-3]
     got = keys(part.batches(4, shuffle=False, as_supervised=False))
     assert [key for batch in got for key in batch] == [item["image/filename"] for item in part]
 
@@ -169,7 +171,7 @@ def test_neither_threads_nor_prefetch_change_anything(
 
 
 def test_every_epoch_has_every_record_once_and_its_own_order(sets: Set) -> None:
-    dataset = reader.Dataset(sets["raw"])
+    dataset = reader.Dataset(sets["raw"], as_supervised=False)
     batches = dataset.batches(5, shuffle=True, epochs=3, as_supervised=False)
     assert batches.steps_per_epoch == 9
     read = keys(batches)
@@ -221,7 +223,7 @@ def test_a_state_goes_on_exactly_where_it_was_taken(
     """As text between two runs, and into an iterator that has been somewhere else."""
 
     def fresh() -> Any:
-        dataset = reader.Dataset(sets["raw"])
+        dataset = reader.Dataset(sets["raw"], as_supervised=False)
         return dataset.batches(5, shuffle=shuffle, seed=3, epochs=2, as_supervised=False)
 
     batches = fresh()
@@ -250,7 +252,7 @@ def test_a_state_goes_on_exactly_where_it_was_taken(
     ids=lambda options: next(iter(options)),
 )
 def test_a_state_of_other_options_is_refused(sets: Set, options: dict[str, Any]) -> None:
-    dataset = reader.Dataset(sets["raw"])
+    dataset = reader.Dataset(sets["raw"], as_supervised=False)
     state = dataset.batches(5, shuffle=True).state_dict()
     other = dataset.batches(**{"batch_size": 5, "shuffle": True, **options})
     (name,) = options.keys() - {"num_shards"} or {"records"}
@@ -259,7 +261,7 @@ def test_a_state_of_other_options_is_refused(sets: Set, options: dict[str, Any])
 
 
 def test_a_state_of_other_records_is_refused(sets: Set) -> None:
-    state = reader.Dataset(sets["raw"])[1:].batches(5).state_dict()
+    state = reader.Dataset(sets["raw"], as_supervised=False)[1:].batches(5).state_dict()
     with pytest.raises(DatasetError, match="records"):
         reader.Dataset(sets["raw"])[:-1].batches(5).load_state_dict(state)
 
@@ -289,7 +291,7 @@ HOLDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("hold", HOLDS.values(), ids=HOLDS)
 def test_what_is_held_is_never_overwritten(sets: Set, hold: Any) -> None:
-    dataset = reader.Dataset(sets["raw"])
+    dataset = reader.Dataset(sets["raw"], as_supervised=False)
     kept = []
     for images, _ in dataset.batches(4, shuffle=True, epochs=4, num_threads=4, prefetch=3):
         kept.append((hold(images), np.array(hold(images))))
@@ -318,7 +320,9 @@ def test_memory_held_for_long_is_not_kept_for_ever(sets: Set) -> None:
 
 def test_a_batch_outlives_its_iterator(sets: Set) -> None:
     images, _ = next(iter(reader.Dataset(sets["raw"]).batches(4, shuffle=False)))
-    expected = np.stack([item["image"] for item in reader.Dataset(sets["raw"])[:4]])
+    expected = np.stack(
+        [item["image"] for item in reader.Dataset(sets["raw"], as_supervised=False)[:4]]
+    )
     gc.collect()
     assert np.array_equal(images, expected)
 
@@ -398,7 +402,7 @@ def test_a_damaged_record_is_replaced_by_the_next_good_one_and_named(copied: Pat
 
 @pytest.mark.filterwarnings("ignore:skipped:RuntimeWarning")
 def test_skipped_rows_leave_the_images_with_their_labels(copied: Path) -> None:
-    sound = {item["image/filename"]: item for item in reader.Dataset(copied)}
+    sound = {item["image/filename"]: item for item in reader.Dataset(copied, as_supervised=False)}
     damage(copied, 0, 20, 42)
     batches = reader.Dataset(copied).batches(6, on_error="skip", as_supervised=False)
     num_rows = 0
@@ -431,7 +435,7 @@ def test_a_shard_that_is_gone_is_an_error_even_when_skipping(copied: Path) -> No
 
 
 def test_images_of_different_sizes_are_not_batched(sets: Set) -> None:
-    dataset = reader.Dataset(sets["own sizes"])
+    dataset = reader.Dataset(sets["own sizes"], as_supervised=False)
     with pytest.raises(DatasetError, match=r"differ in size.*; build with --size"):
         dataset.batches(5)
     assert dataset[0]["image"].shape[2] == 3

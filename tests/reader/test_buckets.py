@@ -64,17 +64,17 @@ def test_each_image_is_in_the_bucket_of_the_nearest_aspect(
     folder: Path, buckets: dict[tuple[int, int], Any]
 ) -> None:
     """Upright, as it is stored."""
-    every = reader.select(folder)
+    every = reader.select(folder, "train")
     assert sorted(number for one in buckets.values() for number in one) == [*every]
     for size, selection in buckets.items():
-        for item in reader.Dataset(folder, selection):
+        for item in reader.Dataset(folder, selection, as_supervised=False):
             height, width = item["image"].shape[:2]
             apart = {
                 one: abs(np.log(width / height) - np.log(one[1] / one[0]))
                 for one in _usual_sizes(48 * 48)
             }
             assert apart[size] == min(apart.values())
-    dogs = reader.select(folder, label="dog")
+    dogs = reader.select(folder, "train", label="dog")
     (tall,) = [size for size, one in buckets.items() if len(one & dogs)]
     assert tall[0] > tall[1]
 
@@ -83,7 +83,9 @@ def test_the_batches_of_an_epoch_have_one_shape_each_and_every_record(
     folder: Path, buckets: dict[tuple[int, int], Any]
 ) -> None:
     found = read(folder, buckets, seed=1, epochs=2)
-    expected = sorted(item["image/filename"] for item in reader.Dataset(folder))
+    expected = sorted(
+        item["image/filename"] for item in reader.Dataset(folder, as_supervised=False)
+    )
     half = len(found) // 2
     for epoch in (found[:half], found[half:]):
         assert sorted(key for batch in keys(epoch) for key in batch) == expected
@@ -103,7 +105,7 @@ def test_an_image_is_stretched_to_its_bucket(
     batch = next(
         iter(reader.Dataset(folder, selection).batches(1, buckets={size: selection}, shuffle=False))
     )
-    first = Image.fromarray(reader.Dataset(folder, selection)[0]["image"])
+    first = Image.fromarray(reader.Dataset(folder, selection, as_supervised=False)[0]["image"])
     expected = np.asarray(first.resize(size[::-1], Image.Resampling.BICUBIC))
     np.testing.assert_array_equal(batch[0][0], expected)
 
@@ -152,7 +154,7 @@ def test_buckets_that_cannot_be_are_one_line(
     dataset = reader.Dataset(folder)
     some = dict([*buckets.items()][:1])
     assert "are in no bucket" in refused(lambda: dataset.batches(4, buckets=some))
-    both = {**buckets, (8, 8): reader.select(folder)}
+    both = {**buckets, (8, 8): reader.select(folder, "train")}
     assert "38 in several" in refused(lambda: dataset.batches(4, buckets=both))
     assert "give one of them" in refused(
         lambda: dataset.batches(4, buckets=buckets, weights="balanced")

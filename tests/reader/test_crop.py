@@ -288,7 +288,7 @@ def test_a_record_that_is_drawn_again_is_cut_anew(marked: Path) -> None:
 def test_boxes_and_masks_end_where_their_pixels_do(marked: Path, crop: Any) -> None:
     name = "random_resized_crop" if crop is CROP else "center_crop"
     seen = cut_away = 0
-    whole = {one["image/filename"]: one for one in reader.Dataset(marked)}
+    whole = {one["image/filename"]: one for one in reader.Dataset(marked, as_supervised=False)}
     options: dict[str, Any] = {"seed": 4, "epochs": 3, "as_supervised": False, name: crop}
     for batch in reader.Dataset(marked).batches(NUM_TRAIN, **options):
         sides = np.array(crop.size * 2, np.float32)

@@ -101,7 +101,7 @@ def test_folds_are_disjoint_and_complete_and_keep_groups_and_copies_whole(
     folder: Path, rows: list[dict[str, Any]]
 ) -> None:
     pairs = reader.folds(folder, 4, seed=3)
-    every = reader.select(folder)
+    every = reader.select(folder, "train")
     parts = [validation for _, validation in pairs]
     assert sorted(i for part in parts for i in part) == [*every]
     for train, validation in pairs:
@@ -133,7 +133,7 @@ def test_folds_follow_from_their_seed(folder: Path) -> None:
 
 
 def test_records_of_a_list_with_equal_values_stay_together(folder: Path) -> None:
-    every = reader.select(folder)
+    every = reader.select(folder, "train")
     clusters = np.arange(len(every)) // 3
     for train, validation in reader.folds(folder, 3, split=every, group=clusters):
         sides = [
@@ -209,8 +209,10 @@ def test_a_fold_is_read_as_a_split_is(folder: Path) -> None:
     train, validation = reader.folds(folder, 3)[0]
     read = reader.Dataset(folder, train).batches(16, seed=1, as_supervised=False)
     keys = [key for batch in read for key in batch["image/filename"]]
-    rest = [item["image/filename"] for item in reader.Dataset(folder, validation)]
-    assert len({*keys, *rest}) == len(keys) + len(rest) == len(reader.select(folder))
+    rest = [
+        item["image/filename"] for item in reader.Dataset(folder, validation, as_supervised=False)
+    ]
+    assert len({*keys, *rest}) == len(keys) + len(rest) == len(reader.select(folder, "train"))
 
 
 def test_folds_that_cannot_be_are_one_line(folder: Path) -> None:

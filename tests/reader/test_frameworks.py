@@ -104,7 +104,7 @@ def test_the_example_for_jax_learns(place: Path) -> None:
 def test_a_data_loader_reads_every_item_once(
     folder: Path, torch: Any, options: dict[str, Any]
 ) -> None:
-    dataset = reader.Dataset(folder)
+    dataset = reader.Dataset(folder, as_supervised=False)
     loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True, **options)
     keys = []
     for batch in loader:
@@ -124,7 +124,7 @@ def test_a_data_loader_s_items_are_those_of_the_dataset(folder: Path, torch: Any
 
 
 def test_a_distributed_sampler_shares_out_the_items(folder: Path, torch: Any) -> None:
-    dataset = reader.Dataset(folder)
+    dataset = reader.Dataset(folder, as_supervised=False)
     keys = []
     for rank in range(3):
         sampler = torch.utils.data.DistributedSampler(dataset, num_replicas=3, rank=rank)
@@ -180,7 +180,7 @@ def test_a_shard_that_a_worker_misses_is_one_line(hurt: Path, torch: Any) -> Non
 
 
 def test_subsets_and_random_splits_read_their_items(folder: Path, torch: Any) -> None:
-    dataset = reader.Dataset(folder)
+    dataset = reader.Dataset(folder, as_supervised=False)
     one, other = torch.utils.data.random_split(dataset, [0.8, 0.2])
     keys = [item["image/filename"] for part in (one, other) for item in part]
     assert len(set(keys)) == NUM_TRAIN
@@ -200,7 +200,7 @@ def test_torch_takes_batches_without_a_copy_and_keeps_them(folder: Path, torch: 
 
 
 def test_grain_takes_it_for_a_data_source(folder: Path, grain: Any) -> None:
-    source = reader.Dataset(folder)
+    source = reader.Dataset(folder, as_supervised=False)
     assert isinstance(source, grain.sources.RandomAccessDataSource)
     pipeline = grain.MapDataset.source(source).shuffle(seed=1)
     keys = [pipeline[number]["image/filename"] for number in range(len(pipeline))]
@@ -210,7 +210,11 @@ def test_grain_takes_it_for_a_data_source(folder: Path, grain: Any) -> None:
 
 def test_grain_goes_on_from_a_checkpoint_in_another_run(folder: Path, grain: Any) -> None:
     def fresh() -> Any:
-        dataset = grain.MapDataset.source(reader.Dataset(folder)).shuffle(seed=1).batch(10)
+        dataset = (
+            grain.MapDataset.source(reader.Dataset(folder, as_supervised=False))
+            .shuffle(seed=1)
+            .batch(10)
+        )
         return iter(dataset.to_iter_dataset())
 
     iterator = fresh()
@@ -230,12 +234,12 @@ def test_grain_s_data_loader_takes_up_a_state_only_of_the_same_records(
         sampler = grain.samplers.IndexSampler(300, seed=3, shuffle=True, num_epochs=1)
         return iter(grain.DataLoader(data_source=source, sampler=sampler, worker_count=0))
 
-    iterator = loader(reader.Dataset(folder))
+    iterator = loader(reader.Dataset(folder, as_supervised=False))
     for _ in range(5):
         next(iterator)
     state = iterator.get_state()
     expected = next(iterator)["image/filename"]
-    later = loader(reader.Dataset(folder))
+    later = loader(reader.Dataset(folder, as_supervised=False))
     later.set_state(state)
     assert next(later)["image/filename"] == expected
     with pytest.raises(ValueError, match="source"):

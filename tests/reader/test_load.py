@@ -659,7 +659,7 @@ def test_a_split_expression_means_what_it_means_to_tfds(sets: dict[str, Path]) -
             for one in builder.info.splits[split.replace(" ", "")].file_instructions
             for key in keys_of[Path(one.filename).name][one.skip : one.skip + one.take]
         ]
-        dataset = reader.Dataset(sets["png"], split, decode=False)
+        dataset = reader.Dataset(sets["png"], split, decode=False, as_supervised=False)
         assert [one["image/filename"] for one in dataset] == expected, split
 
 

@@ -206,7 +206,7 @@ def test_even_splits_are_those_of_tfds(sets: dict[str, Path], n: int, drop: int)
     assert len(ours) == n
     for i in {0, n // 2, n - 1}:
         expected = keys(builder.as_dataset(split=theirs[i], read_config=config))
-        dataset = reader.Dataset(sets["png"], ours[i], decode=False)
+        dataset = reader.Dataset(sets["png"], ours[i], decode=False, as_supervised=False)
         assert [one["image/filename"] for one in dataset] == expected
         if (n, i) == (7, 3):
             assert keys(load(sets["png"], ours[i], shuffle=False)) == expected

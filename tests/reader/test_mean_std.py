@@ -37,7 +37,9 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("form", ["mixed", "raw"])
 def test_mean_and_deviation_are_those_of_numpy(folders: dict[str, Path], form: str) -> None:
     for split in ("train", "train[:7]", reader.select(folders[form], label="cat")):
-        images = [item["image"] for item in reader.Dataset(folders[form], split)]
+        images = [
+            item["image"] for item in reader.Dataset(folders[form], split, as_supervised=False)
+        ]
         pixels = np.concatenate([one.reshape(-1, 3) for one in images]) / 255
         mean, std = reader.mean_std(folders[form], split)
         np.testing.assert_allclose(mean, pixels.mean(axis=0), rtol=0, atol=1e-9)

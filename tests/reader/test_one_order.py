@@ -265,7 +265,7 @@ def test_both_put_the_same_records_in_the_place_of_damaged_ones(
 
 def test_defaults_mean_the_same(sets: dict[str, Path]) -> None:
     """Train is shuffled, in each run anew; another split is not."""
-    dataset = reader.Dataset(sets["raw"])
+    dataset = reader.Dataset(sets["raw"], as_supervised=False)
     runs = [names(dataset.batches(8, as_supervised=False)) for _ in range(2)]
     assert runs[0] != runs[1]
     state = dataset.batches(8).state_dict()

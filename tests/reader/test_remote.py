@@ -190,7 +190,10 @@ def test_dataset_gives_the_items_and_batches_of_the_folder(
 ) -> None:
     if kept is not None:
         monkeypatch.setenv("SHARDPREP_CACHE_BYTES", kept)
-    here, there = Dataset(local), pickle.loads(pickle.dumps(Dataset(url)))
+    here, there = (
+        Dataset(local, as_supervised=False),
+        pickle.loads(pickle.dumps(Dataset(url, as_supervised=False))),
+    )
     assert repr(here) == repr(there)
     for number in (0, 17, NUM_TRAIN - 1):
         assert there[number]["image/filename"] == here[number]["image/filename"]
@@ -271,7 +274,10 @@ def test_a_copy_that_the_disk_has_damaged_is_not_used(
     data[50] ^= 1
     staged.path(shard).write_bytes(data)
     assert batches(url) == expected
-    assert Dataset(url)[0]["image/filename"] == Dataset(local)[0]["image/filename"]
+    assert (
+        Dataset(url, as_supervised=False)[0]["image/filename"]
+        == Dataset(local, as_supervised=False)[0]["image/filename"]
+    )
 
 
 READ_ALL = """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -55,7 +57,10 @@ def refused(call: Callable[[], object]) -> str:
 
 def keys_of(folder: Path | str, split: Any) -> list[str]:
     """Return the keys of what a reader reads, in its order."""
-    return [item["image/filename"] for item in reader.Dataset(folder, split, decode=False)]
+    return [
+        item["image/filename"]
+        for item in reader.Dataset(folder, split, decode=False, as_supervised=False)
+    ]
 
 
 CONDITIONS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = {
@@ -107,6 +112,19 @@ def test_a_file_of_keys_is_what_report_lists_and_exclude_list_takes(
     assert keys_of(folder, reader.select(folder, "validation", keys=str(tmp_path / "c.txt")))
 
 
+def test_a_selection_without_a_split_says_which_one_it_took(folder: Path) -> None:
+    said = (
+        "reader.select took split='train', not validation 20; "
+        "give split='train' or 'train+validation'"
+    )
+    with pytest.warns(reader.Advice, match=f"^{re.escape(said)}$") as caught:
+        found = reader.select(folder, label="dog")
+    assert [one.filename for one in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert reader.select(folder, "train", label="dog") == found
+
+
 def test_a_selection_is_shuffled_by_default_as_its_split_is(folder: Path) -> None:
     for split, is_shuffled in (("train", True), ("validation", False)):
         found = reader.select(folder, split, label="cat")
@@ -150,7 +168,9 @@ def test_per_class_has_as_many_of_each_class(folder: Path) -> None:
     found = every.per_class(4, seed=2)
     assert np.bincount(found.labels).tolist() == [4, 4]
     assert {*found} <= {*every}
-    few = reader.select(folder, "train", label="cat")[:3] | reader.select(folder, label="dog")
+    few = reader.select(folder, "train", label="cat")[:3] | reader.select(
+        folder, "train", label="dog"
+    )
     assert np.bincount(few.per_class(10).labels).tolist() == [3, 10]
 
 
@@ -166,7 +186,7 @@ def test_a_saved_selection_is_the_same_elsewhere(folder: Path, tmp_path: Path) -
 def test_a_selection_of_another_version_is_refused(folder: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(animals(NUM_TRAIN)))
     other = build(source, tmp_path / "out", size="8x6", labels="prefix", version="2.0.0").path
-    found, there = reader.select(folder), reader.select(other)
+    found, there = reader.select(folder, "train"), reader.select(other, "train")
     line = refused(lambda: reader.Dataset(other, found))
     assert "pets 2.0.0" in line
     assert load_manifest(folder).sha256[:12] in line
@@ -180,10 +200,10 @@ def test_a_selection_of_another_version_is_refused(folder: Path, tmp_path: Path)
 def test_what_does_not_exist_is_one_line_that_names_what_there_is(
     folder: Path, tmp_path: Path
 ) -> None:
-    every = reader.select(folder)
+    every = reader.select(folder, "train")
 
     def select(**options: Any) -> str:
-        return refused(lambda: reader.select(folder, **options))
+        return refused(lambda: reader.select(folder, **{"split": "train", **options}))
 
     assert "no class 'bird'; it has cat, dog" in select(label="bird")
     assert "no class 2; it has cat, dog" in select(label=2)
@@ -226,7 +246,7 @@ def test_records_apart_in_object_storage_come_in_few_requests(
         bucket.put(f"pets/1.0.0/{name}", data)
     url = f"{bucket.url}/pets/1.0.0"
     monkeypatch.setenv("SHARDPREP_CACHE_BYTES", "0")
-    scattered = reader.select(url)[::2]
+    scattered = reader.select(url, "train")[::2]
     here, there = reader.Dataset(folder, scattered), reader.Dataset(url, scattered)
     read, asked = objects.read_range, list[Any]()
 
@@ -245,14 +265,18 @@ def test_records_apart_in_object_storage_come_in_few_requests(
 def test_a_place_in_a_selection_is_gone_on_from_by_another_process(folder: Path) -> None:
     """The same selection made anew is the same; another one is refused."""
     options: dict[str, Any] = {"seed": 4, "as_supervised": False}
-    first = reader.Dataset(folder, reader.select(folder, label="cat")).batches(7, **options)
+    first = reader.Dataset(folder, reader.select(folder, "train", label="cat")).batches(
+        7, **options
+    )
     next(first)
     state = json.loads(json.dumps(first.state_dict()))
-    again = reader.Dataset(folder, reader.select(folder, label=0)).batches(7, **options)
+    again = reader.Dataset(folder, reader.select(folder, "train", label=0)).batches(7, **options)
     again.load_state_dict(state)
     for one, two in zip(first, again, strict=True):
         assert one["image/filename"].tolist() == two["image/filename"].tolist()
-    other = reader.Dataset(folder, reader.select(folder, label="dog")).batches(7, **options)
+    other = reader.Dataset(folder, reader.select(folder, "train", label="dog")).batches(
+        7, **options
+    )
     assert "other batches" in refused(lambda: other.load_state_dict(state))
 
 

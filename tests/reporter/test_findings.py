@@ -77,7 +77,7 @@ def test_a_place_is_where_the_reader_finds_the_record(report: Report, planted: P
 
     for number in (0, 5, len(report.contents) - 1):
         place = report.contents.place(number)
-        item = reader.Dataset(planted / "tfrecords", place.split)[place.record]
+        item = reader.Dataset(planted / "tfrecords", place.split, as_supervised=False)[place.record]
         assert item["image/filename"] == place.key
         assert report.contents.schema.labels[item["label"]] == place.label
         row = report.contents.items.row(report.contents.written.numbers.item(number))
@@ -112,7 +112,10 @@ def test_a_report_of_a_selection_is_that_of_a_set_of_these_records(
     assert f"{len(half)} of {total} records" in some.html()
     for number in (0, 9, len(half) - 1):
         place = some.contents.place(number)
-        assert reader.Dataset(path, place.split)[place.record]["image/filename"] == place.key
+        assert (
+            reader.Dataset(path, place.split, as_supervised=False)[place.record]["image/filename"]
+            == place.key
+        )
 
 
 def test_a_record_that_does_not_decode_is_told_and_the_page_goes_on(

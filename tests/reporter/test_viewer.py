@@ -179,12 +179,12 @@ def test_an_item_shows_all_that_is_known_of_it(
     assert "leak: 2 copies, byte for byte, in train and validation" in text
     found = re.search(r'reader\.Dataset\(path, "(\w+)"\)\[(\d+)\]', text)
     assert found is not None
-    item = reader.Dataset(path, found[1])[int(found[2])]
+    item = reader.Dataset(path, found[1], as_supervised=False)[int(found[2])]
     assert item["image/filename"] == row["key"]
 
 
 def test_images_are_the_stored_bytes_and_tiles_are_of_them(one: Served, path: Path) -> None:
-    data = reader.Dataset(path, "train", decode=False)
+    data = reader.Dataset(path, "train", decode=False, as_supervised=False)
     for number in (0, len(data) - 1):
         found = one.client.get(f"/image/{number}")
         assert found.body == data[number]["image"]
@@ -224,7 +224,7 @@ def test_plain_pixels_become_a_png(tmp_path: Path) -> None:
         found = one.client.get("/image/1")
         assert found.headers["content-type"] == "image/png"
         pixels = np.asarray(Image.open(io.BytesIO(found.body)))
-        assert (pixels == reader.Dataset(path, "train")[1]["image"]).all()
+        assert (pixels == reader.Dataset(path, "train", as_supervised=False)[1]["image"]).all()
         assert one.client.get("/tile/1").headers["content-type"] == "image/webp"
 
 

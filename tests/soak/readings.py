@@ -84,7 +84,7 @@ def _rejected(items: Any, truth: Truth) -> set[str]:
 
 def _read_stored(place: Place, split: str, tally: Tally) -> None:
     """Read every record by number, without decoding."""
-    ds = reader.Dataset(place.out, split, decode=False)
+    ds = reader.Dataset(place.out, split, decode=False, as_supervised=False)
     batches = ds.batches(_BATCH, shuffle=False, as_supervised=False)
     for batch in batches:
         rows = zip(batch["image/filename"], batch["label"], batch["image"], strict=True)

@@ -369,7 +369,7 @@ def test_a_split_of_dark_images_is_warned_of_and_a_depth_range_lightens_it(
     lit = build(source, tmp_path / "lit", depth_range="0,4095", **keys)
     assert caplog.messages == []
     for made, white in ((dark, 65_535), (lit, 4095)):
-        for one in Dataset(made.path, "train"):
+        for one in Dataset(made.path, "train", as_supervised=False):
             assert np.array_equal(one["image"][..., 0], np.rint(ramp / white * 255))
     with pytest.raises(BuildError, match=r"other depth_range \(0,4095, now auto\)"):
         build(source, tmp_path / "lit", depth_range="auto", **keys)

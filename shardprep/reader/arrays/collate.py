@@ -28,7 +28,7 @@ def collate(items: Any, first_label: Number = 0) -> tuple[list[Any], list[dict[s
     `iscrowd` int64[n]; and what else the items have. All are tensors of torch.
 
     Args:
-        items: pairs of a `Dataset(…, as_supervised=True)` with boxes.
+        items: pairs of a `Dataset` with boxes.
         first_label: number of the first class. The detectors of torchvision keep 0 for what is
             none: `functools.partial(reader.collate, first_label=1)`.
 
@@ -67,5 +67,5 @@ def _check(items: Sequence[Any]) -> None:
             raise DatasetError(
                 _WHERE,
                 "the items are no pairs of an image and its boxes",
-                "give it those of reader.Dataset(…, as_supervised=True) of a set with boxes",
+                "give it those of a reader.Dataset(…) of a set with boxes",
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import operator
 from dataclasses import replace
 from html import escape
@@ -17,8 +18,8 @@ from shardprep.dataset.card import MOST_PICTURES, card
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
 from shardprep.errors import DatasetError, RecordError
-from shardprep.reader.argument_kinds import Function, Location  # noqa: TC001 - checked by these
-from shardprep.reader.arguments import Taking, check_position, checking
+from shardprep.reader.argument_kinds import Function, Location, parameters
+from shardprep.reader.arguments import Taking, check_position, checking, shown
 from shardprep.reader.arrays.batches import Batches
 from shardprep.reader.arrays.bucketing import BucketOrder, members_of
 from shardprep.reader.arrays.features import Examples, Values
@@ -40,13 +41,14 @@ if TYPE_CHECKING:
 class Dataset:
     """A split of a dataset by number: `len(ds)`, `ds[i]`, `ds[a:b]`, `ds.batches(64)`.
 
-    An item is a dict of every feature of the schema: `image` uint8[height, width, 3], RGB; `label`
-    int, −1 where there is none; `labels` float32[classes] of 0 and 1; `target` float32, NaN where
-    there is none; `text`, `image/filename` and other texts str; other columns int or float32;
-    `objects/bbox` float32[n, 4], ymin, xmin, ymax, xmax, 0 to 1, of the n objects, `objects/label`
-    int64[n], `objects/is_crowd` bool[n], `objects/mask` uint8[n, height, width] of 0 and 1;
-    `segmentation_mask` uint8[height, width, 1], 255 where a pixel is of no class, uint16 and 65535
-    of more than 254 classes.
+    An item is (image, target), as of `reader.load`, or the image alone where the set has no
+    targets; with `as_supervised=False` a dict of every feature of the schema. By their names,
+    `image` is uint8[height, width, 3], RGB; `label` int, −1 where there is none; `labels`
+    float32[classes] of 0 and 1; `target` float32, NaN where there is none; `text`, `image/filename`
+    and other texts str; other columns int or float32; `objects/bbox` float32[n, 4], ymin, xmin,
+    ymax, xmax, 0 to 1, of the n objects, `objects/label` int64[n], `objects/is_crowd` bool[n],
+    `objects/mask` uint8[n, height, width] of 0 and 1; `segmentation_mask` uint8[height, width, 1],
+    255 where a pixel is of no class, uint16 and 65535 of more than 254 classes.
 
     It is a map-style dataset for `torch.utils.data.DataLoader` and a data source for Grain: it may
     be pickled and forked, and read from many threads.
@@ -58,7 +60,7 @@ class Dataset:
         path: Location,
         split: AnySplit = "train",
         *,
-        as_supervised: bool = False,
+        as_supervised: bool = True,
         decode: bool = True,
         transform: Function | None = None,
         verify_crc: bool = True,
@@ -70,11 +72,12 @@ class Dataset:
                 object storage: "s3://bucket/key", "gs://…", "az://…".
             split: "train", "train[:90%]", "train[100:200]", "train+validation", one of
                 `even_splits` or a `Selection`; records are in the order of the shards.
-            as_supervised: items are (image, target) instead of dicts; the image alone where a
-                set has no targets. The target of objects is a dict as of `batches`.
+            as_supervised: False makes items dicts of all features. The target of objects is a
+                dict as of `batches`.
             decode: False leaves images and masks the bytes they are stored as.
-            transform: called with the image of each item, as torchvision's datasets do; what it
-                returns takes the image's place.
+            transform: called with the image of each item, as `transform` of torchvision's
+                datasets; its result replaces the image. For a set with boxes or masks it is
+                called with image and target, as their `transforms`; its result is the item.
             verify_crc: False does not compare the checksums of records.
 
         Raises:
@@ -95,6 +98,9 @@ class Dataset:
         self._decode = decode
         self._transform = transform
         self._target = target_of(self.schema)
+        self._transforms_both = bool(transform and self.schema.annotations)
+        if self._transforms_both:
+            _check_transform(transform, as_supervised=as_supervised)
         values = Values(self.schema, self._names(as_supervised), decode=decode)
         self._examples = Examples(subset.records, values)
 
@@ -158,11 +164,12 @@ class Dataset:
         if not -len(self) <= number < len(self):
             raise IndexError(f"item {number} of {len(self):,}")
         item = self._examples.item(number % len(self))
-        if self._transform is not None:
+        if self._transform is not None and not self._transforms_both:
             item[IMAGE] = self._transform(item[IMAGE])
         if not self._as_supervised:
             return item
-        return self._target.pair(item[IMAGE], item)
+        found = self._target.pair(item[IMAGE], item)
+        return self._transform(*found) if self._transforms_both else found
 
     def __getitems__(self, wanted: Sequence[int]) -> list[Any]:
         """Return the items, in the order asked for; torch asks for whole batches by this."""
@@ -312,3 +319,20 @@ class Dataset:
         else:
             return
         raise DatasetError("Dataset.batches", what, hint)
+
+
+def _check_transform(transform: Any, *, as_supervised: bool) -> None:
+    """Raise DatasetError where a function cannot transform an image and its boxes together."""
+    what = "transform of a set with boxes or masks is called with image and target"
+    if not as_supervised:
+        raise DatasetError(
+            "reader.Dataset", f"{what}, as_supervised=False has none", "leave it out"
+        )
+    named = parameters(transform)
+    if named is None:
+        return
+    try:
+        inspect.Signature(list(named.values())).bind("image", "target")
+    except TypeError:
+        hint = "give a function of both that returns both"
+        raise DatasetError("reader.Dataset", f"{what}, not {shown(transform)}", hint) from None

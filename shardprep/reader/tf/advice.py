@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.schema import LABEL, LABELS, TARGET, TEXT
-from shardprep.reader.config import Advice
+from shardprep.reader.config import warn
 from shardprep.reader.selection import Selection
 
 if TYPE_CHECKING:
@@ -30,15 +29,7 @@ _MISSING = {LABEL: "−1", LABELS: "all 0", TARGET: "NaN", TEXT: "''"}
 def advise(subset: Subset, request: Request) -> None:
     """Warn of each thing that a request would do better without."""
     for line in _lines(subset, request):
-        warnings.warn(line, Advice, stacklevel=_level_of_caller())
-
-
-def _level_of_caller() -> int:
-    """Return how many calls above `advise` the one stands that is not of this package."""
-    level, frame = 0, inspect.currentframe()
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("shardprep."):
-        level, frame = level + 1, frame.f_back
-    return level
+        warn(line)
 
 
 def _lines(subset: Subset, request: Request) -> Iterator[str]:
