@@ -48,6 +48,8 @@ _GOING_ON = ("build", "finalize", "repack", "export", "download", "upload", "fet
 """Commands that keep what they have done."""
 _COMPLETION = "_SHARDPREP_COMPLETE"
 """Environment variable by which a shell asks for completions."""
+_ENDED_AT_ONCE = {"ray", "shardprep.reporter.viewer.viewer"}
+"""Modules after whose use a command ends without the last acts of libraries."""
 _log = logging.getLogger("shardprep")
 
 
@@ -91,15 +93,16 @@ def main(interrupts: Sequence[int] = ()) -> None:
             sys.stdout.flush()
     except (Exception, _InterruptedError) as error:
         code = _fail(error, arguments)
-    if "ray" in sys.modules:
+    if _ENDED_AT_ONCE & sys.modules.keys():
         _end_at_once(code)
     sys.exit(code)
 
 
 def _end_at_once(code: int) -> None:
-    """End without the last acts of libraries: Ray's core may abort in them where a node has died.
+    """End without the last acts of libraries and threads; all that the command had to do is done.
 
-    All that the command had to do is done by now.
+    Ray's core may abort in them where a node has died; the viewer's threads may still wait for a
+    store, for an answer that nobody wants any more.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

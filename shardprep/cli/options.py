@@ -76,10 +76,16 @@ def value(text: str, metavar: str, shown: str = "", *names: str, **settings: Any
 
 
 def amount(
-    text: str, metavar: str, shown: str, kind: type[int | float] = int, least: float = 1
+    text: str,
+    metavar: str,
+    shown: str,
+    kind: type[int | float] = int,
+    least: float = 1,
+    most: float | None = None,
 ) -> Any:
     """Return typer's form of an option of one command that takes a number."""
-    return number(Option(text, metavar=metavar, shown=shown, least=least), kind)
+    declared = Option(text, metavar=metavar, shown=shown, least=least)
+    return number(declared if most is None else replace(declared, most=most), kind)
 
 
 def argument(text: str) -> Any:

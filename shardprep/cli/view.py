@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
-from contextlib import nullcontext
-from typing import Annotated
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import bar, console, picked, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 EPILOG = (
     "Examples:\n\nshardprep view --open\n\n"
@@ -30,7 +35,14 @@ def view(
         ),
     ] = None,
     port: Annotated[
-        int | None, o.amount("Port to listen on, on this machine alone.", "N", "any that is free")
+        int | None,
+        o.amount(
+            "Port to listen on, on this machine alone; 0 for any that is free.",
+            "N",
+            "0",
+            least=0,
+            most=65_535,
+        ),
     ] = None,
     open_: Annotated[bool, o.switch("--open", "Open the first page in a browser.")] = False,
     store_timeout: o.StoreTimeout = None,
@@ -38,7 +50,7 @@ def view(
 ) -> None:
     """Show a dataset in a browser: any image, with its boxes and masks, by filters and one by one.
 
-    A server for this machine alone, until Ctrl-C. The address that it prints lets one browser in.
+    A server for this machine alone, until Ctrl-C. The address that it prints lets a browser in.
     """
     # What Arrow's own allocator keeps for later would be half of the memory.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
@@ -60,11 +72,27 @@ def view(
             title = f"{viewer.name} {viewer.version}"
             console().notice(f"{title} is at {viewer.url} until Ctrl-C")
         sys.stdout.flush()  # whoever reads a pipe waits for it
-        if open_:
-            import webbrowser
-
-            webbrowser.open(viewer.url)
-        ended.wait()
+        with _opened(viewer.url) if open_ else nullcontext():
+            ended.wait()
         for one, handler in before.items():
             signal.signal(one, handler)  # a second Ctrl-C waits for nothing
     console(stderr=True).notice("ended")
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[None]:
+    """Open an address in a browser, by a file that only this user can read.
+
+    The arguments of a program are public: all users of the machine can list them.
+    """
+    import webbrowser
+
+    with tempfile.TemporaryDirectory(prefix="shardprep-view-") as folder:  # its mode is 0700
+        page = Path(folder) / "open.html"
+        page.write_text(
+            f'<!doctype html><meta http-equiv="refresh" content="0;url={url}">'
+            f'<a href="{url}">shardprep view</a>\n'
+        )
+        if not webbrowser.open(page.as_uri()):
+            console(stderr=True).notice("no browser could be started: open the address above")
+        yield

@@ -219,7 +219,7 @@ class ViewJson(TypedDict):
     """A dataset that is served; printed when it is, while the command goes on."""
 
     url: str
-    """Address to open; it lets one browser in, once."""
+    """Address to open; whoever has it is let in."""
     name: str
     """Name of the dataset."""
     version: str

@@ -36,13 +36,13 @@ def view(
     store_timeout: float | None = None,
     progress: Show | bool = False,
 ) -> Viewer:
-    """Return a viewer that serves a dataset to a browser of this machine, until it is closed.
+    """Return a viewer that serves a dataset to browsers of this machine, until it is closed.
 
     Args:
         dataset: its folder or address, or one above it; None: what ./shardprep.toml builds, else
             the one dataset under ./tfrecords.
         source: what it was built from, or the folder of `save_rejected`: shows rejected images.
-        port: the port to listen on; None: any that is free.
+        port: the port to listen on; 0 or None: any that is free.
         store_timeout: seconds that object storage may be silent.
         progress: takes each `Progress`; True shows them.
 
@@ -57,7 +57,7 @@ def view(
             what = f"no port of a {host} notebook reaches your browser"
             hint = "shardprep report writes a page with pictures, to open here or to download"
             raise RecipeError("shardprep view", what, hint)
-    number = 0 if port is None else checked("port", port, int, most=_MOST_PORT)
+    number = 0 if port is None else checked("port", port, int, 0, _MOST_PORT)
     with ExitStack() as ending, watched(progress) as watch:
         ending.enter_context(answering(store_timeout))
         found = dataset_at(dataset)

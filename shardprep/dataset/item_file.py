@@ -25,6 +25,7 @@ class ItemFile:
         """Open it; raises as `read_items`."""
         self._path = path
         self._lock = threading.Lock()
+        self._is_ended = False
         with readable(path):
             self._raw = open_regular(path)
             self._file = parquet_file(self._raw, path)
@@ -33,7 +34,8 @@ class ItemFile:
         self._ends = np.cumsum(groups, dtype=np.int64)
 
     def close(self) -> None:
-        """Close it; whoever reads on is told by an error."""
+        """Close it after the read in progress; all later reads raise an error."""
+        self._is_ended = True
         with self._lock:
             self._raw.close()
 
@@ -60,5 +62,7 @@ class ItemFile:
 
     def _read(self, names: Sequence[str] | None, group: int | None = None) -> pa.Table:
         with readable(self._path), self._lock:
+            if self._is_ended:  # `close` does not wait behind others
+                self._raw.close()
             num_bytes = os.fstat(self._raw.fileno()).st_size
             return bounded_table(self._file, num_bytes, names, group)

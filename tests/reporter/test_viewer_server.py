@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -86,16 +88,16 @@ def test_a_request_without_a_host_is_refused(one: Served) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_who_was_not_let_in_gets_nothing(one: Served, page: str) -> None:
     name, _, secret = one.client.cookie.partition("=")
-    used = urlsplit(one.viewer.url).query
     for cookie in ("", f"{name}=", f"{name}={secret[:-1]}", f"{name}=é", f"other={secret}"):
         stranger = Client(one.client.port, cookie)
         assert protected(stranger.get(page)).status == 403
-        assert stranger.get(f"{page}?{used}").status == 403
+        assert stranger.get(f"{page}?token={secret}").status == 403
         assert stranger.get(f"{page}?token=").status == 403
     assert Client(one.client.port, f"a=b; {one.client.cookie}; c=d").get(page).status == 200
 
 
-def test_the_printed_address_lets_one_browser_in_once(planted: Path) -> None:
+def test_the_printed_address_lets_in_every_browser_that_has_it(planted: Path) -> None:
+    """A reload of it and a second browser too."""
     with shardprep.view(planted / "tfrecords") as viewer:
         address = urlsplit(viewer.url)
         client = Client(address.port or 0)
@@ -103,13 +105,14 @@ def test_the_printed_address_lets_one_browser_in_once(planted: Path) -> None:
         assert len(address.query) == len("token=") + 32
         assert client.get(target, method="HEAD").status == 403
         assert client.get(f"/findings?{address.query}").status == 403
+        assert client.get(target[:-1]).status == 403
         found = protected(client.get(target))
         assert (found.status, found.headers["location"], found.body) == (303, "/", b"")
         cookie, *attributes = found.headers["set-cookie"].split("; ")
         assert attributes == ["HttpOnly", "SameSite=Lax", "Path=/"]
         assert str(client.port) in cookie
         assert address.query.partition("=")[2] not in cookie
-        assert protected(client.get(target)).status == 403
+        assert protected(client.get(target)).headers["set-cookie"] == found.headers["set-cookie"]
         client.cookie = cookie
         assert client.get("/").status == 200
         assert client.get(target).headers["location"] == "/"
@@ -142,7 +145,8 @@ def test_head_is_get_without_the_bytes(one: Served, page: str) -> None:
         "/image/60", "/original/0", "/../../etc/passwd", "/static/../server.py", "/static/",
         "/static/server.py", "/static/page.css%00", "/..%5c..%5cetc/passwd", "/etc/passwd",
         "http://localhost/item/0", "*", "/?page=0", "/?page=-1", "/?page=1.5", "/?page=9999999999",
-        "/?key=%ff", "/?" + "&".join(f"a{i}=1" for i in range(30)),
+        "/?object=1", "/?object=0", "/item/0?object=0", "/?key=%ff",
+        "/?" + "&".join(f"a{i}=1" for i in range(30)),
     ],
 )  # fmt: skip
 def test_what_is_no_page_is_not_found(one: Served, target: str) -> None:
@@ -220,24 +224,55 @@ def test_a_client_that_sends_slowly_or_reads_nothing_is_left(
     assert one.client.get("/").status == 200
 
 
-def test_connections_have_a_bound(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardprep.reporter.viewer.server.MOST_CONNECTIONS", 2)
-    with served(planted / "tfrecords" / "planted" / "1.0.0") as one:
+def opened(port: int, data: bytes = b"") -> socket.socket:
+    """Return a connection that has sent some bytes and reads nothing."""
+    connection = socket.create_connection(("127.0.0.1", port), 20)
+    connection.sendall(data)
+    return connection
 
-        def all_are_free() -> bool:
-            free = one.server._free
-            taken = [free.acquire(timeout=20) for _ in range(2)]
-            free.release(len(taken))
-            return all(taken)
 
-        assert all_are_free()
-        places = [socket.create_connection(("127.0.0.1", one.client.port), 20) for _ in range(2)]
-        with socket.create_connection(("127.0.0.1", one.client.port), 20) as third:
-            assert third.recv(1) == b""
-        for place in places:
-            place.close()
-        assert all_are_free()
-        assert one.client.get("/").status == 200
+def asking(target: str, cookie: str = "") -> bytes:
+    """Return a request that keeps its connection open."""
+    return f"GET {target} HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode()
+
+
+def is_cut(connection: socket.socket) -> bool:
+    """Return whether a connection was ended by the server."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_who_was_not_let_in_gets_one_answer_a_connection(one: Served) -> None:
+    with opened(one.client.port, asking("/", "a=b") * 3) as connection:
+        assert answer(connection).status == 403
+        assert is_cut(connection)
+
+
+def test_strangers_make_room_and_who_was_let_in_does_not(
+    planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest connection without the cookie is ended for a new one."""
+    monkeypatch.setattr("shardprep.reporter.viewer.server.MOST_CONNECTIONS", 3)
+    with served(planted / "tfrecords" / "planted" / "1.0.0") as one, ExitStack() as ending:
+
+        def another(data: bytes = b"") -> socket.socket:
+            return ending.enter_context(opened(one.client.port, data))
+
+        known = another(asking("/tile/0", one.client.cookie))
+        assert answer(known).status == 200
+        first, second = another(), another()
+        third = another(asking("/tile/0", one.client.cookie))
+        assert answer(third).status == 200
+        assert is_cut(first)
+        fourth = another(asking("/tile/0", one.client.cookie))
+        assert answer(fourth).status == 200
+        assert is_cut(second)
+        assert is_cut(another()), "all others have the cookie"
+        for connection in (known, third, fourth):
+            connection.sendall(asking("/tile/0", one.client.cookie))
+            assert answer(connection).status == 200
 
 
 def test_a_viewer_that_is_closed_leaves_nothing(planted: Path) -> None:
@@ -292,3 +327,103 @@ def test_the_command_prints_its_address_and_ends_by_ctrl_c(
         process.send_signal(way)
         rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest, errors) == (0, "", "ended\n")
+
+
+def started(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start the command."""
+    command = [sys.executable, "-m", "shardprep", "view", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, env={**NARROW, **(env or {})},
+                            text=True)  # fmt: skip
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_clients_that_pipeline_and_read_nothing_hold_up_nobody(
+    planted: Path, *, is_known: bool
+) -> None:
+    """Neither who is let in after a hundred of them, nor Ctrl-C."""
+    with started(str(planted / "tfrecords"), "--port", "0") as process, ExitStack() as ending:
+        assert process.stdout
+        address = urlsplit(process.stdout.readline().split(" is at ")[1].split()[0])
+        client = Client(address.port or 0)
+        found = client.get(f"/?{address.query}")
+        client.cookie = found.headers["set-cookie"].partition(";")[0]
+        for number in range(100 - is_known):
+            connection = ending.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", client.port))
+            connection.settimeout(0.05)
+            cookie = client.cookie if is_known else ""
+            with suppress(OSError):
+                while True:
+                    connection.sendall(asking(f"/image/{number % 60}", cookie) * 100)
+        assert client.get("/").status == 200
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, "ended\n")
+
+
+def test_ctrl_c_waits_for_no_store_and_no_findings(
+    planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What threads still read when the viewer is closed is nobody's any more."""
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def silent(*_: object) -> list[object]:
+        asked.set()
+        goes_on.wait(60)
+        raise OSError
+
+    monkeypatch.setattr("shardprep.reporter.stored_images.StoredImages.payloads", silent)
+    monkeypatch.setattr("shardprep.reporter.report.known_report", silent)
+    try:
+        with served(planted / "tfrecords" / "planted" / "1.0.0") as one:
+            one.client.get("/")
+            with ExitStack() as ending:
+                for target in ("/tile/0", "/tile/1", "/image/2", "/findings", "/?finding=dark"):
+                    ending.enter_context(opened(one.client.port, asking(target, one.client.cookie)))
+                assert asked.wait(20)
+                one.viewer.close()
+                assert not goes_on.is_set()
+    finally:
+        goes_on.set()
+
+
+def test_a_port_is_any_free_one_or_named(planted: Path) -> None:
+    for port in (None, 0):
+        with shardprep.view(planted / "tfrecords", port=port) as viewer:
+            named = urlsplit(viewer.url).port or 0
+        assert named
+    with shardprep.view(planted / "tfrecords", port=named) as viewer:
+        assert urlsplit(viewer.url).port == named
+    for wrong in (-1, 65_536):
+        with pytest.raises(shardprep.RecipeError, match=r"port: .* number from 0 to 65,535"):
+            shardprep.view(planted / "tfrecords", port=wrong)
+
+
+def test_open_shows_no_secret_to_other_users(planted: Path, tmp_path: Path) -> None:
+    """The browser's arguments, which all users can list, name a file of this user alone."""
+    (tmp_path / "tmp").mkdir()
+    env = {"TMPDIR": str(tmp_path / "tmp"), "BROWSER": f"{tmp_path}/browser %s"}
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(
+        f'#!/bin/sh\necho "$@" > {seen}.part\nfile=${{1#file://}}\n'
+        f'stat -c %a "${{file%/*}}" >> {seen}.part\ncat "$file" >> {seen}.part\n'
+        f"mv {seen}.part {seen}\n"
+    )
+    browser.chmod(0o755)
+    with started(str(planted / "tfrecords"), "--open", env=env) as process:
+        assert process.stdout
+        url = process.stdout.readline().split(" is at ")[1].split()[0]
+        token = urlsplit(url).query.partition("=")[2]
+        while not seen.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        arguments, mode, page = seen.read_text().splitlines()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert arguments.startswith("file://")
+    assert token not in arguments
+    assert mode == "700"
+    assert f'content="0;url={url}"' in page
+    assert not [*(tmp_path / "tmp").iterdir()]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from shardprep.dataset.schema import Schema
     from shardprep.reporter.contents import Contents
     from shardprep.reporter.viewer.knowledge import Knowledge
 
@@ -59,6 +60,12 @@ class Filter:
     def of(cls, query: Mapping[str, str]) -> Filter:
         """Return the filter of an address."""
         return cls(**{one.name: query.get(one.name, "") for one in fields(cls)})
+
+    def fits(self, schema: Schema) -> bool:
+        """Return whether a dataset can have each condition: it has classes, or annotations."""
+        return not (self.label and not schema.labels) and not (
+            self.object and not schema.annotation_labels
+        )
 
     @property
     def conditions(self) -> dict[str, str]:

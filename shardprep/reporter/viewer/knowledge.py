@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Ints = np.ndarray[Any, np.dtype[Any]]
 
+_END_S = 0.5
+"""Seconds that `close` waits for the thread."""
 _KINDS: dict[str, Callable[[Copies], bool]] = {
     "leaks": lambda one: one.kind == "exact" and one.is_leak,
     "near-leaks": lambda one: one.kind == "near" and one.is_leak,
@@ -67,9 +69,9 @@ class Knowledge:
                 self._work.start()
 
     def close(self) -> None:
-        """Wait for the thread: one that ends with the program would end in foreign code."""
+        """Wait for the thread for a short time; it stops at its next column."""
         if self._work is not None:
-            self._work.join()
+            self._work.join(_END_S)
 
     def _make(self) -> None:
         try:

@@ -47,6 +47,8 @@ _OVERLAY_SIDE = 1024
 """Longest side of what lies over a picture, in pixels."""
 _MOST_OPEN, _MOST_TILES = 64, 2_000
 """Shards that are open, and tiles of some 5 KB that are kept."""
+_END_S = 0.5
+"""Seconds that `close` waits for records that are being read."""
 _NUM_THREADS = 8
 """Threads that read and make tiles."""
 _RUN = 15
@@ -98,8 +100,14 @@ class RecordPictures:
         self._pool = ThreadPoolExecutor(_NUM_THREADS, "shardprep-view")
 
     def close(self) -> None:
-        """Let the threads end."""
-        self._pool.shutdown(cancel_futures=True)
+        """Let the threads end; whoever waits for a tile gets an error."""
+        with self._lock:
+            for tile in self._tiles.values():
+                tile.cancel()
+        # A store may be silent for longer than anybody waits.
+        end = threading.Thread(target=self._pool.shutdown, kwargs={"cancel_futures": True})
+        end.start()
+        end.join(_END_S)
 
     def place(self, number: int) -> Place:
         """Return where a record lies."""

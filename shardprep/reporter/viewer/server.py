@@ -1,8 +1,11 @@
 """A web server for the user of this machine alone: who may ask, and what every answer carries.
 
 It listens on loopback. Whoever asks must name this machine (a page of strangers could have its own
-name lead here), and must have the cookie that the printed address gives, once: other users of the
-machine reach loopback too. Only GET and HEAD are answered, so nothing can be changed.
+name lead here), and must have the cookie that the printed address gives: other users of the machine
+reach loopback too. Only GET and HEAD are answered, so nothing can be changed.
+
+A connection without the cookie gets one answer and is closed; where there are too many connections,
+a newer one replaces it. So clients that were not let in cannot keep out those that were.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socket import SHUT_RDWR
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 MOST_CONNECTIONS = 100
-"""Connections at a time; a further one is closed."""
+"""Connections at a time; a further one replaces the oldest that has not shown the cookie."""
 _REQUEST_S = 10.0
 """Seconds from one answer to the end of the next request, however slowly it is sent."""
 _MOST_LINE = 1 << 14
@@ -75,7 +78,16 @@ def plain(status: HTTPStatus, said: str, **headers: str) -> Answer:
     return Answer(f"{status.value} {said}\n".encode(), TEXT, status, headers)
 
 
-class Server(ThreadingMixIn, TCPServer):
+@dataclass(slots=True)
+class _Connection:
+    """A connection that was accepted."""
+
+    thread: threading.Thread
+    may_end: bool = True
+    """Whether a newer connection may replace it: it has not shown the cookie."""
+
+
+class Server(TCPServer):
     """A server on 127.0.0.1; each connection has a thread.
 
     `HTTPServer` is not taken: it asks the network for the name of this machine first.
@@ -89,11 +101,10 @@ class Server(ThreadingMixIn, TCPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.answer = answer
         self.request_s = _REQUEST_S
-        self._token: str | None = secrets.token_hex(16)
+        self.is_closed = False
+        self._token = secrets.token_hex(16)
         self._secret = secrets.token_hex(16)
-        self._lock = threading.Lock()
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self._open: set[socket.socket] = set()
+        self._open: dict[socket.socket, _Connection] = {}
 
     @property
     def port(self) -> int:
@@ -102,7 +113,7 @@ class Server(ThreadingMixIn, TCPServer):
 
     @property
     def url(self) -> str:
-        """The address that lets one browser in, once."""
+        """The address that lets a browser in; it is as secret as the cookie."""
         return f"http://127.0.0.1:{self.port}/?token={self._token}"
 
     @property
@@ -111,45 +122,65 @@ class Server(ThreadingMixIn, TCPServer):
         return f"shardprep-{self.port}={self._secret}"
 
     def admits(self, token: str) -> bool:
-        """Tell whether a token is the one that was printed; it is used up by that."""
-        with self._lock:
-            is_right = self._token is not None and _same(token, self._token)
-            if is_right:
-                self._token = None
-            return is_right
+        """Return whether a token is the one of the printed address."""
+        return _same(token, self._token)
 
     def knows(self, cookies: str) -> bool:
-        """Tell whether a Cookie header holds the one of who was let in."""
+        """Return whether a Cookie header holds the one of who was let in."""
         return any(_same(one.strip(), self.cookie) for one in cookies.split(";"))
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Start the thread of a connection, if there are not too many."""
-        if self._free.acquire(blocking=False):
-            self._open.add(request)
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+    def trust(self, connection: socket.socket) -> None:
+        """Let no newer connection replace this one, which has shown the cookie."""
+        self._open[connection].may_end = False
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start the thread of a connection; where there are too many, end an older one or this."""
+        self._open = {one: at for one, at in self._open.items() if at.thread.is_alive()}
+        if len(self._open) >= MOST_CONNECTIONS:
+            oldest = next((one for one, at in self._open.items() if at.may_end), None)
+            if oldest is None or len(self._open) >= 2 * MOST_CONNECTIONS:
+                self.shutdown_request(request)
+                return
+            self._open[oldest].may_end = False  # its thread ends soon
+            _cut(oldest)
+        thread = threading.Thread(
+            target=self._serve, args=(request, client_address), name="shardprep-answer"
+        )
+        self._open[request] = _Connection(thread)
+        thread.start()
+
+    def _serve(self, request: socket.socket, client_address: Any) -> None:
         """Answer a connection to its end."""
         try:
-            super().process_request_thread(request, client_address)
+            self.finish_request(request, client_address)
+        except Exception:
+            self.handle_error(request, client_address)
         finally:
-            self._open.discard(request)
-            self._free.release()
+            self.shutdown_request(request)
 
     def close(self) -> None:
-        """End it: what is being answered is waited for, what is idle is not."""
+        """Accept no further connection and cut all that are open; answers in the making go on."""
+        self.is_closed = True
         self.shutdown()
-        for one in [*self._open]:
-            with contextlib.suppress(OSError):
-                one.shutdown(SHUT_RDWR)
         self.server_close()
+        for one in self._open:
+            _cut(one)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the threads of connections have ended, for a limited time."""
+        deadline = time.monotonic() + timeout_s
+        for one in self._open.values():
+            one.thread.join(max(0.0, deadline - time.monotonic()))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what ended a connection; a client that goes away is no error."""
         del request, client_address
         _log.debug("a connection ended", exc_info=True)
+
+
+def _cut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended
+        connection.shutdown(SHUT_RDWR)
 
 
 def _same(given: str, secret: str) -> bool:
@@ -179,32 +210,43 @@ class _Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     server: Server
+    wfile: io.BytesIO
     protocol_version = "HTTP/1.1"
     default_request_version = "HTTP/1.0"  # an older one would be answered without headers
     # Headers and body in one packet, sent at once: otherwise the client's delayed acknowledgement
     # makes each answer take 45 ms.
-    wbufsize = -1
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
-        """Read through `_Patience`."""
+        """Read through `_Patience`, and write an answer into memory first."""
         super().setup()
         self._patience = _Patience(self.connection)
         self.rfile.close()
         self.rfile = io.BufferedReader(self._patience)
+        self.wfile = io.BytesIO()
 
     def handle_one_request(self) -> None:
         """Answer one request, or end the connection."""
         self.close_connection = True
         self._patience.deadline = time.monotonic() + self.server.request_s
         self.command, self.request_version, self.requestline = "", self.protocol_version, ""
-        with contextlib.suppress(TimeoutError, ConnectionError):
+        try:
             self.raw_requestline = self.rfile.readline(_MOST_LINE + 1)
             if len(self.raw_requestline) > _MOST_LINE:
                 self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
             elif self.raw_requestline and self.parse_request():
                 self._send(self._answer())
-            self.wfile.flush()
+            self._flush()
+        except OSError:  # the client has gone, or its time is over: it gets no further answer
+            self.close_connection = True
+
+    def _flush(self) -> None:
+        """Send what was written; each part of it has its time, so a slow network gets all."""
+        left = self.wfile.getbuffer()
+        self.wfile = io.BytesIO()
+        self.connection.settimeout(self.server.request_s)
+        while left:
+            left = left[self.connection.send(left) :]
 
     def handle_expect_100(self) -> bool:
         """Promise nothing: no body is ever read."""
@@ -232,7 +274,9 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             return plain(HTTPStatus.NOT_FOUND, "there is no such page")
         if not self.server.knows("; ".join(self.headers.get_all("Cookie", []))):
+            self.close_connection = True
             return self._admission(path, fields)
+        self.server.trust(self.connection)
         if "token" in fields:
             return _home()
         return self._made(Request(path, fields, self.headers.get("If-None-Match", "")))
@@ -242,17 +286,15 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/" and self.command == "GET" and self.server.admits(fields.get("token", "")):
             attributes = "HttpOnly; SameSite=Lax; Path=/"
             return _home({"Set-Cookie": f"{self.server.cookie}; {attributes}"})
-        said = (
-            "open the address that shardprep view has printed: it lets one browser in, once; "
-            "start it again for another"
-        )
+        said = "open the address that shardprep view has printed: it lets a browser in"
         return plain(HTTPStatus.FORBIDDEN, said)
 
     def _made(self, request: Request) -> Answer:
         try:
             return self.server.answer(request)
         except Exception:
-            _log.exception("no answer could be made for %s", request.path)
+            if not self.server.is_closed:  # else its files and threads are closed, too
+                _log.exception("no answer could be made for %s", request.path)
             return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "has failed: please report it")
 
     def _send(self, answer: Answer) -> None:
@@ -273,7 +315,6 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.connection.settimeout(self.server.request_s)
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 

@@ -87,6 +87,12 @@ class Site:
         if request.path in self._assets:
             return _unless_there(request, self._assets[request.path])
         try:
+            return self._made_of(request)
+        except ShardprepError as error:
+            return _page_of_error(error)
+
+    def _made_of(self, request: Request) -> Answer:
+        if Filter.of(request.query).fits(self.items.contents.schema):
             if request.path == "/":
                 return self._list(request)
             if request.path == "/findings":
@@ -94,14 +100,12 @@ class Site:
             numbered = _NUMBERED.fullmatch(request.path)
             if numbered and int(numbered[2]) < len(self.items):
                 return self._numbered(numbered[1], int(numbered[2]), request)
-        except ShardprepError as error:
-            return _page_of_error(error)
-        return plain(HTTPStatus.NOT_FOUND, "there is no such page")
+        return _nothing()
 
     def _list(self, request: Request) -> Answer:
         wanted, page = Filter.of(request.query), request.query.get("page", "1")
         if not _PAGE.fullmatch(page):
-            return plain(HTTPStatus.NOT_FOUND, "there is no such page")
+            return _nothing()
         first = (int(page) - 1) * PAGE_ITEMS
         numbers = self.items.selected(wanted)[first : first + PAGE_ITEMS]
         if isinstance(self._dataset, RemoteDataset):  # where each tile would be waited for
@@ -157,6 +161,10 @@ class Site:
             if re.match(start, data, re.DOTALL):
                 return Answer(data, type_)
         return _tile_of_words(f"{len(data):,} bytes that browsers do not show as an image")
+
+
+def _nothing() -> Answer:
+    return plain(HTTPStatus.NOT_FOUND, "there is no such page")
 
 
 def _page(page: Html) -> Answer:

@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from shardprep.reporter.viewer.site import Originals
 
 
+_END_S = 0.5
+"""Seconds that `close` waits for answers in the making."""
+
+
 @dataclass(frozen=True, repr=False)
 class Viewer(Card):
-    """A dataset that is served to one browser of this machine, until `close`.
+    """A dataset that is served to the user's browsers on this machine, until `close`.
 
     A context as well, whose end closes it.
     """
 
     url: str
-    """Address to open; it lets one browser in, once."""
+    """Address to open; whoever has it is let in."""
     name: str
     """Name of the dataset."""
     version: str
@@ -46,7 +50,10 @@ class Viewer(Card):
         return {"dataset": title, "items": self.num_items, "url": self.url}
 
     def close(self) -> None:
-        """End it; again has no effect."""
+        """End it within 2 s; again has no effect.
+
+        Threads that still read or decode by then end by themselves, and nobody gets their answers.
+        """
         self.ending.close()
 
     def __enter__(self) -> Self:
@@ -74,13 +81,15 @@ def serve(
     """
     contents = read_contents(dataset)
     site = Site(dataset, contents, originals)
-    ending.callback(site.close)
     try:
         server = Server(port, site.answer)
     except OSError as error:
+        site.close()
         what = f"{port} cannot be listened on ({(error.strerror or str(error)).lower()})"
         raise RecipeError("--port", what, "leave it out for one that is free") from error
-    ending.callback(server.close)
+    ending.callback(server.join, _END_S)
+    ending.callback(site.close)
+    ending.callback(server.close)  # the first of them
     work = threading.Thread(target=server.serve_forever, args=(0.1,), name="shardprep-view",
                             daemon=True)  # fmt: skip
     work.start()
