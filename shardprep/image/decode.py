@@ -10,6 +10,7 @@ import simplejpeg
 from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 
 from shardprep.image.color import convert_in_place, eight_bit_pixels, flattened, srgb_transform
+from shardprep.image.jpeg_header import is_scalable
 from shardprep.image.placement import UPRIGHT, turned
 from shardprep.image.signatures import NotAnImageError, is_dicom, is_heif
 from shardprep.image.truncation import without_cut_segment
@@ -90,13 +91,15 @@ def scalable_size(image: Image.Image) -> tuple[int, int] | None:
 def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Decoded:
     """Return the first frame, upright, of the bytes and the image that `open_image` gave for them.
 
-    A JPEG may be decoded smaller by a `scale` of 1, 2, 4 or 8, sides rounded up. The spec has the
+    A JPEG may be decoded smaller by a `scale` of 1, 2, 4 or 8, sides rounded up; a lossless one
+    keeps its size. The spec has the
     colour behind transparent pixels and the range of deep ones. The image is closed; whatever the
     decoder says of bytes that it cannot decode is raised.
     """
     transform = srgb_transform(image)
     damage = ""
     if image.format in _JPEGS and image.mode in _FAST_MODES:
+        scale = scale if is_scalable(data) else 1
         try:
             is_grey = image.mode == "L" and transform is None
             pixels = decode_jpeg(data, image.height, image.width, scale, is_grey=is_grey)
@@ -170,7 +173,7 @@ def stored_pixels(data: bytes, raw_size: tuple[int, int] | None, least_side: int
     """
     if raw_size is not None:
         return np.frombuffer(data, np.uint8).reshape(*raw_size, 3)
-    if data.startswith(_JPEG_START):
+    if data.startswith(_JPEG_START) and is_scalable(data):
         found: Pixels = simplejpeg.decode_jpeg(
             data, "RGB", min_height=least_side, min_width=least_side
         )
@@ -224,7 +227,7 @@ def is_plain(data: bytes, image: Image.Image) -> bool:
         except Exception:
             return False
         return True
-    return image.format == "JPEG"
+    return image.format == "JPEG" and is_scalable(data)
 
 
 def _orientation(image: Image.Image) -> int:

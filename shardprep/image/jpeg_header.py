@@ -1,10 +1,12 @@
-"""The header of an ordinary JPEG, read in a few steps; Pillow reads all others.
+"""The header of a JPEG: the process it is coded by, and all of an ordinary one.
 
 An ordinary file has nothing but coded pixels: no EXIF orientation, no profile, no second image.
+Pillow reads the header of all others.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from typing import NamedTuple
@@ -13,6 +15,14 @@ _START, _MARKER = b"\xff\xd8\xff", b"\xff"
 _SCAN = 0xDA
 _FRAMES = frozenset((0xC0, 0xC1, 0xC2))
 """Baseline, extended and progressive, all of Huffman codes (ITU T.81, table B.1)."""
+_ARITHMETIC_FRAMES = frozenset((0xC9, 0xCA))
+"""Extended and progressive, of arithmetic codes."""
+_ALL_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Also lossless (0xC3, 0xCB) and hierarchical ones (0xC5 to 0xC7, 0xCD to 0xCF)."""
+_END = 0xD9
+_BARE = frozenset((0x01, *range(0xD0, 0xD8)))
+"""Markers without a segment."""
+_NEXT_MARKER = re.compile(rb"\xff[^\x00\xff]", re.DOTALL)
 _PASSED_OVER = frozenset((0xC4, 0xDB, 0xDD, 0xFE))
 """Huffman and quantization tables, the restart interval, a comment: the decoder's to check."""
 _MARKED = {0xE0: (b"JFIF\0", 16), 0xEE: (b"Adobe", 14)}
@@ -51,6 +61,38 @@ def ordinary_jpeg(data: bytes) -> OrdinaryJpeg | None:
             break
         at += 2 + num_bytes
     return None
+
+
+def is_scalable(data: bytes | memoryview) -> bool:
+    """Return whether libjpeg-turbo may be asked for a fraction of a JPEG's size.
+
+    Its scaled decoder is made for the discrete cosine transform. Given a lossless frame it writes
+    outside of its memory, which ends the process, and the other frames it does not know.
+    """
+    frame = _first_frame(data)
+    return frame in _FRAMES or frame in _ARITHMETIC_FRAMES
+
+
+def is_common(data: bytes | memoryview) -> bool:
+    """Return whether every decoder reads a JPEG's kind of frame; browsers read no others."""
+    return _first_frame(data) in _FRAMES
+
+
+def _first_frame(data: bytes | memoryview) -> int:
+    """Return the marker of the first frame header, 0 if there is none.
+
+    Passes over bytes between segments as libjpeg does (`next_marker`), so that both find the same.
+    """
+    at = 2
+    while (found := _NEXT_MARKER.search(data, at)) and found.end() + 2 <= len(data):
+        at = found.end()
+        marker = data[at - 1]
+        if marker in _ALL_FRAMES:
+            return marker
+        if marker in (_SCAN, _END):
+            break
+        at += 0 if marker in _BARE else data[at] << 8 | data[at + 1]
+    return 0
 
 
 def _says_nothing(marker: int, data: bytes, at: int, num_bytes: int) -> bool:

@@ -286,7 +286,7 @@ def _codec(data: bytes) -> Encoding | None:
 
 
 def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels of a JPEG; decoding fails on any damage."""
+    """Return height, width and channels of a JPEG that TensorFlow reads; fails on any damage."""
     height, width, space, _ = simplejpeg.decode_jpeg_header(data)
     simplejpeg.decode_jpeg(data)
     return height, width, {"Gray": 1, "CMYK": 4, "YCCK": 4}.get(space, 3)

@@ -10,14 +10,17 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from shardprep.image.decode import stored_pixels
 from shardprep.image.jpeg_header import OrdinaryJpeg, ordinary_jpeg
 from shardprep.image.process import ProcessedImage, Rejection, process_image
 from shardprep.image.spec import ImageSpec
 from tests.support.builders import SHARED_DATA, encoded, jpeg, pixels
 from tests.support.image_policy import POLICY
+from tests.support.jpeg_frames import LOSSLESS, READ, UNREAD
 from tests.support.odd_images import DISPLAY_P3, SRGB, oriented, rgb_profile, srgb_to_light
 
 if TYPE_CHECKING:
@@ -147,6 +150,38 @@ def test_what_is_odd_about_a_header_is_left_to_pillow(data: bytes) -> None:
 def test_a_fault_has_the_same_outcome(data: bytes) -> None:
     assert ordinary_jpeg(data)
     assert_equal_outcomes([data])
+
+
+@pytest.mark.parametrize("name", [*READ, *UNREAD])
+@pytest.mark.parametrize("spec", SPECS[:5])
+def test_every_kind_of_frame_is_stored_or_rejected(name: str, spec: ImageSpec) -> None:
+    data = {**READ, **UNREAD}[name]
+    found = process_image(data, spec)
+    if name in UNREAD:
+        assert isinstance(found, Rejection)
+        assert found.kind == "undecodable"
+        return
+    assert isinstance(found, ProcessedImage)
+    assert not found.damage
+    if spec == KEPT or name in LOSSLESS:
+        assert (found.data == data) == (name not in LOSSLESS)
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_a_lossless_jpeg_gives_the_pixels_of_a_png(name: str) -> None:
+    picture = pixels()[..., 0] if "grey" in name else pixels()
+    of_png = encoded(Image.fromarray(picture), "PNG")
+    for spec in (SPECS[1], SPECS[4], ImageSpec(size=(48, 64), format="raw")):
+        found, expected = process_image(LOSSLESS[name], spec), process_image(of_png, spec)
+        assert isinstance(found, ProcessedImage)
+        assert isinstance(expected, ProcessedImage)
+        assert found.data == expected.data
+
+
+@pytest.mark.parametrize("data", LOSSLESS.values(), ids=LOSSLESS)
+def test_a_stored_lossless_jpeg_is_decoded_whole(data: bytes) -> None:
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    assert (stored_pixels(data, None, 4) == expected).all()
 
 
 def test_every_image_of_the_policy_has_the_same_outcome() -> None:

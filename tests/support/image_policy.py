@@ -16,6 +16,7 @@ import numpy as np
 import pydicom
 from PIL import Image
 
+from tests.support import jpeg_frames
 from tests.support.builders import encoded, jpeg, pixels, png, tar_bytes, zip_bytes
 from tests.support.dicom import SHIPPED, deflated_bomb, dicom, sequence, without_pixels
 from tests.support.odd_images import (
@@ -638,6 +639,9 @@ def _jpegs() -> Cases:
     return {
         **{name: shown(smooth, encoded(image(smooth), **how)) for name, how in kinds.items()},
         "arithmetic": shown(ARITHMETIC_PICTURE, ARITHMETIC_JPEG),
+        "arithmetic, progressive": shown(
+            ARITHMETIC_PICTURE, jpeg_frames.PROGRESSIVE_ARITHMETIC_JPEG
+        ),
         "AVIF": shown(smooth, encoded(image(smooth), "AVIF", quality=100, subsampling="4:4:4")),
         "JPEG 2000, lossy": shown(
             smooth, encoded(image(smooth), "JPEG2000", irreversible=True, quality_layers=[2])
@@ -645,17 +649,15 @@ def _jpegs() -> Cases:
     }
 
 
-def _unread_jpegs() -> Cases:
-    def of_frame(marker: int, bits: int) -> bytes:
-        data = bytearray(jpeg())
-        at = data.index(b"\xff\xc0")
-        data[at + 1], data[at + 4] = marker, bits
-        return bytes(data)
-
+def _lossless_jpegs() -> Cases:
     return {
-        "12 bits": rejected(of_frame(0xC1, 12), "undecodable", "of a kind not read"),
-        "lossless": rejected(of_frame(0xC3, 8), "undecodable"),
+        name: shown(grey(pixels()[..., 0]) if "grey" in name else pixels(), data)
+        for name, data in jpeg_frames.LOSSLESS.items()
     }
+
+
+def _unread_jpegs() -> Cases:
+    return {name: rejected(data, "undecodable") for name, data in jpeg_frames.UNREAD.items()}
 
 
 def _other_data() -> Cases:
@@ -1074,7 +1076,14 @@ POLICY: dict[str, tuple[Line, ...]] = {
             cases=_jpegs,
         ),
         Line(
-            what="JPEG of 12 bits, lossless JPEG",
+            what="lossless JPEG of 8 bits (SOF3)",
+            result="read, always at its own size; `--format keep` encodes it anew",
+            why="TensorFlow and browsers do not read it",
+            within=0,
+            cases=_lossless_jpegs,
+        ),
+        Line(
+            what="JPEG of 12 bits, lossless of more than 8 bits, hierarchical, lossless arithmetic",
             result="rejected: `undecodable`",
             why="Pillow does not read them",
             cases=_unread_jpegs,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import simplejpeg
 
+from shardprep.image.jpeg_header import is_scalable
 from shardprep.image.resample import resize
 from shardprep.reader.order import mixed
 
@@ -61,8 +62,10 @@ def crop_jpeg(
 ) -> tuple[Window, Size] | None:
     """Fill `out` with the part of a JPEG that a key draws; return which, and its height and width.
 
-    None where simplejpeg cannot decode it.
+    None where simplejpeg cannot decode it at every scale.
     """
+    if not is_scalable(data):
+        return None
     try:
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
         window = crop.window(height, width, draws(key))

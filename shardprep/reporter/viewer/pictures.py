@@ -24,6 +24,7 @@ from shardprep.dataset.remote import RemoteDataset, addressed
 from shardprep.dataset.schema import MASK
 from shardprep.errors import RecordError, ShardprepError
 from shardprep.image.contact_sheet import Legend, draw_marked
+from shardprep.image.jpeg_header import is_common
 from shardprep.image.thumbnail import thumbnail
 from shardprep.reader.places import Places
 from shardprep.reader.records import open_records
@@ -53,8 +54,7 @@ _NUM_THREADS = 8
 """Threads that read and make tiles."""
 _RUN = 15
 """Records of a page that are read from object storage together."""
-_TYPES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png"}
-"""First bytes of a stored image → its type."""
+_JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 
 
 class Place(NamedTuple):
@@ -120,15 +120,18 @@ class RecordPictures:
         return f"{self._shards[shard].sha256[:32]}-{record}"
 
     def image(self, number: int) -> tuple[bytes, str]:
-        """Return the stored image and its type; plain pixels become a PNG."""
+        """Return the stored image and its type; what browsers do not read becomes a PNG."""
         images, payload, record = self._payload(number)
         try:
             data = images.image(payload)
             if images.schema.image.encoding == "raw":
                 return _png(images.pixels(data)), "image/png"
-            for start, kind in _TYPES.items():
-                if data.startswith(start):
-                    return data, kind
+            if data.startswith(_JPEG_START):
+                if is_common(data):
+                    return data, "image/jpeg"
+                return _png(images.pixels(data)), "image/png"
+            if data.startswith(_PNG_START):
+                return data, "image/png"
             raise ValueError("neither a JPEG nor a PNG")
         except Exception as error:  # decoders raise anything
             raise images.damaged(record, error) from error
