@@ -76,7 +76,7 @@ def test_both_readers_give_what_tensorflow_reads(dataset: Path) -> None:
     facts = shardprep.inspect(dataset)
     for split in facts.manifest.splits:
         expected = examples(dataset, split)
-        by_number = reader.Dataset(dataset, split)
+        by_number = reader.Dataset(dataset, split, as_supervised=False)
         by_graph = list(
             reader.load(
                 dataset, split, batch_size=None, shuffle=False, as_supervised=False
