@@ -125,7 +125,8 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
     naming = naming_of(recipe, labelling, documents)
     annotated = None
     if recipe.is_annotated:
-        images = Images(index, members.extents(), documents, beside)
+        left_out = [one.key for one in wanted.skipped]
+        images = Images(index, members.extents(), documents, beside, left_out)
         annotated = annotate(recipe, images, naming)
     targets = _targets(index.keys, labelling, recipe, naming)
     splits = _splits(wanted, match, annotated)
@@ -136,7 +137,7 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         groups = group_keys(index.keys, rule, match)
     lacks = _lacks(splits, targets.values)
     if annotated is not None:
-        annotated = settled(annotated, splits)
+        annotated = settled(annotated, splits, recipe)
         pairs = zip(lacks, annotated.lacks, strict=True)
         lacks = Coded.of(first or more for first, more in pairs)
     columns, values = make_columns(recipe.columns, match, ~lacks.fit(bool))

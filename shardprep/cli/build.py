@@ -101,7 +101,10 @@ def _show_plan(found: Plan, *, as_json: bool) -> None:
 
     if as_json:
         only_of_parts = {"part", "num_all_shards"}
-        only_annotated = {"annotations_from", "object_classes", "num_objects", "num_masks"}
+        only_annotated = {
+            "annotations_from", "object_classes", "num_objects", "dropped", "unmatched",
+            "num_masks",
+        }  # fmt: skip
         summary = picked(PlanJson, found, part=str(found.part))
         lacking = only_of_parts if found.part is None else set()
         lacking |= only_annotated if found.plan.annotations is None else set()

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from shardprep.commands.progress import Show, Watch
     from shardprep.commands.resolve import Crew
+    from shardprep.dataset.annotation_counts import Unmatched
     from shardprep.recipe.keywords import BuildKeywords
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.build import PartResult
@@ -114,6 +115,16 @@ class Plan(Card):
     def num_objects(self) -> dict[str, int]:
         """Objects by class, as far as they are known."""
         return {} if self.plan.annotations is None else self.plan.annotations.num_objects
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Objects that are left out, by reason, as far as they are known."""
+        return {} if self.plan.annotations is None else self.plan.annotations.dropped
+
+    @property
+    def unmatched(self) -> Unmatched | None:
+        """Annotations without an image, and images without an annotation; None without any."""
+        return None if self.plan.annotations is None else self.plan.annotations.unmatched
 
     @property
     def num_masks(self) -> int:

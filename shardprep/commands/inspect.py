@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 _NUM_PICTURES = 24
 _MOST_JUDGED = 100_000
 """Records up to which findings are made in a second."""
-_SAID = {"leaks", "duplicates", "rejected", "damaged", "not-used"}
+_SAID = {
+    "leaks", "duplicates", "rejected", "damaged", "not-used", "unmatched-objects",
+    "unlisted-images",
+}  # fmt: skip
 """Findings that the numbers of `Facts` tell already."""
 
 

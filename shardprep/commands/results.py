@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
+from shardprep.dataset.annotation_counts import Unmatched
 from shardprep.dataset.manifest import Manifest, Totals
 from shardprep.dataset.source_difference import SourceDifference
 from shardprep.reporter.finding import Finding
@@ -101,6 +102,11 @@ class PlanJson(TypedDict):
     """With boxes or masks: class names of objects and of the values of masks."""
     num_objects: NotRequired[dict[str, int]]
     """With boxes or masks: objects by class, as far as they are known."""
+    dropped: NotRequired[dict[str, int]]
+    """With boxes or masks: objects that are left out, by reason, as far as they are known."""
+    unmatched: NotRequired[Unmatched | None]
+    """With boxes or masks: annotations without an image, and images without an annotation; null
+    without any."""
     num_masks: NotRequired[int]
     """With boxes or masks: mask files."""
     skipped: dict[str, int]

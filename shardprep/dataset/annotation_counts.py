@@ -11,11 +11,16 @@ from shardprep.dataset.grammar import Count, Document
 from shardprep.dataset.schema import BOX_LABEL, MASK, OBJECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
     from shardprep.dataset.schema import Schema
+
+
+NO_IMAGE, LEFT_OUT, ELSEWHERE = "no image", "image left out", "document of other images"
+"""Reasons for which an object belongs to no image of the dataset: the source does not have its
+image, the recipe leaves the image out, or the source has no image of its whole document."""
 
 
 class ObjectCounts(Document):
@@ -55,6 +60,31 @@ class AnnotationCounts(Document):
     """Null where no boxes are stored."""
     masks: MaskCounts | None
     """Null where no masks of classes are stored."""
+
+
+class Unmatched(Document):
+    """Annotations without an image, and images without an annotation; over all splits."""
+
+    objects: dict[str, Count]
+    """Annotated objects that belong to no image of the dataset, by reason."""
+    num_unlisted: Count
+    """Images that no annotation lists and that were planned as images without objects."""
+
+
+def unmatched_of(objects: Mapping[str, int], num_unlisted: int) -> Unmatched | None:
+    """Return these counts, None where there is nothing to count."""
+    if not objects and not num_unlisted:
+        return None
+    return Unmatched(objects=dict(sorted(objects.items())), num_unlisted=num_unlisted)
+
+
+def united_unmatched(several: Iterable[Unmatched | None]) -> Unmatched | None:
+    """Return the sums of the counts of several sources, None where none has any."""
+    known = [one for one in several if one is not None]
+    objects: Counter[str] = Counter()
+    for one in known:
+        objects.update(one.objects)
+    return unmatched_of(objects, sum(one.num_unlisted for one in known))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from shardprep.dataset import annotation_counts, grammar
-from shardprep.dataset.annotation_counts import AnnotationCounts
+from shardprep.dataset.annotation_counts import AnnotationCounts, Unmatched
 from shardprep.dataset.grammar import Count, Document, Name, Sha256, SparseDocument, Version
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError
@@ -136,7 +136,7 @@ def _shown(key: str, value: object) -> str:
 class Manifest(SparseDocument):
     """Contents and origin of a whole dataset."""
 
-    sparse_keys: ClassVar[frozenset[str]] = frozenset({"annotations"})
+    sparse_keys: ClassVar[frozenset[str]] = frozenset({"annotations", "unmatched"})
 
     format_version: Literal[1] = 1
     name: Name
@@ -149,6 +149,9 @@ class Manifest(SparseDocument):
     """Splits in the order train, validation, test, then others by name."""
     annotations: dict[Name, AnnotationCounts] = Field(default_factory=dict)
     """In a dataset with boxes or masks: their counts by split."""
+    unmatched: Unmatched | None = None
+    """In a dataset with boxes or masks: annotations without an image, and images without an
+    annotation; left out where there are none."""
     files: dict[str, Sha256] = Field(default_factory=dict)
     """SHA-256 of `items.parquet` and `schema.json`, hex."""
     sha256: str = ""

@@ -6,13 +6,14 @@ All coordinates are those of the image as it was annotated: x to the right, y do
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+import itertools
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -27,6 +28,8 @@ IGNORE = 255
 """Value of mask pixels that belong to no class and that training leaves out, in 8 bits."""
 IGNORE_16 = 65_535
 """The same in the masks of 16 bits that more than 254 classes need."""
+NO_OUTLINE: Final = "no outline"
+"""Reason to drop an object of which only the box is known, or whose outline has no pixel."""
 _MAX_CLASSES_8 = 254
 """Number of classes that masks of 8 bits can hold."""
 
@@ -88,6 +91,18 @@ class Annotation:
     """Objects that are left out already, by reason."""
     fault: str = ""
     """Reason for which the annotations of this image cannot be read; "" for none."""
+
+    def of(self, are_kept: Sequence[bool], reason: str) -> Annotation:
+        """Return the annotation of some of its objects; the others are dropped for that reason."""
+        number = len(self.labels) - sum(are_kept)
+        return replace(
+            self,
+            boxes=self.boxes[np.array(are_kept, np.bool_)],
+            labels=tuple(itertools.compress(self.labels, are_kept)),
+            crowds=tuple(itertools.compress(self.crowds, are_kept)),
+            outlines=tuple(itertools.compress(self.outlines, are_kept)),
+            dropped={**self.dropped, reason: self.dropped.get(reason, 0) + number},
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel with the boxes as bytes: an array on its own takes twice as long as all else."""

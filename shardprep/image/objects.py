@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.image.annotation import Counts, Polygons, Segment
+from shardprep.image.annotation import NO_OUTLINE, Counts, Polygons, Segment
 from shardprep.image.boxes import Boxes, annotated_size, plain_boxes, size_of_boxes
 from shardprep.image.mask_files import MaskFiles, fault_of, size_mismatch
 from shardprep.image.masks import MaskError, encode_mask, segment_classes, value_counts
@@ -164,7 +164,7 @@ class _Scene:
                 if i not in self.masks:
                     shape, frame = self._shape(i)
                     if not shape.any():
-                        objects.drop(np.arange(len(shares)) == i, "no outline")
+                        objects.drop(np.arange(len(shares)) == i, NO_OUTLINE)
                     self._draw(i, shape, frame)
             is_lost = np.array([self.masks.get(i) == b"" for i in range(len(shares))], np.bool_)
             objects.drop(is_lost, "cut away" if self.placement.is_cropped else "too small")
@@ -175,10 +175,12 @@ class _Scene:
         annotation, has_masks = self.annotation, self.spec.masks == "instances"
         objects = Boxes.unplaced(annotation.labels[: len(annotation.boxes)])
         no_box: list[int] = []
+        if has_masks and not annotation.outlines:
+            objects.drop(np.ones(len(objects.labels), np.bool_), NO_OUTLINE)
         if annotation.outlines:
             has_outline = np.array([o is not None for o in annotation.outlines], np.bool_)
             if has_masks:
-                objects.drop(~has_outline, "no outline")
+                objects.drop(~has_outline, NO_OUTLINE)
             is_open = np.isnan(annotation.boxes).all(axis=1) & has_outline
             no_box = np.flatnonzero(is_open).tolist()
         size = size_of_boxes(annotation, self.placement, self.frame)
@@ -256,7 +258,7 @@ class _Scene:
         crowds = self.annotation.crowds or (False,) * len(labels)
         for i, outline in enumerate(self.annotation.outlines):
             if outline is None:
-                dropped["no outline"] += not spec.boxes
+                dropped[NO_OUTLINE] += not spec.boxes
             elif 0 <= labels[i] < spec.num_classes:
                 value = spec.ignore if crowds[i] else labels[i]
                 mask[self.placement.mask(*self._shape(i), 0) != 0] = value

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.dataset.annotation_counts import NO_IMAGE
 from shardprep.dataset.object_facts import TINY, near_duplicates
 from shardprep.dataset.schema import MASK
-from shardprep.errors import some_of
+from shardprep.errors import counted, some_of
 from shardprep.reporter.balance import TRAIN
 from shardprep.reporter.finding import Finding, images
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardprep.reporter.contents import Contents
+    from shardprep.reporter.finding import Severity
     from shardprep.reporter.pixel_pass import Measured
 
     Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -35,6 +37,7 @@ def annotation_findings(contents: Contents, measured: Measured | None) -> Iterat
         return
     yield from _missing(contents)
     yield from _dropped(contents)
+    yield from _unmatched(contents)
     if MASK in schema.features:
         yield from _masks(contents)
     if measured is not None and len(measured.boxes):
@@ -78,6 +81,27 @@ def _dropped(contents: Contents) -> Iterator[Finding]:
     )
     keys = contents.keys_of(numbers.tolist())
     yield Finding("dropped-objects", "warning", len(numbers), len(contents), what, keys)
+
+
+def _unmatched(contents: Contents) -> Iterator[Finding]:
+    """Yield the annotations without an image, and the images without an annotation."""
+    unmatched = contents.manifest.unmatched
+    if unmatched is None:
+        return
+    if unmatched.objects:
+        number = sum(unmatched.objects.values())
+        known = contents.manifest.annotations.values()
+        kept = sum(one.objects.num_objects for one in known if one.objects)
+        total = number + kept + sum(sum(one.dropped.values()) for one in known)
+        reasons = ", ".join(f"{count:,} for {why}" for why, count in unmatched.objects.items())
+        verb = "belongs" if number == 1 else "belong"
+        what = f"{counted(number, 'annotated object')} {verb} to no image: {reasons}"
+        severity: Severity = "warning" if NO_IMAGE in unmatched.objects else "note"
+        yield Finding("unmatched-objects", severity, number, total, what)
+    if number := unmatched.num_unlisted:
+        verb = "is" if number == 1 else "are"
+        what = f"{images(number)} that no annotation lists {verb} taken as without objects"
+        yield Finding("unlisted-images", "note", number, len(contents), what)
 
 
 def _masks(contents: Contents) -> Iterator[Finding]:

@@ -30,6 +30,8 @@ MEANINGS = {
     "class-property": "classes that brightness, size or the like tells apart",
     "drift": "splits that differ in classes, brightness, size or the like",
     "dropped-objects": "images with objects that the build left out",
+    "unmatched-objects": "annotated objects of images that the dataset does not have",
+    "unlisted-images": "images that no annotation lists, taken as images without objects",
     "duplicate-boxes": "images with two boxes of a class that are nearly the same",
     "tiny-boxes": "images with boxes of less than 8 × 8 stored pixels",
     "uniform-masks": "images whose mask is of one value",
@@ -43,8 +45,11 @@ MEANINGS = {
     "enlarged": "originals smaller than the stored image",
 }
 """Name of each kind of finding → its meaning; in the order in which findings are shown."""
-WITHOUT_KEYS = ("missing-classes", "missing-object-classes", "imbalance", "class-property", "drift")
-"""Kinds that are about classes and splits, and so have no list of images."""
+WITHOUT_KEYS = (
+    "missing-classes", "missing-object-classes", "imbalance", "class-property", "drift",
+    "unmatched-objects", "unlisted-images",
+)  # fmt: skip
+"""Kinds that are not about single images of the dataset, and so have no list of images."""
 OF_PIXELS = (
     "near-leaks", "damaged-records", "near-duplicates", "duplicate-boxes", "tiny-boxes", "dark",
     "light", "flat", "blurry", "grey",
@@ -52,7 +57,10 @@ OF_PIXELS = (
 """Kinds that only a pass over the pixels tells."""
 OF_BOXES = ("duplicate-boxes", "tiny-boxes")
 OF_MASKS = ("uniform-masks", "ignored-pixels")
-OF_ANNOTATIONS = ("missing-object-classes", "dropped-objects", *OF_BOXES, *OF_MASKS)
+OF_ANNOTATIONS = (
+    "missing-object-classes", "dropped-objects", "unmatched-objects", "unlisted-images",
+    *OF_BOXES, *OF_MASKS,
+)  # fmt: skip
 """Kinds that only datasets with boxes or masks can have."""
 
 
@@ -65,9 +73,9 @@ class Finding:
     severity: Severity
     """`serious`: a result measured on this set may be wrong; `warning`: training may suffer."""
     num_found: int
-    """Images, or classes or splits where it is about those."""
+    """Images, or classes, splits or objects where it is about those."""
     num_looked_at: int
-    """Images, inputs, classes or splits that could have been it."""
+    """Images, inputs, classes, splits or objects that could have been it."""
     what: str
     """The finding in a sentence."""
     keys: tuple[str, ...] = ()

@@ -219,6 +219,7 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
         totals=tally.totals(Counter(outline.skipped)),
         splits=tally.splits(schema.labels),
         annotations=tally.annotations(schema),
+        unmatched=outline.unmatched,
     )
     _warn_of_darkness(manifest, num_dark, is_full=outline.spec.depth_range == "full")
     folder.write(SCHEMA_FILE, schema.dumps().encode())

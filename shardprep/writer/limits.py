@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from shardprep.catalog.annotations.result import NOT_ASKED_FOR
+from shardprep.catalog.annotations.result import NO_FAULTS
 from shardprep.errors import BuildError
 from shardprep.image.boxes import SHORTFALLS
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.writer.workspace.states import Folders, Workspace
 
-_NO_FAULTS = (*SHORTFALLS, NOT_ASKED_FOR)
-"""Reasons to drop an object that are no fault of the source."""
+_NO_FAULTS = (*SHORTFALLS, *NO_FAULTS)
+"""Reasons to leave an object out that are no fault of the source."""
 
 
 class TooManyRejectedError(BuildError):
@@ -55,10 +55,12 @@ def check_rejections(
 
 def check_dropped(folders: Folders, manifest: Manifest, limit: float) -> None:
     """Check that few enough objects are bad; those that a crop cut away are not."""
-    kept, bad = 0, Counter[str]()
+    kept, lost = 0, Counter[str]()
     for counts in manifest.annotations.values():
         kept += counts.objects.num_objects if counts.objects else 0
-        bad.update({why: n for why, n in counts.dropped.items() if why not in _NO_FAULTS})
+        lost.update(counts.dropped)
+    lost.update(manifest.unmatched.objects if manifest.unmatched else {})
+    bad = Counter({why: count for why, count in lost.items() if why not in _NO_FAULTS})
     total = kept + bad.total()
     if bad.total() > limit * total:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))

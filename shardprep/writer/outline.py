@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from shardprep.dataset import grammar
+from shardprep.dataset.annotation_counts import Unmatched
 from shardprep.dataset.grammar import Count, Document, Name, Version
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import MAX_SIDE, Schema
@@ -48,6 +49,8 @@ class Outline(Document):
     num_rows_without_image: Count
     rows_without_image: tuple[str, ...]
     """Ids of some of these rows."""
+    unmatched: Unmatched | None = None
+    """Annotations without an image, and images without an annotation; None without any."""
     shards: tuple[PlannedShard, ...]
     """In the order of the dataset."""
     skipped: dict[str, Count]
@@ -95,6 +98,7 @@ def make_outline(
         labels_from=plan.labels_from,
         num_rows_without_image=len(plan.rows_without_image),
         rows_without_image=plan.rows_without_image[:_SHOWN_ROWS],
+        unmatched=None if plan.annotations is None else plan.annotations.unmatched,
         shards=tuple(PlannedShard(name=one.name, split=one.split) for one in plan.shards),
         skipped=dict(sorted(Counter(one.reason for one in plan.skipped).items())),
         max_rejected=recipe.max_rejected,

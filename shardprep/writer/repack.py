@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.catalog.items import Items
+from shardprep.dataset.annotation_counts import united_unmatched
 from shardprep.dataset.manifest import REPACKED, Fingerprint
 from shardprep.errors import BuildError, DatasetError
 from shardprep.source.coded import Coded
@@ -160,7 +161,9 @@ class ParentImages:
         """Return the outline of the plan."""
         outline = make_outline(plan, self.recipe, self.fingerprint, num_parts)
         num_rows = sum(one.manifest.labels.num_rows_without_image for one in self.parents)
-        return outline.model_copy(update={"num_rows_without_image": num_rows})
+        unmatched = united_unmatched(one.manifest.unmatched for one in self.parents)
+        more = {"num_rows_without_image": num_rows, "unmatched": unmatched}
+        return outline.model_copy(update=more)
 
     def written(
         self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]

@@ -12,17 +12,20 @@ from shardprep.catalog.annotations.mask_values import (
     NONE,
 )
 from shardprep.catalog.annotations.naming import Naming, renamed
+from shardprep.catalog.annotations.pairing import stem
 from shardprep.catalog.annotations.panoptic import masks_of_segments, with_segments
-from shardprep.catalog.annotations.result import NOT_ASKED_FOR
+from shardprep.catalog.annotations.result import NO_FAULTS
 from shardprep.catalog.annotations.rules import MaskRule, parse_masks_rule
 from shardprep.catalog.annotations.run_table import parse_run_rule, read_runs
-from shardprep.errors import RecipeError, SourceError
-from shardprep.image.annotation import Annotation, AnnotationSpec, Segment
+from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT, NO_IMAGE, unmatched_of
+from shardprep.errors import RecipeError, SourceError, counted, some_of
+from shardprep.image.annotation import NO_OUTLINE, Annotation, AnnotationSpec, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from shardprep.catalog.annotations.result import Found
+    from shardprep.dataset.annotation_counts import Unmatched
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.members import Member
 
@@ -41,6 +44,8 @@ class AnnotationFacts:
     """Formats and dialects, in one line for the user."""
     without_image: tuple[str, ...] = ()
     """Names of annotated images that the source does not have."""
+    unmatched: Unmatched | None = None
+    """Annotations without an image, and images without an annotation; None without any."""
     documents: frozenset[str] = frozenset()
     """Keys of the members that were read for them."""
     num_objects: dict[str, int] = field(default_factory=dict)
@@ -108,6 +113,8 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
     if objects is not None:
         has_background = mode == "classes" and shapes is not None and not shapes.segments
         annotations, names = renamed(objects, naming, names, has_background=has_background)
+        if shapes is not None and not shapes.segments:
+            annotations = [one and _outlined(one) for one in annotations]
     else:
         annotations = found.annotations
     is_panoptic = shapes is not None and bool(shapes.segments)
@@ -143,13 +150,15 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
     strata = [_present(one, more) for one, more in zip(annotations, found.present, strict=True)]
     raw = {*(name for one in sources for name in one.names), *found.raw_names}
     counts, dropped = _counts(annotations)
-    _check_dropped(counts.total(), dropped, recipe.max_dropped)
+    unmatched = _unmatched(objects, images.left_out)
+    _check_dropped(counts.total(), dropped + unmatched, recipe.max_dropped, objects)
     return Annotated(
         facts=AnnotationFacts(
             spec=spec,
             names=names,
             how="; ".join([*(one.how for one in sources), *([found.how] if found.how else [])]),
-            without_image=objects.without_image if objects else (),
+            without_image=tuple(objects.without_image) if objects else (),
+            unmatched=unmatched_of(unmatched, 0),
             documents=frozenset(key for one in sources for key in one.documents),
             num_objects={name: counts[i] for i, name in enumerate(names) if counts[i]},
             dropped=dict(sorted(dropped.items())),
@@ -239,27 +248,40 @@ def _has(one: Annotation) -> bool:
     return bool(one.areas) or any(isinstance(outline, Segment) for outline in one.outlines)
 
 
-def settled(annotated: Annotated, splits: Sequence[str | None]) -> Annotated:
+def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) -> Annotated:
     """Return the annotations of images in their splits.
 
     A split without a single annotation is unlabelled. In others, images that no annotation lists
     are background, or lack something.
+
+    Raises:
+        SourceError: a larger share of the images than `--max-dropped` is background unasked.
+
     """
     listed = {s for s, lack in zip(splits, annotated.lacks, strict=True) if not lack}
     nothing = Annotation()
     made: list[Annotation | None] = []
     lacks: list[str] = []
+    num_labelled = num_unlisted = 0
     rows = zip(annotated.annotations, annotated.lacks, splits, strict=True)
     for one, lack, split in rows:
         is_unlabelled = split not in listed
         is_filled = bool(lack) and not is_unlabelled and annotated.is_background
+        num_labelled += not is_unlabelled
+        num_unlisted += is_filled
         made.append(None if is_unlabelled else (one or nothing) if is_filled else one)
         lacks.append("" if is_unlabelled or is_filled else lack)
     num_background = sum(
         one is not None and not (one.labels or one.fault or masks)
         for one, masks in zip(made, annotated.masks, strict=True)
     )
-    facts = replace(annotated.facts, num_background=num_background)
+    if recipe.unlisted == "auto" and num_unlisted > recipe.max_dropped * num_labelled:
+        what = f"no annotation lists {num_unlisted:,} of {counted(num_labelled, 'image')}"
+        hint = "--unlisted background takes them as images without objects, skip leaves them out"
+        raise SourceError("--unlisted auto", f"{what}, more than {recipe.max_dropped:.3g}", hint)
+    known = annotated.facts.unmatched
+    unmatched = unmatched_of(known.objects if known else {}, num_unlisted)
+    facts = replace(annotated.facts, num_background=num_background, unmatched=unmatched)
     return replace(annotated, annotations=made, lacks=lacks, facts=facts)
 
 
@@ -285,12 +307,44 @@ def _counts(annotations: Sequence[Annotation | None]) -> tuple[Counter[int], Cou
     return counts, dropped
 
 
-def _check_dropped(num_objects: int, dropped: Counter[str], most: float) -> None:
+def _outlined(one: Annotation) -> Annotation:
+    """Return an annotation without the objects that have no outline, which no mask can show."""
+    if one.outlines and None not in one.outlines:
+        return one
+    has_outline = [outline is not None for outline in one.outlines] or [False] * len(one.labels)
+    return one.of(has_outline, NO_OUTLINE) if not all(has_outline) else one
+
+
+def _unmatched(objects: Found | None, left_out: Collection[str]) -> Counter[str]:
+    """Return how many objects are of no image, by reason.
+
+    `left_out` are the keys of images that the recipe leaves out; their names tell them.
+    """
+    found: Counter[str] = Counter()
+    if objects is not None:
+        names = {key.rpartition("/")[2] for key in left_out if objects.without_image}
+        names.update({stem(name) for name in names})
+        for text, count in objects.without_image.items():
+            name = text.replace("\\", "/").rpartition("/")[2]
+            found[LEFT_OUT if {name, stem(name)} & names else NO_IMAGE] += count
+        found[ELSEWHERE] = objects.num_elsewhere
+    return +found
+
+
+def _check_dropped(
+    num_objects: int, dropped: Counter[str], most: float, objects: Found | None
+) -> None:
     """Raise a SourceError if a larger share of the objects is bad than may be dropped."""
-    bad = {reason: count for reason, count in dropped.items() if reason != NOT_ASKED_FOR}
+    bad = {reason: count for reason, count in dropped.items() if reason not in NO_FAULTS}
     num_bad = sum(bad.values())
     total = num_objects + num_bad
     if num_bad > most * total:
         counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
         what = f"{num_bad:,} of {total:,} objects are bad ({counts}), more than {most:.3g}"
-        raise SourceError("--max-dropped", what, "a larger share accepts them")
+        if bad.get(NO_IMAGE) and objects is not None:
+            missing = [name for name, count in objects.without_image.items() if count]
+            what += f"; the source has no image {some_of(missing)}"
+        hint = "a larger share accepts them"
+        if bad.get(NO_OUTLINE, 0) == num_objects + num_bad:
+            hint = "leave --masks out: the source has boxes alone"
+        raise SourceError("--max-dropped", what, hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -145,7 +146,7 @@ def read_box_table(
         how=f"{table.name}, boxes in {', '.join(columns.names)}: {dialect.WORDS[form]}{told}, "
         f"in {unit}",
         documents=tuple(name for name, _ in table.parts) or (table.name,),
-        without_image=tuple(dict.fromkeys(match.rows_without_image)),
+        without_image=_without_image(boxes, match),
     )
 
 
@@ -162,6 +163,17 @@ def _objects(table: Table, boxes: Boxes, match: TableMatch, form: Form, label: s
         if image >= 0:
             objects.drop(image, MALFORMED, count)
     return objects
+
+
+def _without_image(boxes: Boxes, match: TableMatch) -> dict[str, int]:
+    """Return the ids of rows that are of no image, and how many boxes these rows have."""
+    counts = Counter(boxes.rows)
+    counts.update(boxes.malformed)
+    found: dict[str, int] = {}
+    rows = np.flatnonzero(match.key_of < 0).tolist()
+    for row, text in zip(rows, match.rows_without_image, strict=True):
+        found[text] = found.get(text, 0) + counts[row]
+    return found
 
 
 def _side_columns(table: Table, columns: Columns) -> tuple[int, int] | None:

@@ -97,10 +97,11 @@ class _Reader:
         self._keys: list[str] = []
         self._idle: list[str] = []
         """Documents that name no image of the source."""
-        self._missing: dict[str, None] = {}
+        self._missing: Counter[str] = Counter()
+        """Name of an image that the source does not have, or id without one → its objects."""
         self._splits: list[str | None] = [None] * len(index.keys)
         self._has_objects = np.zeros(len(index.keys), np.bool_)
-        self._num_stray = 0
+        self._num_elsewhere = 0
         self._stuff: set[str] = set()
         """Classes of which panoptic documents have no objects but areas: sky, grass."""
         self._is_panoptic = False
@@ -129,13 +130,31 @@ class _Reader:
             raise SourceError(key, what, "name the right file: --boxes coco:FILE")
         self._keys.append(key)
         places = self._place(key, document.images)
-        if places and max(places.values()) < 0:
-            self._idle.append(key)
+        self._count_unmatched(key, document, places, start)
         lookup = [places.get(name, _STRAY) for name in document.image_ids]
         classes = [document.categories.get(number, "") for number in document.category_ids]
         self._table.renumber(start, lookup, self._table.numbers_of(classes))
         self._keep(key, document, lookup)
         self._check_repeated(key, self._table.images_from(start))
+
+    def _count_unmatched(
+        self, key: str, document: _Document, places: dict[object, int], start: int
+    ) -> None:
+        """Count the objects of each image that the source, or the document, does not have."""
+        numbers = self._table.images_from(start)  # of ids, not yet of images
+        counts = np.bincount(numbers, minlength=len(document.image_ids)).tolist()
+        is_idle = bool(places) and max(places.values()) < 0
+        missing = dict.fromkeys((document.images[i][0] for i, at in places.items() if at < 0), 0)
+        for id_, number in document.image_ids.items():
+            if places.get(id_, _STRAY) < 0:
+                known = document.images.get(id_)
+                name = known[0] if known else f"image_id {_short(repr(id_))}"
+                missing[name] = missing.get(name, 0) + counts[number] + document.malformed[number]
+        if is_idle:
+            self._idle.append(key)
+            self._num_elsewhere += sum(missing.values())
+            missing = dict.fromkeys(missing, 0)
+        self._missing.update(missing)
 
     def _keep(self, key: str, document: _Document, lookup: Sequence[int]) -> None:
         """Keep what a document says of whole images; their positions are those of the lookup."""
@@ -222,16 +241,13 @@ class _Reader:
         for id_, (name, size) in images.items():
             found = self._pairing.find(name, key, split)
             places[id_] = -1 if found is None else found
-            if found is None:
-                self._missing[name] = None
-            else:
+            if found is not None:
                 self._table.list_image(found, size)
                 self._splits[found] = split or None
         return places
 
     def _check_repeated(self, key: str, images: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        """Note which images have objects; count objects of images that no entry describes."""
-        self._num_stray += int(np.count_nonzero(images == _STRAY))
+        """Note which images have objects."""
         has = np.zeros_like(self._has_objects)
         has[images[images >= 0]] = True
         if not self._may_repeat and (both := np.flatnonzero(has & self._has_objects)).size:
@@ -254,17 +270,13 @@ class _Reader:
             raise SourceError(self._keys[0], f"names no image of the source{such}", hint)
         if self._idle:
             findings.append(f"no image of {some_of(self._idle)} is in the source")
-        if self._num_stray:
-            findings.append(
-                f"{self._num_stray:,} objects are of images that 'images' of {self._keys[0]} "
-                "does not list; they are left out"
-            )
         return Found(
             annotations=annotations,
             names=names,
             how=f"COCO, {some_of(self._keys, 3)}",
             documents=tuple(self._keys),
-            without_image=tuple(self._missing),
+            without_image=self._missing,
+            num_elsewhere=self._num_elsewhere,
             splits=self._splits if any(self._splits) else None,
             segments=self._masks,
             findings=findings,

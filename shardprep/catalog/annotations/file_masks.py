@@ -41,6 +41,8 @@ class Images:
     """Bytes of each image, in the order of the index."""
     documents: Documents
     beside: MasksBeside
+    left_out: Sequence[str] = ()
+    """Keys of the images that the recipe leaves out."""
 
 
 class FileMasks(NamedTuple):

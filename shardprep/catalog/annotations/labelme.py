@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _NO_CLASSES = ("__ignore__", "_background_")
 """Labels of shapes that are no objects."""
+_DAMAGE = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
+"""Errors that shapes raise which are not those of LabelMe."""
 
 
 def is_labelme(data: bytes) -> bool:
@@ -43,7 +45,7 @@ def read_labelme(documents: Iterable[Text], index: KeyIndex, *, outlines: bool =
     """
     pairing, table = Pairing(index), ObjectTable(len(index.keys))
     keys = pairing.documents
-    missing: list[str] = []
+    missing: dict[str, int] = {}
     for text in documents:
         key = text.key
         if not text.fault and not is_labelme(text.data):
@@ -54,7 +56,7 @@ def read_labelme(documents: Iterable[Text], index: KeyIndex, *, outlines: bool =
         if image is None and isinstance(path, str):
             image = pairing.find(path, key)
         if image is None:
-            missing.append(key)
+            missing[key] = _num_objects(document)
             continue
         pairing.claim(image, key)
         if reason := fault or _add(table, image, document, outlines=outlines):
@@ -67,7 +69,7 @@ def read_labelme(documents: Iterable[Text], index: KeyIndex, *, outlines: bool =
         names=names,
         how=f"LabelMe, {counted(len(keys), 'JSON file')}",
         documents=tuple(keys.values()),
-        without_image=tuple(missing),
+        without_image=missing,
     )
 
 
@@ -88,7 +90,7 @@ def _add(table: ObjectTable, image: int, document: dict[str, Any], *, outlines: 
     """Add the objects of an image; return why they cannot be read, "" if they can."""
     try:
         objects, num_bad = _objects(document)
-    except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
+    except _DAMAGE:
         return "has shapes that are none of LabelMe"
     height, width = document.get("imageHeight"), document.get("imageWidth")
     is_stated = isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0
@@ -99,6 +101,15 @@ def _add(table: ObjectTable, image: int, document: dict[str, Any], *, outlines: 
         outline = Polygons(tuple(rings)) if outlines else None
         table.add(image, box_of(rings), table.number_of(label), outline=outline)
     return ""
+
+
+def _num_objects(document: dict[str, Any]) -> int:
+    """Return the number of objects in a file, 0 for one that cannot be read."""
+    try:
+        objects, num_bad = _objects(document)
+    except _DAMAGE:
+        return 0
+    return len(objects) + num_bad
 
 
 def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], list[Floats]], int]:

@@ -99,13 +99,5 @@ def _relabelled(one: Annotation, number: Sequence[int]) -> Annotation:
     areas = tuple((area, number[at]) for area, at in one.areas if number[at] != NONE)
     if NONE not in labels:
         return replace(one, labels=labels, areas=areas)
-    kept = [i for i, label in enumerate(labels) if label != NONE]
-    return replace(
-        one,
-        boxes=one.boxes[kept],
-        labels=tuple(labels[i] for i in kept),
-        crowds=tuple(one.crowds[i] for i in kept) if one.crowds else (),
-        outlines=tuple(one.outlines[i] for i in kept) if one.outlines else (),
-        areas=areas,
-        dropped={**one.dropped, NOT_ASKED_FOR: len(labels) - len(kept)},
-    )
+    known = replace(one, labels=labels, areas=areas)
+    return known.of([label != NONE for label in labels], NOT_ASKED_FOR)

@@ -136,7 +136,7 @@ def with_segments(found: Found, panoptic: Found) -> Found:
         names=names,
         how=f"{found.how}; {panoptic.how}",
         documents=(*found.documents, *panoptic.documents),
-        without_image=tuple(dict.fromkeys((*found.without_image, *panoptic.without_image))),
+        without_image={**dict.fromkeys(panoptic.without_image, 0), **found.without_image},
         segments=panoptic.segments,
         findings=[*found.findings, *panoptic.findings],
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
 
 NOT_ASKED_FOR = "not among --classes"
 """Reason for which an object is dropped that is sound, but of a class that is not wanted."""
+NO_FAULTS = (NOT_ASKED_FOR, LEFT_OUT, ELSEWHERE)
+"""Reasons that do not count against `--max-dropped`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +30,10 @@ class Found:
     """Format and dialect, in one line for the user."""
     documents: tuple[str, ...] = ()
     """Keys of the members that were read."""
-    without_image: tuple[str, ...] = ()
-    """Names of annotated images that the source does not have."""
+    without_image: Mapping[str, int] = field(default_factory=dict)
+    """Name of each annotated image that the source does not have → number of its objects."""
+    num_elsewhere: int = 0
+    """Objects of documents of which the source has no image at all; not in `without_image`."""
     splits: list[str | None] | None = None
     """Split of each image where the format gives one; None where it does not."""
     is_complete: bool = False

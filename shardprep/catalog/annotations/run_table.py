@@ -118,9 +118,11 @@ def read_runs(
     labels = objects.labels or [ONE_CLASS] * len(objects.ids)
     numbers = {label: found_objects.number_of(label) for label in dict.fromkeys(labels)}
     names, labels_of = found_objects.natural_names()
+    missing = {text: 0 for text, image in images.items() if image is None}
     for text, cell, label in zip(objects.ids, objects.cells, labels, strict=True):
         image = images[text]
         if image is None:
+            missing[text] += cell not in _NO_RUNS
             continue
         found_objects.list_image(image)
         if cell not in _NO_RUNS:
@@ -130,7 +132,7 @@ def read_runs(
         names=names,
         how=f"run lengths {_WORDS[order]}, {table.name}, {objects.how}",
         documents=tuple(name for name, _ in table.parts) or (table.name,),
-        without_image=tuple(text for text, found in images.items() if found is None),
+        without_image=missing,
         findings=findings,
     )
 

@@ -45,8 +45,9 @@ def read_via(
 
     """
     pairing, table = Pairing(index), ObjectTable(len(index.keys))
-    keys, missing = [], []
-    num_listed = 0
+    keys: list[str] = []
+    missing: Counter[str] = Counter()
+    num_listed = num_elsewhere = 0
     for key, data in documents:
         keys.append(key)
         if has_many_values(data):
@@ -54,22 +55,27 @@ def read_via(
             raise SourceError(key, what, "export it from VIA in parts: --boxes via:FILE,FILE")
         try:
             entries = _entries(data)
+            num_before, here = num_listed, Counter[str]()
             attribute = _class_attribute(entries)
             for entry in entries:
                 name = entry["filename"]
                 found = pairing.find(name, key)
                 if found is None:
-                    missing.append(name)
+                    here[name] += len(_regions(entry))
                     continue
                 table.list_image(found)
                 num_listed += 1
                 for region in _regions(entry):
                     _add(table, found, region, attribute, outlines=outlines)
+            if num_listed == num_before:  # the document is of other images
+                num_elsewhere += here.total()
+                here = Counter(dict.fromkeys(here, 0))
+            missing.update(here)
         except _DAMAGE as error:
             what = f"is no JSON of VIA ({error!r})"
             raise SourceError(key, what, "export it from VIA as JSON again") from error
     if not num_listed:
-        such = f", such as {missing[0]}" if missing else ""
+        such = f", such as {next(iter(missing))}" if missing else ""
         raise SourceError(", ".join(keys), f"names no image of the source{such}")
     names, labels_of = table.natural_names()
     return Found(
@@ -77,7 +83,8 @@ def read_via(
         names=names,
         how=f"VIA, {', '.join(keys)}",
         documents=tuple(keys),
-        without_image=tuple(missing),
+        without_image=missing,
+        num_elsewhere=num_elsewhere,
     )
 
 

@@ -45,19 +45,19 @@ def read_voc(
     """
     pairing, table = Pairing(index), ObjectTable(len(index.keys))
     read: list[str] = []
-    missing: list[str] = []
+    missing: dict[str, int] = {}
     unreadable: list[str] = []
     findings: list[str] = []
     for key, content in _parsed(documents):
         read.append(key)
         image = _image(pairing, key, content)
-        if image is None and isinstance(content, str):
-            unreadable.append(f"{key} {content}")
-        elif image is None:
-            missing.append(key)
-        else:
+        if image is not None:
             pairing.claim(image, key)
             _add(table, image, key, content)
+        elif isinstance(content, str):
+            unreadable.append(f"{key} {content}")
+        else:
+            missing[key] = len(content.names)
     if not pairing.documents:
         what = "none is named as an image" if read else "none has the root 'annotation'"
         raise SourceError("--boxes voc", f"of the XML files of the source {what}")
@@ -70,7 +70,7 @@ def read_voc(
         names=names,
         how=f"Pascal VOC, {counted(len(pairing.documents), 'XML file')}; boxes as written",
         documents=tuple(read),
-        without_image=tuple(missing),
+        without_image=missing,
         splits=splits if any(splits) else None,
         findings=findings,
     )

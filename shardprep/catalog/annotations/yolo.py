@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.catalog.annotations.members import read_each
 from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing, stem
 from shardprep.catalog.annotations.result import Found
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.annotations.members import Text
     from shardprep.catalog.lookup import KeyIndex
     from shardprep.image.annotation import Outline
+    from shardprep.source.members import Member
 
 NAME_FILES = ("data.yaml", "data.yml", "obj.names", "classes.txt", "_darknet.labels")
 """Names of the files that name the classes, the surest first; others end in `NAME_SUFFIXES`."""
@@ -123,7 +125,7 @@ def read_yolo(
     index: KeyIndex,
     names: NameFile | None = None,
     *,
-    strays: Sequence[str] = (),
+    strays: Sequence[Member] = (),
     lists: Mapping[str, Sequence[str]] | None = None,
     outlines: bool = False,
 ) -> Found:
@@ -135,7 +137,7 @@ def read_yolo(
         documents: text files that are named as images.
         index: the images.
         names: the file that names the classes.
-        strays: keys of other text files; those beside the documents are of images that lack.
+        strays: other text files; those beside the documents are of images that lack.
         lists: lines of the lists of images that the file of names refers to, by their path in it.
         outlines: keep polygons beside boxes.
 
@@ -146,11 +148,11 @@ def read_yolo(
     pairing, table = Pairing(index), ObjectTable(len(index.keys))
     table.is_relative = True
     keys = pairing.documents
-    without: list[str] = []
+    missing: dict[str, int] = {}
     for key, data, fault in documents:
         image = pairing.find(stem(key), key)
         if image is None:
-            without.append(key)
+            missing[key] = _num_objects(data)
             continue
         pairing.claim(image, key, "name the class names beside the right one: --boxes yolo:FILE")
         table.list_image(image)
@@ -159,8 +161,9 @@ def read_yolo(
     if not keys:
         raise SourceError("--boxes yolo", "no text file of the source is named as an image")
     folders = {key.rpartition("/")[0] for key in keys.values()}
-    beside = (k for k in strays if k.rpartition("/")[0] in folders)
-    missing = [*without, *(k for k in beside if stem(k).lower() not in NO_LABELS)]
+    beside = [one for one in strays if one.key.rpartition("/")[0] in folders]
+    labels = [one for one in beside if stem(one.key).lower() not in NO_LABELS]
+    missing |= {text.key: _num_objects(text.data) for text in read_each(labels)}
     findings: list[str] = []
     if names is None:
         findings.append("classes of YOLO have no names: no data.yaml, obj.names or classes.txt")
@@ -177,7 +180,7 @@ def read_yolo(
         names=ordered,
         how=f"YOLO, {counted(len(keys), 'text file')}{source}",
         documents=(*keys.values(), *((names.key,) if names else ())),
-        without_image=tuple(missing),
+        without_image=missing,
         splits=splits if any(splits) else None,
         is_complete=True,
         findings=findings,
@@ -204,6 +207,12 @@ def _add(table: ObjectTable, image: int, data: bytes, *, outlines: bool) -> str:
     if num_bad and len(table) > start:
         table.drop(image, MALFORMED, num_bad)
     return fault if len(table) == start else ""
+
+
+def _num_objects(data: bytes) -> int:
+    """Return the number of lines of a text that has a line of an object, else 0."""
+    lines = [line for line in decoded(data).splitlines() if line.strip()]
+    return len(lines) if any(is_yolo(line.encode()) for line in lines) else 0
 
 
 def _object(words: Sequence[str]) -> tuple[int, tuple[float, ...], Outline]:

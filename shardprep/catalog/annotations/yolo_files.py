@@ -68,16 +68,16 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     return signs
 
 
-def _label_texts(source: AnnotatedSource, names: str) -> tuple[list[Member], list[str]]:
-    """Return the text files named as images, and the keys of the others.
+def _label_texts(source: AnnotatedSource, names: str) -> tuple[list[Member], list[Member]]:
+    """Return the text files named as images, and the others.
 
     Where files lie below the folder of the file of names, only those count.
     """
     members, folder = named_as_images(source, ".txt"), names.rpartition("/")[0]
     inside = below(members, names) if folder else []
-    others = {member.key for member in source.documents.members(".txt")}
-    others.difference_update(member.key for member in members)
-    return inside or members, sorted(others)
+    named = {member.key for member in members}
+    others = [one for one in source.documents.members(".txt") if one.key not in named]
+    return inside or members, others
 
 
 def _name_files(source: AnnotatedSource, *, is_strict: bool = False) -> list[yolo.NameFile]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from shardprep.cli.display.console import Terminal
-    from shardprep.dataset.annotation_counts import MaskCounts, ObjectCounts
+    from shardprep.dataset.annotation_counts import MaskCounts, ObjectCounts, Unmatched
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.object_facts import ObjectFacts
 
@@ -55,6 +55,7 @@ def print_annotations(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts
     if dropped := _sums(one.dropped for one in counts):
         text = f"{counted(sum(dropped.values()), 'object')}: {counts_line(dropped)}"
         terminal.entry("dropped", text, style="yellow")
+    print_unmatched(terminal, manifest.unmatched)
     if num_clipped := sum(one.num_clipped for one in counts):
         terminal.entry("clipped", f"{counted(num_clipped, 'object')} at the edge of the image")
     if masks:
@@ -65,6 +66,16 @@ def print_annotations(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts
         if num_uniform := sum(one.num_uniform for one in masks.values()):
             text = f"{counted(num_uniform, 'mask')} with one value in all pixels"
             terminal.entry("one value", text)
+
+
+def print_unmatched(terminal: Terminal, unmatched: Unmatched | None) -> None:
+    """Show the annotations without an image, and the images without an annotation."""
+    if unmatched is not None and unmatched.objects:
+        text = f"{counted(sum(unmatched.objects.values()), 'object')}: "
+        terminal.entry("unmatched", text + counts_line(unmatched.objects), style="yellow")
+    if unmatched is not None and unmatched.num_unlisted:
+        text = f"{counted(unmatched.num_unlisted, 'image')} that no annotation lists"
+        terminal.entry("unlisted", f"{text}, taken as images without objects")
 
 
 def _objects(manifest: Manifest) -> dict[str, ObjectCounts]:

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from shardprep.cli.display.console import counts_line, plain_table
-from shardprep.cli.display.object_tables import print_annotation_tables, print_annotations
+from shardprep.cli.display.object_tables import (
+    print_annotation_tables,
+    print_annotations,
+    print_unmatched,
+)
 from shardprep.cli.display.profile import print_profile
 from shardprep.cli.streams import console, picked, print_json
 from shardprep.dataset.describe import LACKING, MOST_EXAMPLES, Example, Examples, read_examples
@@ -276,6 +280,7 @@ def _print_annotations(terminal: Terminal, facts: AnnotationFacts) -> None:
         terminal.entry("objects", f"{total:,}: {some}{more}")
     if facts.dropped:
         terminal.entry("dropped", counts_line(facts.dropped))
+    print_unmatched(terminal, facts.unmatched)
 
 
 def _print_missing(terminal: Terminal, number: int, ids: Sequence[str]) -> None:

@@ -66,7 +66,7 @@ def test_rows_of_an_image_keep_their_order_and_classes_are_in_natural_order(tmp_
     found = made.read("csv:t.csv:name:xmin,ymin,xmax,ymax:c")
     assert found.names == ("1", "2", "9", "10")
     assert made.rows(found)["b.png"] == [("10", (1, 1, 2, 2)), ("9", (1, 1, 3, 3))]
-    assert found.without_image == ("gone",)
+    assert found.without_image == {"gone": 2}
     assert found.documents == ("t.csv",)
 
 

@@ -166,7 +166,7 @@ def test_an_image_without_objects_is_listed_and_one_without_file_is_named(tmp_pa
     made = source(tmp_path, {"a.json": text}, "1.png", "2.png")
     found = made.read("coco:a.json")
     assert made.rows(found) == {"1.png": []}
-    assert found.without_image == ("gone.png",)
+    assert found.without_image == {"gone.png": 1}
     assert found.names == ("cat", "dog")
 
 
@@ -181,11 +181,10 @@ def test_bad_objects_are_counted_by_reason(tmp_path: Path) -> None:
     assert one.dropped == {"malformed": len(bad) + 1, "unknown class": 1}
 
 
-def test_objects_of_images_that_are_not_described_are_told(tmp_path: Path) -> None:
+def test_objects_of_images_that_are_not_described_are_counted_by_their_id(tmp_path: Path) -> None:
     text = document([image(1, "1.png")], [thing(1, 1, [0, 0, 1, 1]), thing("1", 1, [0, 0, 1, 1])])
     found = source(tmp_path, {"a.json": text}, "1.png").read("coco:a.json")
-    (finding,) = found.findings
-    assert finding.startswith("1 objects are of images that 'images' of a.json does not list")
+    assert found.without_image == {"image_id '1'": 1}
 
 
 def test_several_documents_are_joined_if_they_are_named(tmp_path: Path) -> None:
@@ -377,4 +376,4 @@ def test_a_document_none_of_whose_images_are_there_is_told(tmp_path: Path) -> No
     }
     found = source(tmp_path, texts, "1.png").read("coco")
     assert found.findings == ["no image of instances_val.json is in the source"]
-    assert found.without_image == ("7.png",)
+    assert (found.without_image, found.num_elsewhere) == ({"7.png": 0}, 1)

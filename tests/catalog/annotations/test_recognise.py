@@ -401,7 +401,7 @@ def test_init_finds_the_annotations_of_real_sets(
 def test_annotations_without_their_image_are_counted_and_told(tmp_path: Path) -> None:
     members = detection(3) | {"annotations/9.xml": VOC.replace(b"x.jpg", b"9.jpg")}
     source = write_folder(tmp_path / "source", members)
-    recipe = make_recipe({"source": str(source), "boxes": "voc"}, "test")
+    recipe = make_recipe({"source": str(source), "boxes": "voc", "max_dropped": 0.5}, "test")
     plan = make_plan(recipe, tmp_path / "work", Quiet())
     assert len(plan.rows_without_image) == 1
     assert "9" in plan.rows_without_image[0]

@@ -83,7 +83,8 @@ def test_a_row_is_an_object_and_an_empty_cell_background(tmp_path: Path) -> None
     members = {f"train/{name}.jpg": jpeg(32, 48) for name in "abcd"} | {"test/t.jpg": jpeg(32, 48)}
     rows = ["a.jpg,1 3 10 5", "a.jpg,100 4", "b.jpg,", "c.jpg,-1", "z.jpg,1 2"]
     members["ships.csv"] = table("ImageId, EncodedPixels", *rows)
-    made = catalog(tmp_path, members, masks="rle:ships.csv:ImageId:EncodedPixels", classes="ship")
+    keys: dict[str, Any] = {"classes": "ship", "max_dropped": 0.5}
+    made = catalog(tmp_path, members, masks="rle:ships.csv:ImageId:EncodedPixels", **keys)
     assert outlines(made) == {
         "test/t.jpg": None,
         "train/a.jpg": ["1 3 10 5", "100 4"],

@@ -112,7 +112,7 @@ def test_a_file_without_objects_is_background_and_no_file_says_nothing(tmp_path:
     found = made.read("voc")
     assert made.rows(found) == {"1.png": []}
     assert made.of(found, "1.png").size is None
-    assert found.without_image == ("3.xml",)
+    assert found.without_image == {"3.xml": 0}
     assert not found.is_complete
 
 

@@ -143,7 +143,7 @@ def test_an_empty_and_a_missing_file_mean_no_object(tmp_path: Path) -> None:
     found = made.read("yolo")
     assert made.rows(found) == {"images/1.png": []}
     assert found.is_complete
-    assert found.without_image == ("labels/9.txt",)
+    assert found.without_image == {"labels/9.txt": 1}
     assert found.names == ("cat",)
 
 
@@ -259,7 +259,7 @@ def test_a_file_of_another_split_is_of_no_image_of_this_one(tmp_path: Path) -> N
     made = source(tmp_path, {**NAMES, **texts}, "train/images/1.png", "train/images/7.png")
     found = made.read("yolo")
     assert made.rows(found) == {"train/images/1.png": []}
-    assert found.without_image == ("valid/labels/7.txt",)
+    assert found.without_image == {"valid/labels/7.txt": 1}
 
 
 def test_two_files_for_one_image_are_an_error_with_a_way_out(tmp_path: Path) -> None:

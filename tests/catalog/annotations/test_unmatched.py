@@ -1,0 +1,254 @@
+"""Annotations without an image, images without an annotation: counted, and too many an error.
+
+Every format has the same twelve objects, two of each of six images.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep import inspect, repack, report
+from shardprep.dataset.annotation_counts import Unmatched
+from shardprep.errors import BuildError, SourceError
+from tests.catalog.annotations.test_mask_files import catalog
+from tests.support.builders import build, png, write_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shardprep.catalog.catalog import Catalog
+
+NUM_ALL, NUM_THERE = 6, 4
+ALL = range(NUM_ALL)
+BOXES = ((2, 3, 12, 9), (20, 5, 30, 25))
+"""Two corners of each object, x and y, in images of 40 x 30 pixels."""
+CLASSES = [{"id": 1, "name": "cat"}]
+
+
+def ring(box: tuple[int, ...]) -> list[int]:
+    left, top, right, bottom = box
+    return [left, top, right, top, right, bottom, left, bottom]
+
+
+def coco(*, id_of: Callable[[int], Any] = int, outlined: tuple[int, ...] = (0, 1)) -> str:
+    """Return a document; `outlined` are the objects of each image that have an outline."""
+    images = [{"id": i, "file_name": f"{i}.png", "width": 40, "height": 30} for i in ALL]
+    things = [
+        {
+            "image_id": id_of(i), "category_id": 1, "iscrowd": 0,
+            "bbox": [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+            "segmentation": [ring(box)] if at in outlined else [],
+        }
+        for i in ALL
+        for at, box in enumerate(BOXES)
+    ]  # fmt: skip
+    return json.dumps({"images": images, "annotations": things, "categories": CLASSES})
+
+
+def voc(i: int) -> str:
+    sides = ("xmin", "ymin", "xmax", "ymax")
+    boxes = ("".join(f"<{s}>{v}</{s}>" for s, v in zip(sides, b, strict=True)) for b in BOXES)
+    objects = "".join(f"<object><name>cat</name><bndbox>{b}</bndbox></object>" for b in boxes)
+    return f"<annotation><filename>{i}.png</filename>{objects}</annotation>"
+
+
+def yolo(box: tuple[int, ...]) -> str:
+    left, top, right, bottom = box
+    x, y = (left + right) / 80, (top + bottom) / 60
+    return f"0 {x:.6f} {y:.6f} {(right - left) / 40:.6f} {(bottom - top) / 30:.6f}"
+
+
+def labelme(i: int) -> str:
+    shapes = [{"label": "cat", "shape_type": "rectangle", "points": [b[:2], b[2:]]} for b in BOXES]
+    return json.dumps({"shapes": shapes, "imagePath": f"{i}.png"})
+
+
+def via() -> str:
+    def region(b: tuple[int, ...]) -> dict[str, Any]:
+        shape = {"name": "rect", "x": b[0], "y": b[1], "width": b[2] - b[0], "height": b[3] - b[1]}
+        return {"shape_attributes": shape, "region_attributes": {"class": "cat"}}
+
+    return json.dumps({i: {"filename": f"{i}.png", "regions": [*map(region, BOXES)]} for i in ALL})
+
+
+def rows(head: str, cell: Callable[[tuple[int, ...]], str]) -> str:
+    return "\n".join([head, *(f"{i}.png,{cell(box)}" for i in ALL for box in BOXES)])
+
+
+YOLO = {f"labels/{i}.txt": "\n".join(map(yolo, BOXES)) for i in ALL}
+FORMATS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "coco": ({"boxes": "coco"}, {"all.json": coco()}),
+    "coco with outlines": ({"masks": "coco"}, {"all.json": coco()}),
+    "voc": ({"boxes": "voc"}, {f"xml/{i}.xml": voc(i) for i in ALL}),
+    "yolo": ({"boxes": "yolo"}, {**YOLO, "data.yaml": "names: [cat]"}),
+    "labelme": ({"boxes": "labelme"}, {f"json/{i}.json": labelme(i) for i in ALL}),
+    "via": ({"boxes": "via"}, {"via.json": via()}),
+    "table of boxes": (
+        {"boxes": "csv:t.csv:id:x1,y1,x2,y2"},
+        {"t.csv": rows("id,x1,y1,x2,y2", lambda box: ",".join(map(str, box)))},
+    ),
+    "table of run lengths": (
+        {"masks": "rle:t.csv:id:runs"},
+        {"t.csv": rows("id,runs", lambda box: f"{box[0] * 30 + box[1] + 1} {box[3] - box[1]}")},
+    ),
+}
+"""Name → options, and the documents of all six images."""
+
+
+def images(number: int = NUM_THERE) -> dict[str, bytes]:
+    return {f"images/{i}.png": png(30, 40, seed=i) for i in range(number)}
+
+
+def made(folder: Path, name: str, number: int = NUM_THERE, **keys: Any) -> Catalog:
+    options, documents = FORMATS[name]
+    members = {key: text.encode() for key, text in documents.items()}
+    return catalog(folder, {**images(number), **members}, **{**options, **keys})
+
+
+def num_objects(found: Catalog) -> int:
+    """Return the number of objects of images, and of those that are dropped or of no image."""
+    facts = found.annotations
+    assert facts is not None
+    unmatched = facts.unmatched.objects if facts.unmatched else {}
+    dropped = sum(facts.dropped.values()) + sum(unmatched.values())
+    return sum(facts.num_objects.values()) + dropped
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_objects_of_images_that_are_missing_are_counted_and_too_many_an_error(
+    tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(SourceError, match=r"4 of 12 objects are bad \(4 no image\)"):
+        made(tmp_path, name)
+    found = made(tmp_path, name, max_dropped=0.34)
+    assert found.annotations is not None
+    assert found.annotations.unmatched == Unmatched(objects={"no image": 4}, num_unlisted=0)
+    assert num_objects(found) == 2 * NUM_ALL
+    assert len(found.annotations.without_image) == NUM_ALL - NUM_THERE
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_objects_of_images_that_are_left_out_are_no_fault(tmp_path: Path, name: str) -> None:
+    found = made(tmp_path, name, NUM_ALL, exclude=("images/[0-2].png",))
+    assert found.annotations is not None
+    assert found.annotations.unmatched == Unmatched(objects={"image left out": 6}, num_unlisted=0)
+    assert num_objects(found) == 2 * NUM_ALL
+    assert made(tmp_path / "whole", name, NUM_ALL).annotations.unmatched is None  # type: ignore[union-attr]
+
+
+def test_ids_as_text_against_numbers_are_an_error_and_not_empty_images(tmp_path: Path) -> None:
+    members = {**images(NUM_ALL), "a.json": coco(id_of=str).encode()}
+    with pytest.raises(SourceError, match=r"12 of 12 objects are bad .* no image image_id '0'"):
+        catalog(tmp_path, members, boxes="coco")
+    found = catalog(tmp_path, members, boxes="coco", max_dropped=1)
+    assert num_objects(found) == 2 * NUM_ALL
+
+
+def test_a_document_of_other_images_alone_is_counted_and_no_fault(tmp_path: Path) -> None:
+    other = json.loads(coco())
+    for entry in other["images"]:
+        entry["file_name"] = f"val_{entry['file_name']}"
+    texts = {"instances_train.json": coco(), "instances_val.json": json.dumps(other)}
+    members = images(NUM_ALL) | {key: text.encode() for key, text in texts.items()}
+    found = catalog(tmp_path, members, boxes="coco")
+    assert found.annotations is not None
+    unmatched = Unmatched(objects={"document of other images": 12}, num_unlisted=0)
+    assert found.annotations.unmatched == unmatched
+
+
+# Boxes without an outline
+
+
+@pytest.mark.parametrize("instances", [False, True])
+@pytest.mark.parametrize("boxes", [{}, {"boxes": "coco"}])
+@pytest.mark.parametrize(
+    ("document", "num_lacking"),
+    [(coco(outlined=()), 12), (coco(outlined=(0,)), 6)],
+    ids=["none has one", "half have one"],
+)
+def test_objects_without_an_outline_are_dropped_where_masks_are_stored(
+    tmp_path: Path, boxes: dict[str, str], document: str, num_lacking: int, *, instances: bool
+) -> None:
+    members = {**images(NUM_ALL), "a.json": document.encode()}
+    keys: dict[str, Any] = {"masks": "coco", "instances": instances}
+    keys |= {} if instances else boxes
+    with pytest.raises(SourceError, match=f"{num_lacking} of 12 objects are bad .*no outline"):
+        catalog(tmp_path, members, **keys)
+    source = write_folder(tmp_path / "set", members)
+    result = build(source, tmp_path / "out", **keys, max_dropped=1)
+    counts = result.manifest.annotations["train"]
+    assert counts.dropped == {"no outline": num_lacking}
+    assert counts.objects is None or counts.objects.num_objects == 12 - num_lacking
+    assert result.manifest.totals.num_rejected == 0
+
+
+@pytest.mark.parametrize("name", ["coco", "yolo", "coco with outlines"])
+def test_boxes_alone_are_stored_without_masks_whatever_outlines_they_lack(
+    tmp_path: Path, name: str
+) -> None:
+    options, documents = FORMATS[name]
+    if name.startswith("coco"):
+        documents = {"a.json": coco(outlined=())}
+    members = images(NUM_ALL) | {key: text.encode() for key, text in documents.items()}
+    form = options.get("boxes") or options["masks"]
+    found = catalog(tmp_path, members, boxes=form)
+    assert found.annotations is not None
+    assert sum(found.annotations.num_objects.values()) == 2 * NUM_ALL
+    assert found.annotations.dropped == {}
+
+
+# Images without an annotation
+
+
+def test_images_without_a_file_of_yolo_are_counted_apart_from_empty_files(tmp_path: Path) -> None:
+    texts = {f"labels/{i}.txt": yolo(BOXES[0]) if i else "" for i in range(9)}
+    texts["data.yaml"] = "names: [cat]"
+    members = images(10) | {key: text.encode() for key, text in texts.items()}
+    with pytest.raises(SourceError, match=r"no annotation lists 1 of 10 images, more than 0\.05"):
+        catalog(tmp_path, members, boxes="yolo")
+    found = catalog(tmp_path, members, boxes="yolo", unlisted="background")
+    assert found.annotations is not None
+    assert found.annotations.unmatched == Unmatched(objects={}, num_unlisted=1)
+    assert found.annotations.num_background == 2
+    again = catalog(tmp_path, members, boxes="yolo", max_dropped=0.1)
+    assert again.annotations == found.annotations
+    without = catalog(tmp_path, members, boxes="yolo", unlisted="skip")
+    assert without.annotations is not None
+    assert without.annotations.unmatched is None
+    assert [one.reason for one in without.skipped if one.key == "images/9.png"] == ["no annotation"]
+
+
+# From the manifest on
+
+
+def test_manifest_inspect_report_and_repack_say_what_is_unmatched(tmp_path: Path) -> None:
+    _, documents = FORMATS["yolo"]
+    texts = {key: text for key, text in documents.items() if key != "labels/0.txt"}
+    members = images() | {key: text.encode() for key, text in texts.items()}
+    keys: dict[str, Any] = {"boxes": "yolo", "unlisted": "background"}
+    source = write_folder(tmp_path / "set", members)
+    result = build(source, tmp_path / "out", **keys, max_dropped=0.5)
+    wanted = Unmatched(objects={"no image": 4}, num_unlisted=1)
+    assert result.manifest.unmatched == wanted
+    assert inspect(result.path).manifest.unmatched == wanted
+    findings = {one.name: one for one in report(result.path, no_pixels=True).findings}
+    found = findings["unmatched-objects"]
+    assert (found.num_found, found.num_looked_at, found.severity) == (4, 10, "warning")
+    assert "4 annotated objects belong to no image: 4 for no image" in found.what
+    assert findings["unlisted-images"].num_found == 1
+    again = repack(result.path, out=tmp_path / "again").manifest
+    assert again.unmatched == wanted
+
+
+def test_unmatched_objects_count_with_those_that_workers_drop(tmp_path: Path) -> None:
+    _, documents = FORMATS["yolo"]
+    documents = {**documents, "labels/0.txt": "\n".join([yolo(BOXES[0])] * 2)}
+    members = images() | {key: text.encode() for key, text in documents.items()}
+    source = write_folder(tmp_path / "set", members)
+    reasons = r"5 of 12 objects are bad \(41.7%\), the limit is 40.0%: 4 no image, 1 repeated"
+    with pytest.raises(BuildError, match=reasons):
+        build(source, tmp_path / "out", boxes="yolo", max_dropped=0.4)
