@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,8 @@ class NameFile:
         self.key = key
         self.splits: dict[str, list[str]] = {}
         """Split → paths of folders or lists."""
+        self.num_keypoints = 0
+        """Numbers after the box in a line of a pose; 0 where the file names no keypoints."""
         if len(data) > _MOST_NAME_BYTES:
             raise SourceError(key, "is larger than 1 MiB: it names no classes")
         if key.lower().endswith((".yaml", ".yml")):
@@ -84,11 +86,24 @@ class NameFile:
                 raise SourceError(self.key, what, "write names: [cat, dog]")
             found[int(number)] = str(name).strip()
         if isinstance(document, dict):
+            if document.get("kpt_shape") is not None:
+                self.num_keypoints = self._keypoints(document["kpt_shape"])
             for key, split in _YAML_SPLITS.items():
                 paths = document.get(key)
                 several = paths if isinstance(paths, list) else [paths]
                 self.splits[split] = [path for path in several if isinstance(path, str) and path]
         return dict(sorted(found.items()))
+
+    def _keypoints(self, shape: Any) -> int:
+        """Return how many numbers the keypoints of an object have, by `kpt_shape`."""
+        try:
+            number, size = (int(str(part)) for part in shape)
+        except (TypeError, ValueError):
+            number, size = 0, 0
+        if number < 1 or size not in (2, 3):
+            what = f"has kpt_shape {shown(str(shape), _MOST_SHOWN)}"
+            raise SourceError(self.key, what, "write the number of keypoints and 2 or 3: [17, 3]")
+        return number * size
 
     def _check_yaml(self, events: Iterable[Any]) -> None:
         """Raise SourceError for YAML that would crash its loader, or grow without bounds in it."""
@@ -107,17 +122,17 @@ class NameFile:
                 raise SourceError(self.key, "is YAML with merge keys (<<)", "write them out")
 
 
-def is_yolo(data: bytes) -> bool:
-    """Tell whether every line of a text is an object: 5 numbers, or a class and a polygon.
+def is_yolo(data: bytes, num_keypoints: int = 0) -> bool:
+    """Return whether every line of a text is an object: a box, a pose or a polygon.
 
-    An empty text says nothing.
+    An empty text says nothing. `num_keypoints` is that of the file of names.
     """
     lines = [line for line in decoded(data).splitlines() if line.strip()]
     try:
-        shapes = [_object(line.split()) for line in lines]
+        shapes = [_object(line.split(), num_keypoints) for line in lines]
     except ValueError:
         return False
-    return bool(shapes) and all(box[2] <= 2.0 and box[3] <= 2.0 for _, box, _ in shapes)
+    return bool(shapes) and all(one.box[2] <= 2.0 and one.box[3] <= 2.0 for one in shapes)
 
 
 def read_yolo(
@@ -149,22 +164,32 @@ def read_yolo(
     table.is_relative = True
     keys = pairing.documents
     missing: dict[str, int] = {}
+    num_keypoints = names.num_keypoints if names else 0
+    num_poses = 0
     for key, data, fault in documents:
         image = pairing.find(stem(key), key)
         if image is None:
-            missing[key] = _num_objects(data)
+            missing[key] = _read_lines(data, num_keypoints).number
             continue
         pairing.claim(image, key, "name the class names beside the right one: --boxes yolo:FILE")
         table.list_image(image)
-        if reason := fault or _add(table, image, data, outlines=outlines):
+        read = _read_lines(data, num_keypoints)
+        num_poses += sum(one.has_keypoints for one in read.objects)
+        if reason := fault or _add(table, image, read, outlines=outlines):
             table.fault(image, f"{key} {reason}")
     if not keys:
         raise SourceError("--boxes yolo", "no text file of the source is named as an image")
     folders = {key.rpartition("/")[0] for key in keys.values()}
     beside = [one for one in strays if one.key.rpartition("/")[0] in folders]
     labels = [one for one in beside if stem(one.key).lower() not in NO_LABELS]
-    missing |= {text.key: _num_objects(text.data) for text in read_each(labels)}
+    missing |= {
+        text.key: _read_lines(text.data, num_keypoints).number for text in read_each(labels)
+    }
     findings: list[str] = []
+    if num_poses:
+        findings.append(
+            f"keypoints of {counted(num_poses, 'object')} are not stored, their boxes are"
+        )
     if names is None:
         findings.append("classes of YOLO have no names: no data.yaml, obj.names or classes.txt")
         numbers = sorted(table.classes, key=natural_order)
@@ -187,51 +212,100 @@ def read_yolo(
     )
 
 
-def _add(table: ObjectTable, image: int, data: bytes, *, outlines: bool) -> str:
-    """Add the objects of an image; return why none of its lines can be read, "" if one can."""
-    start, fault = len(table), ""
-    num_bad = 0
+class _Object(NamedTuple):
+    """One line."""
+
+    class_id: int
+    box: tuple[float, ...]
+    """x, y of the first corner, x, y of the second."""
+    outline: Outline = None
+    has_keypoints: bool = False
+
+
+class _Lines(NamedTuple):
+    """The lines of one file."""
+
+    objects: list[_Object]
+    num_bad: int
+    """Lines that are no object."""
+    fault: str
+    """The first of these, "" without any."""
+
+    @property
+    def number(self) -> int:
+        """Number of objects, bad ones included; 0 for a text of another kind."""
+        return len(self.objects) + self.num_bad if self.objects else 0
+
+
+def _read_lines(data: bytes, num_keypoints: int) -> _Lines:
+    objects: list[_Object] = []
+    fault, num_bad = "", 0
     for number, line in enumerate(decoded(data).splitlines(), 1):
         words = line.split()
         if not words:
             continue
         try:
-            class_id, box, outline = _object(words)
+            objects.append(_object(words, num_keypoints))
         except (ValueError, OverflowError):
             num_bad += 1
             what = f"is no YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
             fault = fault or what
-        else:
-            outline = outline if outlines else None
-            table.add(image, box, table.number_of(str(class_id)), outline=outline)
-    if num_bad and len(table) > start:
-        table.drop(image, MALFORMED, num_bad)
-    return fault if len(table) == start else ""
+    return _Lines(objects, num_bad, fault)
 
 
-def _num_objects(data: bytes) -> int:
-    """Return the number of lines of a text that has a line of an object, else 0."""
-    lines = [line for line in decoded(data).splitlines() if line.strip()]
-    return len(lines) if any(is_yolo(line.encode()) for line in lines) else 0
+def _add(table: ObjectTable, image: int, lines: _Lines, *, outlines: bool) -> str:
+    """Add the objects of an image; return why none of its lines can be read, "" if one can."""
+    for one in lines.objects:
+        number = table.number_of(str(one.class_id))
+        table.add(image, one.box, number, outline=one.outline if outlines else None)
+    if lines.num_bad and lines.objects:
+        table.drop(image, MALFORMED, lines.num_bad)
+    return "" if lines.objects else lines.fault
 
 
-def _object(words: Sequence[str]) -> tuple[int, tuple[float, ...], Outline]:
-    """Return class, box and polygon of a line: `class x y w h [confidence]` or `class x1 y1 …`.
+def _object(words: Sequence[str], num_keypoints: int) -> _Object:
+    """Return the object of a line, by the number of its values.
 
-    Four corners are a polygon, too: an oriented box.
+    A box is `class x y w h [confidence]`, a pose a box and its keypoints, a polygon
+    `class x1 y1 …`. Four corners are a polygon, too: an oriented box.
+
+    Args:
+        words: the values as text.
+        num_keypoints: values after the box of a pose; then there are no polygons. With 0, a line
+            is a pose where its keypoints have flags, which are 0, 1 or 2.
+
+    Raises:
+        ValueError, OverflowError: the line fits none of these.
+
     """
     numbers = [float(word) for word in words]
     class_id = int(numbers[0])
     if class_id != numbers[0] or class_id < 0:
         raise ValueError("the class is no index")
-    if len(numbers) in (5, 6):
+    num_more = len(numbers) - 5
+    has_keypoints = num_more == num_keypoints if num_keypoints else _have_flags(numbers)
+    if num_more == 0 or has_keypoints or (num_more == 1 and 0 <= numbers[5] <= 1):
         x, y, width, height = numbers[1:5]
-        return class_id, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), None
-    if len(numbers) < 7 or len(numbers) % 2 == 0:
-        raise ValueError("neither a box nor a polygon")
+        box = x - width / 2, y - height / 2, x + width / 2, y + height / 2
+        return _Object(class_id, box, has_keypoints=has_keypoints and num_more > 0)
+    if num_keypoints or num_more < 2 or num_more % 2:
+        raise ValueError("neither a box nor a pose nor a polygon")
     ring = np.array(numbers[1:]).reshape(-1, 2)
     low, high = ring.min(0).tolist(), ring.max(0).tolist()
-    return class_id, (*low, *high), Polygons((ring,))
+    return _Object(class_id, (*low, *high), Polygons((ring,)))
+
+
+def _have_flags(numbers: Sequence[float]) -> bool:
+    """Return whether a line is a box and keypoints of x, y and a flag, and cannot be a polygon.
+
+    The flags of an odd number of keypoints leave an odd number of coordinates. Otherwise a flag of
+    2 lies outside the image, and four coordinates in the places of flags are never all 0 or 1.
+    """
+    flags = numbers[7::3]
+    if len(numbers) < 8 or (len(numbers) - 5) % 3 or not {0.0, 1.0, 2.0}.issuperset(flags):
+        return False
+    has_size = numbers[3] > 0 and numbers[4] > 0
+    return has_size and (len(flags) % 2 == 1 or 2 in flags or (len(flags) >= 4 and any(flags)))
 
 
 def yaml_splits(

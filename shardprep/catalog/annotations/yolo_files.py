@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.annotations import yolo
@@ -55,16 +56,18 @@ def recognise(source: AnnotatedSource) -> list[Sign]:
     """Return the sign of YOLO, or one for each file that names the classes in its own way."""
     files = _name_files(source)
     if all(one.names == files[0].names for one in files[1:]):
-        options = {"yolo": files[0].key} if files else {}
+        options = {"yolo": files[0]} if files else {}
     else:
-        options = {f"yolo:{one.key}": one.key for one in files}
+        options = {f"yolo:{one.key}": one for one in files}
     signs: list[Sign] = []
-    for option, key in options.items():
+    for option, names in options.items():
+        key = names.key
         members = named_as_images(source, ".txt")
         if len(options) > 1:
             members = below(members, key)
         sign = Sign(option, f"YOLO, classes of {key}")
-        signs += by_sample(source, members, yolo.is_yolo, sign)
+        is_one = functools.partial(yolo.is_yolo, num_keypoints=names.num_keypoints)
+        signs += by_sample(source, members, is_one, sign)
     return signs
 
 

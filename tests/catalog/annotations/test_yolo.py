@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import math
 import tarfile
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from shardprep.catalog.annotations.members import Text
+from shardprep.catalog.annotations.yolo import NameFile, read_yolo
+from shardprep.catalog.lookup import KeyIndex
 from shardprep.errors import SourceError
 from shardprep.image.annotation import Polygons
 from tests.support.annotated_sources import opened, source
 from tests.support.builders import SHARED_DATA
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 TASKS = SHARED_DATA / "tasks.tar"
@@ -288,3 +296,144 @@ def test_other_text_files_are_no_labels(tmp_path: Path) -> None:
     assert not made.read("yolo").without_image
     with pytest.raises(SourceError, match="no text file of the source is named as an image"):
         source(tmp_path, {"README.txt": "hello"}, "1.png").read("yolo")
+
+
+# Poses
+
+
+def pose(box: Sequence[float], points: Sequence[tuple[float, ...]]) -> str:
+    return " ".join(["0", *(f"{value:g}" for value in (*box, *np.ravel(points)))])
+
+
+BOX = (0.5, 0.5, 0.4, 0.6)
+CORNERS = [0.3, 0.2, 0.7, 0.8]
+shares = st.floats(0.001, 0.999)
+
+
+@given(
+    shape=st.tuples(st.integers(1, 20), st.sampled_from((2, 3))),
+    box=st.tuples(shares, shares, shares, shares),
+    data=st.data(),
+)
+@settings(max_examples=100, deadline=None)
+def test_of_a_pose_of_any_shape_that_the_names_state_the_box_is_read(
+    shape: tuple[int, int], box: tuple[float, ...], data: st.DataObject
+) -> None:
+    points = data.draw(st.lists(shares, min_size=math.prod(shape), max_size=math.prod(shape)))
+    line = " ".join(map(repr, (1, *box, *points))).encode()
+    names = NameFile("data.yaml", f"names: [cat, dog]\nkpt_shape: {[*shape]}".encode())
+    found = read_yolo([Text("1.txt", line)], KeyIndex(["1.png"]), names, outlines=True)
+    (one,) = found.annotations
+    assert one is not None
+    x, y, width, height = box
+    wanted = [[x - width / 2, y - height / 2, x + width / 2, y + height / 2]]
+    np.testing.assert_allclose(one.boxes, wanted)
+    assert (one.labels, one.outlines, one.dropped, one.fault) == ((1,), (), {}, "")
+    assert found.findings == ["keypoints of 1 object are not stored, their boxes are"]
+
+
+@pytest.mark.parametrize("flags", [(2, 2, 0, 1), (2, 1), (1, 1, 1, 1), (0,), (2, 0, 0)], ids=str)
+def test_flags_tell_a_pose_where_the_names_state_no_shape(
+    tmp_path: Path, flags: tuple[int, ...]
+) -> None:
+    line = pose(BOX, [(0.4 + i / 50, 0.5, flag) for i, flag in enumerate(flags)])
+    made = source(tmp_path, {**NAMES, "labels/1.txt": line}, "images/1.png")
+    found = made.read("yolo", outlines=True)
+    one = made.of(found, "images/1.png")
+    np.testing.assert_allclose(one.boxes, [CORNERS])
+    assert not one.outlines
+    assert made.signs() == ["yolo"]
+
+
+@given(st.lists(st.tuples(shares, shares), min_size=3, max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_a_polygon_inside_of_its_image_is_no_pose(points: list[tuple[float, float]]) -> None:
+    line = " ".join(map(repr, (0, *np.ravel(points).tolist()))).encode()
+    found = read_yolo([Text("1.txt", line)], KeyIndex(["1.png"]), outlines=True)
+    (one,) = found.annotations
+    assert one is not None
+    (outline,) = one.outlines
+    assert isinstance(outline, Polygons)
+    np.testing.assert_array_equal(outline.rings[0], points)
+
+
+@pytest.mark.parametrize(
+    "ring",
+    [
+        (0, 0, 1, 0, 1, 1, 0, 1, 0, 0),
+        (0.3, 1, 0.3, 0.7, 0.15, 0.6, 0, 0.7, 0, 1),
+        (0.2, 0.5, 0.5, 1, 1, 1, 1, 0, 0.3, 0, 0, 0.2),
+    ],
+    ids=["the whole image", "a corner of it", "three corners of it"],
+)
+def test_a_polygon_along_the_edge_of_its_image_is_no_pose(ring: tuple[float, ...]) -> None:
+    line = " ".join(map(str, (0, *ring))).encode()
+    (one,) = read_yolo([Text("1.txt", line)], KeyIndex(["1.png"]), outlines=True).annotations
+    assert one is not None
+    assert [type(outline) for outline in one.outlines] == [Polygons]
+
+
+POSES = {"data.yaml": "names: [cat]\nkpt_shape: [4, 3]\n"}
+FITS_NEITHER = [
+    "0 0.1 0.2 0.4 0.2 0.4 0.6",  # a polygon
+    pose(BOX, [(0.4, 0.5)] * 4),  # keypoints without flags
+    pose(BOX, [(0.4, 0.5, 2)] * 5),  # a keypoint too many
+    pose(BOX, [(0.4, 0.5, 2)] * 4) + " 0.9",  # a value too many
+    "0 0.5 0.5 0.4 0.6 1.57",  # a box and an angle, which is no confidence
+    "0 0.1 0.1 0.3 0.1 0.3 0.5 0.1 0.5",  # an oriented box
+]
+
+
+def test_among_poses_what_is_neither_box_nor_pose_is_malformed(tmp_path: Path) -> None:
+    whole = [pose(BOX, [(0.4, 0.5, 2)] * 4), "0 0.5 0.5 0.4 0.6", "0 0.5 0.5 0.4 0.6 0.9"]
+    texts = {**POSES, "labels/1.txt": "\n".join([*whole, *FITS_NEITHER])}
+    made = source(tmp_path, texts, "images/1.png")
+    one = made.of(made.read("yolo", outlines=True), "images/1.png")
+    np.testing.assert_allclose(one.boxes, [CORNERS] * 3)
+    assert one.dropped == {"malformed": len(FITS_NEITHER)}
+    assert made.signs() == []
+
+
+@pytest.mark.parametrize("line", ["0 0.5 0.5 0.4 0.6 1.57", "0 .1 .1 .3 .1 .3 .5 .1", "0 .1 .1 .3"])
+def test_lines_of_no_known_form_are_refused(tmp_path: Path, line: str) -> None:
+    made = source(tmp_path, {**NAMES, "1.txt": line}, "1.png")
+    assert made.of(made.read("yolo"), "1.png").fault.startswith("1.txt is no YOLO: line 1")
+
+
+@pytest.mark.parametrize(
+    "shape", ["17", "[17]", "[17, 4]", "[0, 3]", "[a, 3]", "{a: 1}", "[1.5, 2]"]
+)
+def test_a_shape_of_keypoints_that_is_none_is_an_error(shape: str) -> None:
+    with pytest.raises(SourceError, match=r"data\.yaml: has kpt_shape .*write the number"):
+        NameFile("data.yaml", f"names: [cat]\nkpt_shape: {shape}".encode())
+
+
+@pytest.mark.skipif(not (SHARED_DATA / "modern.tar").exists(), reason="real data are not here")
+def test_poses_of_coco_have_the_boxes_of_their_annotations(tmp_path: Path) -> None:
+    """Fourteen people with 17 keypoints each, as ultralytics' converter writes them."""
+    with tarfile.open(SHARED_DATA / "modern.tar") as archive:
+        data = archive.extractfile("modern/coco/test_coco.json")
+        assert data is not None
+        document = json.load(data)
+    sizes = {one["id"]: (one["width"], one["height"]) for one in document["images"]}
+    lines: dict[str, list[str]] = {}
+    boxes: dict[str, list[list[float]]] = {}
+    for one in document["annotations"]:
+        width, height = sizes[one["image_id"]]
+        left, top, w, h = one["bbox"]
+        points = np.array(one["keypoints"], float).reshape(-1, 3) / (width, height, 1)
+        box = ((left + w / 2) / width, (top + h / 2) / height, w / width, h / height)
+        key = str(one["image_id"])
+        lines.setdefault(key, []).append(pose(box, points.tolist()))
+        edges = [left / width, top / height, (left + w) / width, (top + h) / height]
+        boxes.setdefault(key, []).append(edges)
+    texts = {f"labels/{key}.txt": "\n".join(several) for key, several in lines.items()}
+    for names in ("names: [person]\nkpt_shape: [17, 3]", "names: [person]"):
+        made = source(
+            tmp_path, {**texts, "data.yaml": names}, *(f"images/{key}.png" for key in lines)
+        )
+        found = made.read("yolo")
+        for key, wanted in boxes.items():
+            one_image = made.of(found, f"images/{key}.png")
+            np.testing.assert_allclose(one_image.boxes, wanted, atol=1e-5)
+    assert sum(map(len, boxes.values())) == 14
