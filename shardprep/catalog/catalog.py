@@ -34,6 +34,7 @@ from shardprep.catalog.targets import (
     Target,
     Targets,
     TargetSpec,
+    check_names,
     make_targets,
 )
 from shardprep.errors import SourceError, shown
@@ -129,6 +130,9 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         images = Images(index, members.extents(), documents, beside, left_out)
         annotated = annotate(recipe, images, naming)
     targets = _targets(index.keys, labelling, recipe, naming)
+    if labelling.match is not None and targets.names:
+        labelling.match.table.check_quotes(*labelling.columns)
+    check_names((*targets.names, *(annotated.facts.names if annotated is not None else ())))
     splits = _splits(wanted, match, annotated)
     rule = recipe.group_rule
     match = with_headers(match, members, (*recipe.columns, rule))

@@ -16,6 +16,7 @@ from shardprep.catalog.table import Table, joined, parse_json_table, parse_table
 from shardprep.errors import SourceError, some_of
 from shardprep.source.extent import MemberError
 from shardprep.storage.regular_file import read_named
+from shardprep.storage.text_file import as_utf8, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,21 +109,22 @@ class Documents:
             SourceError: there is neither, there are several members, or it cannot be read.
 
         """
-        found = self._members(file)
+        found, is_json = self._members(file), file.lower().endswith(".json")
         if len(found) == 1:
-            return found[0].key, _read(found[0])
+            data = _read(found[0])
+            return found[0].key, as_utf8(data) if is_json else data
         if found:
             keys = some_of([member.key for member in found], 3)
             raise SourceError(file, f"the source has several: {keys}", "give the whole path")
         try:
-            return file, read_table(file, self._recipe.max_member_size)
+            data = read_table(file, self._recipe.max_member_size)
         except OSError as error:
-            is_json = file.lower().endswith(".json")
             there = [m.key for m in self.members(*((".json",) if is_json else TABLE_SUFFIXES))]
             form = "document" if is_json else "label table or list"
             what = f"no such {form}, neither in the source nor on disk"
             hint = f"the source has {some_of(there, 5) or ('no JSON' if is_json else 'no CSV')}"
             raise SourceError(file, what, hint) from error
+        return file, as_utf8(data) if is_json else data
 
     def members(self, *suffixes: str) -> list[Member]:
         """Return the members of the source that are no images and end in a suffix, case aside."""
@@ -141,9 +143,9 @@ class Documents:
         """Return the ids on a list: the first column of a CSV, else a line each."""
         data = self.read(file)
         if file.lower().endswith(TABLE_SUFFIXES):
-            return [row[0] for row in self._parse(data, file).rows]
-        text = data.decode("utf-8-sig", errors="replace")
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
+            table = self._parse(data, file)
+            return list(row_ids(table, table.header[0])[1])
+        lines = [line.strip() for line in decoded(data).splitlines() if line.strip()]
         return [_NUMBERED.sub(r"\1", line) for line in lines]
 
     def _with(self, table: Table, others: Sequence[str]) -> Table:

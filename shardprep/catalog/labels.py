@@ -12,6 +12,7 @@ from shardprep.catalog.lookup import AmbiguousIdError, find_ids, match_table
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.rules import CsvRule, Labelling, folder_depth, parse_csv_rule
 from shardprep.catalog.splits import folder_splits, given_split
+from shardprep.catalog.table import OpenQuoteError
 from shardprep.errors import SourceError
 from shardprep.source.coded import Coded
 from shardprep.source.names import without_archive_suffix
@@ -76,6 +77,10 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
 
     That is the order of how seldom they fit by accident. A rule fits if it labels nine tenths of
     the images that are not of a test split, with two classes or more, each of two images or so.
+
+    Raises:
+        OpenQuoteError: a quote of a table of labels is not closed.
+
     """
     keys = index.keys
     is_test = folder_splits(keys).fit(lambda split: split == "test")
@@ -87,10 +92,14 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
         except AmbiguousIdError:
             passed_over = f"; {table.name} is passed over: its ids fit several images each"
             continue
+        except OpenQuoteError:  # the table names images, and rows of it are missing
+            raise
         except SourceError:
             continue
         if _fits(labelling.names, considered):
             return labelling
+        if are_classes(len(labelling.table_names), len(table.rows)):  # and no captions
+            table.check_quotes(*labelling.columns)
     no_classes = find_masks(keys).no_classes
     names = _folder_names(keys, 1, no_classes)
     how = "name of the folder that holds the image"
@@ -205,6 +214,7 @@ def label_by_columns(keys: Sequence[str], match: TableMatch, rule: CsvRule) -> L
         match.rows_without_image,
         frozenset(cell for cell in cells.firsts().values() if cell is not None) | classes,
         match,
+        titles,
         rule=f"csv:{table.name}:{match.id_column}:{','.join(titles)}",
     )
 

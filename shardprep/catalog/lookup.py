@@ -231,12 +231,19 @@ def row_ids(table: Table, column: str) -> tuple[str, Texts]:
 
     `column` names a column, or is a path template over all of them, where {id} stands for a
     column, {id[0]} for its first letter and {id[0:2]} for its first two.
+
+    Raises:
+        OpenQuoteError: an id spans lines, or rows of the table are missing.
+        SourceError: there is no such column.
+
     """
     if "{" not in column:
         position = table.column(column)
+        table.check_quotes(table.header[position])
         return table.header[position], table.cells(position)
     fields = {match.group(): match for match in _FIELD.finditer(column)}
     positions = {text: table.column(match["column"]) for text, match in fields.items()}
+    table.check_quotes(*(table.header[position] for position in positions.values()))
 
     def fill(row: list[str]) -> str:
         return _FIELD.sub(lambda match: cut(row[positions[match.group()]], match), column)

@@ -52,6 +52,8 @@ class Labelling:
     table_names: frozenset[Cell] = frozenset()
     """All labels of the table: the class list must not depend on which images are there."""
     match: TableMatch | None = None
+    columns: tuple[str, ...] = ()
+    """The label columns of the table."""
     rule: str = "none"
     """The value of `--labels` that gives the same labels."""
     findings: tuple[str, ...] = ()

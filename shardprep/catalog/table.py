@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, cast, overload
 
@@ -15,9 +14,9 @@ import numpy as np
 from shardprep.errors import SourceError
 from shardprep.source.coded import Coded
 from shardprep.source.texts import Texts, positions, release
+from shardprep.storage.text_file import WHOLE, CsvRows, decoded, text_lines
 
 _DELIMITERS = ",;\t|"
-_MAX_CELL = 1 << 30
 _AT_ONCE = 1 << 14
 """Number of rows that are objects while a table is read."""
 
@@ -69,6 +68,10 @@ class Rows(Sequence[list[str]]):
     __hash__ = None  # type: ignore[assignment]
 
 
+class OpenQuoteError(SourceError):
+    """A quoted cell of ids or classes spans lines, or swallows rows: a quote is not closed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A CSV file: every row has exactly the columns of the header."""
@@ -81,6 +84,8 @@ class Table:
     """Columns, the last ones, that another table has added."""
     parts: tuple[tuple[str, int], ...] = ()
     """Name and number of rows of the tables that were stacked to this one; () for one alone."""
+    faults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Column → file, and which cell of it spans lines; "" → file, and which quote is not closed."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", Rows.of(self.rows, len(self.header)))
@@ -107,6 +112,13 @@ class Table:
             self.name, f"has no column {name!r}", f"its columns are {', '.join(self.header)}"
         )
 
+    def check_quotes(self, *names: str) -> None:
+        """Raise an OpenQuoteError if rows are missing, or a cell of these columns spans lines."""
+        for name in ("", *names):
+            if name in self.faults:
+                hint = "close the quote; a quote within a quoted cell is written twice"
+                raise OpenQuoteError(*self.faults[name], hint)
+
 
 def parse_table(
     data: bytes, name: str, *, has_header: bool = True, null: Collection[str] = ()
@@ -115,18 +127,17 @@ def parse_table(
 
     It is separated by comma, semicolon, tab or bar, whichever the first line has most of. Short
     rows are filled with "", long ones cut. Without a header columns are called 1, 2, 3 …; cells
-    that mean nothing (`null`) are read as "".
+    that mean nothing (`null`) are read as "". Quotes that are not closed are `faults`: a file that
+    is no label table may have them.
 
     Raises:
         SourceError: it is empty or no CSV; messages call it by `name`.
 
     """
-    csv.field_size_limit(_MAX_CELL)
-    encoding = _encoding(data)
-    first_line = data.split(b"\n", 1)[0].decode(encoding, errors="replace")
-    delimiter = max(_DELIMITERS, key=first_line.count)
-    stream = io.TextIOWrapper(io.BytesIO(data), encoding, errors="replace", newline="")
-    lines = csv.reader(stream, delimiter=delimiter, skipinitialspace=True)
+    stream = text_lines(data)
+    delimiter = max(_DELIMITERS, key=stream.readline().count)
+    stream.seek(0)
+    lines = CsvRows(stream, delimiter)
     rows = ([cell.strip() for cell in line] for line in lines if any(line))
     try:
         first = next(rows, None)
@@ -134,7 +145,10 @@ def parse_table(
             raise SourceError(name, "is empty: a header line is needed")
         header = tuple(first) if has_header else tuple(str(i + 1) for i in range(len(first)))
         fit = _fitted(rows if has_header else chain([first], rows), len(header), frozenset(null))
-        return Table(name, header, Rows.of(fit, len(header)))
+        read = Rows.of(fit, len(header))
+        titles = {WHOLE: "", **dict(enumerate(header))}
+        faults = {titles[i]: (name, what) for i, what in lines.faults.items() if i in titles}
+        return Table(name, header, read, faults=faults)
     except csv.Error as error:
         raise SourceError(name, f"is no CSV that can be read ({error})") from error
 
@@ -191,19 +205,6 @@ def _cell(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).strip()
 
 
-def decoded(data: bytes) -> str:
-    """Return a text of UTF-8, with or without a byte order mark, or else of Windows-1252."""
-    return data.decode(_encoding(data), errors="replace")
-
-
-def _encoding(data: bytes) -> str:
-    try:
-        data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return "cp1252"
-    return "utf-8-sig"
-
-
 def stacked(tables: list[Table]) -> Table:
     """Return the rows of all tables below each other, with all their columns and "" in the gaps."""
     if len(tables) == 1:
@@ -222,7 +223,9 @@ def stacked(tables: list[Table]) -> Table:
     ]
     parts = tuple((table.name, len(table.rows)) for table in tables)
     rows = Rows(columns, sum(number for _, number in parts))
-    return Table(" + ".join(table.name for table in tables), header, rows, parts=parts)
+    faults = {title: fault for table in reversed(tables) for title, fault in table.faults.items()}
+    name = " + ".join(table.name for table in tables)
+    return Table(name, header, rows, parts=parts, faults=faults)
 
 
 def joined(table: Table, other: Table, key: str) -> Table:
@@ -237,13 +240,20 @@ def joined(table: Table, other: Table, key: str) -> Table:
             hint = f"say which one joins them: --join {other.name}:COLUMN"
             raise SourceError(other.name, f"shares {len(shared)} columns with {table.name}", hint)
         key = shared[0]
-    ours, theirs = table.cells(table.column(key)), other.cells(other.column(key))
+    places = table.column(key), other.column(key)
+    table.check_quotes(table.header[places[0]])
+    other.check_quotes(other.header[places[1]])
+    ours, theirs = table.cells(places[0]), other.cells(places[1])
     new = [i for i, title in enumerate(other.header) if title not in table.header]
     found, _ = positions(ours, theirs)
     nothing = len(theirs)
-    places = np.where(found < 0, nothing, found)
+    rows_of = np.where(found < 0, nothing, found)
     columns = [table.cells(i) for i in range(len(table.header))]
-    columns += [Texts.joined([other.cells(i), Texts.of([""])]).take(places) for i in new]
-    header = (*table.header, *(other.header[i] for i in new))
+    columns += [Texts.joined([other.cells(i), Texts.of([""])]).take(rows_of) for i in new]
+    added = [other.header[i] for i in new]
+    header = (*table.header, *added)
     rows = Rows(columns, len(table.rows))
-    return replace(table, header=header, rows=rows, num_joined=table.num_joined + len(new))
+    faults = {title: other.faults[title] for title in added if title in other.faults}
+    faults.update(table.faults)
+    num_joined = table.num_joined + len(new)
+    return replace(table, header=header, rows=rows, num_joined=num_joined, faults=faults)

@@ -5,8 +5,6 @@ A target is the value that a model learns to predict; None for an unlabelled ima
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -18,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from shardprep.catalog.splits import natural_order
-from shardprep.catalog.table import decoded
 from shardprep.dataset.example import is_beyond_float32
 from shardprep.errors import SourceError, some_of
 from shardprep.source.coded import Coded
+from shardprep.storage.text_file import CsvRows, decoded, text_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,6 +30,8 @@ Cell = str | tuple[str, ...]
 """The label of an image: one name, or the names of the columns that are set."""
 Target = int | tuple[int, ...] | float | str | None
 
+_NO_NAME = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Characters that no name of a class may have: they end lines, or have no UTF-8."""
 _SEPARATORS = ("|", ",", ";", " ")
 _NUM_BINS = 10
 _MANY_VALUES = 20
@@ -140,10 +140,15 @@ def parse_class_map(data: bytes, name: str) -> dict[str, str]:
     try:
         document = json.loads(text)
     except json.JSONDecodeError:
-        rows = [row for row in csv.reader(io.StringIO(text)) if len(row) >= 2]
+        lines = CsvRows(text_lines(data))
+        rows = [row for row in lines if len(row) >= 2]
+        if what := lines.fault(0, 1):
+            raise SourceError(name, what, "close the quote") from None
         if not rows:
             raise SourceError(name, "is neither JSON nor a CSV of two columns") from None
         return {row[0].strip(): row[1].strip() for row in rows}
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits
+        raise SourceError(name, f"is JSON that cannot be read ({error})") from error
     if isinstance(document, list):
         return {str(i): str(value) for i, value in enumerate(document)}
     if isinstance(document, dict) and not any(
@@ -151,6 +156,17 @@ def parse_class_map(data: bytes, name: str) -> dict[str, str]:
     ):
         return {str(key): str(value) for key, value in document.items()}
     raise SourceError(name, "is no JSON object of names", 'write {"0": "cat", "1": "dog"}')
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise a SourceError for a class name with control characters or halves of surrogate pairs.
+
+    Class names are lines of a file in a dataset, and are written as UTF-8.
+    """
+    for name in names:
+        if match := _NO_NAME.search(name):
+            what = f"{name!r} has {match[0]!r} in it, which no name of a class may have"
+            raise SourceError("classes", what, "correct it in the source, or use --class-map")
 
 
 def _guess(found: Collection[Cell], separator: str) -> tuple[TargetKind, str]:

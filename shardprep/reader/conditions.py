@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import operator
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from shardprep.reader.config import warn
 from shardprep.reader.item_rows import Items
 from shardprep.reader.splits import AnySplit  # noqa: TC001 - checked by it
 from shardprep.storage.regular_file import read_named
+from shardprep.storage.text_file import CsvRows, decoded, text_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -277,15 +277,17 @@ def _by_name(keys: Sequence[str], texts: Sequence[str]) -> dict[str, list[int]]:
 def _listed(file: Path) -> list[str]:
     """Return the keys in a file, as they stand there; DatasetError where it cannot be read."""
     try:
-        lines = read_named(file, _MOST_BYTES).decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeError) as error:
-        what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+        data = read_named(file, _MOST_BYTES)
+    except OSError as error:
+        what = f"cannot be read ({error.strerror or error})"
         raise DatasetError(str(file), what, "give a .csv or .txt of keys") from None
     if file.suffix.lower() in _TABLES:
-        delimiter = "," if file.suffix.lower() == ".csv" else "\t"
-        found = [row[0] for row in csv.reader(lines, delimiter=delimiter) if row]
+        rows = CsvRows(text_lines(data), "," if file.suffix.lower() == ".csv" else "\t")
+        found = [row[0] for row in rows if row]
+        if what := rows.fault(0):
+            raise DatasetError(str(file), what, "close the quote")
     else:
-        found = [line.strip() for line in lines]
+        found = [line.strip() for line in decoded(data).splitlines()]
     found = [one for one in found if one]
     if not found:
         raise DatasetError(str(file), "has no key", "write one a line")

@@ -105,11 +105,20 @@ def test_a_file_of_keys_is_what_report_lists_and_exclude_list_takes(
 ) -> None:
     """Keys of other splits on it are passed over."""
     keys = ["train/cat.1.jpg", "train/dog.4.jpg", "validation/dog.0.jpg"]
-    for name, lines in (("a.csv", ["key", *keys]), ("b.csv", keys), ("c.txt", ["", *keys])):
-        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    why = '"' + "a long reason\n" * 20_000 + '"'
+    for name, lines, encoding in (
+        ("a.csv", ["key", *keys], "utf-8-sig"),
+        ("b.csv", keys, "utf-16"),
+        ("wide.csv", ["key,why", *(f"{key},{why}" for key in keys)], "utf-16-le"),
+        ("c.txt", ["", *keys], "utf-8"),
+    ):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding)
         found = reader.select(folder, "train", keys=tmp_path / name)
         assert sorted(keys_of(folder, found)) == keys[:2]
     assert keys_of(folder, reader.select(folder, "validation", keys=str(tmp_path / "c.txt")))
+    (tmp_path / "open.csv").write_text("\n".join(["key", keys[0], f'"{keys[1]}', keys[2]]))
+    with pytest.raises(DatasetError, match=r"open\.csv: a quote opens in line 3 "):
+        reader.select(folder, "train", keys=tmp_path / "open.csv")
 
 
 def test_a_selection_without_a_split_says_which_one_it_took(folder: Path) -> None:

@@ -153,6 +153,8 @@ def read_box_table(
 def _objects(table: Table, boxes: Boxes, match: TableMatch, form: Form, label: str) -> ObjectTable:
     objects = ObjectTable(len(match.row_of))
     place = table.column(label) if label else None
+    if place is not None:
+        table.check_quotes(table.header[place])
     rows = np.array(boxes.rows, np.int64)
     cells = repeat(ONE_CLASS) if place is None else table.cells(place).take(rows)
     names = [own or cell for own, cell in zip(boxes.labels, cells, strict=False)]

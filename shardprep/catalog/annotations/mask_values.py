@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -14,10 +13,10 @@ import numpy as np
 from shardprep.catalog.annotations.box_table import ONE_CLASS
 from shardprep.catalog.annotations.yolo import NameFile
 from shardprep.catalog.splits import parse_pairs
-from shardprep.catalog.table import decoded
 from shardprep.errors import RecipeError, SourceError, some_of
 from shardprep.image.masks import MaskError, decode_mask, value_counts
 from shardprep.source.extent import MemberError
+from shardprep.storage.text_file import CsvRows, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -216,9 +215,12 @@ def _parsed(text: str, file: str) -> list[tuple[int | Colour, str]]:
     by_colon = [line.split(":") for line in lines]
     if all(len(parts) > 1 and _COLOUR.fullmatch(parts[1].strip()) for parts in by_colon):
         return [(_value(parts[1]), parts[0].strip()) for parts in by_colon]
-    rows = [[cell.strip() for cell in row] for row in csv.reader(lines) if len(row) > 1]
+    rows = CsvRows(f"{line}\n" for line in lines)
+    cells = [[cell.strip() for cell in row] for row in rows if len(row) > 1]
+    if rows.faults:
+        raise SourceError(file, next(iter(rows.faults.values())), "close the quote")
     found: list[tuple[int | Colour, str]] = []
-    for row in rows:
+    for row in cells:
         numbers = [i for i, cell in enumerate(row) if re.fullmatch(r"\d{1,5}", cell)]
         texts = [cell for i, cell in enumerate(row) if i not in numbers and cell]
         if len(numbers) >= 3 and texts:

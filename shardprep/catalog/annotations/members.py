@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.source.extent import MemberError
 from shardprep.source.range_reads import read_ahead
+from shardprep.storage.text_file import as_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ class Text(NamedTuple):
 
 
 def read_each(members: Sequence[Member], most_bytes: int = MOST_BYTES) -> Iterator[Text]:
-    """Yield the members' bytes in their order, one at a time."""
+    """Yield the members' bytes in their order, one at a time; JSON as UTF-8."""
     spans = read_ahead([member.extent.span for member in members])
     for member, _ in zip(members, spans, strict=True):
         num_bytes = member.extent.num_bytes
@@ -43,6 +44,8 @@ def read_each(members: Sequence[Member], most_bytes: int = MOST_BYTES) -> Iterat
             yield Text(member.key, b"", fault)
             continue
         try:
-            yield Text(member.key, member.extent.read())
+            data = member.extent.read()
         except MemberError as error:
             yield Text(member.key, b"", str(error))
+            continue
+        yield Text(member.key, as_utf8(data) if member.key.lower().endswith(".json") else data)

@@ -145,6 +145,7 @@ def _objects(table: Table, rule: RunRule, index: KeyIndex) -> _Objects:
     how = f"column {table.header[place]!r} by {title!r}"
     if rule.label_column:
         column = table.column(rule.label_column)
+        table.check_quotes(table.header[column])
         labels = list(table.cells(column))
         return _Objects(cells, ids, labels, f"{how}, classes by {table.header[column]!r}")
     sample = ids[:: max(1, len(ids) // _SAMPLE_ROWS)]

@@ -10,8 +10,8 @@ from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.annotations.voc_file import NotVocError, VocError, VocFile, parse_voc
 from shardprep.catalog.lookup import AmbiguousIdError
 from shardprep.catalog.splits import given_split
-from shardprep.catalog.table import decoded
 from shardprep.errors import SourceError, counted, some_of
+from shardprep.storage.text_file import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,9 +12,9 @@ from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing, stem
 from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.splits import natural_order
-from shardprep.catalog.table import decoded
 from shardprep.errors import SourceError, counted, shown
 from shardprep.image.annotation import Polygons
+from shardprep.storage.text_file import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,8 +34,12 @@ NO_LABELS = frozenset(
 _MOST_NAME_BYTES = 1 << 20
 _MOST_DEPTH = 64
 """Depth of YAML; its loader in C, which calls itself, crashes the process at some ten thousand."""
+_ID = re.compile(r"\d{1,9}", re.ASCII)
+"""A number of a class."""
 _MOST_SHOWN = 60
 """Characters of a line in an error."""
+_NO_SHAPE = (None, "", "~", "null")
+"""Texts of YAML for no value of `kpt_shape`."""
 _YAML_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
@@ -56,48 +61,51 @@ class NameFile:
         if len(data) > _MOST_NAME_BYTES:
             raise SourceError(key, "is larger than 1 MiB: it names no classes")
         if key.lower().endswith((".yaml", ".yml")):
-            self.names = self._of_yaml(data, fields)
+            self.names = self._of_yaml(decoded(data), fields)
         else:
             lines = (line.strip() for line in decoded(data).splitlines())
             self.names = dict(enumerate(name for name in lines if name))
         if not self.names:
             raise SourceError(key, "names no classes", "name another file: --boxes yolo:FILE")
 
-    def _of_yaml(self, data: bytes, fields: Sequence[str]) -> dict[int, str]:
-        """Return the classes by id, in the order of the ids, as a field lists or maps them."""
+    def _of_yaml(self, text: str, fields: Sequence[str]) -> dict[int, str]:
+        """Return the classes by id, in the order of the ids, as a field lists or maps them.
+
+        All values are texts, whatever their tags: a class may be called yes, 010, 1:30 or null. So
+        nothing is converted, and no merge key (<<) copies anything.
+        """
         import yaml  # type: ignore[import-untyped] # noqa: PLC0415 - most sources never need it
 
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
         try:
-            self._check_yaml(yaml.parse(data, loader))
-            document = yaml.load(data, loader)  # noqa: S506 - a safe loader
+            self._check_depth(yaml.parse(text, loader))
+            document = yaml.load(text, loader)  # noqa: S506 - a loader of texts alone
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             line = getattr(getattr(error, "problem_mark", None), "line", None)
             place = "" if line is None else f" at line {line + 1:,}"
             raise SourceError(self.key, f"is damaged YAML{place}") from error
         parts = document if isinstance(document, dict) else {}
         names = next((parts[one] for one in fields if one in parts), None)
-        of_id = dict(enumerate(names)) if isinstance(names, list) else names
+        pairs = enumerate(names) if isinstance(names, list) else ()
         found: dict[int, str] = {}
-        for number, name in of_id.items() if isinstance(of_id, dict) else ():
-            is_id = isinstance(number, int) or (isinstance(number, str) and number.isdecimal())
-            if not is_id or isinstance(name, list | dict):
+        for number, name in names.items() if isinstance(names, dict) else pairs:
+            if not _ID.fullmatch(str(number)) or not isinstance(name, str) or not name.strip():
                 what = f"has no list of 'names' but {shown(str(number), _MOST_SHOWN)!r} in it"
                 raise SourceError(self.key, what, "write names: [cat, dog]")
-            found[int(number)] = str(name).strip()
-        if isinstance(document, dict):
-            if document.get("kpt_shape") is not None:
-                self.num_keypoints = self._keypoints(document["kpt_shape"])
-            for key, split in _YAML_SPLITS.items():
-                paths = document.get(key)
-                several = paths if isinstance(paths, list) else [paths]
-                self.splits[split] = [path for path in several if isinstance(path, str) and path]
+            if found.setdefault(int(number), name.strip()) != name.strip():
+                raise SourceError(self.key, f"has two names of class {int(number)}")
+        if parts.get("kpt_shape") not in _NO_SHAPE:
+            self.num_keypoints = self._keypoints(parts["kpt_shape"])
+        for key, split in _YAML_SPLITS.items():
+            paths = parts.get(key)
+            several = paths if isinstance(paths, list) else [paths]
+            self.splits[split] = [path for path in several if isinstance(path, str) and path]
         return dict(sorted(found.items()))
 
     def _keypoints(self, shape: Any) -> int:
         """Return how many numbers the keypoints of an object have, by `kpt_shape`."""
         try:
-            number, size = (int(str(part)) for part in shape)
+            number, size = (int(part) for part in shape)
         except (TypeError, ValueError):
             number, size = 0, 0
         if number < 1 or size not in (2, 3):
@@ -105,21 +113,16 @@ class NameFile:
             raise SourceError(self.key, what, "write the number of keypoints and 2 or 3: [17, 3]")
         return number * size
 
-    def _check_yaml(self, events: Iterable[Any]) -> None:
-        """Raise SourceError for YAML that would crash its loader, or grow without bounds in it."""
+    def _check_depth(self, events: Iterable[Any]) -> None:
+        """Raise a SourceError for YAML so deep that its loader would crash."""
         import yaml  # noqa: PLC0415 - see above
 
         depth = 0
         for event in events:
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > _MOST_DEPTH:
                 raise SourceError(self.key, f"is damaged YAML, nested more than {_MOST_DEPTH} deep")
-            # Each merge copies what it merges: a few lines of merges of merges are all memory.
-            if isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]:
-                raise SourceError(self.key, "is YAML with merge keys (<<)", "write them out")
 
 
 def is_yolo(data: bytes, num_keypoints: int = 0) -> bool:

@@ -223,7 +223,7 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "digits": ('{"images": [{"id": ' + "9" * 5000 + "}]}", "too many digits"),
     "a list": ("[1, 2]", "is damaged JSON at line 1, column 1"),
     "empty": ("", "is damaged JSON"),
-    "no text": (b"\xff\xfe\x00{", "is not UTF-8 near line 1, column 1"),
+    "no text": (b"{\xff\xfe\x00", "is not UTF-8 near line 1, column 1"),
     "other": ('{"a": 1}', "is no COCO document"),
     "no lists": ('{"images": 1, "annotations": 2}', "entry of 'images' without the fields"),
     "no name": ('{"images": [{"id": 1}], "annotations": []}', "entry of 'images' without"),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardprep.catalog.annotations.mask_values import given_values
 from shardprep.catalog.annotations.members import Text
 from shardprep.catalog.annotations.yolo import NameFile, read_yolo
 from shardprep.catalog.lookup import KeyIndex
@@ -159,7 +160,7 @@ def test_an_empty_and_a_missing_file_mean_no_object(tmp_path: Path) -> None:
     ("name", "text", "names"),
     [
         ("data.yaml", "names: [cat, dog]", ("cat", "dog")),
-        ("my.yml", "names:\n  0: cat\n  '3': dog\n  1: no", ("cat", "False", "dog")),
+        ("my.yml", "names:\n  0: cat\n  '3': dog\n  1: no", ("cat", "no", "dog")),
         ("obj.names", "cat\n\n dog \n", ("cat", "dog")),
         ("coco.names", b"\xef\xbb\xbfcat\r\ndog\r\n", ("cat", "dog")),
         ("labels/classes.txt", "cat\ndog", ("cat", "dog")),
@@ -194,6 +195,33 @@ def test_without_names_classes_are_their_numbers(tmp_path: Path) -> None:
     assert "no names" in found.findings[0]
 
 
+ODD_NAMES = (
+    "yes", "no", "on", "010", "0x1F", "1:30", "1_000", "1e3", "null", "~", "2001-02-03", ".inf",
+    "=", ":".join(["59"] * 5_000),
+)  # fmt: skip
+"""Texts that YAML takes for truths, numbers, times or nothing."""
+
+
+@pytest.mark.parametrize("tag", ["", "!!bool ", "!!int ", "!!timestamp ", "!!binary ", "!x "])
+@pytest.mark.parametrize("form", ["list", "block", "map"])
+def test_names_of_yaml_are_texts_whatever_they_look_like(
+    tmp_path: Path, form: str, tag: str
+) -> None:
+    lines = [f"{tag}{name}" for name in (*ODD_NAMES, "foo")]
+    text = {
+        "list": f"names: [{', '.join(lines)}]",
+        "block": "names:\n" + "".join(f"- {line}\n" for line in lines),
+        "map": "names:\n" + "".join(f"  {i}: {line}\n" for i, line in enumerate(lines)),
+    }[form]
+    label = f"{len(ODD_NAMES)} .5 .5 1 1"
+    made = source(tmp_path, {"data.yaml": text, "labels/1.txt": label}, "images/1.png")
+    found = made.read("yolo")
+    assert found.names == (*ODD_NAMES, "foo")
+    assert made.rows(found)["images/1.png"] == [("foo", (0, 0, 1, 1))]
+    values = given_values("data.yaml", lambda _: text.encode())
+    assert values.names == (*ODD_NAMES, "foo")
+
+
 MERGES = "a0: &a0 {0: cat}\n" + "".join(
     f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12)
 )
@@ -210,11 +238,14 @@ MERGES = "a0: &a0 {0: cat}\n" + "".join(
         ("- 1", "names no classes"),
         ("", "names no classes"),
         ("a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\nnames: [*c]", "has no list of 'names'"),
-        ("names: !!python/object/apply:os.system ['true']", "is damaged YAML at line 1"),
+        ("names: {0: a, 00: b}", "has two names of class 0"),
+        ("names: [a, '']", "has no list of 'names' but '1' in it"),
+        ("names: {" + "1" * 900 + ": a}", "has no list of 'names' but '1111"),
         ("names: " + "[" * 5000, "is damaged YAML"),
         ("names: " + "[" * 100_000 + "]" * 100_000, "nested more than 64 deep"),
         ("names: " + "{a: " * 100_000, "nested more than 64 deep"),
-        (MERGES, "is YAML with merge keys (<<); write them out"),
+        (MERGES, "names no classes"),
+        (f"{MERGES}names: {{<<: *a11}}", "has no list of 'names' but '<<' in it"),
         ("#" + " " * (1 << 20), "is larger than 1 MiB"),
     ],
 )

@@ -1,0 +1,106 @@
+"""Text files that strangers wrote: their encoding, and the rows of a CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_MOST_CELL = 1 << 30
+"""Characters of the largest cell that is read; `csv` would stop at 131,072."""
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+def encoding_of(data: bytes) -> str:
+    """Return the encoding: UTF-8, UTF-16 or UTF-32 with or without a mark, else Windows-1252.
+
+    UTF-16 without a mark is recognised by the zeros of its first two characters.
+    """
+    wide = json.detect_encoding(data[:4])
+    if not wide.startswith("utf-8"):
+        return wide
+    try:
+        data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8-sig"
+
+
+def decoded(data: bytes) -> str:
+    """Return a text without its byte order mark; bytes that mean nothing are replaced."""
+    return data.decode(encoding_of(data), errors="replace")
+
+
+def as_utf8(data: bytes) -> bytes:
+    """Return a text of UTF-16 or UTF-32 as UTF-8, and every other as it is."""
+    wide = json.detect_encoding(data[:4])
+    return data if wide.startswith("utf-8") else decoded(data).encode()
+
+
+def text_lines(data: bytes) -> io.TextIOWrapper:
+    """Return a stream of the lines of a text, each with its own ending."""
+    return io.TextIOWrapper(io.BytesIO(data), encoding_of(data), errors="replace", newline="")
+
+
+WHOLE = -1
+"""Column of a fault that is one of the whole file: rows are missing."""
+
+
+class CsvRows:
+    """The rows of a CSV, and what is wrong with its quotes.
+
+    A quote that is opened and never closed swallows the rows behind it, and `csv` says nothing:
+    the cell ends at the end of the file or at the next quote. So each row that takes several lines
+    is read again by the strict rules, where this is an error.
+    """
+
+    def __init__(self, lines: Iterable[str], delimiter: str = ",") -> None:
+        """Take lines with their endings, such as those of `text_lines`."""
+        self._lines = lines
+        self._form = {"delimiter": delimiter, "skipinitialspace": True}
+        self.faults: dict[int, str] = {}
+        """Index of a column → the first of its cells that spans lines, or `WHOLE` → a quote that is
+        not closed; for the rows read so far."""
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """Yield the rows; raises `csv.Error` for a cell that is too large."""
+        csv.field_size_limit(_MOST_CELL)
+        several: list[str] = []
+        rows = csv.reader(self._watched(several), **self._form)  # type: ignore[arg-type]
+        for row in rows:
+            if len(several) > 1:
+                self._judge(row, several, rows.line_num - len(several) + 1)
+            several.clear()
+            yield row
+
+    def fault(self, *columns: int) -> str:
+        """Return what is wrong with the whole, or else with one of these columns; "" if nothing."""
+        return next((self.faults[i] for i in (WHOLE, *columns) if i in self.faults), "")
+
+    def _watched(self, several: list[str]) -> Iterator[str]:
+        """Yield the lines; `several` collects those of the row that is read."""
+        for line in self._lines:
+            several.append(line)
+            yield line
+
+    def _judge(self, row: Sequence[str], lines: Sequence[str], first: int) -> None:
+        """Note the faults of a row of several lines, of which `first` is the first."""
+        last, at, opened = first + len(lines) - 1, first, 0
+        for column, cell in enumerate(row):
+            if num_ends := len(_LINE_END.findall(cell)):
+                opened = opened or at
+                what = f"a quote opens in line {at:,} and its cell goes on in the next lines"
+                self.faults.setdefault(column, what)
+                at += num_ends
+        if WHOLE in self.faults:
+            return
+        try:
+            list(csv.reader(lines, strict=True, **self._form))  # type: ignore[arg-type]
+        except csv.Error:
+            what = f"a quote opens in line {opened or first:,} that swallows rows up to {last:,}"
+            self.faults = {WHOLE: what, **self.faults}
