@@ -28,7 +28,12 @@ _UNPRINTABLE = re.compile(
     "[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """Characters that end a line, steer a terminal or turn the direction of writing."""
+_QUOTED = re.compile(r"""(?<!\w)(b?)(['"])((?:\\.|(?!\2)[^\\])*+)\2""", re.DOTALL)
+"""A value as `repr` quotes it; the apostrophe of a word opens none."""
 _MAX_WHERE = 160
+_MAX_VALUE = 200
+_MAX_PART = 1000
+"""Characters of a place, of a value, and of what is wrong or to do, in one line."""
 
 
 def printable(text: str) -> str:
@@ -51,6 +56,12 @@ def shown(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 3]}…{text[-(most - most // 3 - 1) :]}"
 
 
+def concise(text: str) -> str:
+    """Return a text for one line, with its quoted values and then itself cut in the middle."""
+    values = _QUOTED.sub(lambda m: f"{m[1]}{m[2]}{shown(m[3], _MAX_VALUE)}{m[2]}", text)
+    return shown(values, _MAX_PART)
+
+
 def counted(number: int, noun: str) -> str:
     """Return "1 shard", "2,000 shards" or "3 classes"."""
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
@@ -60,7 +71,7 @@ def counted(number: int, noun: str) -> str:
 def some_of(names: Sequence[str], most: int = 4) -> str:
     """Return the first names of a list in one line, and how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(shown(name, _MAX_VALUE) for name in names[:most]) + more
 
 
 class ShardprepError(Exception):
@@ -77,8 +88,8 @@ class ShardprepError(Exception):
             self.add_note(where)
             where, what = "", _line_of(type(self), where)
         self.where = where
-        self.what = what
-        self.hint = hint
+        self.what = concise(what)
+        self.hint = concise(hint)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Let every field come through a pickle, whatever the constructor of a subclass takes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import traceback
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from shardprep.errors import (
     InternalError,
     RecordError,
     ShardprepError,
+    SourceError,
     StorageError,
+    concise,
+    some_of,
 )
 from shardprep.storage.store_error import NoAnswerError
 from shardprep.writer.limits import TooManyRejectedError
@@ -112,3 +116,34 @@ def test_an_error_made_of_a_traceback_is_its_last_line(kind: type[ShardprepError
 
 def test_a_text_alone_that_is_no_traceback_is_what_is_said() -> None:
     assert str(BuildError("nothing is left")) == "nothing is left"
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 201, "it's " * 1000, '"' * 999, "a\0\n" * 500, "é'\"\\" * 300]
+)
+def test_a_value_quoted_in_a_message_has_at_most_200_characters(value: str) -> None:
+    what = f"the image's label {value!r} is not among 'a.', {value[:40]!r} and 'b'"
+    error = SourceError("t.csv", what, f"use {value!r}")
+    ends = repr(value)[1:5], repr(value)[-5:-1]
+    for text, pattern in (
+        (error.what, r"the image's label (['\"])(.*?)\1 is not among 'a\.', (['\"])(.*)\3 and 'b'"),
+        (error.hint, r"use (['\"])(.*)\1()"),
+    ):
+        match = re.fullmatch(pattern, text)
+        assert match is not None, text
+        assert len(match[2]) == 200
+        assert (match[2][:4], match[2][-4:]) == ends
+    assert repr(value[:40]) in error.what
+
+
+def test_a_message_is_of_bounded_length_whatever_is_in_it() -> None:
+    names = [f"{i}{'n' * 100_000}" for i in range(50)]
+    error = SourceError("w" * 9999, f"its columns are {', '.join(names)}", some_of(names))
+    assert len(str(error)) < 2200
+    assert str(error).endswith(" and 46 more")
+    assert SourceError("a", "b 'c'", "d").what == "b 'c'"
+
+
+def test_short_values_and_apostrophes_are_left_alone() -> None:
+    text = "the images' label 'x' isn't 'y'" + ", the dogs' and the cats'" * 20
+    assert concise(text) == text

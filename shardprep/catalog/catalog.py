@@ -37,7 +37,7 @@ from shardprep.catalog.targets import (
     check_names,
     make_targets,
 )
-from shardprep.errors import SourceError, shown
+from shardprep.errors import SourceError, concise, shown
 from shardprep.recipe.recipe import outputs
 from shardprep.source.coded import Coded
 from shardprep.source.listing import Skipped, list_source
@@ -162,11 +162,14 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         items,
         listing.skipped + others + masks + wanted.skipped + unlabelled,
         targets.names,
-        labelling.how,
+        concise(labelling.how),
         labelling.rows_without_image,
         targets.kind,
         columns,
-        catalog_findings(wanted, listing, targets, annotated, (items, unlabelled)),
+        [
+            concise(line)
+            for line in catalog_findings(wanted, listing, targets, annotated, (items, unlabelled))
+        ],
         facts,
     )
 
