@@ -144,7 +144,7 @@ class AnnotationSpec:
     is_panoptic: bool = False
     """The mask file of an image holds the ids of segments: of its objects and areas."""
     background: int = 0
-    """Class index where no object is, and beside padded images; `ignore` where there is none."""
+    """Class index where no object is; `ignore` where no class means that. Padding is ignored."""
     min_visible: float = 0.1
     """Share of an object's area inside the stored image below which it is dropped."""
     frame: Frame | None = None

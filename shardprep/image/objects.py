@@ -52,9 +52,9 @@ class PlacedObjects:
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Objects that are not stored, by reason, those of the annotation included."""
     pixels: Mapping[int, int] = field(default_factory=dict)
-    """Pixels of the segmentation mask by class index, padding included, without ignored ones."""
+    """Pixels of the segmentation mask by class index, without ignored ones."""
     num_ignored: int = 0
-    """Pixels of the segmentation mask that belong to no class."""
+    """Pixels of the segmentation mask that belong to no class, padding included."""
 
 
 def place_objects(
@@ -246,12 +246,16 @@ class _Scene:
         self.masks[i] = encode_mask(stored) if stored.any() else b""
 
     def _class_mask(self, dropped: Counter[str]) -> Labels:
-        """Return the class of each stored pixel; of objects and files, later ones win."""
+        """Return the class of each stored pixel; of objects and files, later ones win.
+
+        Padding beside the image is ignored, whatever masks are made of.
+        """
         spec, labels = self.spec, self.annotation.labels
         dtype = np.uint16 if spec.is_wide else np.uint8
         if spec.is_panoptic:
             return self._segment_mask()
-        mask = np.full(self.placement.size, spec.background, dtype)
+        mask = np.full(self.placement.size, spec.ignore, dtype)
+        mask[self.placement.inside] = spec.background
         if self.files.data:
             self.files.paint(mask)
             return mask

@@ -111,6 +111,12 @@ class Placement:
         height, width = self.upright
         return self.box != (0.0, 0.0, width, height)
 
+    @property
+    def inside(self) -> tuple[slice, slice]:
+        """Rows and columns of the stored image that show the original; the others are padding."""
+        (row, column), (height, width) = self.corner, self.fitted
+        return slice(row, row + height), slice(column, column + width)
+
     def frame_size(self, frame: Frame) -> tuple[int, int]:
         """Return height and width of the whole image in a frame."""
         is_swapped = frame == "stored" and self.is_quarter_turned
@@ -173,8 +179,7 @@ class Placement:
         if self.fitted == self.size:
             return placed
         canvas = np.full(self.size, padding, mask.dtype)
-        row, column = self.corner
-        canvas[row : row + self.fitted[0], column : column + self.fitted[1]] = placed
+        canvas[self.inside] = placed
         return canvas
 
     def is_turned(self, frame: Frame) -> bool:

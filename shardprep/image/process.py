@@ -292,7 +292,6 @@ def _fit(pixels: Pixels, placement: Placement, spec: ImageSpec) -> Pixels:
     if placement.fitted != placement.size:
         canvas = np.empty((*placement.size, 3), np.uint8)
         canvas[:] = spec.background
-        (top, left), (height, width) = placement.corner, placement.fitted
-        canvas[top : top + height, left : left + width] = pixels  # grey: in each channel
+        canvas[placement.inside] = pixels  # grey: in each channel
         return canvas
     return pixels

@@ -61,6 +61,9 @@ class Outline(Document):
     """The share of bad objects up to which it may be."""
     near_copies: str = ""
     """Hash of the near copies that the plan is made by, hex; "" where none are looked for."""
+    mask_padding: int | None = None
+    """Value of masks of classes beside padded images, where it is not that of the background; None
+    in builds without such padding, and in those begun when it was that of the background."""
     num_parts: int = Field(ge=1)
     """Number of parts that the build was cut into, by the run that wrote this; 1: not cut."""
 
@@ -104,8 +107,16 @@ def make_outline(
         max_rejected=recipe.max_rejected,
         max_dropped=recipe.max_dropped,
         near_copies=plan.near_copies,
+        mask_padding=_mask_padding(plan),
         num_parts=num_parts,
     )
+
+
+def _mask_padding(plan: BuildPlan) -> int | None:
+    form = None if plan.annotations is None else plan.annotations.spec
+    if form is None or form.masks != "classes" or plan.spec.fit != "pad":
+        return None
+    return None if form.background == form.ignore else form.ignore
 
 
 def write_outline(state: Folder, outline: Outline) -> None:
@@ -115,12 +126,13 @@ def write_outline(state: Folder, outline: Outline) -> None:
 
 
 def check_outline(state: Folder, outline: Outline) -> None:
-    """Check that no run of this build is by other near copies, which an unread image may make.
+    """Check that the shards of a build that was begun here are those of the same plan.
 
-    All else that a plan is made of belongs to the fingerprint.
+    The fingerprint has all that a plan is made of but near copies, which an unread image may
+    change, and the value of padding in masks, which is known once these are recognised.
     """
     there = None
-    if outline.near_copies:
+    if outline.near_copies or outline.mask_padding is not None:
         with contextlib.suppress(BuildError):  # a damaged one is written anew
             there = read_outline(state)
     if there is not None and there.near_copies != outline.near_copies:
@@ -128,6 +140,13 @@ def check_outline(state: Folder, outline: Outline) -> None:
             str(state),
             "was begun with other near copies: some image could be read by one run alone",
             f"remove {state} and start again, with an image that fails on an --exclude-list",
+        )
+    if there is not None and there.mask_padding != outline.mask_padding:
+        raise BuildError(
+            str(state),
+            "was begun by a version that wrote the background class into masks beside padded "
+            f"images, and this one writes {outline.mask_padding}",
+            f"remove {state} to start again, or end the build with that version",
         )
 
 

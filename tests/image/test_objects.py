@@ -490,15 +490,55 @@ def test_later_files_and_objects_win_and_crowds_are_ignored() -> None:
     assert stored(crowd, spec=CLASSES).num_ignored == 2500
 
 
-def test_bars_are_background_or_ignored() -> None:
+WIDE = AnnotationSpec(masks="classes", num_classes=300)
+BINARY = AnnotationSpec(masks="classes", num_classes=4, is_binary=True)
+VALUES = AnnotationSpec(masks="classes", num_classes=4, values={0: 0, 1: 2})
+NO_GROUND = AnnotationSpec(masks="classes", num_classes=4, background=255)
+OUTLINED = {"boxes": [[NAN] * 4], "labels": (2,)}
+FILE = mask_of(0, 0, 200, 50)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "files", "spec"),
+    [
+        (Annotation(), (png(FILE * 2),), CLASSES),
+        (Annotation(), (png(FILE * 2),), NO_GROUND),
+        (Annotation(), (png(FILE * 2),), WIDE),
+        (Annotation(), (png(FILE),), VALUES),
+        (Annotation(labels=(2,)), (png(FILE),), BINARY),
+        (Annotation(labels=(2, 2)), (png(FILE), png(FILE)), BINARY),
+        (annotated(**OUTLINED, outlines=(rectangle(0, 0, 200, 50),)), (), CLASSES),
+        (annotated(**OUTLINED, outlines=(Runs("1 10000", "row"),)), (), WIDE),
+        (annotated(**OUTLINED, outlines=(Counts((0, *[50] * 400), (100, 200)),)), (), CLASSES),
+        (Annotation(), (), CLASSES),
+    ],
+)
+def test_the_padding_of_masks_of_classes_is_ignored_whatever_they_are_made_of(
+    annotation: Annotation, files: tuple[bytes, ...], spec: AnnotationSpec
+) -> None:
+    found = stored(annotation, files, cropped(100, 200, (50, 50), "pad"), spec)
+    mask = values(found.segmentation_mask)
+    ignore = 65_535 if spec is WIDE else 255
+    assert (mask[:12] == ignore).all()
+    assert (mask[37:] == ignore).all()
+    is_object = bool(annotation.labels or files)
+    assert (mask[12:24] == (2 if is_object else 0)).all()
+    assert (mask[25:37] == 0).all()
+    assert found.num_ignored == 25 * 50
+    assert sum(found.pixels.values()) == 25 * 50
+
+
+def test_the_padding_of_masks_of_objects_has_no_pixel_of_any() -> None:
     placement = cropped(100, 200, (50, 50), "pad")
-    file = png(np.full((100, 200), 3, np.uint8))
-    for background in (0, 255):
-        spec = AnnotationSpec(masks="classes", num_classes=4, background=background)
-        mask = values(stored(Annotation(), (file,), placement, spec).segmentation_mask)
-        assert (mask[12:37] == 3).all()
-        assert (mask[:12] == background).all()
-        assert (mask[37:] == background).all()
+    outline = annotated([[0, 0, 200, 100]], outlines=(rectangle(0, 0, 200, 100),))
+    for found in (
+        stored(outline, (), placement, INSTANCES),
+        stored(Annotation(), (png(mask_of(0, 0, 200, 100)),), placement, FILES),
+    ):
+        (mask,) = map(values, found.masks)
+        assert (mask[12:37] == 1).all()
+        assert not mask[:12].any()
+        assert not mask[37:].any()
 
 
 def test_masks_of_many_classes_have_16_bits() -> None:
