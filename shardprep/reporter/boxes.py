@@ -107,11 +107,13 @@ def _unmatched(contents: Contents) -> Iterator[Finding]:
 def _masks(contents: Contents) -> Iterator[Finding]:
     ignored = contents.schema.features[MASK].ignored
     masks = [dict(one or ()) for one in contents.written["mask_pixels"].to_pylist()]
-    uniform = [number for number, one in enumerate(masks) if len(one) == 1]
-    idle = [
+    is_idle = [one.get(ignored, 0) > _IGNORED * max(sum(one.values()), 1) for one in masks]
+    idle = [number for number, is_one in enumerate(is_idle) if is_one]
+    uniform = [
         number
         for number, one in enumerate(masks)
-        if one.get(ignored, 0) > _IGNORED * max(sum(one.values()), 1)
+        # Padding is ignored, and no value of the image.
+        if len(one) == 1 or (len(one.keys() - {ignored}) == 1 and not is_idle[number])
     ]
     if uniform:
         masks_of = "masks" if len(uniform) > 1 else "a mask"

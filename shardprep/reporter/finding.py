@@ -34,7 +34,7 @@ MEANINGS = {
     "unlisted-images": "images that no annotation lists, taken as images without objects",
     "duplicate-boxes": "images with two boxes of a class that are nearly the same",
     "tiny-boxes": "images with boxes of less than 8 × 8 stored pixels",
-    "uniform-masks": "images whose mask is of one value",
+    "uniform-masks": "images whose mask is of one value, ignored pixels apart",
     "ignored-pixels": "images most of whose pixels belong to no class",
     "dark": "images with nothing bright in them",
     "light": "images with nothing dark in them",
