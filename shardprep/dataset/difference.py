@@ -165,8 +165,8 @@ def compare(before: Path | RemoteDataset, after: Path | RemoteDataset) -> Differ
 
 def _side(found: Path | RemoteDataset) -> _Side:
     manifest, schema = described(found)
-    folder = documents_of(found, (SCHEMA_FILE, ITEMS_FILE))
-    table = item_table.read_items(folder / ITEMS_FILE, _COLUMNS)
+    with documents_of(found, manifest, (SCHEMA_FILE, ITEMS_FILE)) as folder:
+        table = item_table.read_items(folder / ITEMS_FILE, _COLUMNS)
     for name in ("status", "kind", "split"):
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table[name].cast("string"))

@@ -12,6 +12,7 @@ from PIL import Image
 
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.identity import Identity
 from shardprep.dataset.index import way_out
 from shardprep.dataset.item_table import WRITTEN, read_items, with_status
 from shardprep.dataset.remote import documents_of
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
 
@@ -44,7 +46,7 @@ _COLUMNS = ("key", "status", "shard", "record", "offset", "length", "num_objects
 
 
 def annotated_pictures(
-    found: Path | RemoteDataset, schema: Schema, number: int
+    found: Path | RemoteDataset, manifest: Manifest, schema: Schema, number: int
 ) -> Iterator[AnnotatedPicture]:
     """Yield at most `number` pictures from all over a dataset with boxes or masks, in its order.
 
@@ -56,10 +58,11 @@ def annotated_pictures(
         RecordError: a record is damaged.
 
     """
-    table = read_items(documents_of(found, (ITEMS_FILE,)) / ITEMS_FILE, _COLUMNS)
+    with documents_of(found, manifest, (ITEMS_FILE,)) as folder:
+        table = read_items(folder / ITEMS_FILE, _COLUMNS)
     for row in _spread(with_status(table, WRITTEN), number):
         try:
-            payload = unframe(_framed(found, row), row["shard"], row["offset"])
+            payload = unframe(_framed(found, manifest, row), row["shard"], row["offset"])
             yield annotated_picture(payload, schema)
         except RecordError as error:
             where = f"{found}/{row['shard']}, record {row['record']}"
@@ -67,9 +70,12 @@ def annotated_pictures(
             raise RecordError(where, error.what, hint, offset=row["offset"]) from error
 
 
-def contact_sheet(found: Path | RemoteDataset, schema: Schema, number: int) -> bytes:
+def contact_sheet(
+    found: Path | RemoteDataset, manifest: Manifest, schema: Schema, number: int
+) -> bytes:
     """Return the PNG with the pictures that `annotated_pictures` yields; raises as that."""
-    sheet = draw_contact_sheet(annotated_pictures(found, schema, number), legend_of(schema))
+    pictures = annotated_pictures(found, manifest, schema, number)
+    sheet = draw_contact_sheet(pictures, legend_of(schema))
     out = io.BytesIO()
     sheet.save(out, "PNG")
     return out.getvalue()
@@ -99,13 +105,14 @@ def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
     return numbers[np.arange(most) * len(numbers) // max(most, 1)]
 
 
-def _framed(found: Path | RemoteDataset, row: dict[str, Any]) -> bytes:
+def _framed(found: Path | RemoteDataset, manifest: Manifest, row: dict[str, Any]) -> bytes:
     """Return the bytes of a record; its row is not trusted."""
     place = f"{found}/{row['shard']}"
     offset, length = row["offset"] or 0, row["length"] or 0
     try:
         if isinstance(found, Path):
-            return _read(found / str(row["shard"]), offset, length)
+            with Identity.of(found, manifest).unchanged():
+                return _read(found / str(row["shard"]), offset, length)
         facts = found.objects[row["shard"]]
         if 0 <= offset <= offset + length <= facts.num_bytes:
             return bytes(objects.read_range(found.url / facts.name, facts.etag, offset, length))

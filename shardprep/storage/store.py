@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import StorageError
 from shardprep.storage.store_error import (
-    ChangedError,
     NoAnswerError,
+    changed,
     endpoint_of,
     explained,
     no_answer,
@@ -85,9 +85,7 @@ def asked(
         raise no_answer(url, writing=writing) from None
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
         _answered.add(url.root)
-        raise ChangedError(
-            str(url), "has changed since it was found", "open the dataset again"
-        ) from None
+        raise changed(str(url)) from None
     except (exceptions.BaseError, OSError, ValueError) as error:
         # `from None`: a traceback that somebody prints must not show what was asked, and with what
         raise explained(error, url, writing=writing) from None

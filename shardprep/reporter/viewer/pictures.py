@@ -19,6 +19,7 @@ from PIL import Image
 
 from shardprep.dataset import example
 from shardprep.dataset.folder import index_name
+from shardprep.dataset.identity import Identity
 from shardprep.dataset.pictures import annotated_picture
 from shardprep.dataset.remote import RemoteDataset, addressed
 from shardprep.dataset.schema import MASK
@@ -196,16 +197,16 @@ class RecordPictures:
 
     def _opened(self, number: int) -> StoredImages:
         """Return the images of one shard; DatasetError where that is missing or another."""
-        found, shard, remote = self._dataset, self._shards[number], None
+        found, shard, remote, identity = self._dataset, self._shards[number], None, None
         if isinstance(found, RemoteDataset):
             remote = RemoteShards({shard.name: found.shard(shard)}, 0)  # nothing is copied
             folder = found.checked(self._contents.manifest, (index_name(shard.name),))
         else:
-            folder = found
+            folder, identity = found, Identity.of(found, self._contents.manifest)
         records = np.arange(shard.num_records)
         places = Places((shard,), np.zeros_like(records), records)
         with addressed(folder, found):
-            opened = open_records(folder, places, remote)
+            opened = open_records(folder, places, remote, identity=identity)
         return StoredImages(opened, self._contents.schema)
 
 
