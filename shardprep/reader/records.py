@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import nullcontext
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +21,8 @@ from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.blocks import GAP_BYTES, MOST_GROUP_BYTES, Blocks
 from shardprep.reader.places import Frames, Places, starts_of
 from shardprep.reader.remote_shards import Part, RemoteShards
-from shardprep.storage.regular_file import Descriptor, read_at
+from shardprep.storage.open_files import OpenFiles
+from shardprep.storage.regular_file import read_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 _T = TypeVar("_T")
-_MAX_OPEN = 512
-"""Number of shards open at a time; many a system gives a process 1,024 file descriptors."""
 
 
 class LocalShards:
@@ -54,7 +53,7 @@ class LocalShards:
         self.folder = folder
         self._shards = shards
         self._identity = identity
-        self._opened = lru_cache(_MAX_OPEN)(partial(_opened, folder, shards, identity))
+        self._files = OpenFiles(partial(_opened, folder, shards, identity))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LocalShards, (self.folder, self._shards, self._identity)
@@ -76,7 +75,7 @@ class LocalShards:
 
     def read(self, part: Part) -> bytes:
         """Return the bytes of a run, fewer where its shard ends before it does."""
-        file = self._opened(part.shard)  # held here, so that no other thread's opening closes it
+        file = self._files.get(part.shard)  # held here, so that nothing closes it meanwhile
         try:
             return read_at(file.number, part.num_bytes, part.start)
         except OSError as error:
@@ -309,8 +308,6 @@ def open_records(
     return Records(store, places.shards, frames, verify_crc=verify_crc)
 
 
-def _opened(
-    folder: Path, shards: Mapping[str, Shard], identity: Identity | None, name: str
-) -> Descriptor:
+def _opened(folder: Path, shards: Mapping[str, Shard], identity: Identity | None, name: str) -> int:
     with nullcontext() if identity is None else identity.unchanged():
-        return Descriptor(open_shard(folder, shards[name]))
+        return open_shard(folder, shards[name])

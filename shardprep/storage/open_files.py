@@ -1,9 +1,9 @@
 """Files that readers keep open: one bound for the whole process, released in order of use.
 
-A process may have only so many file descriptors (`ulimit -n`). Readers may keep half of them, all
-readers together; the rest is for sockets, pipes and other libraries. Each reader has an `OpenFiles`,
-and all of these share one order of use: when the bound is reached, the file that was used longest
-ago is let go, whoever's it is. It is closed as soon as no thread reads from it any more.
+The system limits the file descriptors of a process (`ulimit -n`). Readers may keep half of that
+number, all readers together; the rest is for sockets, pipes and other libraries. Each reader has an
+`OpenFiles`, and all of these share one order of use: when the bound is reached, the file that was
+used longest ago is let go, whichever reader has it. It is closed when no thread reads from it.
 """
 
 from __future__ import annotations
@@ -44,19 +44,26 @@ class OpenFiles:
 
     def get(self, name: str) -> Descriptor:
         """Return a file, opened if need be. Hold the value while you read from its number."""
-        key = (id(self), name)
-        with _lock:
-            found = _files.get(key)
-            if found is not None:
-                _files.move_to_end(key)
-                return found
+        found = self.find(name)
+        if found is not None:
+            return found
         found = Descriptor(self._opened(name))  # which may take long, or fail
+        key = (id(self), name)
         with _lock:
             self._names.add(name)
             _files[key] = found
             _files.move_to_end(key)
             let_go = [_files.popitem(last=False) for _ in range(len(_files) - most_open())]
         del let_go  # closed without the lock
+        return found
+
+    def find(self, name: str) -> Descriptor | None:
+        """Return a file that is open, else None."""
+        key = (id(self), name)
+        with _lock:
+            found = _files.get(key)
+            if found is not None:
+                _files.move_to_end(key)
         return found
 
     def drop(self, name: str) -> None:
@@ -70,9 +77,6 @@ class OpenFiles:
         """Let go of all files; `get` opens them again."""
         for name in [*self._names]:
             self.drop(name)
-
-    def __len__(self) -> int:
-        return sum((id(self), name) in _files for name in [*self._names])
 
     def __del__(self) -> None:
         self.close()

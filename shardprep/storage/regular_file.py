@@ -37,6 +37,11 @@ class Descriptor:
     def __init__(self, number: int) -> None:
         self.number = number
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return os.fstat(self.number).st_size
+
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         close(self.number)  # at the end of a program `os` may be gone before
 

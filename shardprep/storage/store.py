@@ -39,6 +39,8 @@ _PAUSES_S = (0.1, 0.4, 1.6)
 """Before each further try of `asked_again`, in seconds."""
 _FIRST_PAUSE_S = 0.1
 """Pause before the client's own second try, in seconds; each later one may be twice as long."""
+_MOST_CLIENTS = 16
+"""Clients that a process keeps, for buckets and time-outs; each has connections of its own."""
 _answered: set[str] = set()
 """Buckets that have answered this process."""
 
@@ -148,7 +150,7 @@ _used_by: set[int] = set()
 """This process, and those it was forked from."""
 
 
-@functools.lru_cache
+@functools.lru_cache(_MOST_CLIENTS)
 def _store_of(root: str, endpoint: str, bounds: Timeouts) -> Any:
     client = {
         "connect_timeout": timedelta(seconds=min(_CONNECT_S, bounds.answer_s)),

@@ -99,8 +99,10 @@ class RecordPictures:
         self._pool = ThreadPoolExecutor(_NUM_THREADS, "shardprep-view")
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Let the threads end, and close the shards."""
         self._pool.shutdown(cancel_futures=True)
+        self._images.cache_clear()
+        self._tiles.clear()  # errors among them hold what they were raised in
 
     def place(self, number: int) -> Place:
         """Return where a record lies."""
