@@ -28,8 +28,8 @@ def diff(
 ) -> None:
     """Show what differs between two datasets: items, splits, targets, classes, options.
 
-    Reads their manifests and item tables, never the shards. Exits with 3 where their records
-    differ.
+    Reads their manifests and item tables, and of shards that differ the records whose equality
+    these cannot show. Exits with 3 where their records differ.
     """
     from shardprep.commands.diff import diff as compare
 
@@ -57,6 +57,8 @@ def _print(terminal: Terminal, found: Difference) -> None:
             terminal.entry("" if i else title, line)
     records = f"{counted(found.num_before, 'record')} before, {found.num_after:,} after"
     verdict = "the same records" if found.is_equal else f"{found.num_same:,} items unchanged"
+    if not found.is_equal and found.num_same == found.num_before == found.num_after:
+        verdict = "the same items, but the shards differ (order, number of shards or encoding)"
     terminal.notice(f"{records}: {verdict}", style="green" if found.is_equal else "")
 
 
@@ -69,4 +71,6 @@ def _line(change: Change) -> str:
         before, after = before[:HASH_DIGITS], after[:HASH_DIGITS]
     if change.kind == "record":
         before, after = f"{int(before):,}", f"{int(after):,} bytes"
+        if change.before == change.after:
+            after += ", other pixels"
     return f"{change.key}: {before or 'nothing'} → {after or 'nothing'}"

@@ -18,7 +18,8 @@ def diff(
 ) -> Difference:
     """Return what differs between two datasets: items, splits, targets, classes, options.
 
-    Their manifests and item tables are read, never the shards.
+    Manifests and item tables are read, and of shards that differ the records whose equality these
+    cannot show.
 
     Args:
         before: folder or address of the first dataset.
@@ -26,7 +27,8 @@ def diff(
         store_timeout: seconds that object storage may be silent.
 
     Raises:
-        DatasetError: one of them is missing, or a document of it.
+        DatasetError: one of them is missing, or a document or shard of it.
+        RecordError: a record is damaged.
 
     """
     with answering(store_timeout):

@@ -1,7 +1,9 @@
-"""The differences of two datasets, item by item, from their manifests and item tables alone.
+"""The differences of two datasets, item by item.
 
-Items are told apart by their keys, targets by the names of their classes, originals by their
-SHA-256. No shard is opened.
+Items are matched by their keys, targets compared by the names of their classes, originals by their
+SHA-256. Shards are read only where their SHA-256 differs and the item tables cannot say whether a
+record is the same: in datasets with boxes, masks or further features, and for records of equal
+length.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import pyarrow.compute as pc
 
 from shardprep.dataset import item_table
 from shardprep.dataset.card import Card
-from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
+from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE, SCHEMA_FILE
 from shardprep.dataset.item_changes import (
     change_table,
     differ,
@@ -26,32 +28,49 @@ from shardprep.dataset.item_changes import (
     rows_of,
 )
 from shardprep.dataset.manifest import fingerprint_differences
-from shardprep.dataset.remote import RemoteDataset, described, documents_of
+from shardprep.dataset.record_changes import (
+    FEATURE,
+    MASK_PIXELS,
+    OBJECTS,
+    RECORD,
+    RecordSide,
+    has_only_images,
+    has_other_classes,
+    record_changes,
+)
+from shardprep.dataset.remote import RemoteDataset, described, documents_of, opened
+from shardprep.errors import DatasetError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shardprep.dataset.item_changes import Rows
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
 
     Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 ADDED, REMOVED, SPLIT = "added", "removed", "split"
-TARGET, SOURCE, RECORD = "target", "source", "record"
+TARGET, SOURCE = "target", "source"
 MEANINGS = {
     ADDED: "written in the second alone",
     REMOVED: "written in the first alone",
     SPLIT: "in another split",
     TARGET: "with another target",
+    OBJECTS: "with other objects: boxes, classes or outlines",
+    MASK_PIXELS: "with another mask",
+    FEATURE: "with another value of a further feature",
     SOURCE: "made of other bytes of the source",
-    RECORD: "of the same bytes, stored as a record of another length",
+    RECORD: "of the same bytes and target, stored as another image",
 }
 """Kind of change → its meaning; the order of reports."""
 
 _COLUMNS = (
-    "key", "status", "kind", "reason", "split", "length",
+    "key", "status", "kind", "reason", "split", "shard", "offset", "length",
     "label", "labels", "target", "text", "original_sha256",
 )  # fmt: skip
+_ASPECTS = {SPLIT: "split", TARGET: "target", SOURCE: "original_sha256"}
+"""Kind of change → the column of the item table that shows it."""
 _BETWEEN = "\x1f"
 """Separator of class names, which is in no name of a person's making."""
 
@@ -61,12 +80,16 @@ class Change(NamedTuple):
 
     key: str
     """The item."""
-    kind: Literal["added", "removed", "split", "target", "source", "record"]
-    """Only in the second dataset, only in the first, in another split, with another target, made
-    of other bytes of the source, or stored as a record of another length."""
+    kind: Literal[
+        "added", "removed", "split", "target", "objects", "mask", "feature", "source", "record"
+    ]
+    """Only in the second dataset, only in the first, in another split, with another target, with
+    other objects, mask or value of a further feature, made of other bytes of the source, or of the
+    same bytes and target, but stored as another image."""
     before: str
-    """Split, target, SHA-256 of the original or bytes of the record in the first dataset; why it
-    is not written, or "" where it is no input."""
+    """Of the first dataset: split, target, objects that the second lacks, pixels of classes, value
+    of the feature, SHA-256 of the original or bytes of the record; why it is not written, or ""
+    if it is not an input."""
     after: str
     """The same of the second."""
 
@@ -123,6 +146,7 @@ class Difference(Card):
 class _Side(NamedTuple):
     """One of two datasets."""
 
+    dataset: Path | RemoteDataset
     manifest: Manifest
     schema: Schema
     table: pa.Table
@@ -139,7 +163,7 @@ def compare(before: Path | RemoteDataset, after: Path | RemoteDataset) -> Differ
     """
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(_side, (before, after))
-    changes = pa.concat_tables(_changes(one.table, two.table))
+    changes = pa.concat_tables(_changes(one, two))
     counts = num_by_kind(changes, MEANINGS)
     classes, classes_now = one.manifest.labels.names, two.manifest.labels.names
     features = tuple(feature_differences(one.schema, two.schema))
@@ -167,11 +191,13 @@ def _side(found: Path | RemoteDataset) -> _Side:
     manifest, schema = described(found)
     with documents_of(found, manifest, (SCHEMA_FILE, ITEMS_FILE)) as folder:
         table = item_table.read_items(folder / ITEMS_FILE, _COLUMNS)
-    for name in ("status", "kind", "split"):
+    for name in ("status", "kind", "split", "shard"):
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table[name].cast("string"))
     place = table.schema.get_field_index("target")
-    return _Side(manifest, schema, table.set_column(place, "target", _targets(table, manifest)))
+    return _Side(
+        found, manifest, schema, table.set_column(place, "target", _targets(table, manifest))
+    )
 
 
 def _targets(table: pa.Table, manifest: Manifest) -> pa.ChunkedArray:
@@ -220,31 +246,90 @@ def _words(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _changes(one: pa.Table, two: pa.Table) -> list[pa.Table]:
+def _changes(before: _Side, after: _Side) -> list[pa.Table]:
     """Return the changes of each kind, in the order of `MEANINGS`."""
+    one, two = before.table, after.table
     one_there, two_there = _is_written(one), _is_written(two)
     in_two = places_of(one["key"], two["key"], two_there)
     is_common = one_there & (in_two >= 0)
     removed, common = np.flatnonzero(one_there & ~is_common), np.flatnonzero(is_common)
     is_new = two_there.copy()
     is_new[in_two[common]] = False
-    added = np.flatnonzero(is_new)
-    aspects = {SPLIT: "split", TARGET: "target", SOURCE: "original_sha256", RECORD: "length"}
-    is_other = {
-        kind: differ(rows_of(one[column], common), rows_of(two[column], in_two[common]))
-        for kind, column in aspects.items()
+    appeared, gone = two.take(np.flatnonzero(is_new)), one.take(removed)
+    found = {
+        ADDED: [(appeared["key"], _outcome(appeared["key"], one), appeared["split"])],
+        REMOVED: [(gone["key"], gone["split"], _outcome(gone["key"], two))],
     }
-    is_other[RECORD] &= ~(is_other[SOURCE] | is_other[TARGET])
-    appeared, gone = two.take(added), one.take(removed)
-    found = [
-        change_table(ADDED, appeared["key"], _outcome(appeared["key"], one), appeared["split"]),
-        change_table(REMOVED, gone["key"], gone["split"], _outcome(gone["key"], two)),
-    ]
-    for kind, column in aspects.items():
-        rows = common[is_other[kind]]
-        before, after = one[column].take(rows), two[column].take(in_two[rows])
-        found.append(change_table(kind, one["key"].take(rows), _text(before), _text(after)))
-    return found
+    is_other = {}
+    for kind, column in _ASPECTS.items():
+        was, now = rows_of(one[column], common), rows_of(two[column], in_two[common])
+        is_other[kind] = differ(was, now)
+        rows = np.flatnonzero(is_other[kind])
+        found[kind] = [
+            (one["key"].take(common[rows]), _text(was.take(rows)), _text(now.take(rows)))
+        ]
+    is_same_item = ~(is_other[SOURCE] | is_other[TARGET])
+    found |= _changes_of_records(before, after, common, in_two[common], is_same_item)
+    return [change_table(kind, *one) for kind in MEANINGS for one in found.get(kind, ())]
+
+
+def _changes_of_records(
+    before: _Side, after: _Side, rows: Rows, others: Rows, is_same_item: Mask
+) -> dict[str, list[tuple[Any, Any, Any]]]:
+    """Return key, before and after of the changes that the records of some rows show, by kind.
+
+    Args:
+        before: the first dataset.
+        after: the second.
+        rows: rows of items that both have, in the first.
+        others: their rows in the second.
+        is_same_item: whether original and target of each are the same.
+
+    """
+    sides = [_records(before, rows), _records(after, others)]
+    keys, lengths = before.table["key"].take(rows), [side.table["length"] for side in sides]
+    is_longer = differ(*lengths)
+    is_read = ~_are_in_equal_shards(before, after, *sides) | has_other_classes(*sides)
+    if has_only_images(*sides):
+        is_read &= is_same_item & ~is_longer
+    read = np.flatnonzero(is_read)
+    compared = [side._replace(table=side.table.take(read)) for side in sides]
+    found: dict[str, list[tuple[int, str, str]]] = {}
+    for number, kind, was, now in record_changes(*compared):
+        found.setdefault(kind, []).append((int(read[number]), was, now))
+    is_stored_anew = is_longer & ~is_read if has_only_images(*sides) else np.zeros(len(rows), bool)
+    is_stored_anew[[row for row, *_ in found.pop(RECORD, ())]] = True
+    stored = np.flatnonzero(is_stored_anew & is_same_item)
+    tables = {}
+    for kind, changes in found.items():
+        changed, was_of, now_of = zip(*changes, strict=True)
+        tables[kind] = [(keys.take(pa.array(changed)), was_of, now_of)]
+    return tables | {RECORD: [(keys.take(stored), *(_text(one.take(stored)) for one in lengths))]}
+
+
+def _records(side: _Side, rows: Rows) -> RecordSide:
+    """Return where the records of some rows are; DatasetError for a shard of no manifest."""
+    table = side.table.select(["shard", "offset", "length"]).take(rows)
+    for place, name in ((1, "offset"), (2, "length")):
+        table = table.set_column(place, name, pc.fill_null(table[name], 0))
+    shards = {shard.name for split in side.manifest.splits.values() for shard in split.shards}
+    for shard in table["shard"].unique().to_pylist():
+        if shard not in shards:
+            what = f"has a record in {str(shard)[:200]!r}, which the manifest does not list"
+            raise DatasetError(f"{side.dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
+    return RecordSide(opened(side.dataset, side.manifest), side.schema, table)
+
+
+def _are_in_equal_shards(before: _Side, after: _Side, one: RecordSide, two: RecordSide) -> Mask:
+    """Tell of each record whether both are at one place of shards that are equal byte for byte."""
+    hashes = []
+    for side, records in ((before, one), (after, two)):
+        shards = [shard for split in side.manifest.splits.values() for shard in split.shards]
+        known = pa.array([shard.name for shard in shards], pa.string())
+        places = pc.index_in(records.table["shard"].combine_chunks(), known)
+        hashes.append(pc.take(pa.array([shard.sha256 for shard in shards], pa.string()), places))
+    same = ~differ(*(pa.chunked_array([column]) for column in hashes))
+    return same & ~differ(one.table["offset"], two.table["offset"])
 
 
 def _is_written(table: pa.Table) -> Mask:
@@ -268,5 +353,5 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _num_changed(changes: pa.Table) -> int:
     """Return the number of items of both datasets that have a change."""
-    inside = pc.is_in(changes["kind"], pa.array([SPLIT, TARGET, SOURCE, RECORD]))
-    return len(pc.unique(changes.filter(inside)["key"]))
+    apart = pc.is_in(changes["kind"], pa.array([ADDED, REMOVED]))
+    return len(pc.unique(changes.filter(pc.invert(apart))["key"]))

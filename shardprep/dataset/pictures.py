@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.dataset.identity import Identity
 from shardprep.dataset.index import way_out
 from shardprep.dataset.item_table import WRITTEN, read_items, with_status
-from shardprep.dataset.remote import documents_of
+from shardprep.dataset.remote import documents_of, opened
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -35,6 +34,7 @@ from shardprep.storage.regular_file import read_at, regular_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -60,9 +60,11 @@ def annotated_pictures(
     """
     with documents_of(found, manifest, (ITEMS_FILE,)) as folder:
         table = read_items(folder / ITEMS_FILE, _COLUMNS)
+    dataset = opened(found, manifest)
     for row in _spread(with_status(table, WRITTEN), number):
         try:
-            payload = unframe(_framed(found, manifest, row), row["shard"], row["offset"])
+            frame = read_frames(dataset, str(row["shard"]), row["offset"] or 0, row["length"] or 0)
+            payload = unframe(frame, row["shard"], row["offset"])
             yield annotated_picture(payload, schema)
         except RecordError as error:
             where = f"{found}/{row['shard']}, record {row['record']}"
@@ -105,17 +107,22 @@ def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
     return numbers[np.arange(most) * len(numbers) // max(most, 1)]
 
 
-def _framed(found: Path | RemoteDataset, manifest: Manifest, row: dict[str, Any]) -> bytes:
-    """Return the bytes of a record; its row is not trusted."""
-    place = f"{found}/{row['shard']}"
-    offset, length = row["offset"] or 0, row["length"] or 0
+def read_frames(found: Identity | RemoteDataset, shard: str, offset: int, num_bytes: int) -> bytes:
+    """Return bytes of a shard from an offset on; neither number is trusted.
+
+    Raises:
+        ChangedError: the dataset was replaced.
+        DatasetError: the shard is missing, or shorter on a store than `offset + num_bytes`.
+
+    """
+    place = f"{found}/{shard}"
     try:
-        if isinstance(found, Path):
-            with Identity.of(found, manifest).unchanged():
-                return _read(found / str(row["shard"]), offset, length)
-        facts = found.objects[row["shard"]]
-        if 0 <= offset <= offset + length <= facts.num_bytes:
-            return bytes(objects.read_range(found.url / facts.name, facts.etag, offset, length))
+        if isinstance(found, Identity):
+            with found.unchanged():
+                return _read(found.folder / shard, offset, num_bytes)
+        facts = found.objects[shard]
+        if 0 <= offset <= offset + num_bytes <= facts.num_bytes:
+            return bytes(objects.read_range(found.url / facts.name, facts.etag, offset, num_bytes))
     except (OSError, KeyError) as error:
         what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
         raise DatasetError(place, what, way_out(str(found))) from error

@@ -11,13 +11,14 @@ import re
 import stat
 import tarfile
 import zipfile
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from shardprep.errors import SourceError, shown
 from shardprep.image.signatures import HEAD_BYTES, archive_type
-from shardprep.source.extent import PlainExtent, StoredExtent, ZipExtent
+from shardprep.source.entry import Entry
+from shardprep.source.extent import PlainExtent, ZipExtent
 from shardprep.source.members import Members
 from shardprep.source.names import unsafe_name
 from shardprep.source.ordinary_images import OrdinaryImages, are_ordinary
@@ -41,18 +42,6 @@ _MAX_GLOBAL_HEADERS = 1000
 _BLOCK_BYTES = 1 << 20
 _SHOWN_NAME = 60
 _LONG_NUMBER = re.compile(rb"\d{64}")
-
-
-class Entry(NamedTuple):
-    """One member that is not a folder."""
-
-    name: str
-    """The name in the archive."""
-    num_bytes: int
-    extent: StoredExtent | None
-    """None where there is a problem."""
-    problem: str
-    """The reason why it must not be used, "" for an ordinary member."""
 
 
 def entries(

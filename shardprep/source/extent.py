@@ -62,13 +62,10 @@ def damaged(error: BaseException) -> MemberError:
     return MemberError(f"is damaged ({error})")
 
 
-class PlainExtent(NamedTuple):
+class PlainExtent(range_reads.Span):
     """Uncompressed bytes: a file, or a member of an uncompressed tar."""
 
-    file: str
-    """A path, or an address in object storage."""
-    offset: int
-    num_bytes: int
+    __slots__ = ()
 
     @classmethod
     def named(cls, file: str, num_bytes: int) -> PlainExtent:

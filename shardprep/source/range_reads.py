@@ -12,7 +12,7 @@ import threading
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from shardprep.storage import objects
 from shardprep.storage.open_files import OpenFiles
@@ -22,7 +22,6 @@ from shardprep.storage.url import ObjectUrl, is_url
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
 
-    from shardprep.source.extent import PlainExtent
     from shardprep.storage.regular_file import Descriptor
 
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
@@ -38,6 +37,17 @@ _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
 _NEAR_BYTES = 128 << 10
 """Bytes between two spans up to which they are fetched as one; more would cost a request."""
 
+
+class Span(NamedTuple):
+    """A range of bytes of a file or an object."""
+
+    file: str
+    """A path, or an address in object storage."""
+    offset: int
+    num_bytes: int
+
+
+_Span = TypeVar("_Span", bound=Span)
 
 _blocks: dict[tuple[str, int], bytes] = {}
 """The blocks that this process keeps in memory, by file and offset; the oldest are dropped."""
@@ -91,7 +101,7 @@ def forget() -> None:
     _blocks.clear()
 
 
-def read_ahead(spans: Sequence[PlainExtent]) -> Generator[PlainExtent]:
+def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
     """Yield the spans; those of objects are at hand when they come, until the next window.
 
     Of those of files the system is told, so that it reads them from the disk side by side.
@@ -114,7 +124,7 @@ def read_ahead(spans: Sequence[PlainExtent]) -> Generator[PlainExtent]:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _read_ahead_by_system(spans: Sequence[PlainExtent]) -> Iterator[PlainExtent]:
+def _read_ahead_by_system(spans: Sequence[_Span]) -> Iterator[_Span]:
     """Yield spans of files; the system is told of `_MOST_SPANS` before they come, or some bytes."""
     num_told = num_bytes = 0
     last = {span.file: i for i, span in enumerate(spans)}
@@ -134,7 +144,7 @@ def _read_ahead_by_system(spans: Sequence[PlainExtent]) -> Iterator[PlainExtent]
             _open.files.drop(file)
 
 
-def _tell_system(span: PlainExtent) -> None:
+def _tell_system(span: Span) -> None:
     """Have the system read a span into its cache; what is wrong with the file, reading will say."""
     file, offset, num_bytes = span
     if not num_bytes:
@@ -148,8 +158,8 @@ def _tell_system(span: PlainExtent) -> None:
         pass
 
 
-def _windows(spans: Sequence[PlainExtent]) -> Iterator[list[PlainExtent]]:
-    window: list[PlainExtent] = []
+def _windows(spans: Sequence[_Span]) -> Iterator[list[_Span]]:
+    window: list[_Span] = []
     num_bytes, most = 0, _FIRST_SPANS
     for span in spans:
         if window and (num_bytes + span.num_bytes > _WINDOW_BYTES or len(window) == most):
@@ -160,7 +170,7 @@ def _windows(spans: Sequence[PlainExtent]) -> Iterator[list[PlainExtent]]:
     yield window
 
 
-def _get(window: Sequence[PlainExtent]) -> dict[str, list[tuple[int, bytes]]]:
+def _get(window: Sequence[Span]) -> dict[str, list[tuple[int, bytes]]]:
     """Get what a window needs of objects, by file, in requests side by side."""
     spans = _merged(span for span in window if is_url(span.file) and span.num_bytes)
     calls = []
@@ -175,9 +185,9 @@ def _get(window: Sequence[PlainExtent]) -> dict[str, list[tuple[int, bytes]]]:
     return found
 
 
-def _merged(spans: Iterable[PlainExtent]) -> list[PlainExtent]:
+def _merged(spans: Iterable[Span]) -> list[Span]:
     """Return spans in the order of their bytes, near ones as one."""
-    merged: list[PlainExtent] = []
+    merged: list[Span] = []
     for span in sorted(spans):
         stop = span.offset + span.num_bytes
         if merged:
@@ -191,7 +201,7 @@ def _merged(spans: Iterable[PlainExtent]) -> list[PlainExtent]:
     return merged
 
 
-def _get_ranges(spans: Sequence[PlainExtent]) -> list[tuple[int, bytes]]:
+def _get_ranges(spans: Sequence[Span]) -> list[tuple[int, bytes]]:
     """Get ranges of one object; of one that is gone none, which reading will say."""
     starts = [span.offset for span in spans]
     lengths = [span.num_bytes for span in spans]

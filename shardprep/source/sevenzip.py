@@ -9,7 +9,7 @@ import py7zr
 from py7zr.io import Py7zIO, WriterFactory
 
 from shardprep.errors import SourceError, shown
-from shardprep.source.containers import Entry
+from shardprep.source.entry import Entry
 from shardprep.source.extent import PlainExtent
 from shardprep.source.names import unsafe_name
 from shardprep.source.streams import buffered

@@ -29,9 +29,10 @@ _MOST_WITHOUT_LIMIT = 512
 
 def most_open() -> int:
     """Return the number of files that all readers of this process may keep open."""
-    limit = -1 if resource is None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    is_limited = resource is not None and limit != resource.RLIM_INFINITY
-    return max(1, limit // 2) if is_limited else _MOST_WITHOUT_LIMIT
+    if resource is None:
+        return _MOST_WITHOUT_LIMIT
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_WITHOUT_LIMIT if limit == resource.RLIM_INFINITY else max(1, limit // 2)
 
 
 class OpenFiles:

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shardprep.catalog.items import Item
+    from shardprep.catalog.targets import Target
     from shardprep.image.annotation import AnnotationSpec
     from shardprep.image.objects import PlacedObjects
     from shardprep.image.process import RejectionKind
     from shardprep.source.members import Member
-    from shardprep.writer.old_images import OldImage
 
 
 class ObjectCounts(NamedTuple):
@@ -71,6 +71,18 @@ class Outcome(NamedTuple):
     def unread(cls, item: Item | Member, kind: RejectionKind, reason: str) -> Outcome:
         """Return the rejection of an item that was not read."""
         return cls(kind, reason, 0, 0, 0, "", item.extent.num_bytes, "")
+
+
+class OldImage(NamedTuple):
+    """The record of an image in another dataset, and what its item table says of it."""
+
+    file: str
+    """Path or address of the shard."""
+    offset: int
+    """Start of the framed record in bytes."""
+    key: str
+    target: Target
+    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)

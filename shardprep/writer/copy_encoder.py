@@ -30,9 +30,9 @@ from shardprep.writer.chunk_encoder import counted, encode_item, read_item, sha2
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardprep.writer.chunk import ChunkTask
+    from shardprep.writer.chunk import ChunkTask, OldImage
     from shardprep.writer.chunk_encoder import ChunkEncoder
-    from shardprep.writer.old_images import OldImage, OldRecords
+    from shardprep.writer.old_images import OldRecords
 
     Bytes = bytes | memoryview
 

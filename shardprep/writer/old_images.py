@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +28,7 @@ from shardprep.storage import objects
 from shardprep.storage.regular_file import read_regular, sha256_of
 from shardprep.storage.store_error import changed
 from shardprep.storage.url import ObjectUrl, is_url
-from shardprep.writer.chunk import ObjectCounts, Outcome
+from shardprep.writer.chunk import ObjectCounts, OldImage, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,18 +46,6 @@ _FACTS: dict[str, str | int] = {
     "original_format": "", "original_bytes": 0, "original_sha256": "",
 }  # fmt: skip
 """Columns of the first fields of an `Outcome`, and what these hold where a column is null."""
-
-
-class OldImage(NamedTuple):
-    """The record of an image in another dataset, and what its item table says of it."""
-
-    file: str
-    """Path or address of the shard."""
-    offset: int
-    """Start of the framed record in bytes."""
-    key: str
-    target: Target
-    outcome: Outcome
 
 
 class OldImages(Sequence[OldImage | None]):

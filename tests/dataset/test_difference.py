@@ -6,23 +6,30 @@ import hashlib
 import re
 import shutil
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shardprep
 from shardprep.dataset import item_table
 from shardprep.dataset.difference import MEANINGS, Change, Difference, compare
 from shardprep.dataset.folder import ITEMS_FILE
-from tests.support.builders import animals, build, jpeg, write, zip_bytes
+from shardprep.dataset.schema import BOX, BOX_LABEL, MASK, OBJECT_MASK
+from tests.support import annotated
+from tests.support.annotated import MARKED, Marked, rewritten
+from tests.support.builders import animals, build, jpeg, tree, write, write_folder, zip_bytes
 from tests.support.command import run
 from tests.support.json_page import printed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    import pytest
+    from tests.support.object_store import Bucket
 
 KEYS: dict[str, Any] = {"shards": 1, "size": "16x16", "format": "png"}
 
@@ -102,6 +109,162 @@ def test_targets_are_compared_by_the_names_of_their_classes(tmp_path: Path) -> N
     assert compare(one, three).num_changes["target"] == 6
 
 
+FEATURES = (BOX, BOX_LABEL, OBJECT_MASK, MASK)
+
+
+class Hollow(Marked):
+    """Objects with a hole of one pixel in each outline."""
+
+    def masks(self) -> list[Any]:
+        found = super().masks()
+        for (top, left, *_), mask in zip(self.rectangles, found, strict=True):
+            mask[top + 1, left + 1] = 0
+        return found
+
+
+class Mirrored(Marked):
+    """Objects whose mask of classes is upside down: it has as many pixels of each class."""
+
+    def classes(self) -> Any:
+        return super().classes()[::-1]
+
+
+def marked_set(folder: Path, changed: Mapping[str, Marked], **keys: Any) -> Path:
+    """Return a dataset of the images of `MARKED`, some of them with other objects."""
+    source = write_folder(folder / "source", {key: one.image() for key, one in MARKED.items()})
+    plain = build(source, folder / "out", **{**KEYS, "labels": "none", "size": "64x48", **keys})
+    return rewritten(plain.path, FEATURES, {**MARKED, **changed})
+
+
+@pytest.mark.parametrize("keys", [{}, {"seed": 7, "shards": 3}], ids=["same order", "other order"])
+@pytest.mark.parametrize(
+    ("key", "marked", "kinds", "before", "after"),
+    [
+        (
+            "train/c.png",
+            Marked(((0, 0, 48, 60),), (1,)),
+            {"objects", "mask"},
+            "blue 0,0 64x48",
+            "blue 0,0 60x48",
+        ),
+        (
+            "train/d.png",
+            Marked(MARKED["train/d.png"].rectangles, (0, 1, 1)),
+            {"objects", "mask"},
+            "red 10,10 21x20",
+            "blue 10,10 21x20",
+        ),
+        (
+            "test/f.png",
+            Hollow(MARKED["test/f.png"].rectangles, (1,)),
+            {"objects", "mask"},
+            "blue 20,20 30x20 with 600 pixels",
+            "blue 20,20 30x20 with 599 pixels",
+        ),
+        (
+            "train/a.png",
+            Mirrored(MARKED["train/a.png"].rectangles, (0, 1), 1, {"zero size": 2}),
+            {"mask"},
+            "",
+            "(1,320 pixels differ)",
+        ),
+        ("train/b.png", Marked(((1, 2, 3, 4),), (0,)), {"objects", "mask"}, "", "red 2,1 2x2"),
+    ],
+    ids=["moved box", "class of an object", "outline", "mask of as many pixels", "new object"],
+)
+def test_a_changed_object_or_mask_is_a_change_of_its_item(
+    key: str,
+    marked: Marked,
+    kinds: set[str],
+    before: str,
+    after: str,
+    keys: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    one = marked_set(tmp_path / "a", {})
+    two = marked_set(tmp_path / "b", {key: marked}, **keys)
+    changes = all_changes(one, two)
+    assert {(change.key, change.kind) for change in changes} == {(key, kind) for kind in kinds}
+    shown = changes[0] if "objects" in kinds else changes[-1]
+    assert (shown.before, shown.after) == (before, after)
+    found = compare(one, two)
+    assert (found.num_same, found.is_equal) == (len(MARKED) - 1, False)
+
+
+def test_objects_are_compared_by_the_names_of_their_classes(tmp_path: Path) -> None:
+    one = marked_set(tmp_path / "a", {})
+    with mock.patch.object(annotated, "CLASSES", ("green", "blue")):
+        two = marked_set(tmp_path / "b", {}, seed=3)
+    of_red = {key for key, marked in MARKED.items() if 0 in marked.labels}
+    assert {c.key for c in all_changes(one, two) if c.kind == "objects"} == of_red
+
+
+def test_other_pixels_in_as_many_bytes_are_a_change(tmp_path: Path) -> None:
+    keys = {"format": "raw", "size": "16x16", "labels": "none"}
+    one, two = (made(tmp_path / fit, animals(3), fit=fit, **keys) for fit in ("stretch", "crop"))
+    changes = all_changes(one, two)
+    assert [change.kind for change in changes] == ["record"] * 3
+    assert {change.before for change in changes} == {change.after for change in changes}
+    shown = run("diff", one, two, cwd=tmp_path)
+    assert shown.returncode == 3
+    assert "bytes, other pixels" in shown.stdout
+    assert shown.stdout.endswith("3 records before, 3 after: 0 items unchanged\n")
+
+
+def test_another_value_of_a_further_feature_is_a_change(tmp_path: Path) -> None:
+    images = animals(4)
+    tables = [
+        "id,label,age\n" + "".join(f"{key},cat,{age}\n" for key in images) for age in (41, 42)
+    ]
+    one, two = (
+        made(
+            tmp_path / name,
+            {**images, "t.csv": table.encode()},
+            labels="csv:t.csv:id:label",
+            columns="age",
+        )
+        for name, table in zip("ab", tables, strict=True)
+    )
+    changes = all_changes(one, two)
+    assert [(change.kind, change.before, change.after) for change in changes] == [
+        ("feature", "age 41", "age 42")
+    ] * 4
+
+
+def test_records_in_another_order_are_the_same_items(tmp_path: Path) -> None:
+    one = made(tmp_path / "a", animals(8), labels="prefix")
+    two = made(tmp_path / "b", animals(8), labels="prefix", seed=9)
+    found = compare(one, two)
+    assert (found.num_same, found.is_equal) == (8, False)
+    shown = run("diff", one, two, cwd=tmp_path)
+    assert shown.returncode == 3
+    assert "the same items, but the shards differ" in shown.stdout
+
+
+def test_a_shard_that_has_to_be_read_and_is_missing_is_one_line(tmp_path: Path) -> None:
+    one = made(tmp_path / "a", animals(8), labels="prefix")
+    two = made(tmp_path / "b", animals(8), labels="prefix", seed=9)
+    next(two.glob("*.tfrecord*")).unlink()
+    shown = run("diff", one, two, cwd=tmp_path)
+    assert (shown.returncode, len(shown.stderr.splitlines())) == (1, 1)
+    assert "No such file" in shown.stderr
+
+
+def test_a_dataset_in_object_storage_is_compared_record_by_record(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    one, two = (
+        marked_set(tmp_path / "a", {}),
+        marked_set(tmp_path / "b", {"train/b.png": Marked(((1, 2, 3, 4),), (0,))}),
+    )
+    for name, data in tree(two).items():
+        bucket.put(f"sets/marked/1.0.0/{name}", data)
+    found = shardprep.diff(one, f"{bucket.url}/sets/marked")
+    assert [(change.key, change.after) for change in found.some("objects", 9)] == [
+        ("train/b.png", "red 2,1 2x2")
+    ]
+
+
 ROW = st.tuples(
     st.sampled_from("abcdefgh"),
     st.sampled_from(["written", "rejected", "skipped"]),
@@ -119,6 +282,7 @@ def test_any_two_tables_differ_as_dictionaries_do(
 ) -> None:
     folder = tmp_path_factory.mktemp("tables")
     whole = made(folder, animals(), labels="prefix")
+    shard = next(whole.glob("*.tfrecord*")).name
     one, two = (folder / name for name in "ab")
     for copy in (one, two):
         shutil.copytree(whole, copy)
@@ -128,7 +292,12 @@ def test_any_two_tables_differ_as_dictionaries_do(
         for place, rows in ((one, before), (two, after)):
             names = ("key", "status", "split", "label", "labels", "original_sha256", "length")
             empty = dict.fromkeys(item_table.COLUMNS.names)
-            filled = [{**empty, **dict(zip(names, row, strict=True))} for row in rows]
+            # Both have the same shards, and an item at one place in them: no record is read.
+            places = [{"shard": shard, "offset": 50 * ord(row[0])} for row in rows]
+            filled = [
+                {**empty, **dict(zip(names, row, strict=True)), **at}
+                for row, at in zip(rows, places, strict=True)
+            ]
             table = pa.Table.from_pylist(filled, item_table.COLUMNS)
             pq.write_table(table, place / ITEMS_FILE)
         was, now = ({row[0]: row for row in rows} for rows in (before, after))

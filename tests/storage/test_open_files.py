@@ -10,7 +10,7 @@ import threading
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -152,7 +152,12 @@ def _many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dataset of 320 shards."""
     folder = tmp_path_factory.mktemp("many")
     source = write(folder / "pets.zip", zip_bytes(animals(NUM_SHARDS)))
-    options = {"size": "8x8", "labels": "prefix", "split": "train=1", "format": "raw"}
+    options: dict[str, Any] = {
+        "size": "8x8",
+        "labels": "prefix",
+        "split": "train=1",
+        "format": "raw",
+    }
     return build(source, folder / "out", shards=NUM_SHARDS, **options).path
 
 

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any
 from shardprep.source.kaggle.client_fault import fault_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Say = Callable[..., None]
+    from shardprep.source.kaggle.client_fault import Say
 
 _CHUNK_BYTES = 1 << 16
 """Written at once, so a slow line is seen to move; the client's own 1 MiB can take minutes."""

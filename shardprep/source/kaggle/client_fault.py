@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import email.utils
 import time
+from collections.abc import Callable
 from typing import Any
+
+Say = Callable[..., None]
+"""Sends the parent one line of JSON, made of keyword arguments."""
 
 
 class UploadError(Exception):

@@ -29,7 +29,7 @@ from shardprep.source.kaggle.client_fault import UploadError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardprep.source.kaggle.client import Say
+    from shardprep.source.kaggle.client_fault import Say
 
 _REPORT_S = 0.2
 """Seconds between two reports of bytes."""

@@ -1,0 +1,1 @@
+"""Datasets that earlier versions built: every later version reads them."""

@@ -1,0 +1,149 @@
+"""Datasets that earlier versions built are read by this one: readers, verify, diff, repack."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardprep
+from shardprep import reader
+from tests.frozen.freeze import builds
+from tests.support.command import run
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+HERE = Path(__file__).parent
+ARCHIVES = sorted(HERE.glob("*.tar.xz"))
+SETS = [
+    pytest.param(path, name, id=f"{path.name.partition('.')[0]}-{name}")
+    for path in ARCHIVES
+    for name in builds()
+]
+
+
+@pytest.fixture(name="frozen", scope="session")
+def _frozen(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
+    """Return the unpacked folder of each archive; read only."""
+    found = {}
+    for path in ARCHIVES:
+        found[path] = tmp_path_factory.mktemp("frozen")
+        _unpack(path, found[path])
+    return found
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+
+
+@pytest.fixture(name="dataset")
+def _dataset(frozen: dict[Path, Path], archive: Path, name: str) -> Path:
+    return frozen[archive] / name
+
+
+def examples(dataset: Path, split: str) -> list[dict[str, Any]]:
+    """Return the features of each record in file order, as TensorFlow parses them."""
+    tf = pytest.importorskip("tensorflow")
+    found = []
+    for shard in sorted(dataset.glob(f"*-{split}.tfrecord-*")):
+        for data in tf.data.TFRecordDataset(str(shard)).as_numpy_iterator():
+            features = tf.train.Example.FromString(data).features.feature
+            found.append({key: _values(one) for key, one in features.items()})
+    return found
+
+
+def _values(feature: Any) -> list[Any]:
+    return list(getattr(feature, feature.WhichOneof("kind") or "int64_list").value)
+
+
+def image_of(example: dict[str, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return the pixels of a record as TensorFlow decodes them."""
+    tf = pytest.importorskip("tensorflow")
+    data = example["image"][0]
+    if data.startswith(b"\xff\xd8"):
+        return np.asarray(tf.io.decode_jpeg(data, 3, dct_method="INTEGER_ACCURATE"))
+    if data.startswith(b"\x89P"):
+        return np.asarray(tf.io.decode_png(data, 3))
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+@pytest.mark.parametrize(("archive", "name"), SETS)
+def test_both_readers_give_what_tensorflow_reads(dataset: Path) -> None:
+    facts = shardprep.inspect(dataset)
+    for split in facts.manifest.splits:
+        expected = examples(dataset, split)
+        by_number = reader.Dataset(dataset, split)
+        by_graph = list(
+            reader.load(
+                dataset, split, batch_size=None, shuffle=False, as_supervised=False
+            ).as_numpy_iterator()
+        )
+        assert len(by_number) == len(by_graph) == len(expected)
+        for record, item, element in zip(expected, by_number, by_graph, strict=True):
+            wanted = image_of(record, item["image"].shape)
+            for found in (item, element):
+                # JPEGs are decoded by libraries that round differently.
+                assert np.abs(found["image"].astype(int) - wanted).max() <= 1
+                _check(found, record)
+
+
+def _check(found: dict[str, Any], record: dict[str, Any]) -> None:
+    for name in ("label", "age", "objects/label"):
+        if name in record:
+            assert np.ravel(found[name]).tolist() == record[name]
+    if "objects/bbox" in record:
+        assert np.array_equal(np.ravel(found["objects/bbox"]), np.float32(record["objects/bbox"]))
+    if "labels" in record:
+        assert np.flatnonzero(found["labels"]).tolist() == record["labels"]
+    if "segmentation_mask" in record:
+        tf = pytest.importorskip("tensorflow")
+        pixels = tf.io.decode_png(record["segmentation_mask"][0]).numpy()
+        assert np.array_equal(found["segmentation_mask"], pixels)
+
+
+@pytest.mark.parametrize(("archive", "name"), SETS)
+def test_the_commands_read_it(dataset: Path) -> None:
+    assert shardprep.verify(dataset, decode=True).problems == ()
+    assert shardprep.diff(dataset, dataset).is_equal
+    assert (
+        shardprep.report(dataset).num_records
+        == shardprep.inspect(dataset).manifest.totals.num_written
+    )
+
+
+@pytest.mark.parametrize(("archive", "name"), SETS)
+def test_repack_keeps_its_items(dataset: Path, tmp_path: Path) -> None:
+    packed = shardprep.repack(dataset, out=tmp_path / "out", name="packed", shards=1)
+    assert shardprep.verify(packed.path, decode=True).problems == ()
+    changes = shardprep.diff(dataset, packed.path)
+    assert (changes.num_same, changes.changes.num_rows) == (changes.num_before, 0)
+
+
+@pytest.mark.parametrize(("archive", "name"), SETS)
+def test_tfds_opens_it(dataset: Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    builder = tfds.builder_from_directory(dataset)
+    for split, info in builder.info.splits.items():
+        number = sum(1 for _ in builder.as_dataset(split=split))
+        assert number == info.num_examples == len(examples(dataset, split))
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.partition(".")[0])
+def test_an_unfinished_build_goes_on_or_says_in_one_line_why_not(
+    archive: Path, tmp_path: Path
+) -> None:
+    _unpack(archive, tmp_path)
+    place = tmp_path / "unfinished"
+    options = ("--shards", "4", "--max-rejected", "0.5", "--out", "half", "--part", "2/2")
+    went_on = run("build", "half.zip", *options, cwd=place)
+    if went_on.returncode == 0:
+        assert run("finalize", "half/half", cwd=place).returncode == 0
+        assert shardprep.verify(place / "half", decode=True).problems == ()
+        return
+    assert went_on.returncode == 1
+    assert len(went_on.stderr.splitlines()) == 1
+    assert "--overwrite" in went_on.stderr

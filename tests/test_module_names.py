@@ -1,0 +1,110 @@
+"""Names of modules that are written as strings: a move must not break one without a word.
+
+A string of the form `shardprep.room.module` is the name of a module. The other forms are listed
+here: a new one needs a row.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import shardprep
+from shardprep import reader
+from shardprep.benchmark import measure, trace
+from shardprep.catalog import searcher
+from shardprep.exporter.export import LAYOUTS
+from shardprep.source.kaggle import client
+from shardprep.writer.engine import process
+from shardprep.writer.engine.ray import engine
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "shardprep"
+DOTTED = re.compile(r"shardprep(\.[a-z_]\w*)+")
+PARTLY = {
+    "cli/app.py": ("shardprep.cli.", "command"),
+    "exporter/export.py": ("shardprep.exporter.", "layout"),
+    "reporter/viewer/site.py": ("shardprep.reporter.", "room with the file of a page"),
+    "__init__.py": ("shardprep.commands.", "command"),
+}
+"""File → the f-string that names a module there, and what fills it."""
+LOGGERS = {"shardprep.view"}
+"""Names of loggers that are not names of modules."""
+FILES = {"shardprep.toml"}
+COMMANDS = [name for name in shardprep.__all__ if name not in {"__version__", "reader", "repair"}]
+
+
+def strings(path: Path) -> set[str]:
+    """Return the texts of all literals of a file, docstrings too."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def test_each_dotted_name_in_a_string_is_a_module() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for text in strings(path) - LOGGERS - FILES:
+            if DOTTED.fullmatch(text):
+                assert importlib.util.find_spec(text), f"{path}: {text}"
+
+
+def test_no_file_names_modules_by_parts_but_those_listed_here() -> None:
+    found = {
+        (str(path.relative_to(PACKAGE)), text)
+        for path in PACKAGE.rglob("*.py")
+        for text in strings(path)
+        if re.fullmatch(r"shardprep\.([a-z_]+\.)+", text)
+    }
+    assert found == {(path, text) for path, (text, _) in PARTLY.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name[0].islower()])
+def test_each_command_has_the_modules_that_its_name_leads_to(name: str) -> None:
+    assert importlib.util.find_spec(f"shardprep.cli.{name}")
+    assert callable(getattr(shardprep, name))
+
+
+@pytest.mark.parametrize("name", [*shardprep.__all__])
+def test_each_public_name_of_the_package_is_there(name: str) -> None:
+    assert getattr(shardprep, name) is not None
+
+
+@pytest.mark.parametrize("name", [name for name in reader.__all__ if name != "augment"])
+def test_each_public_name_of_the_reader_is_there(name: str) -> None:
+    assert getattr(reader, name) is not None
+
+
+@pytest.mark.parametrize("module", LAYOUTS.values())
+def test_each_layout_of_export_is_a_module(module: str) -> None:
+    assert importlib.import_module(f"shardprep.exporter.{module}").LAYOUT
+
+
+def test_what_is_launched_or_loaded_ahead_is_there() -> None:
+    """Programs of their own (`-m`, a file), modules of the fork server and of Ray's workers."""
+    for launched in (client, measure, trace):
+        assert importlib.util.find_spec(launched.__name__)
+    assert Path(searcher.__file__).is_file()
+    for name in (*process._PRELOADED, *engine._MODULES):
+        assert importlib.util.find_spec(name), name
+
+
+def test_the_project_file_names_what_is_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    tool = project["tool"]
+    for pattern in tool["ruff"]["lint"]["per-file-ignores"]:
+        assert list(ROOT.glob(pattern)), pattern
+    for name in tool["ruff"]["lint"]["flake8-type-checking"]["runtime-evaluated-base-classes"]:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
+    for script in project["project"]["scripts"].values():
+        module, _, attribute = script.partition(":")
+        assert hasattr(importlib.import_module(module), attribute), script
