@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import gc
 import logging
+import os
 import pickle
+import re
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from unittest import mock
 
@@ -29,10 +32,12 @@ from tests.support.shared import shared_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from xdist.workermanage import WorkerController
 
+_DESCRIPTORS = Path("/proc/self/fd")
+_MOST_DESCRIPTORS = 512
+"""File descriptors of a process of the suite, fewer than many a system allows one."""
 _QUICK_CASES = 2
 """Cases of a test that `--quick` runs at most."""
 
@@ -96,6 +101,22 @@ def _no_logging() -> None:
     log = logging.getLogger("shardprep")
     log.handlers.clear()
     log.setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def _few_open_files() -> Iterator[None]:
+    """Let no test leave so much open that those behind it could not open anything."""
+    yield
+    if _DESCRIPTORS.is_dir():
+        open_files = [*_DESCRIPTORS.iterdir()]
+        assert len(open_files) < _MOST_DESCRIPTORS, _shown(open_files)
+
+
+def _shown(links: Sequence[Path]) -> str:
+    """Return how many files each kind of open file has."""
+    targets = [os.path.realpath(link) for link in links]
+    kinds = Counter(re.sub(r"\d+", "N", target) for target in targets)
+    return ", ".join(f"{number} {kind}" for kind, number in kinds.most_common(20))
 
 
 @pytest.fixture(autouse=True, scope="session")

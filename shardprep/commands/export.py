@@ -67,4 +67,4 @@ def _chosen(dataset: Path | RemoteDataset, split: AnySplit | None) -> Chosen | N
     from shardprep.reader.selection import as_selection
 
     selection = as_selection(described(dataset)[0], split)
-    return Chosen(selection.name, selection.numbers)
+    return Chosen(selection.name, selection.numbers, selection.fingerprint)

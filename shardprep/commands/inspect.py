@@ -10,7 +10,7 @@ from shardprep.commands.resolve import answering, dataset_at
 from shardprep.dataset.describe import read_facts
 from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE
 from shardprep.dataset.pictures import contact_sheet
-from shardprep.dataset.remote import documents_of
+from shardprep.dataset.remote import described, documents_of
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.reporter.report import Options, make_report
 from shardprep.storage.atomic_file import write_durably
@@ -19,7 +19,6 @@ from shardprep.storage.url import local_path
 if TYPE_CHECKING:
     from shardprep.dataset.describe import Facts
     from shardprep.dataset.remote import RemoteDataset
-    from shardprep.dataset.schema import Schema
     from shardprep.reporter.finding import Finding
 
 _NUM_PICTURES = 24
@@ -53,10 +52,11 @@ def inspect(
     """
     with answering(store_timeout):
         found = dataset_at(dataset)
-        documents = documents_of(found, (SCHEMA_FILE, ITEMS_FILE))
-        facts = read_facts(documents, str(found), has_shards=isinstance(found, Path))
+        manifest, _ = described(found)
+        with documents_of(found, manifest, (SCHEMA_FILE, ITEMS_FILE)) as documents:
+            facts = read_facts(documents, str(found), has_shards=isinstance(found, Path))
         if boxes is not None:
-            _draw(found, facts.schema, local_path(boxes))
+            _draw(found, facts, local_path(boxes))
     return facts
 
 
@@ -76,13 +76,13 @@ def first_findings(facts: Facts, most: int) -> tuple[Finding, ...]:
     return tuple(one for one in found.findings if one.name not in _SAID)[:most]
 
 
-def _draw(found: Path | RemoteDataset, schema: Schema, path: Path) -> None:
+def _draw(found: Path | RemoteDataset, facts: Facts, path: Path) -> None:
     """Write the contact sheet of a dataset."""
-    if not schema.annotations:
+    if not facts.schema.annotations:
         raise RecipeError("--boxes", f"{found} has neither boxes nor masks", "leave it out")
     if path.suffix.lower() != ".png":
         raise RecipeError("--boxes", f"{path} is no name of a PNG", f"{path.stem}.png is one")
-    sheet = contact_sheet(found, schema, _NUM_PICTURES)
+    sheet = contact_sheet(found, facts.manifest, facts.schema, _NUM_PICTURES)
     try:
         write_durably(path, sheet)
     except OSError as error:

@@ -71,7 +71,7 @@ def repack(
         raise RecipeError("shardprep repack", "no dataset is named", "name one or several")
     with answering(store_timeout), watched(progress) as watch:
         found = [dataset_at(one) for one in wanted]
-        parents = [open_parent(one, _numbers(one, split)) for one in found]
+        parents = [open_parent(one, *_numbers(one, split)) for one in found]
         manifests = [one.manifest for one in parents]
         options = {
             "out": None if out is None else str(out),
@@ -96,6 +96,11 @@ def _name(manifests: Sequence[Manifest]) -> str:
     return manifests[0].name
 
 
-def _numbers(dataset: Path | RemoteDataset, split: AnySplit | None) -> Ints | None:
-    """Return the numbers of the records that are wanted, rising; None: all of them."""
-    return None if split is None else as_selection(described(dataset)[0], split).numbers
+def _numbers(
+    dataset: Path | RemoteDataset, split: AnySplit | None
+) -> tuple[Ints | None, str | None]:
+    """Return the numbers of the records that are wanted, and the manifest's hash; None for all."""
+    if split is None:
+        return None, None
+    selection = as_selection(described(dataset)[0], split)
+    return selection.numbers, selection.fingerprint

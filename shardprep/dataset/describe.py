@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from shardprep.dataset import item_table
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, read_schema
+from shardprep.dataset.identity import Identity
 from shardprep.dataset.manifest import Manifest, load_manifest
 from shardprep.dataset.object_facts import ObjectFacts, measure_objects
 from shardprep.dataset.range import Range
@@ -86,6 +87,11 @@ def read_facts(folder: Path, path: str, *, has_shards: bool = True) -> Facts:
 
     """
     manifest = load_manifest(folder)
+    with Identity.of(folder, manifest).unchanged():
+        return _read_facts(folder, manifest, path, has_shards=has_shards)
+
+
+def _read_facts(folder: Path, manifest: Manifest, path: str, *, has_shards: bool) -> Facts:
     schema = read_schema(folder, manifest)
     columns = ("status", "original_width", "original_height", "original_format", "target")
     table = item_table.read_items(folder / ITEMS_FILE, columns)

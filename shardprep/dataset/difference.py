@@ -38,7 +38,7 @@ from shardprep.dataset.record_changes import (
     has_other_classes,
     record_changes,
 )
-from shardprep.dataset.remote import RemoteDataset, described, documents_of
+from shardprep.dataset.remote import RemoteDataset, described, documents_of, opened
 from shardprep.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -189,8 +189,8 @@ def compare(before: Path | RemoteDataset, after: Path | RemoteDataset) -> Differ
 
 def _side(found: Path | RemoteDataset) -> _Side:
     manifest, schema = described(found)
-    folder = documents_of(found, (SCHEMA_FILE, ITEMS_FILE))
-    table = item_table.read_items(folder / ITEMS_FILE, _COLUMNS)
+    with documents_of(found, manifest, (SCHEMA_FILE, ITEMS_FILE)) as folder:
+        table = item_table.read_items(folder / ITEMS_FILE, _COLUMNS)
     for name in ("status", "kind", "split", "shard"):
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table[name].cast("string"))
@@ -317,7 +317,7 @@ def _records(side: _Side, rows: Rows) -> RecordSide:
         if shard not in shards:
             what = f"has a record in {str(shard)[:200]!r}, which the manifest does not list"
             raise DatasetError(f"{side.dataset}/{ITEMS_FILE}", what, COPY_AGAIN)
-    return RecordSide(side.dataset, side.schema, table)
+    return RecordSide(opened(side.dataset, side.manifest), side.schema, table)
 
 
 def _are_in_equal_shards(before: _Side, after: _Side, one: RecordSide, two: RecordSide) -> Mask:

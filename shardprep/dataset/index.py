@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from shardprep.dataset.folder import index_name
 from shardprep.dataset.tfrecord import FRAME_BYTES
 from shardprep.errors import DatasetError
-from shardprep.storage.regular_file import read_regular, regular_size
+from shardprep.storage.regular_file import opened_regular, read_regular, regular_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +71,27 @@ def check_shard(folder: Path, shard: Shard) -> None:
     except OSError as error:
         raise _unreadable(path, error, folder) from error
     check_size(path, size, shard.num_bytes, folder)
+
+
+def open_shard(folder: Path, shard: Shard) -> int:
+    """Return a descriptor of a shard, for reading; the caller closes it.
+
+    DatasetError where the shard is missing or not of the manifest's size.
+    """
+    path = f"{folder}/{shard.name}"
+    try:
+        descriptor, num_bytes = opened_regular(path)
+    except FileNotFoundError:
+        check_size(path, None, shard.num_bytes, folder)
+        raise
+    except OSError as error:
+        raise _unreadable(path, error, folder) from error
+    try:
+        check_size(path, num_bytes, shard.num_bytes, folder)
+    except DatasetError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _unreadable(path: str, error: OSError, dataset: Path) -> DatasetError:

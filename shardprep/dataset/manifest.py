@@ -186,7 +186,11 @@ class Manifest(SparseDocument):
 
     def dumps(self) -> str:
         """Return the signed manifest as the text of a JSON file."""
-        return self.signed().model_dump_json(indent=2) + "\n"
+        return self.signed().text()
+
+    def text(self) -> str:
+        """Return the manifest as the text of a JSON file, with the hash that it has."""
+        return self.model_dump_json(indent=2) + "\n"
 
 
 def load_manifest(folder: Path) -> Manifest:

@@ -10,12 +10,12 @@ import numpy as np
 
 from shardprep.dataset.example import decode, of_entries, read_varint
 from shardprep.dataset.example_decoder import ExampleDecoder
-from shardprep.dataset.index import check_shard, read_index, way_out
+from shardprep.dataset.index import open_shard, read_index, way_out
 from shardprep.dataset.range import Range, range_of
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, WIDTH
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES
-from shardprep.errors import DatasetError, RecordError
-from shardprep.storage.regular_file import read_at, regular_descriptor
+from shardprep.errors import RecordError
+from shardprep.storage.regular_file import read_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -126,12 +126,7 @@ def _features(folder: Path, shard: Shard, schema: Schema) -> Iterator[dict[str, 
     whole, rest = ExampleDecoder(dtypes, wanted), None
     if first not in wanted:
         rest = ExampleDecoder({name: one for name, one in dtypes.items() if name != first}, wanted)
-    check_shard(folder, shard)
-    path = folder / shard.name
-    try:
-        descriptor = regular_descriptor(path)
-    except OSError as error:
-        raise DatasetError(str(path), f"cannot be read ({error})", way_out(folder)) from error
+    path, descriptor = folder / shard.name, open_shard(folder, shard)
     try:
         for number, (offset, length) in enumerate(read_index(folder, shard).tolist()):
             start, size = offset + HEADER_BYTES, length - HEADER_BYTES - FOOTER_BYTES

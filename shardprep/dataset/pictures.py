@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +11,10 @@ from PIL import Image
 
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.folder import ITEMS_FILE
+from shardprep.dataset.identity import Identity
 from shardprep.dataset.index import way_out
 from shardprep.dataset.item_table import WRITTEN, read_items, with_status
-from shardprep.dataset.remote import documents_of
+from shardprep.dataset.remote import documents_of, opened
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -34,9 +34,11 @@ from shardprep.storage.regular_file import read_at, regular_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import pyarrow as pa
 
+    from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
 
@@ -44,7 +46,7 @@ _COLUMNS = ("key", "status", "shard", "record", "offset", "length", "num_objects
 
 
 def annotated_pictures(
-    found: Path | RemoteDataset, schema: Schema, number: int
+    found: Path | RemoteDataset, manifest: Manifest, schema: Schema, number: int
 ) -> Iterator[AnnotatedPicture]:
     """Yield at most `number` pictures from all over a dataset with boxes or masks, in its order.
 
@@ -56,10 +58,12 @@ def annotated_pictures(
         RecordError: a record is damaged.
 
     """
-    table = read_items(documents_of(found, (ITEMS_FILE,)) / ITEMS_FILE, _COLUMNS)
+    with documents_of(found, manifest, (ITEMS_FILE,)) as folder:
+        table = read_items(folder / ITEMS_FILE, _COLUMNS)
+    dataset = opened(found, manifest)
     for row in _spread(with_status(table, WRITTEN), number):
         try:
-            frame = read_frames(found, str(row["shard"]), row["offset"] or 0, row["length"] or 0)
+            frame = read_frames(dataset, str(row["shard"]), row["offset"] or 0, row["length"] or 0)
             payload = unframe(frame, row["shard"], row["offset"])
             yield annotated_picture(payload, schema)
         except RecordError as error:
@@ -68,9 +72,12 @@ def annotated_pictures(
             raise RecordError(where, error.what, hint, offset=row["offset"]) from error
 
 
-def contact_sheet(found: Path | RemoteDataset, schema: Schema, number: int) -> bytes:
+def contact_sheet(
+    found: Path | RemoteDataset, manifest: Manifest, schema: Schema, number: int
+) -> bytes:
     """Return the PNG with the pictures that `annotated_pictures` yields; raises as that."""
-    sheet = draw_contact_sheet(annotated_pictures(found, schema, number), legend_of(schema))
+    pictures = annotated_pictures(found, manifest, schema, number)
+    sheet = draw_contact_sheet(pictures, legend_of(schema))
     out = io.BytesIO()
     sheet.save(out, "PNG")
     return out.getvalue()
@@ -100,17 +107,19 @@ def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
     return numbers[np.arange(most) * len(numbers) // max(most, 1)]
 
 
-def read_frames(found: Path | RemoteDataset, shard: str, offset: int, num_bytes: int) -> bytes:
+def read_frames(found: Identity | RemoteDataset, shard: str, offset: int, num_bytes: int) -> bytes:
     """Return bytes of a shard from an offset on; neither number is trusted.
 
     Raises:
+        ChangedError: the dataset was replaced.
         DatasetError: the shard is missing, or shorter on a store than `offset + num_bytes`.
 
     """
     place = f"{found}/{shard}"
     try:
-        if isinstance(found, Path):
-            return _read(found / shard, offset, num_bytes)
+        if isinstance(found, Identity):
+            with found.unchanged():
+                return _read(found.folder / shard, offset, num_bytes)
         facts = found.objects[shard]
         if 0 <= offset <= offset + num_bytes <= facts.num_bytes:
             return bytes(objects.read_range(found.url / facts.name, facts.etag, offset, num_bytes))

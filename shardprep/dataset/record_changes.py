@@ -34,10 +34,10 @@ from shardprep.image.masks import MaskError, decode_mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
+    from shardprep.dataset.identity import Identity
     from shardprep.dataset.remote import RemoteDataset
     from shardprep.dataset.schema import Schema
 
@@ -62,7 +62,7 @@ _SHOWN_TEXT = 60
 class RecordSide(NamedTuple):
     """Where the compared records of one of two datasets are."""
 
-    dataset: Path | RemoteDataset
+    dataset: Identity | RemoteDataset
     schema: Schema
     table: pa.Table
     """`shard`, `offset` and `length` of each, in the order of the other side."""
@@ -103,6 +103,7 @@ def record_changes(one: RecordSide, two: RecordSide) -> Iterator[RecordChange]:
     """Yield the differences of the records of two sides, in their order; reads all of them.
 
     Raises:
+        ChangedError: a dataset was replaced.
         DatasetError: a shard is missing or shorter than its item table says.
         RecordError: a record is damaged.
         StorageError: object storage does not answer.
@@ -151,7 +152,7 @@ def _payloads(side: RecordSide, rows: range, pool: ThreadPoolExecutor) -> list[b
     return [one for read in pool.map(lambda run: _read(side.dataset, run), runs) for one in read]
 
 
-def _read(dataset: Path | RemoteDataset, run: _Run) -> list[bytes]:
+def _read(dataset: Identity | RemoteDataset, run: _Run) -> list[bytes]:
     data = read_frames(dataset, run.shard, run.offset, sum(run.lengths))
     where, at, found = f"{dataset}/{run.shard}", 0, []
     for length in run.lengths:

@@ -24,6 +24,7 @@ from shardprep.dataset.folder import (
     read_schema,
 )
 from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
+from shardprep.dataset.identity import Identity
 from shardprep.dataset.manifest import MANIFEST_FILE, load_manifest
 from shardprep.errors import DatasetError, RecipeError
 from shardprep.storage import objects
@@ -176,9 +177,31 @@ def addressed(folder: Path, where: object) -> Iterator[None]:
         ) from error
 
 
-def documents_of(found: Path | RemoteDataset, names: Sequence[str]) -> Path:
-    """Return a folder with documents of a dataset; raises as `RemoteDataset.checked`."""
-    return found.checked(found.manifest(), names) if isinstance(found, RemoteDataset) else found
+@contextlib.contextmanager
+def documents_of(
+    found: Path | RemoteDataset, manifest: Manifest, names: Sequence[str]
+) -> Iterator[Path]:
+    """Give a folder with documents of the dataset that has a manifest.
+
+    They are opened in this block, whose errors name the dataset.
+
+    Raises:
+        ChangedError: another dataset has taken its place.
+        DatasetError: as `RemoteDataset.checked`.
+
+    """
+    if isinstance(found, RemoteDataset):
+        folder = found.checked(manifest, names)
+        with addressed(folder, found):
+            yield folder
+    else:
+        with Identity.of(found, manifest).unchanged():
+            yield found
+
+
+def opened(found: Path | RemoteDataset, manifest: Manifest) -> Identity | RemoteDataset:
+    """Return what shards are opened by: the dataset that has this manifest, and no other."""
+    return found if isinstance(found, RemoteDataset) else Identity.of(found, manifest)
 
 
 def described(found: Path | RemoteDataset) -> tuple[Manifest, Schema]:
@@ -189,7 +212,8 @@ def described(found: Path | RemoteDataset) -> tuple[Manifest, Schema]:
         with addressed(folder, found.url):
             return manifest, read_schema(folder)
     manifest = load_manifest(found)
-    return manifest, read_schema(found, manifest)
+    with Identity.of(found, manifest).unchanged():
+        return manifest, read_schema(found, manifest)
 
 
 def local_only(found: Path | RemoteDataset, what: str) -> Path:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from shardprep.dataset import excerpt
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE
+from shardprep.dataset.identity import check_same
 from shardprep.dataset.item_table import (
     ANNOTATION_COLUMNS,
     WRITTEN,
@@ -26,7 +27,7 @@ from shardprep.dataset.item_table import (
     rows_by_shard,
     with_status,
 )
-from shardprep.dataset.remote import described, documents_of
+from shardprep.dataset.remote import described, documents_of, opened
 from shardprep.dataset.schema import BOX_LABEL, MASK
 from shardprep.errors import BuildError, RecipeError
 from shardprep.exporter import output
@@ -65,6 +66,8 @@ class Chosen(NamedTuple):
     """The split or selection, for people."""
     numbers: Ints
     """int64[records], their numbers through all shards, rising; one or more."""
+    manifest_sha256: str
+    """SHA-256 that the manifest of their dataset states."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -123,6 +126,7 @@ def export_dataset(
         out = out.resolve()
     source, own = _Source(found, manifest), manifest
     if chosen is not None:
+        check_same(found, manifest, chosen.manifest_sha256)
         source, own = _excerpt(source, schema, chosen)
     facts = _facts(own, schema, layout, chosen)
     if output.finished(out) == facts:
@@ -153,15 +157,16 @@ class _Source(NamedTuple):
 def _excerpt(source: _Source, schema: Schema, chosen: Chosen) -> tuple[_Source, Manifest]:
     """Return the source of the chosen records alone, and their manifest."""
     of_objects = ANNOTATION_COLUMNS.names if schema.annotations else ()
-    written = _written(source.dataset, (*excerpt.COLUMNS, *of_objects))
+    written = _written(source, (*excerpt.COLUMNS, *of_objects))
     manifest = excerpt.excerpt(source.manifest, schema, written.take(pa.array(chosen.numbers)))
     return source._replace(numbers=chosen.numbers, written=written), manifest
 
 
-def _written(dataset: Path | RemoteDataset, columns: Sequence[str] = ()) -> pa.Table:
+def _written(source: _Source, columns: Sequence[str] = ()) -> pa.Table:
     """Return the rows of all records: some columns, and those that are needed to read them."""
-    path = documents_of(dataset, (ITEMS_FILE,)) / ITEMS_FILE
-    return with_status(read_items(path, [*dict.fromkeys((*_COLUMNS, *columns))]), WRITTEN)
+    wanted = [*dict.fromkeys((*_COLUMNS, *columns))]
+    with documents_of(source.dataset, source.manifest, (ITEMS_FILE,)) as folder:
+        return with_status(read_items(folder / ITEMS_FILE, wanted), WRITTEN)
 
 
 def _facts(
@@ -203,6 +208,7 @@ def _write(source: _Source, export: Export, name: str, watcher: Watcher) -> int:
     if lacking := shortage(export.work, num_bytes):
         raise BuildError(str(export.work), lacking, "free some space, or choose another --out")
     rows = _rows(source, dots=layout.dots) if left else {}
+    dataset = opened(source.dataset, source.manifest)
     watcher.begin("exporting", sum(shard.num_bytes for _, shard in left))
     num_done = 0
 
@@ -215,7 +221,7 @@ def _write(source: _Source, export: Export, name: str, watcher: Watcher) -> int:
         last: Future[None] | None = None
         for place, shard in left:
             its = rows.get(shard.name, _NO_ROWS)
-            samples = read_samples(source.dataset, shard, its, export.schema, moved)
+            samples = read_samples(dataset, shard, its, export.schema, moved)
             before, last = last, pool.submit(layout.write_shard(export, place, samples))
             if before is not None:
                 before.result()
@@ -242,7 +248,7 @@ _NO_ROWS = Rows([], [], [], [])
 
 def _rows(source: _Source, *, dots: bool) -> dict[str, Rows]:
     """Return the rows of each shard; those that are not chosen have no name."""
-    table = _written(source.dataset) if source.written is None else source.written
+    table = _written(source) if source.written is None else source.written
     names = np.full(len(table), None, object)
     keys, splits = (_texts(table[one])[source.numbers].tolist() for one in ("key", "split"))
     names[source.numbers] = file_names([key or "" for key in keys], splits, dots=dots)

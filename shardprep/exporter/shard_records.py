@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardprep.dataset.index import check_shard, way_out
+from shardprep.dataset.index import open_shard, way_out
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import DatasetError, RecordError, some_of
 from shardprep.exporter.samples import sample_parser
 from shardprep.storage import objects
-from shardprep.storage.regular_file import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
+    from shardprep.dataset.identity import Identity
     from shardprep.dataset.manifest import Shard
     from shardprep.dataset.schema import Schema
     from shardprep.exporter.samples import Sample
@@ -45,7 +44,7 @@ class Rows(NamedTuple):
 
 
 def read_samples(
-    found: Path | RemoteDataset,
+    found: Identity | RemoteDataset,
     shard: Shard,
     rows: Rows,
     schema: Schema,
@@ -111,20 +110,21 @@ def _size(ends: Sequence[int], run: range) -> int:
     return ends[run.stop] - ends[run.start]
 
 
-def _blocks(found: Path | RemoteDataset, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
+def _blocks(found: Identity | RemoteDataset, shard: Shard, sizes: Sequence[int]) -> Iterator[bytes]:
     """Yield a shard, which is of the manifest's size, in blocks; shorter where it has ended."""
     if isinstance(found, RemoteDataset):
         there = found.shard(shard)
         yield from _cut(objects.read_whole(there.url, there.etag), sizes)
         return
-    check_shard(found, shard)
-    try:
-        with io.BufferedReader(open_regular(found / shard.name)) as file:
-            for size in sizes:
+    with found.unchanged():
+        descriptor = open_shard(found.folder, shard)
+    with io.FileIO(descriptor, "rb") as raw, io.BufferedReader(raw) as file:
+        for size in sizes:
+            try:
                 yield file.read(size)
-    except OSError as error:
-        what = f"cannot be read ({error.strerror or error})"
-        raise DatasetError(f"{found}/{shard.name}", what, way_out(found)) from error
+            except OSError as error:
+                what = f"cannot be read ({error.strerror or error})"
+                raise DatasetError(f"{found}/{shard.name}", what, way_out(found.folder)) from error
 
 
 def _cut(blocks: Iterator[bytes], sizes: Sequence[int]) -> Iterator[bytes]:

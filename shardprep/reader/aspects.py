@@ -79,7 +79,9 @@ def buckets(
     rows = items.rows(split)
     every = rows.selection(slice(None), rows.split)
     values = Values(items.schema, (HEIGHT, WIDTH), decode=False)
-    stored = _stored_sizes(Examples(open_subset(path, every).records, values))
+    stored = _stored_sizes(
+        Examples(open_subset(items.found, every, before=items.manifest).records, values)
+    )
     wanted = np.array(sizes or _usual_sizes(num_pixels))
     logs = [np.log(one[:, 1] / one[:, 0]) for one in (stored, wanted)]
     nearest = np.abs(logs[0][:, None] - logs[1]).argmin(axis=1)

@@ -63,7 +63,7 @@ def mean_std(path: Location, split: AnySplit = "train") -> MeanStd:
     file = cache_root() / "channels" / f"{made.hexdigest()[:32]}.json"
     counts = _kept(file)
     if counts is None:
-        records = open_subset(path, split).records
+        records = open_subset(found, split, before=manifest).records
         examples = Examples(records, Values(schema, (IMAGE,), decode=True))
         counts = _counted(examples)
         _keep(file, counts)

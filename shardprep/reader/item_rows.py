@@ -18,7 +18,7 @@ from shardprep.dataset.item_table import (
     with_status,
 )
 from shardprep.dataset.locate import locate
-from shardprep.dataset.remote import RemoteDataset, addressed, described, documents_of
+from shardprep.dataset.remote import RemoteDataset, described, documents_of
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.selection import Selection, numbers_of, rising
@@ -94,8 +94,7 @@ class Items:
             if name not in self.columns:
                 hint = f"it has {', '.join(self.columns)}"
                 raise DatasetError(self.where, f"its items have no column {name!r}", hint)
-        folder = documents_of(self.found, (ITEMS_FILE,))
-        with addressed(folder, self.found):
+        with documents_of(self.found, self.manifest, (ITEMS_FILE,)) as folder:
             return read_items(folder / ITEMS_FILE, columns)
 
     def rows(self, split: AnySplit, columns: Sequence[str] = ()) -> ItemRows:

@@ -7,27 +7,29 @@ right after the other, up to the end of the shard.
 from __future__ import annotations
 
 import hashlib
-import os
-from functools import cached_property, lru_cache, partial
+from contextlib import nullcontext
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from shardprep.dataset.index import check_shard, check_size, read_index, way_out
+from shardprep.dataset.index import check_shard, open_shard, read_index, way_out
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.tfrecord import FOOTER_BYTES, HEADER_BYTES, unframe
 from shardprep.errors import DatasetError, RecordError
 from shardprep.reader.blocks import GAP_BYTES, MOST_GROUP_BYTES, Blocks
 from shardprep.reader.places import Frames, Places, starts_of
 from shardprep.reader.remote_shards import Part, RemoteShards
-from shardprep.storage.regular_file import Descriptor, read_at, regular_descriptor
+from shardprep.storage.open_files import OpenFiles
+from shardprep.storage.regular_file import read_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
+    from shardprep.dataset.identity import Identity
     from shardprep.dataset.manifest import Shard
     from shardprep.reader.order import Order
 
@@ -35,25 +37,26 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 _T = TypeVar("_T")
-_MAX_OPEN = 512
-"""Number of shards open at a time; many a system gives a process 1,024 file descriptors."""
 
 
 class LocalShards:
     """Shards of a folder, opened at the first read, in each process anew.
 
-    They are not mapped: one that is cut in place would end the process with SIGBUS. A shard that
-    was replaced by a rename is still read as it was.
+    They are not mapped: one that is cut in place would end the process with SIGBUS. A shard that is
+    open is still read as it was after its dataset was replaced; one that is opened later is not.
     """
 
-    def __init__(self, folder: Path, shards: Mapping[str, Shard]) -> None:
-        """Take shards by name, as the manifest has them."""
+    def __init__(
+        self, folder: Path, shards: Mapping[str, Shard], identity: Identity | None = None
+    ) -> None:
+        """Take shards by name, as the manifest has them, and the dataset that they belong to."""
         self.folder = folder
         self._shards = shards
-        self._opened = lru_cache(_MAX_OPEN)(partial(_opened, folder, shards))
+        self._identity = identity
+        self._files = OpenFiles(partial(_opened, folder, shards, identity))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalShards, (self.folder, self._shards)
+        return LocalShards, (self.folder, self._shards, self._identity)
 
     @property
     def where(self) -> str:
@@ -72,7 +75,7 @@ class LocalShards:
 
     def read(self, part: Part) -> bytes:
         """Return the bytes of a run, fewer where its shard ends before it does."""
-        file = self._opened(part.shard)  # held here, so that no other thread's opening closes it
+        file = self._files.get(part.shard)  # held here, so that nothing closes it meanwhile
         try:
             return read_at(file.number, part.num_bytes, part.start)
         except OSError as error:
@@ -275,15 +278,23 @@ def open_records(
     places: Places,
     remote: RemoteShards | None = None,
     *,
+    identity: Identity | None = None,
     verify_crc: bool = True,
 ) -> Records:
     """Return the records at some places, in their order.
 
-    The folder has the indexes, and the shards unless they are `remote`.
+    Args:
+        folder: has the indexes, and the shards unless they are `remote`.
+        places: where the records are.
+        remote: the shards in object storage.
+        identity: the dataset that was opened in the folder; None for files that nobody replaces.
+        verify_crc: compare the checksums of each record that is read.
+
     """
-    for shard in places.shards if remote is None else ():
-        check_shard(folder, shard)
-    indexes = [read_index(folder, shard) for shard in places.shards]
+    with nullcontext() if identity is None else identity.unchanged():
+        for shard in places.shards if remote is None else ():
+            check_shard(folder, shard)
+        indexes = [read_index(folder, shard) for shard in places.shards]
     starts = [*starts_of(places.shard).tolist(), len(places.shard)]
     found = np.concatenate(
         [
@@ -293,15 +304,10 @@ def open_records(
     )
     frames = Frames(places.shard, places.record, found[:, 0], found[:, 1])
     shards = {shard.name: shard for shard in places.shards}
-    store = LocalShards(folder, shards) if remote is None else remote
+    store = LocalShards(folder, shards, identity) if remote is None else remote
     return Records(store, places.shards, frames, verify_crc=verify_crc)
 
 
-def _opened(folder: Path, shards: Mapping[str, Shard], name: str) -> Descriptor:
-    path = f"{folder}/{name}"
-    try:
-        file = Descriptor(regular_descriptor(path))
-    except OSError as error:
-        raise DatasetError(path, f"cannot be read ({error})", way_out(folder)) from error
-    check_size(path, os.fstat(file.number).st_size, shards[name].num_bytes, folder)
-    return file
+def _opened(folder: Path, shards: Mapping[str, Shard], identity: Identity | None, name: str) -> int:
+    with nullcontext() if identity is None else identity.unchanged():
+        return open_shard(folder, shards[name])

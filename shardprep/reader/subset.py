@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.identity import Identity, check_same
 from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import RemoteDataset, addressed, described
 from shardprep.dataset.schema import BOX
@@ -96,25 +97,29 @@ class Subset:
 
 
 def open_subset(
-    path: str | Path,
+    path: str | Path | RemoteDataset,
     split: AnySplit,
     reader: tuple[int, int] = (0, 1),
     *,
+    before: Manifest | None = None,
     staging_bytes: int | None = None,
     verify_crc: bool = True,
 ) -> Subset:
     """Return the records of a split that are one reader's, such as a host's.
 
     Args:
-        path: folder or address of a dataset, or of what it lies in.
+        path: folder or address of a dataset, or of what it lies in, or the dataset itself.
         split: as of `reader.load`.
         reader: number of this reader, from 0, and number of all.
+        before: the manifest that was read before; the dataset must still have it.
         staging_bytes: as of `ReadConfig`.
         verify_crc: compare the checksums of each record that is read.
 
     """
-    found = locate(path)
+    found = path if isinstance(path, RemoteDataset) else locate(path)
     manifest, schema = described(found)
+    if before is not None:
+        check_same(found, manifest, before.sha256)
     every = numbers_of(manifest, split)
     check_readers(str(found), len(every), reader[1])
     places = Places.of(manifest, every[part_range(len(every), *reader)])
@@ -123,8 +128,9 @@ def open_subset(
         if isinstance(found, RemoteDataset)
         else (found, None)
     )
+    identity = None if remote is not None else Identity.of(folder, manifest)
     with addressed(folder, found):
-        records = open_records(folder, places, remote, verify_crc=verify_crc)
+        records = open_records(folder, places, remote, identity=identity, verify_crc=verify_crc)
     shards = {shard.name: shard for shard in places.shards}
     return Subset(found, folder, manifest, schema, shards, remote, records, len(every))
 

@@ -247,8 +247,8 @@ def read_contents(dataset: Path | RemoteDataset, split: AnySplit | None = None) 
 
     """
     manifest, schema = described(dataset)
-    path = documents_of(dataset, (SCHEMA_FILE, ITEMS_FILE)) / ITEMS_FILE
-    items = ItemFile(path)
+    with documents_of(dataset, manifest, (SCHEMA_FILE, ITEMS_FILE)) as folder:
+        items = ItemFile(folder / ITEMS_FILE)
     words, known = coded(items.column("status"))
     places = [STATUSES.index(one) if one in STATUSES else len(STATUSES) - 1 for one in known]
     status = np.array(places, np.int8)[words]

@@ -41,7 +41,7 @@ def open_images(
     DatasetError where a shard is missing or not what the manifest says.
     """
     splits = "+".join(name for name, one in manifest.splits.items() if one.num_records)
-    return StoredImages(open_subset(str(dataset), split or splits).records, schema)
+    return StoredImages(open_subset(dataset, split or splits, before=manifest).records, schema)
 
 
 class StoredImages:

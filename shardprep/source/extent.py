@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.source import range_reads
-from shardprep.storage.regular_file import read_at, regular_descriptor
+from shardprep.storage.regular_file import Descriptor, read_at, regular_descriptor
 from shardprep.storage.url import is_url
 
 if TYPE_CHECKING:
@@ -86,9 +86,10 @@ class PlainExtent(range_reads.Span):
         """Read the bytes into a buffer of as many."""
         ahead = range_reads.open_file(self.file)
         num_read = 0
-        if ahead is not None and hasattr(os, "preadv") and self.offset + self.num_bytes <= ahead[1]:
+        end = self.offset + self.num_bytes
+        if ahead is not None and hasattr(os, "preadv") and end <= ahead.num_bytes:
             with contextlib.suppress(OSError):
-                num_read = os.preadv(ahead[0], [buffer], self.offset)
+                num_read = os.preadv(ahead.number, [buffer], self.offset)
         if num_read < self.num_bytes:
             buffer[:] = self.read()  # which says what is wrong, if anything is
 
@@ -143,13 +144,12 @@ class ZipExtent(NamedTuple):
 
     def stored(self) -> PlainExtent:
         """Return the stored bytes, packed or not."""
-        with _Opened(self.file) as read:
-            return PlainExtent(self.file, self._start(read), self.stored_bytes)
+        return PlainExtent(self.file, self._start(_reader(self.file)), self.stored_bytes)
 
     def _stored_bytes(self, num_bytes: int) -> bytes:
         """Return the first stored bytes; the file is opened once for them and the header."""
-        with _Opened(self.file) as read:
-            return read(self._start(read), num_bytes)
+        read = _reader(self.file)
+        return read(self._start(read), num_bytes)
 
     def _start(self, read: _Read) -> int:
         """Return the offset of the stored bytes: behind the local header, which is read."""
@@ -241,42 +241,24 @@ def _lzma_unpacker(head: bytes) -> tuple[Any, int]:
 
 def _read_at(file: str, offset: int, num_bytes: int) -> bytes:
     """Return bytes of a file or an object; it is a `MemberError` if it ends before."""
-    ahead = range_reads.open_file(file)
-    if ahead is not None:
-        return _read_file(*ahead, offset, num_bytes)
-    with _Opened(file) as read:
-        return read(offset, num_bytes)
+    return _reader(file)(offset, num_bytes)
 
 
-class _Opened:
-    """An open file or an object, for reads of (offset, number of bytes); raises `MemberError`.
+def _reader(file: str) -> _Read:
+    """Return reads by offset and number of bytes of a file or an object; raises `MemberError`.
 
     A file is opened anew unless it is read ahead: a descriptor that is kept for longer would show
-    one that was replaced.
+    one that was replaced. It is closed with the last reference to what is returned.
     """
-
-    __slots__ = ("_file", "_own")
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-        self._own = -1
-        """The descriptor that is to be closed, if any."""
-
-    def __enter__(self) -> _Read:
-        ahead = range_reads.open_file(self._file)
-        if ahead is None:
-            if is_url(self._file):
-                return partial(_read_object, self._file)
-            try:
-                self._own = regular_descriptor(self._file)
-            except OSError as error:
-                raise _unreadable(error) from error
-            ahead = self._own, os.fstat(self._own).st_size
-        return partial(_read_file, *ahead)
-
-    def __exit__(self, *_: object) -> None:
-        if self._own >= 0:
-            os.close(self._own)
+    if is_url(file):
+        return partial(_read_object, file)
+    opened = range_reads.open_file(file)
+    if opened is None:
+        try:
+            opened = Descriptor(regular_descriptor(file))
+        except OSError as error:
+            raise _unreadable(error) from error
+    return partial(_read_file, opened)
 
 
 def _read_object(address: str, offset: int, num_bytes: int) -> bytes:
@@ -289,15 +271,15 @@ def _read_object(address: str, offset: int, num_bytes: int) -> bytes:
     return _whole(data, num_bytes)
 
 
-def _read_file(descriptor: int, size: int, offset: int, num_bytes: int) -> bytes:
+def _read_file(file: Descriptor, offset: int, num_bytes: int) -> bytes:
     # Before any memory is asked for: what an archive states may be far more than there is.
-    left = max(0, size - offset)
+    left = max(0, file.num_bytes - offset)
     if left < num_bytes:
         raise _cut(left, num_bytes)
     try:
-        data = read_at(descriptor, num_bytes, offset)
+        data = read_at(file.number, num_bytes, offset)
         while len(data) < num_bytes:  # Linux reads 2.1 GB at a time, some file systems less
-            more = read_at(descriptor, num_bytes - len(data), offset + len(data))
+            more = read_at(file.number, num_bytes - len(data), offset + len(data))
             if not more:
                 break
             data += more

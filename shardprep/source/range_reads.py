@@ -15,11 +15,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from shardprep.storage import objects
-from shardprep.storage.regular_file import opened_regular
+from shardprep.storage.open_files import OpenFiles
+from shardprep.storage.regular_file import regular_descriptor
 from shardprep.storage.url import ObjectUrl, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
+
+    from shardprep.storage.regular_file import Descriptor
 
 _FIRST_BYTES, _MOST_BYTES = 64 << 10, 8 << 20
 """Bytes of one request: they double while each read begins near the end of the last block."""
@@ -27,8 +30,6 @@ _KEPT_BYTES = 24 << 20
 _WINDOW_BYTES, _FIRST_SPANS, _MOST_SPANS = 8 << 20, 8, 64
 """Bytes and spans fetched ahead at a time, or told of. The first window is small because it is
 waited for; each may have twice the spans of the one before."""
-_MOST_OPEN = 2 * _MOST_SPANS
-"""Number of files that are open at a time: more than those that the system is told of."""
 _WINDOWS_AHEAD = 4
 """Number of windows under way while one is used: a store may answer slower than photos decode."""
 _CALL_SPANS, _CALLS_AT_ONCE = 8, 16
@@ -58,16 +59,15 @@ class _Open(threading.local):
     """The files that are open in this thread."""
 
     def __init__(self) -> None:
-        self.files: dict[str, tuple[int, int]] = {}
-        """Descriptor and size in bytes of each; the one that was told of last is the last."""
+        self.files = OpenFiles(regular_descriptor)
 
 
 _open = _Open()
 
 
-def open_file(file: str) -> tuple[int, int] | None:
-    """Return descriptor and size of a file that is open here for what is read ahead, else None."""
-    return _open.files.get(file)
+def open_file(file: str) -> Descriptor | None:
+    """Return a file that is open here for what is read ahead, else None."""
+    return _open.files.find(file)
 
 
 def read_at(file: str, offset: int, num_bytes: int) -> bytes:
@@ -127,6 +127,7 @@ def read_ahead(spans: Sequence[_Span]) -> Generator[_Span]:
 def _read_ahead_by_system(spans: Sequence[_Span]) -> Iterator[_Span]:
     """Yield spans of files; the system is told of `_MOST_SPANS` before they come, or some bytes."""
     num_told = num_bytes = 0
+    last = {span.file: i for i, span in enumerate(spans)}
     try:
         for i, span in enumerate(spans):
             most = min(i + _MOST_SPANS, len(spans))
@@ -136,9 +137,11 @@ def _read_ahead_by_system(spans: Sequence[_Span]) -> Iterator[_Span]:
                 num_told += 1
             yield span
             num_bytes -= span.num_bytes
+            if last[span.file] == i:
+                _open.files.drop(span.file)
     finally:
         for file in {span.file for span in spans[:num_told]}:
-            _close(file)
+            _open.files.drop(file)
 
 
 def _tell_system(span: Span) -> None:
@@ -147,30 +150,12 @@ def _tell_system(span: Span) -> None:
     if not num_bytes:
         return
     try:
-        descriptor = _descriptor(file)
+        descriptor = _open.files.get(file)
         if hasattr(os, "posix_fadvise"):
             num_bytes = min(num_bytes, _WINDOW_BYTES)
-            os.posix_fadvise(descriptor, offset, num_bytes, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(descriptor.number, offset, num_bytes, os.POSIX_FADV_WILLNEED)
     except (OSError, OverflowError):
         pass
-
-
-def _descriptor(file: str) -> int:
-    """Return the descriptor of a file, which is open in this thread from now on."""
-    files = _open.files
-    found = files.pop(file, None)
-    if found is None:
-        if len(files) == _MOST_OPEN:
-            _close(next(iter(files)))
-        found = opened_regular(file)
-    files[file] = found
-    return found[0]
-
-
-def _close(file: str) -> None:
-    found = _open.files.pop(file, None)
-    if found is not None:
-        os.close(found[0])
 
 
 def _windows(spans: Sequence[_Span]) -> Iterator[list[_Span]]:

@@ -37,6 +37,11 @@ class Descriptor:
     def __init__(self, number: int) -> None:
         self.number = number
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return os.fstat(self.number).st_size
+
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         close(self.number)  # at the end of a program `os` may be gone before
 
@@ -88,12 +93,21 @@ read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_by_seekin
 
 def read_regular(path: Path | str, most_bytes: int) -> bytes:
     """Return the bytes of a regular file. Raises as `regular_descriptor`, or where it is larger."""
-    with io.BufferedReader(open_regular(path)) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most_bytes:
-            what = f"{size:,} bytes, more than the {most_bytes:,} it may have"
-            raise OSError(errno.EFBIG, what, str(path))
-        return file.read(size)
+    with open_regular(path) as file:
+        return read_open(file, most_bytes, path)
+
+
+def read_open(file: io.FileIO, most_bytes: int, path: Path | str = "") -> bytes:
+    """Return the bytes of a file from its place on; OSError, about `path`, where it is larger."""
+    size = os.fstat(file.fileno()).st_size
+    if size > most_bytes:
+        what = f"{size:,} bytes, more than the {most_bytes:,} it may have"
+        raise OSError(errno.EFBIG, what, str(path))
+    stream = io.BufferedReader(file)
+    try:
+        return stream.read(size)
+    finally:
+        stream.detach()
 
 
 def read_named(path: Path | str, most_bytes: int) -> bytes:

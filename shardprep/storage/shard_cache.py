@@ -14,19 +14,22 @@ import shutil
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from shardprep.errors import DatasetError, StorageError
 from shardprep.storage import objects
 from shardprep.storage.cache import cache_root, make_cache
 from shardprep.storage.lock import has_name, take
-from shardprep.storage.regular_file import Descriptor, read_at
+from shardprep.storage.open_files import OpenFiles
+from shardprep.storage.regular_file import read_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import BinaryIO
 
+    from shardprep.storage.regular_file import Descriptor
     from shardprep.storage.url import ObjectUrl
 
 LIMIT_VARIABLE = "SHARDPREP_CACHE_BYTES"
@@ -36,18 +39,10 @@ _UNFINISHED = ".part"
 _OPEN_S = 1.0
 """Seconds for which a copy stays open while others are read: one that is given up keeps its space
 until then."""
-_MOST_OPEN = 32
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 Outcome = Literal["here", "busy", "full", "stopped"]
 """Outcomes of `stage`: copied, another process is copying it, no room, stopped."""
-
-
-class _OpenCopy(NamedTuple):
-    """A copy that is open."""
-
-    file: Descriptor
-    since_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +84,9 @@ class StagedShards:
         what the disk could hold of them."""  # noqa: D205, D209 - one sentence
         self._folder = cache_root() / "shards"
         self._limit = limit
-        self._open: dict[str, _OpenCopy] = {}
-        """Copies that are open, by hash, in the order in which they were opened; under the lock."""
+        self._files = OpenFiles(partial(_opened, self._folder))
+        self._since_s: dict[str, float] = {}
+        """When each copy was opened, by hash; changed under the lock."""
         self._lock = threading.Lock()
 
     def path(self, shard: RemoteShard) -> Path:
@@ -115,7 +111,7 @@ class StagedShards:
     def read(self, shard: RemoteShard, start: int, num_bytes: int) -> bytes | None:
         """Return bytes of the copy of a shard, None where there is no copy."""
         try:
-            found = read_at(self._opened(shard).number, num_bytes, start)
+            found = read_at(self._file(shard).number, num_bytes, start)
         except OSError:
             return None
         if len(found) == num_bytes:
@@ -125,25 +121,21 @@ class StagedShards:
 
     def drop(self, shard: RemoteShard) -> None:
         """Remove the copy of a shard."""
-        with self._lock:
-            self._open.pop(shard.sha256, None)
+        self._files.drop(shard.sha256)
         self.path(shard).unlink(missing_ok=True)
 
-    def _opened(self, shard: RemoteShard) -> Descriptor:
+    def _file(self, shard: RemoteShard) -> Descriptor:
         """Return the copy, noting on the disk that it is read. Raises as `os.open`."""
-        found, now_s = self._open.get(shard.sha256), time.monotonic()
-        if found is None or now_s - found.since_s > _OPEN_S:
-            file = Descriptor(os.open(self.path(shard), _FLAGS))
-            os.utime(file.number)
-            found = _OpenCopy(file, now_s)
+        name, now_s = shard.sha256, time.monotonic()
+        if now_s - self._since_s.get(name, -_OPEN_S) >= _OPEN_S:
+            os.utime(self.path(shard))
             with self._lock:
-                self._open.pop(shard.sha256, None)
-                self._open[shard.sha256] = found
-                for name, one in list(self._open.items()):
-                    if len(self._open) <= _MOST_OPEN and now_s - one.since_s <= _OPEN_S:
-                        break
-                    del self._open[name]
-        return found.file
+                for old, since_s in list(self._since_s.items()):
+                    if now_s - since_s >= _OPEN_S:
+                        del self._since_s[old]
+                        self._files.drop(old)
+                self._since_s[name] = now_s
+        return self._files.get(name)
 
     def stage(
         self, shard: RemoteShard, keep: frozenset[str], is_over: Callable[[], bool]
@@ -212,6 +204,10 @@ class StagedShards:
                 return False
             os.truncate(unfinished, num_bytes)  # from now on it counts
             return True
+
+
+def _opened(folder: Path, name: str) -> int:
+    return os.open(folder / name, _FLAGS)
 
 
 def _other(url: ObjectUrl, what: str) -> DatasetError:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep.errors import StorageError
 from shardprep.storage.store_error import (
-    ChangedError,
     NoAnswerError,
+    changed,
     endpoint_of,
     explained,
     no_answer,
@@ -39,6 +39,8 @@ _PAUSES_S = (0.1, 0.4, 1.6)
 """Before each further try of `asked_again`, in seconds."""
 _FIRST_PAUSE_S = 0.1
 """Pause before the client's own second try, in seconds; each later one may be twice as long."""
+_MOST_CLIENTS = 16
+"""Clients that a process keeps, for buckets and time-outs; each has connections of its own."""
 _answered: set[str] = set()
 """Buckets that have answered this process."""
 
@@ -85,9 +87,7 @@ def asked(
         raise no_answer(url, writing=writing) from None
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
         _answered.add(url.root)
-        raise ChangedError(
-            str(url), "has changed since it was found", "open the dataset again"
-        ) from None
+        raise changed(str(url)) from None
     except (exceptions.BaseError, OSError, ValueError) as error:
         # `from None`: a traceback that somebody prints must not show what was asked, and with what
         raise explained(error, url, writing=writing) from None
@@ -150,7 +150,7 @@ _used_by: set[int] = set()
 """This process, and those it was forked from."""
 
 
-@functools.lru_cache
+@functools.lru_cache(_MOST_CLIENTS)
 def _store_of(root: str, endpoint: str, bounds: Timeouts) -> Any:
     client = {
         "connect_timeout": timedelta(seconds=min(_CONNECT_S, bounds.answer_s)),

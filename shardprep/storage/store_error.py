@@ -41,7 +41,13 @@ class NoAnswerError(StorageError):
 
 
 class ChangedError(StorageError):
-    """An object is another one than was meant."""
+    """An object or a dataset's folder is another one than was meant."""
+
+
+def changed(where: str) -> ChangedError:
+    """Return the error of what was replaced or removed since it was found."""
+    hint = "open the dataset again, or run the command again"
+    return ChangedError(where, "has changed since it was found", hint)
 
 
 def endpoint_of(scheme: str) -> str:

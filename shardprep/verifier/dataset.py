@@ -19,6 +19,7 @@ from shardprep.dataset.folder import (
     index_name,
 )
 from shardprep.dataset.grammar import SHARD, shard_name
+from shardprep.dataset.identity import Identity
 from shardprep.dataset.locate import unfinished_error
 from shardprep.dataset.remote import RemoteDataset
 from shardprep.errors import DatasetError
@@ -71,9 +72,19 @@ def verify_dataset(
 
     Raises:
         DatasetError: there is no such folder, its build is not finished, or a worker died.
+        ChangedError: another dataset has taken its place meanwhile.
         StorageError: object storage does not answer, or a shard changed while it was read.
 
     """
+    if isinstance(found, RemoteDataset):
+        return _verify(found, decode=decode, num_workers=num_workers, watcher=watcher)
+    with Identity.at(found).unchanged():
+        return _verify(found, decode=decode, num_workers=num_workers, watcher=watcher)
+
+
+def _verify(
+    found: Path | RemoteDataset, *, decode: bool, num_workers: int, watcher: Watcher
+) -> Verification:
     start = time.monotonic()
     contents = read_contents(found)
     documents, shards = contents.documents, contents.shards

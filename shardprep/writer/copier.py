@@ -27,7 +27,7 @@ from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.shard_plan import ShardItems
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from shardprep.dataset.schema import Schema
     from shardprep.writer.shard_plan import ShardPlan
@@ -52,6 +52,8 @@ class RecordCopier:
     schema: Schema
     relabelled: frozenset[str]
     """Shards whose records get other class numbers."""
+    check: Callable[[], None]
+    """Raises ChangedError if a dataset was replaced that records are copied from."""
 
     def copied(self, folders: Folders, shards: Sequence[ShardPlan]) -> Generator[Progress]:
         """Write shards and their receipts, a few at once; yield what is done.
@@ -59,6 +61,7 @@ class RecordCopier:
         Raises:
             DatasetError: a shard of a parent is gone or cut, or holds another record.
             RecordError: a record is damaged.
+            ChangedError: as `check`.
             BuildError: another build has taken this one over, or the disk is full.
 
         """
@@ -169,6 +172,7 @@ class _Copy:
                     common.told.put(self._progress(told, end))
                     told = end
             folders.check_build()
+            common.copier.check()
             mark = file.commit() or ""
         finally:
             file.abandon()

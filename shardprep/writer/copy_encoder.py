@@ -55,7 +55,7 @@ class CopyEncoder:
     def __call__(self, task: ChunkTask, before_item: Callable[[], None]) -> EncodedChunk:
         """Return the records of the task's items; see `ChunkEncoder`.
 
-        BuildError where the old dataset was replaced meanwhile.
+        ChangedError where the old dataset was replaced meanwhile.
         """
         if not len(task.old):
             return self.encoder(task, before_item)

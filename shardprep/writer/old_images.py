@@ -23,9 +23,10 @@ from shardprep.dataset.item_table import ANNOTATION_COLUMNS
 from shardprep.dataset.manifest import MANIFEST_FILE
 from shardprep.dataset.remote import RemoteDataset, documents_of
 from shardprep.dataset.schema import FILENAME, HEIGHT, IMAGE, TARGET_FEATURES, WIDTH
-from shardprep.errors import BuildError, DatasetError
+from shardprep.errors import DatasetError
 from shardprep.storage import objects
 from shardprep.storage.regular_file import read_regular, sha256_of
+from shardprep.storage.store_error import changed
 from shardprep.storage.url import ObjectUrl, is_url
 from shardprep.writer.chunk import ObjectCounts, OldImage, Outcome
 
@@ -115,16 +116,12 @@ class OldRecords:
         return any(name == FILENAME for name, _ in self.dtypes)
 
     def check(self) -> None:
-        """Check that what was read are records of that dataset; BuildError where it was replaced.
+        """Check that what was read are records of that dataset; ChangedError if it was replaced.
 
         Where a dataset is replaced, its manifest is before its shards, or all of it at once.
         """
         if mark_of(self.manifest) != self.mark:
-            raise BuildError(
-                self.manifest,
-                "has changed or gone while images were copied from its dataset",
-                "what is done is kept: run the same command again when it is at rest",
-            )
+            raise changed(self.manifest.removesuffix(f"/{MANIFEST_FILE}"))
 
 
 def manifest_mark(found: Path | RemoteDataset) -> tuple[str, str]:
@@ -139,11 +136,12 @@ def checked_items(
     found: Path | RemoteDataset, manifest: Manifest, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """Return columns of the item table, or all; DatasetError where it is not the manifest's."""
-    items = documents_of(found, (ITEMS_FILE,)) / ITEMS_FILE
-    table = item_table.read_items(items, columns)
-    if sha256_of(items) != manifest.files.get(ITEMS_FILE):
-        what = "is not what the build wrote: its SHA-256 differs"
-        raise DatasetError(str(items), what, COPY_AGAIN)
+    with documents_of(found, manifest, (ITEMS_FILE,)) as folder:
+        items = folder / ITEMS_FILE
+        table = item_table.read_items(items, columns)
+        if sha256_of(items) != manifest.files.get(ITEMS_FILE):
+            what = "is not what the build wrote: its SHA-256 differs"
+            raise DatasetError(str(items), what, COPY_AGAIN)
     return table
 
 

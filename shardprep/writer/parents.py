@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset.difference import feature_differences
+from shardprep.dataset.identity import check_same
 from shardprep.dataset.index import check_shard
 from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, with_status
-from shardprep.dataset.remote import RemoteDataset, described
+from shardprep.dataset.remote import RemoteDataset, described, documents_of
 from shardprep.dataset.schema import BOX_LABEL, MASK
 from shardprep.errors import RecipeError, SchemaError, some_of
 from shardprep.writer.old_images import checked_items, manifest_mark, with_files
@@ -47,22 +48,30 @@ class Parent(NamedTuple):
     """Numbers of the records that are taken, through all shards, rising; None: all."""
 
 
-def open_parent(found: Path | RemoteDataset, numbers: Numbers | None = None) -> Parent:
+def open_parent(
+    found: Path | RemoteDataset, numbers: Numbers | None = None, sha256: str | None = None
+) -> Parent:
     """Return a dataset with the records of some numbers, else with all of its items.
 
+    `sha256` is what the manifest states of itself from which the numbers were chosen.
+
     Raises:
+        ChangedError: another dataset has taken its place meanwhile.
         DatasetError: a document or a shard is missing, or not what the manifest says.
         StorageError: object storage does not answer, or refuses.
 
     """
     mark = manifest_mark(found)
     manifest, schema = described(found)
+    if sha256 is not None:
+        check_same(found, manifest, sha256)
     table = checked_items(found, manifest)
-    for shard in manifest.shards.values():
-        if isinstance(found, RemoteDataset):
-            found.shard(shard)
-        else:
-            check_shard(found, shard)
+    with documents_of(found, manifest, ()) as folder:
+        for shard in manifest.shards.values():
+            if isinstance(found, RemoteDataset):
+                found.shard(shard)
+            else:
+                check_shard(folder, shard)
     status = table["status"].cast("string")
     if numbers is None:
         rows = table.filter(pc.is_in(status, pa.array([WRITTEN, REJECTED])))

@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 from shardprep.catalog.items import Items
 from shardprep.dataset.annotation_counts import united_unmatched
 from shardprep.dataset.manifest import REPACKED, Fingerprint
-from shardprep.errors import BuildError, DatasetError
+from shardprep.errors import BuildError, DatasetError, RecordError
 from shardprep.source.coded import Coded
 from shardprep.source.listing import Skipped
 from shardprep.source.members import PLACE, Members
 from shardprep.source.texts import Texts, integers, release
+from shardprep.storage.store_error import changed
 from shardprep.writer.copier import RecordCopier
 from shardprep.writer.old_images import mark_of
 from shardprep.writer.outline import make_outline
@@ -71,8 +72,8 @@ def repack_dataset(
         RecipeError: more shards are asked for than there are images, or images differ in their fit.
         DatasetError: a shard of a parent has gone, or is not what its item table says.
         RecordError: a record of a parent is damaged.
-        BuildError: another dataset or build is there, a parent was replaced, or the disk is full.
-        StorageError: object storage does not answer, or refuses.
+        BuildError: another dataset or build is there, or the disk is full.
+        StorageError: a parent was replaced, or object storage does not answer, or refuses.
 
     """
     check_alike(parents)
@@ -171,18 +172,19 @@ class ParentImages:
         """Copy the records of shards; yield what is done."""
         changed = [one for one in self.parents if relabelled(one, plan.schema)[1]]
         files = {file for one in changed for file in one.rows["file"].unique().to_pylist()}
-        return RecordCopier(plan.schema, frozenset(files)).copied(folders, shards)
+        try:
+            copier = RecordCopier(plan.schema, frozenset(files), self.check)
+            yield from copier.copied(folders, shards)
+        except (DatasetError, RecordError):
+            self.check()  # of a parent that was replaced, no record is damaged
+            raise
 
     def check(self) -> None:
         """Check that no parent was replaced while it was read."""
         for parent in self.parents:
             manifest, mark = parent.mark
             if mark_of(manifest) != mark:
-                raise BuildError(
-                    parent.where,
-                    "has changed or gone while its records were copied",
-                    "nothing is kept of this: run it again when the dataset is at rest",
-                )
+                raise changed(parent.where)
 
 
 def _signature(parent: Parent) -> str:

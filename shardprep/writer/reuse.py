@@ -56,7 +56,7 @@ class OldDataset:
     def engine(self, base: Engine, notice: Callable[[str], None]) -> Engine:
         """Return the engine that copies what it can, and has all else encoded by `base`.
 
-        Raises BuildError where the dataset is replaced meanwhile.
+        Raises ChangedError where the dataset is replaced meanwhile.
         """
 
         def copying(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.errors import BuildError, ShardprepError
+from shardprep.storage.store_error import ChangedError
 from shardprep.writer.engine.job import Progress
 from shardprep.writer.finalize import complete, finished_before, publish
 from shardprep.writer.outline import check_outline, write_outline
@@ -72,7 +73,10 @@ class Images(Protocol):
         """Write shards of the plan and their receipts; yield what is done."""
 
     def check(self) -> None:
-        """Check that what was read is still what was planned; BuildError where it is not."""
+        """Check that what was read is still what was planned.
+
+        Raises BuildError where a source is not, ChangedError where a dataset is not.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class Run:
                 check_outline(folders.state, outline)  # another part may have begun beside it
         try:
             images.check()
-        except BuildError:
+        except (BuildError, ChangedError):
             states.forget(workspace, (shard.name for shard in mine))
             raise
         return folders, outline, now

@@ -29,9 +29,10 @@ from tests.support.command import run as command
 from tests.support.json_page import printed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from shardprep.image.contact_sheet import AnnotatedPicture
     from tests.support.command import Done
     from tests.support.object_store import Bucket
 
@@ -217,9 +218,13 @@ def test_a_sheet_is_drawn_from_the_shards(
         assert sheet.height > 2 * 240
 
 
+def pictured(folder: Path, number: int) -> Iterator[AnnotatedPicture]:
+    return annotated_pictures(folder, load_manifest(folder), read_schema(folder), number)
+
+
 def test_pictures_are_those_of_the_dataset(whole: Path) -> None:
     """Pixels, boxes and labels; all of it where there is no more than asked for."""
-    found = {one.title: one for one in annotated_pictures(whole, read_schema(whole), 100)}
+    found = {one.title: one for one in pictured(whole, 100)}
     assert found.keys() == MARKED.keys()
     for key, one in MARKED.items():
         picture = found[key]
@@ -234,9 +239,9 @@ def test_pictures_are_those_of_the_dataset(whole: Path) -> None:
 
 def test_pictures_with_objects_come_before_those_without(tmp_path: Path) -> None:
     folder = annotated(tmp_path, BOX, BOX_LABEL)
-    found = [one.title for one in annotated_pictures(folder, read_schema(folder), 5)]
+    found = [one.title for one in pictured(folder, 5)]
     assert {*found} == {key for key, one in MARKED.items() if one.labels}
-    few = [one.title for one in annotated_pictures(folder, read_schema(folder), 2)]
+    few = [one.title for one in pictured(folder, 2)]
     assert few == [found[0], found[2]]  # from all over the dataset
 
 

@@ -442,7 +442,6 @@ def test_more_shards_than_a_process_may_open_are_read(tmp_path: Path) -> None:
     folder = build(source, tmp_path / "out", size="8x8", shards=60, labels="prefix").path
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
-        "from shardprep.reader import records; records._MAX_OPEN = 16\n"
         "from shardprep import reader; ds = reader.Dataset(sys.argv[1])\n"
         "print(sum(item['image'].shape[0] for _ in range(2) for item in ds))"
     )

@@ -264,4 +264,4 @@ def test_any_cell_of_these_columns_is_right_or_named(
     pq.write_table(table, folder / "items.parquet")
     assert "hash" in {one.kind for one in problems(folder)}
     read_facts(folder, "it")
-    list(annotated_pictures(folder, read_schema(folder), 3))
+    list(annotated_pictures(folder, load_manifest(folder), read_schema(folder), 3))

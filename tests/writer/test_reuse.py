@@ -21,7 +21,7 @@ from PIL import Image
 from shardprep.commands.results import BuildJson
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
-from shardprep.errors import BuildError, DatasetError
+from shardprep.errors import BuildError, DatasetError, StorageError
 from shardprep.image.process import ProcessedImage, ordinary_placement, process_image
 from shardprep.image.spec import ImageSpec
 from shardprep.storage.regular_file import sha256_of
@@ -308,7 +308,7 @@ def test_a_dataset_that_is_replaced_meanwhile_ends_the_build(old: Path, tmp_path
         (copy / "manifest.json").write_text("{}")
         yield from running
 
-    with pytest.raises(BuildError, match="has changed or gone while images were copied from"):
+    with pytest.raises(StorageError, match="old: has changed since it was found"):
         build(source, tmp_path / "out", reuse=copy, engine=engine, **KEYS)
     assert not list((tmp_path / "out").glob("pets/1.1.0"))
 

@@ -86,6 +86,7 @@ class Dataset:
 
         """
         subset = open_subset(path, split, verify_crc=verify_crc)
+        self._found = subset.path
         self.path = subset.path.url if isinstance(subset.path, RemoteDataset) else subset.path
         """The dataset's folder, or its address in object storage."""
         self.split = split
@@ -268,7 +269,7 @@ class Dataset:
             from shardprep.reader.item_rows import Items  # and pyarrow
             from shardprep.reader.weights import draws_of
 
-            items = Items.at(str(self.path))
+            items = Items(self._found, self._manifest, self.schema)
             draws = draws_of("Dataset.batches", options.weights, records, items, part)
             order, total = order.drawn_by(draws), draws.num_all
         return records, order, total // part[1] // size if drop else -(-order.num_records // size)

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from shardprep.dataset import example
 from shardprep.dataset.folder import index_name
+from shardprep.dataset.identity import Identity
 from shardprep.dataset.index import read_index
 from shardprep.dataset.schema import IMAGE, MASKS
 from shardprep.dataset.tfrecord import frame
@@ -150,7 +151,9 @@ def _num_bytes(subset: Subset, shards: list[Shard], size: tuple[int, int]) -> in
 
 def _whole(subset: Subset, shard: Shard) -> Subset:
     """Return all records of a shard, in order."""
-    found = open_records(subset.folder, Places.whole(shard), subset.remote)
+    is_local = subset.remote is None
+    identity = Identity.of(subset.folder, subset.manifest) if is_local else None
+    found = open_records(subset.folder, Places.whole(shard), subset.remote, identity=identity)
     return replace(subset, records=found)
 
 

@@ -19,6 +19,7 @@ from PIL import Image
 
 from shardprep.dataset import example
 from shardprep.dataset.folder import index_name
+from shardprep.dataset.identity import Identity
 from shardprep.dataset.pictures import annotated_picture
 from shardprep.dataset.remote import RemoteDataset, addressed
 from shardprep.dataset.schema import MASK
@@ -100,7 +101,7 @@ class RecordPictures:
         self._pool = ThreadPoolExecutor(_NUM_THREADS, "shardprep-view")
 
     def close(self) -> None:
-        """Let the threads end; whoever waits for a tile gets an error."""
+        """Let the threads end, and close the shards; whoever waits for a tile gets an error."""
         with self._lock:
             for tile in self._tiles.values():
                 tile.cancel()
@@ -108,6 +109,8 @@ class RecordPictures:
         end = threading.Thread(target=self._pool.shutdown, kwargs={"cancel_futures": True})
         end.start()
         end.join(_END_S)
+        self._images.cache_clear()
+        self._tiles.clear()  # errors among them hold what they were raised in
 
     def place(self, number: int) -> Place:
         """Return where a record lies."""
@@ -207,16 +210,16 @@ class RecordPictures:
 
     def _opened(self, number: int) -> StoredImages:
         """Return the images of one shard; DatasetError where that is missing or another."""
-        found, shard, remote = self._dataset, self._shards[number], None
+        found, shard, remote, identity = self._dataset, self._shards[number], None, None
         if isinstance(found, RemoteDataset):
             remote = RemoteShards({shard.name: found.shard(shard)}, 0)  # nothing is copied
             folder = found.checked(self._contents.manifest, (index_name(shard.name),))
         else:
-            folder = found
+            folder, identity = found, Identity.of(found, self._contents.manifest)
         records = np.arange(shard.num_records)
         places = Places((shard,), np.zeros_like(records), records)
         with addressed(folder, found):
-            opened = open_records(folder, places, remote)
+            opened = open_records(folder, places, remote, identity=identity)
         return StoredImages(opened, self._contents.schema)
 
 

@@ -1,0 +1,275 @@
+"""A dataset that another replaces while it is read: its own content, the other's, or one error.
+
+A build with `--overwrite` replaces the folder by a rename. Here another dataset takes its place
+before each opening of a file in turn, and what is read must never be of both.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import shardprep
+from shardprep import reader
+from shardprep.errors import ShardprepError
+from shardprep.reporter.contents import read_contents
+from shardprep.reporter.viewer.pictures import RecordPictures
+from tests.support.annotated_sources import outlined
+from tests.support.builders import build, png, tree, write, zip_bytes
+from tests.support.replacing import Replacement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CHANGED = "has changed since it was found; open the dataset again"
+
+
+def _classes(folder: Path, seed: int) -> Path:
+    """Return a dataset whose shards have the same sizes for any seed, with other classes."""
+    members = {f"{i}.png": png(20, 20, seed + i) for i in range(12)}
+    names = ("cat", "dog") if seed == 0 else ("dog", "cat")
+    rows = "".join(f"{i},{names[i % 2]}\n" for i in range(12))
+    members["labels.csv"] = f"id,label\n{rows}".encode()
+    source = write(folder / "pets.zip", zip_bytes(members))
+    return build(source, folder, labels="csv:labels.csv", **OPTIONS).path
+
+
+def _objects(folder: Path, seed: int) -> Path:
+    members = outlined({f"{i}.png": png(20, 20, seed + i) for i in range(12)}, seed)
+    source = write(folder / "pets.zip", zip_bytes(members))
+    return build(source, folder, boxes="coco", masks="coco", **OPTIONS).path
+
+
+ONCE: dict[str, Any] = {"seed": 1, "epochs": 1, "as_supervised": False}
+OPTIONS: dict[str, Any] = {"size": "16x16", "format": "raw", "shards": 3, "split": "train=1"}
+KINDS = {"classes": _classes, "objects": _objects}
+
+
+class Sets:
+    """Two datasets, and places where one of them can be replaced by the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made = {
+            kind: [make(folder / kind / str(seed), seed) for seed in (0, 50)]
+            for kind, make in KINDS.items()
+        }
+        self._number = 0
+
+    def pair(self, kind: str) -> tuple[Path, Path]:
+        """Return a fresh copy of the first, to be replaced, and one of the second."""
+        self._number += 1
+        place = self._folder / f"copies/{self._number}/pets"
+        one, two = self._made[kind]
+        return shutil.copytree(one, place / "1.0.0"), shutil.copytree(two, place / "other")
+
+
+@pytest.fixture(name="sets", scope="module")
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
+    return Sets(tmp_path_factory.mktemp("sets"))
+
+
+# --- what reads a dataset, and what comes of it ---------------------------------------------------
+
+
+def items(path: Path, out: Path) -> Any:
+    del out
+    return [_plain(item) for item in reader.Dataset(path)]
+
+
+def batches(path: Path, out: Path) -> Any:
+    del out
+    return [_plain(one) for one in reader.Dataset(path).batches(4, **ONCE)]
+
+
+def weighted(path: Path, out: Path) -> Any:
+    del out
+    data = reader.Dataset(path)
+    drawn = data.batches(4, weights="balanced", **ONCE)
+    return [_plain(one) for one in drawn]
+
+
+def tensors(path: Path, out: Path, **options: Any) -> Any:
+    del out
+    data = reader.load(path, as_supervised=False, seed=3, **options)
+    return [_plain(one) for one in data.as_numpy_iterator()]
+
+
+def cached(path: Path, out: Path) -> Any:
+    """Return what the decoded copies hold: those of one dataset serve no other."""
+    tensors(path, out, cache=str(out))
+    return tensors(path, out, cache=str(out))
+
+
+def _plain(item: dict[str, Any]) -> Any:
+    return {name: np.asarray(value).tolist() for name, value in item.items()}
+
+
+def report(path: Path, out: Path) -> Any:
+    found = shardprep.report(path, output=out / "page.html")
+    return found.facts(), (out / "page.html").read_bytes()
+
+
+def inspected(path: Path, out: Path) -> Any:
+    facts = shardprep.inspect(path, boxes=out / "sheet.png")
+    return facts.manifest.sha256, facts.boxes, (out / "sheet.png").read_bytes()
+
+
+def viewed(path: Path, out: Path) -> Any:
+    del out
+    contents = read_contents(path)
+    pictures = RecordPictures(path, contents)
+    try:
+        found = zip(contents.keys_of(range(len(contents))), contents.label.tolist(), strict=True)
+        return [
+            (*one, pictures.image(number), pictures.tile(number))
+            for number, one in enumerate(found)
+        ]
+    finally:
+        pictures.close()
+        contents.items.close()
+
+
+def exported(path: Path, out: Path, **options: Any) -> Any:
+    return tree(shardprep.export(path, to="folder", out=out / "export", **options).path)
+
+
+def repacked(path: Path, out: Path, **options: Any) -> Any:
+    return tree(shardprep.repack(path, out, shards=2, **options).path)
+
+
+def reused(path: Path, out: Path) -> Any:
+    """Return a build that is equal to one without reuse: what cannot be copied is encoded."""
+    source = path.parents[3] / "classes" / "0" / "pets.zip"
+    return tree(build(source, out, labels="csv:labels.csv", reuse=path, **OPTIONS).path)
+
+
+def verified(path: Path, out: Path) -> Any:
+    del out
+    found = shardprep.verify(path, decode=True)
+    return found.problems, found.unknown, found.num_bytes
+
+
+def compared(path: Path, out: Path) -> Any:
+    del out
+    found = shardprep.diff(path, path.parents[3] / "classes" / "0")
+    return found.is_equal, found.num_changes
+
+
+def measured(path: Path, out: Path) -> Any:
+    del out
+    return reader.mean_std(path)
+
+
+def chosen(path: Path, out: Path) -> Any:
+    del out
+    return [pickle.dumps(fold.numbers) for fold, _ in reader.folds(path, 3)]
+
+
+READS: dict[str, Callable[[Path, Path], Any]] = {
+    "Dataset": items,
+    "Dataset.batches": batches,
+    "Dataset.batches with weights": weighted,
+    "load": tensors,
+    "load with a cache in memory": partial(tensors, cache="memory"),
+    "load with a cache in a folder": cached,
+    "report": report,
+    "view": viewed,
+    "export": exported,
+    "export of a part": partial(exported, split="train[2:9]"),
+    "repack": repacked,
+    "repack of a part": partial(repacked, split="train[2:9]"),
+    "reuse": reused,
+    "verify": verified,
+    "diff": compared,
+    "mean_std": measured,
+    "folds": chosen,
+}
+MADE_OF_OBJECTS: dict[str, Callable[[Path, Path], Any]] = {"inspect": inspected}
+
+
+def ended(read: Callable[[Path, Path], Any], path: Path, out: Path) -> Any:
+    """Return what is read, or the one error that may come of a replacement."""
+    out.mkdir()
+    try:
+        return read(path, out)
+    except Exception as error:
+        line = str(error)
+        is_one = isinstance(error, ShardprepError) and "\n" not in line
+        is_said_by_tensorflow = type(error).__module__.startswith("tensorflow.")
+        if CHANGED in line and (is_one or is_said_by_tensorflow):
+            return CHANGED
+        raise
+
+
+@pytest.mark.parametrize("name", [*READS, *MADE_OF_OBJECTS])
+def test_a_dataset_that_is_replaced_at_any_time_is_never_mixed_with_its_successor(
+    name: str, sets: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = "objects" if name in MADE_OF_OBJECTS else "classes"
+    read = (READS | MADE_OF_OBJECTS)[name]
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "cache"))
+    whole = []
+    for at in (-1, 0):
+        with Replacement(*sets.pair(kind), at=-1) as replacement:
+            if at == 0:
+                replacement.replace()
+            whole.append(ended(read, replacement.folder, tmp_path / f"whole{at}"))
+    monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / "other"))
+    with Replacement(*sets.pair(kind), at=-1) as never:
+        ended(read, never.folder, tmp_path / "counted")
+    assert never.num_opened > 3, "the hook hears of what is opened"
+    ends = []
+    for at in range(never.num_opened):
+        monkeypatch.setenv("SHARDPREP_CACHE", str(tmp_path / f"cache{at}"))
+        with Replacement(*sets.pair(kind), at=at) as replacement:
+            ends.append(ended(read, replacement.folder, tmp_path / f"out{at}"))
+    assert all(end == CHANGED or end in whole for end in ends)
+    assert CHANGED in ends
+
+
+def _first(data: reader.Dataset) -> Any:
+    return data[0]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_a_worker_that_opens_its_shards_later_reads_no_successor(context: str, sets: Sets) -> None:
+    folder, other = sets.pair("classes")
+    data = reader.Dataset(folder)
+    with Replacement(folder, other, at=-1) as replacement:
+        replacement.replace()
+    with ProcessPoolExecutor(1, get_context(context)) as pool:
+        error = pool.submit(_first, data).exception()
+    assert isinstance(error, ShardprepError)
+    assert CHANGED in str(error)
+
+
+def test_shards_that_are_open_are_read_on_and_equal_ones_may_take_their_place(sets: Sets) -> None:
+    folder, other = sets.pair("classes")
+    whole = items(folder, folder)
+    data, again = reader.Dataset(folder), folder.with_name("again")
+    shutil.copytree(folder, again)
+    first = _plain(data[0])
+    with Replacement(folder, again, at=-1) as replacement:
+        replacement.replace()
+    assert [_plain(item) for item in data] == whole
+    with Replacement(folder, other, at=-1) as replacement:
+        replacement.replace()
+    assert [_plain(item) for item in data] == whole
+    assert _plain(data[0]) == first
+
+
+def test_a_dataset_that_is_gone_is_the_same_error(sets: Sets) -> None:
+    folder, _ = sets.pair("classes")
+    data = reader.Dataset(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(ShardprepError, match=CHANGED):
+        data[0]

@@ -1,0 +1,175 @@
+"""Files that readers keep open stay within half of what the system allows the process."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shardprep.storage.open_files import OpenFiles, most_open
+from shardprep.storage.regular_file import read_at, regular_descriptor
+from tests.support.builders import animals, build, write, zip_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NUM_SHARDS = 320
+LIMIT = 256
+
+
+def num_open() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+@contextmanager
+def limited(number: int) -> Iterator[None]:
+    """Let this process have so many file descriptors more than it has."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Path:
+    for number in range(200):
+        (tmp_path / str(number)).write_bytes(bytes([number]))
+    return tmp_path
+
+
+def reader_of(folder: Path) -> OpenFiles:
+    return OpenFiles(lambda name: regular_descriptor(folder / name))
+
+
+def test_all_readers_share_one_bound_and_the_file_used_longest_ago_is_closed(folder: Path) -> None:
+    base = num_open()
+    with limited(3 * base + 9):
+        first, second = reader_of(folder), reader_of(folder)
+        most = most_open()
+        assert most == (3 * base + 9) // 2
+        for number in range(most + 5):
+            (first, second)[number % 2].get(str(number))
+            first.get("0")
+        assert num_open() <= base + most
+        assert first.find("0") is not None
+        assert second.find("1") is None
+        last = most + 4
+        assert (first, second)[last % 2].find(str(last)) is not None
+        del first, second
+        assert num_open() == base
+
+
+def test_a_file_that_a_thread_reads_is_not_closed_under_it(folder: Path) -> None:
+    with limited(2 * num_open() + 40):
+        files = reader_of(folder)
+        wrong: list[int] = []
+
+        def read(start: int) -> None:
+            for number in range(2000):
+                name = (start + 7 * number) % 200
+                file = files.get(str(name))
+                if read_at(file.number, 1, 0) != bytes([name]):
+                    wrong.append(name)
+
+        threads = [threading.Thread(target=partial(read, 50 * i)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+
+def test_a_child_that_is_forked_while_files_are_opened_can_open_files(folder: Path) -> None:
+    files, is_over = reader_of(folder), threading.Event()
+
+    def read() -> None:
+        number = 0
+        while not is_over.is_set():
+            files.drop(str(number % 200))
+            files.get(str(number % 200))
+            number += 1
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        for _ in range(20):
+            child = os.fork()
+            if not child:
+                os._exit(0 if files.get("5").num_bytes == 1 else 1)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        is_over.set()
+        thread.join()
+
+
+USES = {
+    "Dataset": """
+data = reader.Dataset(folder)
+print(sum(item['image'].shape[0] for _ in range(2) for item in data))""",
+    "batches of two readers": """
+two = [reader.Dataset(folder) for _ in range(2)]
+print(sum(len(images) for one in two for images, _ in one.batches(7, shuffle=True)))
+print(sum(len(images) for images, _ in two[0].batches(7, weights='balanced', epochs=1)))""",
+    "load": "print(sum(len(images) for images, _ in reader.load(folder, batch_size=9)))",
+    "report": "print(shardprep.report(folder, output=out + '.html').num_measured)",
+    "verify": "assert not shardprep.verify(folder, decode=True).problems",
+    "export": "shardprep.export(folder, to='webdataset', out=out)",
+    "repack": "shardprep.repack(folder, out, shards=300)",
+    "view": """
+with shardprep.view(folder) as viewer:
+    opener = build_opener(HTTPCookieProcessor())
+    opener.open(viewer.url).read()
+    base = viewer.url.partition('?')[0].rstrip('/')
+    for number in range(viewer.num_records):
+        opener.open(f'{base}/tile/{number}').read()
+links = [f'/proc/self/fd/{number}' for number in os.listdir('/proc/self/fd')]
+held = [os.readlink(link) for link in links if os.path.exists(link)]
+assert not [name for name in held if name.startswith(folder)], held""",
+}
+"""Name of what reads a dataset → a program with `folder` and `out`."""
+HEAD = f"""
+import os, resource, sys
+from urllib.request import HTTPCookieProcessor, build_opener
+resource.setrlimit(resource.RLIMIT_NOFILE, ({LIMIT}, {LIMIT}))
+import shardprep
+from shardprep import reader
+folder, out = sys.argv[1:]
+"""
+
+
+@pytest.fixture(name="many", scope="module")
+def _many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset of 320 shards."""
+    folder = tmp_path_factory.mktemp("many")
+    source = write(folder / "pets.zip", zip_bytes(animals(NUM_SHARDS)))
+    options: dict[str, Any] = {
+        "size": "8x8",
+        "labels": "prefix",
+        "split": "train=1",
+        "format": "raw",
+    }
+    return build(source, folder / "out", shards=NUM_SHARDS, **options).path
+
+
+@pytest.mark.parametrize("use", USES)
+def test_more_shards_than_a_process_may_open_are_read_by_all(
+    use: str, many: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HEAD + USES[use], many, tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SHARDPREP_CACHE": str(tmp_path / "cache")},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
