@@ -82,17 +82,17 @@ def _sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
 
 def items(path: Path, out: Path) -> Any:
     del out
-    return [_plain(item) for item in reader.Dataset(path)]
+    return [_plain(item) for item in reader.Dataset(path, as_supervised=False)]
 
 
 def batches(path: Path, out: Path) -> Any:
     del out
-    return [_plain(one) for one in reader.Dataset(path).batches(4, **ONCE)]
+    return [_plain(one) for one in reader.Dataset(path, as_supervised=False).batches(4, **ONCE)]
 
 
 def weighted(path: Path, out: Path) -> Any:
     del out
-    data = reader.Dataset(path)
+    data = reader.Dataset(path, as_supervised=False)
     drawn = data.batches(4, weights="balanced", **ONCE)
     return [_plain(one) for one in drawn]
 
@@ -243,7 +243,7 @@ def _first(data: reader.Dataset) -> Any:
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_a_worker_that_opens_its_shards_later_reads_no_successor(context: str, sets: Sets) -> None:
     folder, other = sets.pair("classes")
-    data = reader.Dataset(folder)
+    data = reader.Dataset(folder, as_supervised=False)
     with Replacement(folder, other, at=-1) as replacement:
         replacement.replace()
     with ProcessPoolExecutor(1, get_context(context)) as pool:
@@ -255,7 +255,7 @@ def test_a_worker_that_opens_its_shards_later_reads_no_successor(context: str, s
 def test_shards_that_are_open_are_read_on_and_equal_ones_may_take_their_place(sets: Sets) -> None:
     folder, other = sets.pair("classes")
     whole = items(folder, folder)
-    data, again = reader.Dataset(folder), folder.with_name("again")
+    data, again = reader.Dataset(folder, as_supervised=False), folder.with_name("again")
     shutil.copytree(folder, again)
     first = _plain(data[0])
     with Replacement(folder, again, at=-1) as replacement:
@@ -269,7 +269,7 @@ def test_shards_that_are_open_are_read_on_and_equal_ones_may_take_their_place(se
 
 def test_a_dataset_that_is_gone_is_the_same_error(sets: Sets) -> None:
     folder, _ = sets.pair("classes")
-    data = reader.Dataset(folder)
+    data = reader.Dataset(folder, as_supervised=False)
     shutil.rmtree(folder)
     with pytest.raises(ShardprepError, match=CHANGED):
         data[0]

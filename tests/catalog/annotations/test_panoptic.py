@@ -260,7 +260,7 @@ def test_boxes_of_one_document_and_panoptic_masks_of_another(tmp_path: Path) -> 
     built = build(source, tmp_path / "out", size="none", format="png", **keys)
     schema = read_schema(built.path)
     assert schema.features[MASK].labels == ("cat", "dog", "person", "sky", "grass")
-    example = Dataset(built.path, "train")[0]
+    example = Dataset(built.path, "train", as_supervised=False)[0]
     assert example[BOX_LABEL].tolist() == [1, 0]
     assert example[BOX].tolist() == [[0, 0, 0.5, 0.5], [0.125, 0.125, 0.625, 0.625]]
     halves = np.array([[0, 3], [255, 2]], np.uint8)
