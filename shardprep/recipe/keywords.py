@@ -45,6 +45,7 @@ class RecipeKeywords(TypedDict, total=False):
     unlisted: Literal["auto", "skip", "background"]
     min_visible: str | float
     max_dropped: str | float
+    max_clipped: str | float
     annotated: Literal["auto", Frame]
     rle: Literal["auto", RunOrder]
     split: str | dict[str, float]

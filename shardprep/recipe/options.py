@@ -154,8 +154,8 @@ class BuildOptions:
         "Cells that count as empty.", _LABELS, "A,B,…", read=read_names)
     boxes: str = _option("",
         "Boxes of objects: coco[:FILE,…], voc, yolo[:NAMES], csv:FILE:ID:BOX[:LABEL], labelme, "
-        "via, auto or none. BOX is a column, or four as in x,y,w,h; xywh(…) or xyxy(…) says how "
-        "to read them.", _OBJECTS, "FORMAT",
+        "via, auto or none. BOX is a column, or four as in x,y,w,h; xywh(…), xyxy(…) or center(…) "
+        "says how to read them.", _OBJECTS, "FORMAT",
         shown="recognised, if none of labels, boxes and masks is given")
     masks: str = _option("",
         "Masks: a pattern of their names, such as masks/{stem}_mask.png, {dir}annot/{name}, "
@@ -179,6 +179,10 @@ class BuildOptions:
         "Fail if a larger share of the objects is bad and dropped.", _OBJECTS, "SHARE",
         shown="5%", most=1, read=read_share, wanted="a share such as 5% or 0.05",
         shapes_bytes=False)
+    max_clipped: float = _option(0.1,
+        "Fail if a larger share of the boxes passes an edge of its image, or has no inside.",
+        _OBJECTS, "SHARE", shown="10%", most=1, read=read_share,
+        wanted="a share such as 10% or 0.1", shapes_bytes=False)
     annotated: Literal["auto", Frame] = _option("auto",
         "Images that were annotated: upright, as EXIF turns them, or stored, as they lie.",
         _OBJECTS, "HOW", shown="told by the size that annotations state, else upright")

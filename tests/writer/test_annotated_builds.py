@@ -161,7 +161,7 @@ def test_what_is_dropped_clipped_or_empty_is_counted(tmp_path: Path) -> None:
     members = {key: data for key, data in drawn(5).items() if key.endswith(".png")}
     source = write_folder(tmp_path / "cells", {**members, "boxes.csv": rows.encode()})
     box = "csv:boxes.csv:image:xmin,ymin,xmax,ymax:label"
-    keys: dict[str, Any] = {"boxes": box, "name": "cells"}
+    keys: dict[str, Any] = {"boxes": box, "name": "cells", "max_clipped": 1}
     for share in (0.05, 0.6):
         with pytest.raises(BuildError, match=r"4 of 6 objects are bad .*, the limit is"):
             build(source, tmp_path / "out", **keys, max_dropped=share)

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from shardprep.catalog.annotations.box_check import check_boxes
+from shardprep.catalog.annotations.dialect import image_size
 from shardprep.catalog.annotations.file_masks import FileMasks, Images, read_mask_files
 from shardprep.catalog.annotations.formats import read_boxes
 from shardprep.catalog.annotations.mask_values import (
@@ -97,6 +99,7 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
     if recipe.boxes not in ("", "none"):
         boxes = _read(recipe.boxes, rule, images, is_by_object=recipe.instances)
     shapes = _shapes(recipe, rule, images, boxes)
+    _check_boxes(recipe, images, boxes, shapes)
     if boxes is not None and shapes is not None and boxes is not shapes:
         boxes = shapes = _beside(recipe, boxes, shapes)
     objects = shapes or boxes
@@ -197,6 +200,20 @@ def _shapes(recipe: Recipe, rule: MaskRule, images: Images, boxes: Found | None)
         is_by_object = recipe.instances
         return boxes if is_same else _read(recipe.masks, rule, images, is_by_object=is_by_object)
     return None
+
+
+def _check_boxes(recipe: Recipe, images: Images, boxes: Found | None, shapes: Found | None) -> None:
+    """Check that the boxes are inside of their images."""
+
+    def size_of(image: int) -> tuple[int, int] | None:
+        is_shown = recipe.annotated != "stored"  # heads tell how an image is shown
+        return image_size(images.extents[image]) if is_shown else None
+
+    named = [("--boxes", recipe.boxes, boxes)]
+    named += [("--masks", recipe.masks, shapes)] if shapes is not boxes else []
+    for flag, value, found in named:
+        if found is not None:
+            check_boxes(found, f"{flag} {value}", images.index.keys, size_of, recipe.max_clipped)
 
 
 def _beside(recipe: Recipe, boxes: Found, shapes: Found) -> Found:

@@ -147,6 +147,8 @@ def read_box_table(
         f"in {unit}",
         documents=tuple(name for name, _ in table.parts) or (table.name,),
         without_image=_without_image(boxes, match),
+        notation=Columns(columns.names, form),
+        is_table=True,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardprep.catalog.annotations.coco_document import image_of, outline_of, segment_of
+from shardprep.catalog.annotations.dialect import Columns
 from shardprep.catalog.annotations.json_stream import elements
 from shardprep.catalog.annotations.object_table import MALFORMED, NO_BOX, NO_OBJECT, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing
@@ -278,6 +279,7 @@ class _Reader:
             without_image=self._missing,
             num_elsewhere=self._num_elsewhere,
             splits=self._splits if any(self._splits) else None,
+            notation=Columns(("bbox",), "xywh"),
             segments=self._masks,
             findings=findings,
         )

@@ -17,6 +17,8 @@ from shardprep.errors import RecipeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from shardprep.image.annotation import Floats
     from shardprep.source.extent import Extent
 
@@ -25,7 +27,7 @@ Form = Literal["xyxy", "xywh", "center"]
 WORDS: dict[Form, str] = {
     "xyxy": "two corners (xyxy)",
     "xywh": "corner, width and height (xywh)",
-    "center": "center, width and height",
+    "center": "center, width and height (center)",
 }
 _NAMES: dict[Form, tuple[str, ...]] = {
     "xyxy": (
@@ -70,7 +72,7 @@ class Columns(NamedTuple):
 
 
 def parse_columns(text: str, option: str) -> Columns:
-    """Return the columns of a BOX: one or four, alone or in `xywh(…)` or `xyxy(…)`.
+    """Return the columns of a BOX: one or four, alone or in `xywh(…)`, `xyxy(…)` or `center(…)`.
 
     Raises:
         RecipeError: it is none of these.
@@ -78,8 +80,9 @@ def parse_columns(text: str, option: str) -> Columns:
     """
     match = _FORCED.fullmatch(text.strip())
     form = match["form"] if match else None
-    if match and form not in ("xywh", "xyxy"):
-        raise RecipeError(option, f"{form}(…) is not a form of boxes", "use xywh(…) or xyxy(…)")
+    if match and form not in WORDS:
+        hint = "use xywh(…), xyxy(…) or center(…)"
+        raise RecipeError(option, f"{form}(…) is not a form of boxes", hint)
     names = tuple(name.strip() for name in (match["columns"] if match else text).split(","))
     if len(names) not in (1, 4) or not all(names):
         raise RecipeError(option, f"{text!r} is neither one column nor four", "BOX is x,y,w,h")
@@ -129,13 +132,32 @@ def told_form(boxes: Floats, sizes: Floats) -> Form | None:
         return None
     wrong: dict[Form, float] = {}
     for form in ("xyxy", "xywh"):
-        x1, y1, x2, y2 = corners(boxes, form).T
-        factor, pixels = _TOLERANCE
-        height, width = (sizes * factor + pixels * (sizes > _MOST_RELATIVE)).T
-        wrong[form] = float(np.mean((x2 <= x1) | (y2 <= y1) | (x2 > width) | (y2 > height)))
+        wrong[form] = float(np.mean(are_outside(corners(boxes, form), sizes)))
     best, other = sorted(wrong, key=lambda form: wrong[form])
     is_clear = wrong[best] <= _BAD < wrong[other] or 0 < _FAR * wrong[best] <= wrong[other]
     return best if is_clear else None
+
+
+def are_outside(corners: Floats, sizes: Floats) -> NDArray[np.bool_]:
+    """Return whether each box, x, y, x, y, has no inside or passes an edge by more than rounding.
+
+    `sizes` are heights and widths of the images in the unit of the boxes, float64[n, 2]. 1% and a
+    pixel are rounding.
+    """
+    factor, pixels = _TOLERANCE
+    more = sizes * (factor - 1) + pixels * (sizes > _MOST_RELATIVE)
+    low, high = corners[:, :2], corners[:, 2:]
+    are_wrong = (high <= low) | (low < -more[:, ::-1]) | (high > (sizes + more)[:, ::-1])
+    found: NDArray[np.bool_] = np.logical_or.reduce(are_wrong, axis=1)
+    return found
+
+
+def numbers(corners: Floats, form: Form) -> Floats:
+    """Return boxes, x, y, x, y, as the four numbers that `corners` reads."""
+    if form == "xyxy":
+        return corners
+    first, size = corners[:, :2], corners[:, 2:] - corners[:, :2]
+    return np.concatenate((first + size / 2 if form == "center" else first, size), axis=1)
 
 
 def corners(boxes: Floats, form: Form) -> Floats:

@@ -10,6 +10,7 @@ from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shardprep.catalog.annotations.dialect import Columns
     from shardprep.image.annotation import Annotation
 
 NOT_ASKED_FOR = "not among --classes"
@@ -36,6 +37,10 @@ class Found:
     """Objects of documents of which the source has no image at all; not in `without_image`."""
     splits: list[str | None] | None = None
     """Split of each image where the format gives one; None where it does not."""
+    notation: Columns | None = None
+    """Meaning of the four numbers of a box; None where shapes are no four numbers."""
+    is_table: bool = False
+    """Whether these numbers are columns of a table, of which `--boxes` says how to read them."""
     is_complete: bool = False
     """Whether an image that is not listed has no objects, as in YOLO's format."""
     segments: Mapping[int, tuple[str, str]] = field(default_factory=dict)

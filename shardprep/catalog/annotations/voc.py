@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardprep.catalog.annotations.dialect import Columns
 from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing, stem
 from shardprep.catalog.annotations.result import Found
@@ -71,6 +72,7 @@ def read_voc(
         how=f"Pascal VOC, {counted(len(pairing.documents), 'XML file')}; boxes as written",
         documents=tuple(read),
         without_image=missing,
+        notation=Columns(("xmin", "ymin", "xmax", "ymax"), "xyxy"),
         splits=splits if any(splits) else None,
         findings=findings,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shardprep.catalog.annotations.dialect import Columns
 from shardprep.catalog.annotations.members import read_each
 from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
 from shardprep.catalog.annotations.pairing import Pairing, stem
@@ -210,6 +211,7 @@ def read_yolo(
         documents=(*keys.values(), *((names.key,) if names else ())),
         without_image=missing,
         splits=splits if any(splits) else None,
+        notation=Columns(("x", "y", "width", "height"), "center"),
         is_complete=True,
         findings=findings,
     )

@@ -1,0 +1,200 @@
+"""Boxes that are not inside of their images: too many are a wrong reading, and an error."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from shardprep.catalog.annotations import dialect
+from shardprep.errors import SourceError
+from tests.catalog.annotations.test_mask_files import catalog
+from tests.support.builders import png
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shardprep.catalog.annotations.dialect import Form
+    from shardprep.catalog.catalog import Catalog
+    from shardprep.image.annotation import Floats
+
+HEIGHT, WIDTH = 30, 40
+NUM_IMAGES, NUM_BOXES = 5, 8
+FORMS: tuple[Form, ...] = ("xyxy", "xywh", "center")
+
+
+def corners() -> Floats:
+    """Return two corners, x and y, of the boxes of all images, those of an image together."""
+    draw = np.random.default_rng(29)
+    low = draw.integers(0, (WIDTH - 4, HEIGHT - 4), (NUM_IMAGES * NUM_BOXES, 2))
+    high = draw.integers(low + 2, (WIDTH + 1, HEIGHT + 1))
+    return np.concatenate((low, high), axis=1).astype(np.float64)
+
+
+def rows() -> list[tuple[int, list[float]]]:
+    """Return the number of an image and the corners of each of its boxes."""
+    return [(i // NUM_BOXES, one) for i, one in enumerate(corners().tolist())]
+
+
+def made(folder: Path, documents: dict[str, str], **keys: Any) -> Catalog:
+    images = {f"images/{i}.png": png(HEIGHT, WIDTH, seed=i) for i in range(NUM_IMAGES)}
+    texts = {key: text.encode() for key, text in documents.items()}
+    return catalog(folder, {**images, **texts}, **keys)
+
+
+def boxes(found: Catalog) -> Floats:
+    """Return the boxes of all images in pixels."""
+    several = []
+    for item in found.items:
+        assert item.annotation is not None
+        sides = (WIDTH, HEIGHT) * 2 if item.annotation.is_relative else (1,) * 4
+        several.append(item.annotation.boxes * sides)
+    return np.concatenate(several)
+
+
+def table(form: Form, *, columns: str, is_cell: bool = False, share: bool = False) -> str:
+    numbers = dialect.numbers(corners() / ((WIDTH, HEIGHT) * 2 if share else 1), form)
+    cells = [",".join(f"{value:.8g}" for value in one) for one in numbers.tolist()]
+    cells = [f'"[{one}]"' if is_cell else one for one in cells]
+    pairs = zip(rows(), cells, strict=True)
+    return "\n".join([f"id,{columns}", *(f"{image}.png,{cell}" for (image, _), cell in pairs)])
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["pixels", "shares"])
+@pytest.mark.parametrize("columns", ["a,b,c,d", "bbox"])
+@pytest.mark.parametrize("true", FORMS)
+@pytest.mark.parametrize("asked", FORMS)
+def test_a_reading_that_does_not_fit_names_the_one_that_does(
+    tmp_path: Path, asked: Form, true: Form, columns: str, *, share: bool
+) -> None:
+    text = table(true, columns=columns, is_cell=columns == "bbox", share=share)
+    option = f"csv:t.csv:id:{asked}({columns})"
+    if asked != true:
+        with pytest.raises(SourceError) as caught:
+            made(tmp_path, {"t.csv": text}, boxes=option)
+        assert f"of 40 boxes are not inside of their images, read as {dialect.WORDS[asked]}" in str(
+            caught.value
+        )
+        assert str(caught.value).count(".png") == 3
+        hint = f"write {true}({columns}) instead of {columns}, or accept them with --max-clipped 1"
+        assert hint in str(caught.value)
+    option = f"csv:t.csv:id:{true}({columns})"
+    found = boxes(made(tmp_path, {"t.csv": text}, boxes=option))
+    np.testing.assert_allclose(found, corners(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("names", "true"),
+    [("x1,y1,x2,y2", "xywh"), ("x,y,w,h", "xyxy"), ("cx,cy,w,h", "xyxy")],
+)
+def test_names_of_columns_that_the_boxes_contradict_are_an_error(
+    tmp_path: Path, names: str, true: Form
+) -> None:
+    with pytest.raises(SourceError, match=rf"write {true}\({names}\) instead of"):
+        made(tmp_path, {"t.csv": table(true, columns=names)}, boxes="csv:t.csv")
+
+
+def test_columns_that_hold_no_boxes_are_an_error(tmp_path: Path) -> None:
+    draw = np.random.default_rng(7)
+    lines = [f"{image}.png,{','.join(map(str, draw.integers(0, 9999, 4)))}" for image, _ in rows()]
+    text = "\n".join(["id,a,b,c,d", *lines])
+    with pytest.raises(SourceError, match=r"boxes are not inside .*; correct the boxes, or accept"):
+        made(tmp_path, {"t.csv": text}, boxes="csv:t.csv:id:xyxy(a,b,c,d)")
+
+
+def coco(numbers: Floats, **size: int) -> dict[str, str]:
+    images = [{"id": i, "file_name": f"{i}.png", **size} for i in range(NUM_IMAGES)]
+    pairs = zip(rows(), numbers.tolist(), strict=True)
+    things = [{"image_id": image, "category_id": 1, "bbox": box} for (image, _), box in pairs]
+    classes = [{"id": 1, "name": "cat"}]
+    return {"a.json": json.dumps({"images": images, "annotations": things, "categories": classes})}
+
+
+def yolo(numbers: Floats) -> dict[str, str]:
+    lines: dict[str, list[str]] = {}
+    for (image, _), box in zip(rows(), numbers.tolist(), strict=True):
+        line = " ".join(f"{value:.8f}" for value in (0, *box))
+        lines.setdefault(f"labels/{image}.txt", []).append(line)
+    return {"data.yaml": "names: [cat]"} | {key: "\n".join(one) for key, one in lines.items()}
+
+
+def voc(numbers: Floats) -> dict[str, str]:
+    objects: dict[int, str] = {}
+    for (image, _), box in zip(rows(), numbers.tolist(), strict=True):
+        sides = zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
+        inside = "".join(f"<{side}>{value}</{side}>" for side, value in sides)
+        one = f"<object><name>cat</name><bndbox>{inside}</bndbox></object>"
+        objects[image] = objects.get(image, "") + one
+    return {f"xml/{i}.xml": f"<annotation>{one}</annotation>" for i, one in objects.items()}
+
+
+SHARES = corners() / ((WIDTH, HEIGHT) * 2)
+PLACES: dict[str, tuple[str, dict[str, str], str]] = {
+    "coco with corners": ("coco", coco(corners()), "two corners (xyxy) in pixels"),
+    "coco with corners and sizes": (
+        "coco", coco(corners(), height=HEIGHT, width=WIDTH), "two corners (xyxy) in pixels",
+    ),
+    "coco in shares": (
+        "coco", coco(dialect.numbers(SHARES, "xywh")),
+        "corner, width and height (xywh) in shares of the sides",
+    ),
+    "yolo with corners": ("yolo", yolo(SHARES), "two corners (xyxy) in shares of the sides"),
+    "yolo in pixels": (
+        "yolo", yolo(dialect.numbers(corners(), "center")),
+        "center, width and height (center) in pixels",
+    ),
+    "voc with sizes": (
+        "voc", voc(dialect.numbers(corners(), "xywh")), "corner, width and height (xywh) in pixels",
+    ),
+}  # fmt: skip
+"""Name → format, documents that misuse it, and the reading that fits."""
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_format_with_boxes_of_another_is_an_error_that_says_of_which(
+    tmp_path: Path, name: str
+) -> None:
+    form, documents, fits = PLACES[name]
+    with pytest.raises(SourceError) as caught:
+        made(tmp_path, documents, boxes=form)
+    assert f"they fit as {fits}, which is not how the format has them" in str(caught.value)
+    assert str(caught.value).count(".png") == 3
+    made(tmp_path, documents, boxes=form, max_clipped=1, max_dropped=1)
+
+
+@pytest.mark.parametrize(
+    ("form", "documents"),
+    [
+        ("coco", coco(dialect.numbers(corners(), "xywh"))),
+        ("yolo", yolo(dialect.numbers(SHARES, "center"))),
+        ("voc", voc(corners())),
+    ],
+)
+def test_boxes_inside_of_their_images_pass(
+    tmp_path: Path, form: str, documents: dict[str, str]
+) -> None:
+    found = boxes(made(tmp_path, documents, boxes=form, max_clipped=0))
+    np.testing.assert_allclose(found, corners(), atol=1e-5)
+
+
+@pytest.mark.parametrize("num_far", [4, 5])
+def test_a_tenth_of_the_boxes_may_pass_the_edge_and_no_more(tmp_path: Path, num_far: int) -> None:
+    numbers = corners()
+    numbers[:num_far, 2] = WIDTH + 9
+    if num_far > 4:
+        with pytest.raises(SourceError, match="5 of 40 boxes are not inside of their images"):
+            made(tmp_path, voc(numbers), boxes="voc")
+    found = made(tmp_path, voc(numbers), boxes="voc", max_clipped=num_far / 40)
+    assert len(boxes(found)) == 40
+
+
+@given(arrays(np.float64, (5, 4), elements=st.floats(-1e6, 1e6)), st.sampled_from(FORMS))
+@settings(max_examples=50, deadline=None)
+def test_numbers_are_what_corners_are_read_from(values: Floats, form: Form) -> None:
+    read = dialect.corners(values, form)
+    np.testing.assert_allclose(dialect.numbers(read, form), values, atol=1e-6)
