@@ -568,7 +568,8 @@ def test_a_loader_of_torch_gives_what_torchvision_takes(
         num_workers=num_workers,
         multiprocessing_context=context,
     )
-    found = [pair for batch in loader for pair in zip(*batch, strict=True)]
+    batches = list(loader)
+    found = [pair for batch in batches for pair in zip(*batch, strict=True)]
     assert len(found) == len(dataset)
     for (image, target), (pixels, stored) in zip(found, dataset, strict=True):
         assert np.array_equal(image.numpy(), pixels.transpose(2, 0, 1))
@@ -580,6 +581,31 @@ def test_a_loader_of_torch_gives_what_torchvision_takes(
         assert (target["iscrowd"].numpy() == stored["crowds"]).all()
         assert target["label"] == stored["label"]
         assert set(target) == {"boxes", "labels", "masks", "iscrowd", "label"}
+    for images, targets in batches if num_workers else ():
+        storages = [
+            {one.untyped_storage().data_ptr() for one in tensors}
+            for tensors in (
+                images,
+                [target["masks"] for target in targets],
+                [target[name] for target in targets for name in target if name != "masks"],
+            )
+        ]
+        assert [len(one) for one in storages] == [1, 1, 1]
+        assert len(set.union(*storages)) == 3, "boxes that are kept do not keep images in memory"
+
+
+@pytest.mark.parametrize("kind", ["boxes", "all", "labelled"])
+def test_collating_copies_no_pixel(sets: dict[str, Path], kind: str) -> None:
+    pytest.importorskip("torch")
+    items = [*reader.Dataset(sets[kind])]
+    images, targets = reader.collate(items)
+    for (pixels, stored), image, target in zip(items, images, targets, strict=True):
+        assert np.shares_memory(image.numpy(), pixels)
+        for name in target.keys() & {"masks", "segmentation_mask"}:
+            assert np.array_equal(target[name].numpy(), stored[name])
+            assert np.shares_memory(target[name].numpy(), stored[name]) or not target[name].numel()
+    mirrored, _ = reader.collate([(pixels[:, ::-1], target) for pixels, target in items])
+    assert np.array_equal(mirrored[3].numpy(), images[3].numpy()[:, :, ::-1])
 
 
 def test_what_has_no_boxes_is_not_collated(sets: dict[str, Path]) -> None:
@@ -588,6 +614,6 @@ def test_what_has_no_boxes_is_not_collated(sets: dict[str, Path]) -> None:
         reader.Dataset(sets["boxes"], as_supervised=False),
         reader.Dataset(sets["masks"], as_supervised=True),
     ):
-        with pytest.raises(DatasetError, match="no pairs") as error:
+        with pytest.raises(DatasetError, match="are not pairs of an image") as error:
             reader.collate([dataset[0]])
         assert "\n" not in str(error.value)
