@@ -181,7 +181,8 @@ def _splits(
     recipe, index = wanted.recipe, wanted.index
     rule = parse_split_rule(recipe.split) if recipe.split else None
     splits = given_splits(index, rule, match, wanted.documents)
-    own = None if annotated is None or rule is not None else annotated.splits
+    is_by_source = rule is None or rule.kind == "ratio"
+    own = annotated.splits if annotated is not None and is_by_source else None
     if own is None:
         return splits
     return Coded.of(one or two for one, two in zip(own, splits, strict=True))

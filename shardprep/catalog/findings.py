@@ -57,8 +57,8 @@ def catalog_findings(
     if unmapped:
         findings.append(f"--class-map: no class is called {some_of(unmapped)}")
     if recipe.group_rule:
-        is_cut = bool(recipe.split) and parse_split_rule(recipe.split).kind == "ratio"
-        findings += group_findings(items, recipe.group_rule, is_cut=is_cut)
+        ratios = parse_split_rule(recipe.split).ratios if recipe.split else {}
+        findings += group_findings(items, recipe.group_rule, ratios)
     if annotated is not None:
         findings += annotated.findings
         lost = sum(one.reason in (NO_ANNOTATION, NO_MASK) for one in unlabelled)

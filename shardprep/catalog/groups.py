@@ -9,12 +9,15 @@ import numpy as np
 
 from shardprep.catalog.patterns import Pattern
 from shardprep.catalog.rules import check_regex, folder_depth
+from shardprep.catalog.splits import is_cut
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.coded import Coded
 from shardprep.source.texts import Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from shardprep.catalog.items import Items
     from shardprep.catalog.lookup import TableMatch
@@ -46,19 +49,29 @@ def group_keys(keys: Sequence[str], rule: str, match: TableMatch | None) -> Code
     return groups
 
 
-def group_findings(items: Items, rule: str, *, is_cut: bool) -> list[str]:
-    """Return remarks on the groups, a line each; `is_cut`: ratios cut the given splits anew."""
+def group_findings(items: Items, rule: str, ratios: Mapping[str, float]) -> list[str]:
+    """Return remarks on the groups, a line each; `ratios` are those of a cut, empty without one."""
     is_grouped = items.group.fit(bool)
     alone = int((~is_grouped).sum())
-    pairs = np.stack((items.group.codes, items.split.codes))[:, is_grouped]
-    groups, num_splits = np.unique(np.unique(pairs, axis=1)[0], return_counts=True)
-    mixed = 0 if is_cut else int((num_splits > 1).sum())
+    number = len(np.unique(items.group.codes[is_grouped]))
+    mixed = _num_mixed(items, is_grouped, ratios)
     lines = {
-        f"{len(groups):,} groups by {rule}": True,
+        f"{number:,} groups by {rule}": True,
         f"{alone:,} images belong to no group: each stands for itself": alone,
-        f"{mixed:,} groups are in several of the given splits: --split RATIOS cuts anew": mixed,
+        f"{mixed:,} groups are in several of the given splits: --split RATIOS that name all of "
+        "these cuts anew": mixed,
     }
     return [line for line, is_worth in lines.items() if is_worth]
+
+
+def _num_mixed(items: Items, is_grouped: NDArray[np.bool_], ratios: Mapping[str, float]) -> int:
+    """Return the number of groups in several of the given splits, those that are cut as one."""
+    splits = items.split.codes
+    if ratios:
+        is_grouped = is_grouped & items.are_labelled
+        splits = np.where(items.split.fit(lambda split: is_cut(split, ratios)), -1, splits)
+    pairs = np.unique(np.stack((items.group.codes, splits))[:, is_grouped], axis=1)
+    return int((np.unique(pairs[0], return_counts=True)[1] > 1).sum())
 
 
 def _by_regex(keys: Sequence[str], pattern: str) -> list[str]:

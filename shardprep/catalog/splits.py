@@ -32,6 +32,8 @@ _TABLE_NAME = re.compile(
 )
 _MOST_SHOWN = 8
 """Number of folders or cells in an error."""
+_SLACK = 1e-6
+"""Rounding error that a sum of ratios may have."""
 _MOST_CHARACTERS = 160
 """Characters of a key in an error."""
 
@@ -42,7 +44,7 @@ class SplitRule:
 
     kind: Literal["ratio", "column", "list", "roots", "tables"]
     ratios: Mapping[str, float]
-    """For kind "ratio": split → share; the shares add up to 1."""
+    """For kind "ratio": split → share; the shares add up to 1, train has what the others leave."""
     column: str = ""
     """For kind "column": the name of the column."""
     places: Mapping[str, str] = field(default_factory=dict)
@@ -74,6 +76,14 @@ def parse_split_rule(text: str) -> SplitRule:
     for split in places.values() if kind == "column" else places:
         _check_name(split)
     return SplitRule(kind, {}, column, places)  # type: ignore[arg-type]
+
+
+def is_cut(split: str, ratios: Mapping[str, float]) -> bool:
+    """Return whether ratios cut a split that the source gives; others stay whole.
+
+    Train is always cut: it holds the images to which the source gives no split.
+    """
+    return split == "train" or split in ratios
 
 
 def given_split(folders: Iterable[str]) -> str | None:
@@ -203,6 +213,7 @@ def _by_value(digits: str) -> tuple[int, str]:
 
 
 def _ratios(text: str) -> dict[str, float]:
+    """Return the shares of splits; those that add up to less than 1 leave the rest to train."""
     ratios: dict[str, float] = {}
     for part in text.split(","):
         name, sign, number = (piece.strip() for piece in part.partition("="))
@@ -220,8 +231,11 @@ def _ratios(text: str) -> dict[str, float]:
             raise RecipeError("--split", f"{name}={ratio:g}: must be above 0 and at most 1")
         ratios[name] = ratio
     total = sum(ratios.values())
-    if abs(total - 1) > 1e-6:
-        raise RecipeError("--split", f"the ratios add up to {total:g}", "they must add up to 1")
+    if total < 1 - _SLACK and "train" not in ratios:
+        return {"train": round(1 - total, 9), **ratios}
+    if abs(total - 1) > _SLACK:
+        hint = "they must add up to 1, or leave train out, which takes the rest"
+        raise RecipeError("--split", f"the ratios add up to {total:g}", hint)
     return ratios
 
 

@@ -33,7 +33,7 @@ from shardprep.source.listing import list_source
 from shardprep.storage.space import megabytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from shardprep.catalog.table import Table
@@ -175,8 +175,7 @@ def survey_source(
 def recipe_text(survey: Survey) -> str:
     """Return the recipe of a survey as the text of a commented `shardprep.toml`."""
     given = ", ".join(f"{count:,} {split}" for split, count in survey.splits.items())
-    has_test = "test" in survey.splits
-    ratios = "train=0.9,validation=0.1" if has_test else "train=0.8,validation=0.1,test=0.1"
+    ratios, how = _proposed_cut(survey.splits)
     lines = [
         "# What `shardprep build` makes. A flag on the command line wins over this file;",
         "# `shardprep build --help` lists them; all that are not of one run alone are keys here.",
@@ -191,7 +190,7 @@ def recipe_text(survey: Survey) -> str:
         *_annotation_lines(survey),
         *(_label_lines(survey) if survey.taken is None else []),
         "",
-        f"# Folders give {given}; this would cut them anew:",
+        f"# Folders give {given}; this would cut {how}:",
         f"# split = {toml_value(ratios)}",
         "",
         *key_lines("shards", 20, is_set=False),
@@ -201,6 +200,19 @@ def recipe_text(survey: Survey) -> str:
         lines += key_lines("dedup", value=True, is_set=False)
     # Comments may say what a file is called; in strings there is nothing more to escape.
     return "\n".join(map(printable, lines)) + "\n"
+
+
+def _proposed_cut(splits: Collection[str]) -> tuple[str, str]:
+    """Return ratios for the splits that folders give, and in words what those cut."""
+    if {*splits} == {"train"}:
+        return "train=0.8,validation=0.1,test=0.1", "them"
+    if "train" not in splits:
+        return "train=0.8,validation=0.1,test=0.1", "them anew"
+    if "validation" not in splits:
+        return "validation=0.1", "a validation split from train and keep test whole"
+    if "test" not in splits:
+        return "test=0.1", "a test split from train and keep validation whole"
+    return "validation=0.1", "train and validation anew and keep test whole"
 
 
 def _annotation_lines(survey: Survey) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EPILOG = (
     "Examples:\n\n"
     "shardprep build dogs-vs-cats.zip --shards 20\n\n"
-    "shardprep build photos/ --size 256x256 --fit pad --split train=0.9,validation=0.1\n\n"
+    "shardprep build photos/ --size 256x256 --fit pad --split validation=0.1\n\n"
     "shardprep build kaggle:dog-breed-identification --labels csv:labels.csv:id:breed\n\n"
     "shardprep build photos-v2.zip --name photos --version 1.1.0 --reuse tfrecords/photos\n\n"
     "shardprep build photos.zip --out /shared/tfrecords --part 3/16\n\n"

@@ -190,8 +190,10 @@ class BuildOptions:
         "Order of run lengths: down each column, along each row, or relative, down each column "
         "from the end of the run before.", _OBJECTS, "ORDER", shown="told from the data")
     split: str = _option("",
-        "Rule that splits: train=0.8,validation=0.1,test=0.1 cuts, the same share of every class "
-        "in each; column:NAME[:CELL=SPLIT,…]; list:SPLIT=FILE,…; roots:SPLIT=FOLDER,…; or "
+        "Rule that splits: validation=0.1 cuts from train, the same share of every class; "
+        "train=0.8,validation=0.1,test=0.1 cuts train and all that it names as one set, a split "
+        "that is not named stays whole; column:NAME[:CELL=SPLIT,…]; list:SPLIT=FILE,…; "
+        "roots:SPLIT=FOLDER,…; or "
         "tables, by the CSV that lists the image.", _SPLITS, "RULE",
         shown="by folders named train, val, test, else train", read=read_ratios,
         wanted="a text or a table of ratios")

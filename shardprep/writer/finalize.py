@@ -63,12 +63,15 @@ class BuildResult(Card):
     elapsed_s: float = 0.0
     profile: dict[str, float] | None = None
     """Seconds by stage, where they were counted; those of workers are added up over all of them."""
+    notes: tuple[str, ...] = ()
+    """Remarks on the plan, a line each; none of a dataset that was there."""
 
     def facts(self) -> dict[str, Any]:
         """Return where the dataset is, its images by split, and what became of the inputs."""
         return {
             "at": self.location,
             **self.manifest.facts(),
+            **({"notes": list(self.notes)} if self.notes else {}),
             "this run": "nothing to do"
             if self.was_there
             else f"{self.done} in {self.elapsed_s:.1f} s",
@@ -129,11 +132,16 @@ def finished_before(workspace: Workspace, manifest: Manifest) -> BuildResult:
 
 
 def publish(
-    workspace: Workspace, manifest: Manifest, start: float, done: Progress | None = None
+    workspace: Workspace,
+    manifest: Manifest,
+    start: float,
+    done: Progress | None = None,
+    notes: tuple[str, ...] = (),
 ) -> BuildResult:
     """Publish a sealed dataset.
 
-    `start` is the monotonic time at which this run began, `done` what it has written since.
+    `start` is the monotonic time at which this run began, `done` what it has written since, and
+    `notes` are remarks on its plan.
     """
     with states.writing(workspace):
         workspace.publish(manifest)
@@ -145,6 +153,7 @@ def publish(
         num_new_items=done.num_items if done else 0,
         num_copied=done.num_copied if done else 0,
         elapsed_s=elapsed,
+        notes=notes,
     )
 
 

@@ -16,6 +16,7 @@ from PIL import features
 
 from shardprep.catalog.annotations.rules import annotation_files, parse_masks_rule
 from shardprep.catalog.documents import named_files, read_table
+from shardprep.catalog.splits import parse_split_rule
 from shardprep.dataset.grammar import MAX_DOCUMENT_BYTES
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import shipped_schemas
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
     from shardprep.recipe.recipe import Recipe
 
+SPLIT_RATIOS = "split ratios"
+"""Name, among the versions, of what ratios of `--split` mean."""
+_SPLIT_RATIOS_VERSION = "2"
+"""From 2 on, a split of the source that the ratios leave out stays whole."""
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _EXTRAS = {
     "pydicom": "dicom",
@@ -66,10 +71,12 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
         )
     draws = parse_masks_rule(recipe.masks).kind == "format"
     drawn = {"pycocotools": version("pycocotools")} if draws else {}
+    is_cut = bool(recipe.split) and parse_split_rule(recipe.split).kind == "ratio"
+    cut = {SPLIT_RATIOS: _SPLIT_RATIOS_VERSION} if is_cut else {}
     return Fingerprint(
         inputs=inputs,
         options=recipe.fingerprint_options(),
-        versions=versions() | drawn,
+        versions=versions() | drawn | cut,
     )
 
 

@@ -122,8 +122,8 @@ class NearCopies:
             return []
         one, two = (shown(key, _MOST_SHOWN) for key in sorted(parted[0].values())[:2])
         found = f"{len(parted):,} of these are in several of the given splits, as {one} and {two}"
-        hint = "--split RATIOS cuts labelled images anew, --dedup near leaves copies out"
-        return [f"{found}: {hint}"]
+        cuts = "--split RATIOS that name these cut labelled images anew"
+        return [f"{found}: {cuts}, --dedup near leaves copies out"]
 
 
 def _rank(split: str) -> int:

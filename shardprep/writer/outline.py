@@ -64,6 +64,8 @@ class Outline(Document):
     mask_padding: int | None = None
     """Value of masks of classes beside padded images, where it is not that of the background; None
     in builds without such padding, and in those begun when it was that of the background."""
+    findings: tuple[str, ...] = ()
+    """Remarks on the plan for the user, a line each."""
     num_parts: int = Field(ge=1)
     """Number of parts that the build was cut into, by the run that wrote this; 1: not cut."""
 
@@ -108,6 +110,7 @@ def make_outline(
         max_dropped=recipe.max_dropped,
         near_copies=plan.near_copies,
         mask_padding=_mask_padding(plan),
+        findings=tuple(plan.findings),
         num_parts=num_parts,
     )
 

@@ -18,7 +18,7 @@ from shardprep.dataset import item_table
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
 from shardprep.dataset.remote import RemoteDataset, described
 from shardprep.writer.copy_encoder import CopyEncoder
-from shardprep.writer.fingerprint import used_versions, versions
+from shardprep.writer.fingerprint import SPLIT_RATIOS, used_versions, versions
 from shardprep.writer.old_images import OldRecords, checked_items, manifest_mark, with_files
 from shardprep.writer.recorded_recipe import recorded_recipe
 
@@ -37,7 +37,7 @@ _COLUMNS = (
     "key", "status", "reason", "shard", "offset", "length", "label", "labels", "target", "text",
     "original_width", "original_height", "original_format", "original_bytes", "original_sha256",
 )  # fmt: skip
-_SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED})
+_SHAPE_NO_IMAGE = frozenset({"pyarrow", "pycocotools", REPACKED, SPLIT_RATIOS})
 """Names of versions that shape items, annotations and their order alone, which are made anew."""
 
 

@@ -102,6 +102,7 @@ class Run:
                 return finished_before(workspace, finished)
             watcher.notice(str(damaged))
         done = Progress(0, 0)
+        notes: tuple[str, ...] = ()
         with workspace.held(alone=True):
             may_stand = overwrite or damaged is not None
             try:
@@ -120,6 +121,7 @@ class Run:
                         with states.writing(workspace):
                             damaged.take_into(workspace)
                     folders, outline, done = self.write(WHOLE, watcher)
+                    notes = outline.findings
                     expected = None if damaged is None else damaged.manifest
                     manifest = complete(workspace, folders, outline, expected)
             except BaseException as error:
@@ -129,7 +131,7 @@ class Run:
                     with contextlib.suppress(ShardprepError, OSError):
                         states.take_back(workspace, fingerprint, is_new=is_new)
                     raise
-            return publish(workspace, manifest, start, done)
+            return publish(workspace, manifest, start, done, notes)
 
     def write(self, part: Part, watcher: Watcher) -> tuple[Folders, Outline, Progress]:
         """Write the shards of a part that are not done.

@@ -29,7 +29,7 @@ from shardprep.writer.hash_pass import hash_images
 from shardprep.writer.near_copies import NearCopies
 from shardprep.writer.plan import BuildPlan
 from shardprep.writer.shard_plan import plan_shards
-from shardprep.writer.split_cut import Cut, cut_splits, without_spoilers
+from shardprep.writer.split_cut import Cut, cut_splits, rows_to_cut, without_spoilers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -77,9 +77,9 @@ def make_plan(
         left_out += spoilers
         near = NearCopies.among(items, hash_images(items, spec, recipe, num_workers, watcher))
         items, copies = near.without() if recipe.dedup == "near" else (near.together(), [])
+    findings = catalog.findings + _recut(items, ratios)
     items, more = _cut(items, ratios, recipe.seed)
     left_out += more
-    findings = catalog.findings
     if near is not None:
         findings = findings + near.remarks(items, are_left_out=recipe.dedup == "near")
     estimate = _records_bytes(items, spec)
@@ -126,16 +126,34 @@ def _cut(items: Items, ratios: Mapping[str, float], seed: int) -> Cut:
     """Return the items in their final splits, and those that a cut leaves out."""
     if not ratios:
         return Cut(items, items.take(np.empty(0, np.int64)))
+    num_cut = len(rows_to_cut(items, ratios))
+    if not num_cut:
+        given = ", ".join(items.split.counts())
+        what = f"the source gives {given}, and ratios cut train and the splits that they name"
+        raise RecipeError("--split", what, "name one of these")
     cut = cut_splits(items, ratios, seed)
     counts = cut.items.split.counts()
     empty = [split for split in ratios if split not in counts]
     if empty:
         raise RecipeError(
             "--split",
-            f"{empty[0]}={ratios[empty[0]]:g} of {len(cut.items):,} images leaves none",
+            f"{empty[0]}={ratios[empty[0]]:g} of {num_cut:,} images leaves none",
             "give it a larger share, or leave it out",
         )
     return cut
+
+
+def _recut(items: Items, ratios: Mapping[str, float]) -> list[str]:
+    """Return a remark if ratios mix several splits of the source, none if they do not."""
+    if not ratios:
+        return []
+    counts = items.split.take(rows_to_cut(items, ratios)).counts()
+    if len(counts) < 2:
+        return []
+    ordered = sorted(counts, key=lambda split: (split != "train", split))
+    given = " and ".join(f"{split} ({counts[split]:,} images)" for split in ordered)
+    stays = "a split that the ratios leave out stays whole, as in --split validation=0.1"
+    return [f"--split cuts {given} of the source anew, as one set; {stays}"]
 
 
 def _spoiler(item: Item) -> Skipped:

@@ -1,5 +1,7 @@
 """The cut of items into splits by ratio, as a pure function of keys, labels, groups and a seed.
 
+Train is cut, and every split that the ratios name; a split that they leave out stays whole.
+
 Items with groups or several classes are cut by iterative stratification (Sechidis, Tsoumakas,
 Vlahavas: On the Stratification of Multi-label Data, ECML PKDD 2011), with groups in place of single
 examples: the rarest class is dealt out first, its largest groups first, each to the split that
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from shardprep.catalog.items import Items
+from shardprep.catalog.splits import is_cut
 from shardprep.source.coded import Coded
 from shardprep.writer.shuffle import shuffled
 
@@ -38,7 +41,7 @@ class Cut(NamedTuple):
 
 
 def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) -> Cut:
-    """Return the items with splits cut anew by ratio, the same share of every class in each.
+    """Return the items with splits cut by ratio, the same share of every class in each.
 
     Per class and split, the count is the exact share rounded down or up; images of one group are
     not parted, and come as near to it as their groups allow. Where there are labels, an
@@ -46,8 +49,7 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
     that name of labelled items, which it would spoil.
     """
     stay, left_out = without_spoilers(items, ratios)
-    labelled = stay.are_labelled
-    pool = np.flatnonzero(labelled if labelled.any() else ~labelled)
+    pool = rows_to_cut(stay, ratios)
     pool = pool[shuffled(stay.members.keys.take(pool), seed, b"split")]
     strata, group = stay.strata.take(pool), stay.group.take(pool)
     is_apart = all(len(several) < 2 for several in strata.firsts().values())
@@ -60,6 +62,13 @@ def cut_splits(items: Sequence[Item], ratios: Mapping[str, float], seed: int) ->
     codes = np.array([number[name] for name in stay.split.values])[stay.split.codes]
     codes[pool] = places
     return Cut(stay.in_splits(Coded(codes.astype(np.int32), names)), left_out)
+
+
+def rows_to_cut(items: Items, ratios: Mapping[str, float]) -> Ints:
+    """Return the positions of the items to cut: labelled ones if the source has any."""
+    labelled = items.are_labelled
+    is_cut_split = items.split.fit(lambda split: is_cut(split, ratios))
+    return np.flatnonzero(is_cut_split & (labelled if labelled.any() else ~labelled))
 
 
 def without_spoilers(items: Sequence[Item], ratios: Mapping[str, float]) -> Cut:

@@ -1,0 +1,209 @@
+"""`--split RATIOS`: the splits of the source that are cut, those that stay whole, and its note."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardprep
+from shardprep.catalog.items import Item
+from shardprep.catalog.splits import parse_split_rule
+from shardprep.catalog.survey import recipe_text, survey_source
+from shardprep.dataset.item_table import WRITTEN, read_items, with_status
+from shardprep.errors import BuildError, RecipeError
+from shardprep.recipe.document import read_recipe
+from shardprep.source.extent import PlainExtent
+from shardprep.writer.split_cut import cut_splits
+from tests.support.builders import animals, build, build_part, jpeg, write, zip_bytes
+from tests.support.command import run
+from tests.support.hostile_documents import resigned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+KEYS: dict[str, Any] = {"size": "8x8", "labels": "prefix", "shards": 1}
+NAMES = ("train", "validation", "test")
+GIVEN = {"train": 40, "validation": 10, "test": 20}
+
+
+def source_of(folder: Path, counts: Mapping[str, int]) -> Path:
+    members = {
+        key: data
+        for split, count in counts.items()
+        for key, data in animals(count, folder=f"{split}/").items()
+    }
+    return write(folder / "pets.zip", zip_bytes(members))
+
+
+def splits_of(dataset: Path) -> dict[str, str]:
+    """Return the split of each written image by its key."""
+    rows = with_status(read_items(dataset / "items.parquet"), WRITTEN)
+    return dict(zip(rows["key"].to_pylist(), rows["split"].to_pylist(), strict=True))
+
+
+@given(
+    given_splits=st.sets(st.sampled_from(NAMES), min_size=1),
+    named=st.sets(st.sampled_from((*NAMES, "extra")), min_size=1),
+    seed=st.integers(0, 9),
+)
+def test_a_split_that_the_ratios_leave_out_stays_whole(
+    given_splits: set[str], named: set[str], seed: int
+) -> None:
+    items = [
+        Item(f"{split}/{i}.jpg", PlainExtent("source", 0, 1), split, i % 2, (i % 2,))
+        for split in given_splits
+        for i in range(20)
+    ]
+    rest = dict.fromkeys(sorted(named - {"train"}), 0.25)
+    ratios = {**rest, "train": 1 - sum(rest.values())}
+    text = ",".join(f"{name}={ratio}" for name, ratio in ratios.items() if ratio and name in named)
+    found = cut_splits(items, parse_split_rule(text).ratios, seed).items
+    is_cut = {split for split in given_splits if split == "train" or split in named}
+    assert all(one.split in (one.key.partition("/")[0], *ratios) for one in found)
+    assert all(
+        one.split == given_split
+        for one in found
+        if (given_split := one.key.partition("/")[0]) not in is_cut
+    )
+    wanted = Counter({name: round(20 * len(is_cut) * ratio) for name, ratio in ratios.items()})
+    wanted.update(dict.fromkeys(given_splits - is_cut, 20))
+    assert Counter(one.split for one in found) == +wanted
+
+
+def test_ratios_that_name_no_split_of_the_source_are_an_error(tmp_path: Path) -> None:
+    source = source_of(tmp_path, {"test": 20})
+    with pytest.raises(RecipeError, match="gives test, and ratios cut train and the splits"):
+        build(source, tmp_path / "out", split="validation=0.25", **KEYS)
+
+
+def test_what_is_left_of_the_ratios_is_train() -> None:
+    rule = parse_split_rule("validation=0.1,test=0.2")
+    assert rule.ratios == {"train": 0.7, "validation": 0.1, "test": 0.2}
+    assert parse_split_rule("a=0.5,b=0.5").ratios == {"a": 0.5, "b": 0.5}
+    with pytest.raises(RecipeError, match="or leave train out, which takes the rest"):
+        parse_split_rule("train=0.8,validation=0.1")
+
+
+def test_the_rest_of_the_ratios_is_the_same_dataset_as_train_written_out(tmp_path: Path) -> None:
+    source = source_of(tmp_path, GIVEN)
+    short = build(source, tmp_path / "short", split="validation=0.1", **KEYS)
+    long = build(source, tmp_path / "long", split="train=0.9,validation=0.1", **KEYS)
+    shards = [
+        {name: shard.sha256 for name, shard in one.manifest.shards.items()} for one in (short, long)
+    ]
+    assert shards[0] == shards[1]
+
+
+def test_a_cut_of_several_given_splits_is_said_everywhere(tmp_path: Path) -> None:
+    source = source_of(tmp_path, {"train": 40, "test": 20})
+    every = "train=0.8,test=0.2"
+    said = "--split cuts train (40 images) and test (20 images) of the source anew"
+    options = ("--split", every, "--size", "8x8", "--labels", "prefix")
+    dry = run("build", source.name, "--dry-run", *options, cwd=tmp_path)
+    assert said in " ".join(dry.stdout.replace("│", " ").split())
+    done = run("build", source.name, *options, cwd=tmp_path)
+    assert said in " ".join(done.stderr.split())
+    plan = shardprep.build(source, tmp_path / "python", dry_run=True, split=every, **KEYS)
+    assert any(said in line for line in plan.facts()["notes"])
+    result = shardprep.build(source, tmp_path / "python", split=every, **KEYS)
+    assert any(said in line for line in result.facts()["notes"])
+    for ratios in ("validation=0.1", "train=0.9,validation=0.1"):
+        quiet = shardprep.build(source, tmp_path / "quiet", dry_run=True, split=ratios, **KEYS)
+        assert "notes" not in quiet.facts()
+
+
+def test_splits_that_annotations_give_stay_whole_too(tmp_path: Path) -> None:
+    def document(split: str, ids: range) -> bytes:
+        images = [{"id": i, "file_name": f"{i}.jpg", "width": 64, "height": 48} for i in ids]
+        boxes = [
+            {"id": i, "image_id": i, "category_id": 1, "bbox": [4, 4, 20, 20], "area": 400}
+            for i in ids
+        ]
+        kinds = [{"id": 1, "name": split and "cat"}]
+        return json.dumps({"images": images, "annotations": boxes, "categories": kinds}).encode()
+
+    members = {f"images/{i}.jpg": jpeg(seed=i) for i in range(30)}
+    members["annotations/instances_train.json"] = document("train", range(20))
+    members["annotations/instances_test.json"] = document("test", range(20, 30))
+    source = write(tmp_path / "coco.zip", zip_bytes(members))
+    given_splits = splits_of(build(source, tmp_path / "as_given", size="8x8", boxes="coco").path)
+    assert Counter(given_splits.values()) == {"train": 20, "test": 10}
+    result = build(source, tmp_path / "cut", size="8x8", boxes="coco", split="validation=0.25")
+    found = splits_of(result.path)
+    assert Counter(found.values()) == {"train": 15, "validation": 5, "test": 10}
+    assert {key for key, split in found.items() if split == "test"} == {
+        key for key, split in given_splits.items() if split == "test"
+    }
+
+
+def test_groups_that_lie_across_a_split_that_stays_are_counted(tmp_path: Path) -> None:
+    members = {
+        f"{split}/cat.{i}.jpg": jpeg(seed=i) for split in ("train", "test") for i in range(8)
+    }
+    source = write(tmp_path / "pets.zip", zip_bytes(members))
+    keys = {**KEYS, "group": r"regex:cat\.(\d)"}
+    across = build(source, tmp_path / "out", split="validation=0.25", **keys)
+    assert any("8 groups are in several of the given splits" in line for line in across.notes)
+    whole = build(source, tmp_path / "whole", split="train=0.5,test=0.5", **keys)
+    assert not any("several" in line for line in whole.notes)
+
+
+@pytest.mark.parametrize(
+    "given_splits", [("train",), ("train", "test"), ("train", "validation"), NAMES, ("test",)]
+)
+def test_the_ratios_that_init_proposes_do_what_it_says(
+    given_splits: tuple[str, ...], tmp_path: Path
+) -> None:
+    source = source_of(tmp_path, dict.fromkeys(given_splits, 40))
+    text = recipe_text(survey_source(source, tmp_path / "work", lambda _: None))
+    (said,) = [line for line in text.splitlines() if "this would cut" in line]
+    proposed = text.replace("# split = ", "split = ")
+    path = write(tmp_path / "shardprep.toml", proposed.encode())
+    keys = {**read_recipe(path), "size": "8x8", "shards": 1}
+    result = build(source, tmp_path / "out", **{k: v for k, v in keys.items() if k != "source"})
+    found = splits_of(result.path)
+    whole = [one for one in given_splits if f"keep {one} whole" in said]
+    for split in whole:
+        assert sum(key.startswith(f"{split}/") for key in found) == 40
+        assert {one for key, one in found.items() if key.startswith(f"{split}/")} == {split}
+    assert {*found.values()} >= {"train", "validation"} or "test split" in said
+    assert ("anew" in said) == (bool(result.notes) or given_splits == ("test",))
+
+
+def test_an_unfinished_build_with_the_former_meaning_is_one_clear_error(tmp_path: Path) -> None:
+    source = source_of(tmp_path, GIVEN)
+    keys: dict[str, Any] = {**KEYS, "split": "train=0.9,validation=0.1", "shards": 2}
+    build_part(source, tmp_path / "out", "1/2", **keys)
+    (begun,) = (tmp_path / "out").rglob(".build.json")
+    document = json.loads(begun.read_text())
+    del document["versions"]["split ratios"]
+    begun.write_text(json.dumps(document))
+    with pytest.raises(BuildError, match=r"begun with other split ratios \(not there, now 2\)"):
+        build_part(source, tmp_path / "out", "2/2", **keys)
+    with pytest.raises(BuildError, match="add --overwrite to start again"):
+        build(source, tmp_path / "out", **keys)
+
+
+def test_a_finished_dataset_of_the_former_meaning_stays(tmp_path: Path) -> None:
+    source = source_of(tmp_path, GIVEN)
+    keys: dict[str, Any] = {**KEYS, "split": "train=0.9,validation=0.1"}
+    path = build(source, tmp_path / "out", **keys).path
+    document = json.loads((path / "manifest.json").read_text())
+    del document["fingerprint"]["versions"]["split ratios"]
+    (path / "manifest.json").write_bytes(resigned(document))
+    assert build(source, tmp_path / "out", **keys).was_there
+    assert not shardprep.verify(path).problems
+    reused = build(source, tmp_path / "again", reuse=path, **keys)
+    assert reused.num_copied == reused.num_new_items
+
+
+def test_other_recipes_have_the_fingerprint_that_they_had(tmp_path: Path) -> None:
+    source = source_of(tmp_path, GIVEN)
+    versions = build(source, tmp_path / "out", **KEYS).manifest.fingerprint.versions
+    assert "split ratios" not in versions
