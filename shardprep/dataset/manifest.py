@@ -136,7 +136,7 @@ def _shown(key: str, value: object) -> str:
 class Manifest(SparseDocument):
     """Contents and origin of a whole dataset."""
 
-    sparse_keys: ClassVar[frozenset[str]] = frozenset({"annotations", "unmatched"})
+    sparse_keys: ClassVar[frozenset[str]] = frozenset({"annotations", "unmatched", "num_rescaled"})
 
     format_version: Literal[1] = 1
     name: Name
@@ -152,6 +152,9 @@ class Manifest(SparseDocument):
     unmatched: Unmatched | None = None
     """In a dataset with boxes or masks: annotations without an image, and images without an
     annotation; left out where there are none."""
+    num_rescaled: Count = 0
+    """Written images of another size than their annotations state, whose boxes and outlines are
+    scaled; left out where there are none."""
     files: dict[str, Sha256] = Field(default_factory=dict)
     """SHA-256 of `items.parquet` and `schema.json`, hex."""
     sha256: str = ""

@@ -47,6 +47,7 @@ class RecipeKeywords(TypedDict, total=False):
     max_dropped: str | float
     max_clipped: str | float
     annotated: Literal["auto", Frame]
+    annotated_size: Literal["file", "image"]
     rle: Literal["auto", RunOrder]
     split: str | dict[str, float]
     group: str

@@ -186,6 +186,10 @@ class BuildOptions:
     annotated: Literal["auto", Frame] = _option("auto",
         "Images that were annotated: upright, as EXIF turns them, or stored, as they lie.",
         _OBJECTS, "HOW", shown="told by the size that annotations state, else upright")
+    annotated_size: Literal["file", "image"] = _option("file",
+        "Size of the image that coordinates in pixels are of: the one that the file of annotations "
+        "states, from which they are scaled, or that of the image.", _OBJECTS, "HOW",
+        shown="file, if it states one")
     rle: Literal["auto", RunOrder] = _option("auto",
         "Order of run lengths: down each column, along each row, or relative, down each column "
         "from the end of the run before.", _OBJECTS, "ORDER", shown="told from the data")

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardprep.dataset import item_table, tfds_metadata
 from shardprep.dataset.card import Card
@@ -210,9 +210,9 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     """Write indexes, tables and documents from the receipts; return the manifest, not written."""
     tally = item_table.Tally(outline.spec)
     folder, schema = folders.output, outline.dataset_schema
-    num_dark: Counter[str] = Counter()
+    noted = _Noted(Counter(), Counter())
     columns = item_table.ANNOTATED_COLUMNS if schema.annotations else item_table.COLUMNS
-    tables = _tables(folders, outline, tally, num_dark)
+    tables = _tables(folders, outline, tally, noted)
     item_table.write_items(folder, ITEMS_FILE, tables, columns)
     manifest = Manifest(
         name=outline.name,
@@ -229,8 +229,10 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
         splits=tally.splits(schema.labels),
         annotations=tally.annotations(schema),
         unmatched=outline.unmatched,
+        num_rescaled=outline.num_rescaled + noted.num_rescaled.total(),
     )
-    _warn_of_darkness(manifest, num_dark, is_full=outline.spec.depth_range == "full")
+    _warn_of_darkness(manifest, noted.num_dark, is_full=outline.spec.depth_range == "full")
+    _warn_of_sizes(manifest)
     folder.write(SCHEMA_FILE, schema.dumps().encode())
     for name, text in tfds_metadata.tfds_files(manifest, schema).items():
         folder.write(name, text.encode())
@@ -249,13 +251,30 @@ def _warn_of_darkness(manifest: Manifest, num_dark: Mapping[str, int], *, is_ful
             _log.warning(line, name, f"{num_dark[name]:,}", f"{split.num_records:,}", hint)
 
 
-def _tables(
-    folders: Folders, outline: Outline, tally: item_table.Tally, num_dark: Counter[str]
-) -> Iterator[pa.Table]:
-    """Yield the rows of each receipt in order; on the way write its index and count it.
+def _warn_of_sizes(manifest: Manifest) -> None:
+    """Log a warning if images have another size than their annotations state."""
+    if manifest.num_rescaled:
+        line = (
+            "%s of %s images have another size than their annotations state, which were scaled to "
+            "it; --annotated-size image takes them as pixels of the image"
+        )
+        numbers = f"{manifest.num_rescaled:,}", f"{manifest.totals.num_written:,}"
+        _log.warning(line, *numbers)
 
-    `num_dark` counts the records of each split whose image is nearly black.
-    """
+
+class _Noted(NamedTuple):
+    """Records by split that receipts have counted."""
+
+    num_dark: Counter[str]
+    """Those whose image is nearly black."""
+    num_rescaled: Counter[str]
+    """Those whose image has another size than its annotations state."""
+
+
+def _tables(
+    folders: Folders, outline: Outline, tally: item_table.Tally, noted: _Noted
+) -> Iterator[pa.Table]:
+    """Yield the rows of each receipt in order; on the way write its index and count it."""
     names = (shard.name for shard in outline.shards)
     with ThreadPoolExecutor(_NUM_INDEXED) as pool:
         coming = deque(pool.submit(_indexed, folders, name) for name in islice(names, _NUM_INDEXED))
@@ -263,7 +282,8 @@ def _tables(
             receipt = coming.popleft().result()
             coming.extend(pool.submit(_indexed, folders, name) for name in islice(names, 1))
             tally.add(receipt.shard, shard.split, receipt.table)
-            num_dark[shard.split] += receipt.num_dark
+            noted.num_dark[shard.split] += receipt.num_dark
+            noted.num_rescaled[shard.split] += receipt.num_rescaled
             yield receipt.table
     skipped = read_skipped(folders.state)
     if skipped is None:

@@ -51,6 +51,8 @@ class Outline(Document):
     """Ids of some of these rows."""
     unmatched: Unmatched | None = None
     """Annotations without an image, and images without an annotation; None without any."""
+    num_rescaled: Count = 0
+    """Images of other datasets whose annotations were scaled when they were built."""
     shards: tuple[PlannedShard, ...]
     """In the order of the dataset."""
     skipped: dict[str, Count]

@@ -163,7 +163,12 @@ class ParentImages:
         outline = make_outline(plan, self.recipe, self.fingerprint, num_parts)
         num_rows = sum(one.manifest.labels.num_rows_without_image for one in self.parents)
         unmatched = united_unmatched(one.manifest.unmatched for one in self.parents)
-        more = {"num_rows_without_image": num_rows, "unmatched": unmatched}
+        num_rescaled = sum(one.manifest.num_rescaled for one in self.parents)
+        more = {
+            "num_rows_without_image": num_rows,
+            "unmatched": unmatched,
+            "num_rescaled": num_rescaled,
+        }
         return outline.model_copy(update=more)
 
     def written(

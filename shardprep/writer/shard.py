@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from shardprep.catalog.items import Item
     from shardprep.catalog.targets import Target
+    from shardprep.image.annotation import Annotation
     from shardprep.source.listing import Skipped
     from shardprep.storage.folder import Folder
     from shardprep.writer.chunk import EncodedChunk, Outcome
@@ -61,6 +62,8 @@ class Receipt(NamedTuple):
     """`Folders.build` of the build that wrote it; "" where any build may use it."""
     num_dark: int = 0
     """Records whose image is nearly black; 0 where that is not known."""
+    num_rescaled: int = 0
+    """Records whose image has another size than its annotations state."""
 
 
 class _Facts(BaseModel):
@@ -70,6 +73,7 @@ class _Facts(BaseModel):
     mark: str
     build: str
     num_dark: Count = 0
+    num_rescaled: Count = 0
 
 
 class ShardHead(NamedTuple):
@@ -99,6 +103,7 @@ class ShardWriter:
         self._num_records = 0
         self._num_bytes = 0
         self._num_dark = 0
+        self._num_rescaled = 0
         self._columns = ANNOTATED_COLUMNS if is_annotated else COLUMNS
         self._tables = [self._columns.empty_table()]
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
@@ -155,6 +160,7 @@ class ShardWriter:
         self._num_records += sum(written)
         self._num_bytes += len(chunk.data)
         self._num_dark += sum(outcome.is_dark for outcome in outcomes)
+        self._num_rescaled += sum(map(_is_rescaled, own.annotation, outcomes))
         hashed.result()
 
     def commit(self) -> None:
@@ -175,13 +181,25 @@ class ShardWriter:
         )
         # Dictionaries are unified so that rows are laid out alike however they were added.
         table = pa.concat_tables(self._tables).unify_dictionaries()
-        receipt = Receipt(shard, mark, table, self._folders.build, self._num_dark)
+        counts = self._num_dark, self._num_rescaled
+        receipt = Receipt(shard, mark, table, self._folders.build, *counts)
         write_receipt(self._folders.state, receipt)
 
     def abandon(self) -> None:
         """Remove what is not committed."""
         self._hashing.shutdown()
         self._file.abandon()
+
+
+def _is_rescaled(annotation: Annotation | None, outcome: Outcome) -> bool:
+    """Return whether a written image has another size than its annotation states.
+
+    An annotated image that was turned has the same two sides.
+    """
+    if annotation is None or annotation.size is None or annotation.is_relative or outcome.kind:
+        return False
+    has_shapes = bool(annotation.labels or annotation.areas) and min(annotation.size) > 0
+    return has_shapes and {*annotation.size} != {outcome.height, outcome.width}
 
 
 def _annotation_columns(items: Items, outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
@@ -230,7 +248,11 @@ def read_skipped(state: Folder) -> pa.Table | None:
 def write_receipt(state: Folder, receipt: Receipt) -> None:
     """Write the receipt of a shard."""
     facts = _Facts(
-        shard=receipt.shard, mark=receipt.mark, build=receipt.build, num_dark=receipt.num_dark
+        shard=receipt.shard,
+        mark=receipt.mark,
+        build=receipt.build,
+        num_dark=receipt.num_dark,
+        num_rescaled=receipt.num_rescaled,
     )
     name = receipt_name(receipt.shard.name)
     _write(state, name, receipt.table, facts.model_dump_json().encode())
@@ -249,7 +271,8 @@ def read_receipt(folders: Folders, shard: str) -> Receipt | None:
     is_ours = not folders.build or facts.build in ("", folders.build)
     if not is_ours or facts.shard.name != shard or not _are_rows_of(table, facts.shard):
         return None
-    return Receipt(facts.shard, facts.mark, table, facts.build, facts.num_dark)
+    counts = facts.num_dark, facts.num_rescaled
+    return Receipt(facts.shard, facts.mark, table, facts.build, *counts)
 
 
 def written_receipt(folders: Folders, shard: str) -> Receipt | None:

@@ -97,7 +97,7 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
     _check(recipe, rule)
     boxes = None
     if recipe.boxes not in ("", "none"):
-        boxes = _read(recipe.boxes, rule, images, is_by_object=recipe.instances)
+        boxes = _read(recipe, recipe.boxes, rule, images)
     shapes = _shapes(recipe, rule, images, boxes)
     _check_boxes(recipe, images, boxes, shapes)
     if boxes is not None and shapes is not None and boxes is not shapes:
@@ -177,15 +177,20 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
     )
 
 
-def _read(option: str, rule: MaskRule, images: Images, *, is_by_object: bool) -> Found:
+def _read(recipe: Recipe, option: str, rule: MaskRule, images: Images) -> Found:
     has_outlines = rule.kind == "format"
-    return read_boxes(
+    found = read_boxes(
         option,
         images.index,
         images.documents,
         extents=images.extents,
         outlines=has_outlines,
-        areas=has_outlines and not is_by_object,
+        areas=has_outlines and not recipe.instances,
+    )
+    if recipe.annotated_size == "file":
+        return found
+    return replace(
+        found, annotations=[one and replace(one, size=None) for one in found.annotations]
     )
 
 
@@ -197,8 +202,7 @@ def _shapes(recipe: Recipe, rule: MaskRule, images: Images, boxes: Found | None)
         return read_runs(runs, images.index, images.documents, images.extents, order)
     if rule.kind == "format":
         is_same = recipe.masks == recipe.boxes
-        is_by_object = recipe.instances
-        return boxes if is_same else _read(recipe.masks, rule, images, is_by_object=is_by_object)
+        return boxes if is_same else _read(recipe, recipe.masks, rule, images)
     return None
 
 

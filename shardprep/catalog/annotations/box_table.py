@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -33,6 +33,8 @@ ONE_CLASS = "object"
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 """A cell with four numbers in brackets, or with dicts of them."""
 _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
+_ROUNDING = 1.01
+"""Pixels by which a stated side may differ from the distance of its corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
 _MOST_SHOWN = 80
 """Characters of a cell in an error."""
@@ -120,7 +122,12 @@ def read_box_table(
         cell = ", ".join(table.rows[row][place] for place in places)
         what = f"has no boxes in {', '.join(columns.names)}, but {shown(cell, _MOST_SHOWN)!r}"
         raise SourceError(table.name, what, "name the columns: csv:FILE:ID:x,y,w,h")
+    findings: list[str] = []
     sides = _side_columns(table, columns)
+    if sides is not None and _are_of_boxes(table, boxes, match, sides):
+        titles = " and ".join(table.header[place] for place in sides)
+        findings.append(f"{titles} of {table.name} are sizes of boxes, not of images")
+        sides = None
     is_relative = dialect.is_relative(boxes.values)
     form, told = columns.form or boxes.form, ""
     if form is None:
@@ -147,6 +154,7 @@ def read_box_table(
         f"in {unit}",
         documents=tuple(name for name, _ in table.parts) or (table.name,),
         without_image=_without_image(boxes, match),
+        findings=findings,
         notation=Columns(columns.names, form),
         is_table=True,
     )
@@ -182,11 +190,28 @@ def _without_image(boxes: Boxes, match: TableMatch) -> dict[str, int]:
 
 def _side_columns(table: Table, columns: Columns) -> tuple[int, int] | None:
     """Return the columns of height and width of the images, if they are not of the boxes."""
-    names = {dialect.plain(t): i for i, t in enumerate(table.header) if t not in columns.names}
+    names = {dialect.letters(t): i for i, t in enumerate(table.header) if t not in columns.names}
     for height, width in _SIDES:
         if height in names and width in names:
             return names[height], names[width]
     return None
+
+
+def _are_of_boxes(table: Table, boxes: Boxes, match: TableMatch, sides: tuple[int, int]) -> bool:
+    """Return whether columns of sides are those of the boxes.
+
+    They are the distances of most corners, or differ over the rows of most images.
+    """
+    stated = np.array([_side(table.rows[row], sides) or (np.nan, np.nan) for row in boxes.rows])
+    if not len(stated):
+        return False
+    corners = np.abs(boxes.values[:, :2] - boxes.values[:, 2:])[:, ::-1]
+    is_distance = (np.abs(corners - stated) <= _ROUNDING).all(axis=1)
+    sizes: defaultdict[int, list[tuple[float, ...]]] = defaultdict(list)
+    for image, size in zip(match.key_of[list(boxes.rows)].tolist(), stated.tolist(), strict=True):
+        sizes[image].append(tuple(size))
+    several = [len(set(one)) > 1 for one in sizes.values() if len(one) > 1]
+    return bool(2 * is_distance.sum() > len(stated) or 2 * sum(several) > len(several))
 
 
 def _side(row: Sequence[str], sides: tuple[int, int] | None) -> tuple[int, int] | None:

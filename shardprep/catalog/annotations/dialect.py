@@ -96,8 +96,12 @@ def parse_columns(text: str, option: str) -> Columns:
 
 def plain(name: str) -> str:
     """Return a name of a column without case, signs and words for a box: "Roi.X1" is x1."""
-    letters = re.sub(r"[^a-z0-9]", "", name.lower())
-    return _PREFIX.sub("", letters)
+    return _PREFIX.sub("", letters(name))
+
+
+def letters(name: str) -> str:
+    """Return a name of a column without case and signs: "Roi.X1" is roix1."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def named_columns(names: Sequence[str]) -> Columns | None:

@@ -56,6 +56,9 @@ def print_annotations(terminal: Terminal, manifest: Manifest, boxes: ObjectFacts
         text = f"{counted(sum(dropped.values()), 'object')}: {counts_line(dropped)}"
         terminal.entry("dropped", text, style="yellow")
     print_unmatched(terminal, manifest.unmatched)
+    if number := manifest.num_rescaled:
+        text = f"annotations of {counted(number, 'image')} state another size than the image has"
+        terminal.entry("rescaled", text, style="yellow")
     if num_clipped := sum(one.num_clipped for one in counts):
         terminal.entry("clipped", f"{counted(num_clipped, 'object')} at the edge of the image")
     if masks:
