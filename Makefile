@@ -2,7 +2,7 @@
 #- make check  format, lint, types, and tests of every kind at a lower density: while you work
 #- make test   all of that, at full density: what CI runs
 #- make bench  measure all that docs/performance.md says, half an hour; BENCH="--only build"
-#- make soak   build a million images under attack, an hour; SOAK="--images 20000 --attacks 8"
+#- make soak   build a million images under attack, and 8,000 mutated documents, an hour or two; SOAK="--images 20000 --attacks 8"
 #- make wheel  write a wheel for every Python from 3.11 on, and an sdist, into dist/
 #- make clean  remove what the others made
 
@@ -44,6 +44,7 @@ bench: .venv/installed-test
 
 soak: .venv/installed-test
 	$(BIN)/python -m tests.soak $(SOAK)
+	$(BIN)/python -m tests.soak.documents $(filter --write,$(SOAK))
 
 # What the wheel links to decides the oldest Linux it runs on: auditwheel writes that into its name.
 wheel: .venv/bin/python

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.annotations.annotated_images import NO_ANNOTATION, NO_MASK
+from shardprep.catalog.annotations.formats import holds_boxes
 from shardprep.catalog.annotations.signs import annotation_findings
 from shardprep.catalog.candidates import label_findings
 from shardprep.catalog.filters import MOST_SHOWN
@@ -69,7 +71,8 @@ def catalog_findings(
         _ask_about(unlabelled, labelling, len(wanted.members))
         findings += labelling.findings
         others = [member.key for member in listing.others]
-        findings += annotation_findings(wanted.index.keys, others)
+        holds = partial(holds_boxes, wanted.documents)
+        findings += annotation_findings(wanted.index.keys, others, holds)
         if labelling.rule == "none":
             findings += label_findings(wanted.index, wanted.tables)
     return findings

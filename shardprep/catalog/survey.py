@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from shardprep.catalog.annotations.formats import holds_boxes
 from shardprep.catalog.annotations.mask_files import masks_beside
 from shardprep.catalog.annotations.recognition import Sign, find_signs, usual
 from shardprep.catalog.annotations.signs import annotation_findings
@@ -141,7 +143,7 @@ def survey_source(
         rules += part_candidates(keys, tables)
     signs = find_signs(index, documents, listing.images)
     others = [member.key for member in listing.others]
-    recognised = [] if signs else annotation_findings(keys, others)
+    recognised = [] if signs else annotation_findings(keys, others, partial(holds_boxes, documents))
     ordered = tuple(sorted(signs, key=lambda one: one not in usual(signs)))
     taken = {ordered[0].key: ordered[0].option} if signs and chosen.rule == "none" else {}
     recipe = make_recipe({"source": str(source), **taken}, "init")

@@ -80,8 +80,9 @@ def place_objects(
     labels = () if len(annotation.boxes) else annotation.labels
     files = MaskFiles(mask_files, labels, placement, spec)
     try:
-        plain = _plain(annotation, placement, spec, frame)
-        return plain or _Scene(annotation, files, placement, spec, frame).place()
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is dropped
+            plain = _plain(annotation, placement, spec, frame)
+            return plain or _Scene(annotation, files, placement, spec, frame).place()
     except MaskError as error:
         return Rejection("bad_mask", str(error))
     except MemoryError:

@@ -154,14 +154,14 @@ class BuildOptions:
         "Cells that count as empty.", _LABELS, "A,B,…", read=read_names)
     boxes: str = _option("",
         "Boxes of objects: coco[:FILE,…], voc, yolo[:NAMES], csv:FILE:ID:BOX[:LABEL], labelme, "
-        "via, auto or none. BOX is a column, or four as in x,y,w,h; xywh(…), xyxy(…) or center(…) "
-        "says how to read them.", _OBJECTS, "FORMAT",
+        "via, cvat, auto or none. BOX is a column, or four as in x,y,w,h; xywh(…), xyxy(…) or "
+        "center(…) says how to read them.", _OBJECTS, "FORMAT",
         shown="recognised, if none of labels, boxes and masks is given")
     masks: str = _option("",
         "Masks: a pattern of their names, such as masks/{stem}_mask.png, {dir}annot/{name}, "
         "{id}/masks/*.png or masks/{class}/{name}, with parts of names as in {stem[:-4]} or "
-        "{stem:(.+)_rgb}; rle:FILE:ID:RLE[:LABEL]; coco[:FILE,…], yolo, labelme or via, whose "
-        "outlines are drawn; auto or none.", _OBJECTS, "PATTERN",
+        "{stem:(.+)_rgb}; rle:FILE:ID:RLE[:LABEL]; coco[:FILE,…], yolo, labelme, via or cvat, "
+        "whose outlines are drawn; auto or none.", _OBJECTS, "PATTERN",
         shown="as for boxes")
     instances: bool = _option(False,
         "Keep a mask for each object; otherwise one of classes for each image.", _OBJECTS)

@@ -16,7 +16,7 @@ from shardprep.dataset.annotation_counts import Unmatched
 from shardprep.dataset.grammar import Count, Document, Name, Version
 from shardprep.dataset.manifest import Fingerprint
 from shardprep.dataset.schema import MAX_SIDE, Schema
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, printable
 from shardprep.image.spec import ImageSpec
 from shardprep.writer.workspace.states import OUTLINE_FILE
 
@@ -102,9 +102,9 @@ def make_outline(
         fingerprint=fingerprint,
         spec=plan.spec,
         dataset_schema=plan.schema,
-        labels_from=plan.labels_from,
+        labels_from=printable(plan.labels_from),
         num_rows_without_image=len(plan.rows_without_image),
-        rows_without_image=plan.rows_without_image[:_SHOWN_ROWS],
+        rows_without_image=tuple(map(printable, plan.rows_without_image[:_SHOWN_ROWS])),
         unmatched=None if plan.annotations is None else plan.annotations.unmatched,
         shards=tuple(PlannedShard(name=one.name, split=one.split) for one in plan.shards),
         skipped=dict(sorted(Counter(one.reason for one in plan.skipped).items())),

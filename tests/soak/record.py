@@ -16,6 +16,22 @@ if TYPE_CHECKING:
 
 RECORD = Path(__file__).parent / "record.json"
 """The record that docs/trust.md reports."""
+DOCUMENTS = RECORD.with_name("documents.json")
+"""The record of mutated documents, which it reports as well."""
+
+
+@dataclass
+class DocumentRecord:
+    """The ends of builds of sources with mutated documents."""
+
+    date: str
+    seed: int
+    tried: int
+    built: int
+    """Sound datasets."""
+    refused: int
+    """Errors of one line."""
+    slowest_s: float
 
 
 @dataclass
@@ -82,6 +98,11 @@ def load(path: Path = RECORD) -> Record:
         for one in found.pop("ordeals")
     ]
     return Record(**found, ordeals=ordeals)
+
+
+def load_documents() -> DocumentRecord:
+    """Return the record of mutated documents."""
+    return DocumentRecord(**json.loads(DOCUMENTS.read_text()))
 
 
 def _rounded(value: Any) -> Any:

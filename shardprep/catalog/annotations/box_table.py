@@ -13,7 +13,7 @@ import numpy as np
 from shardprep.catalog.annotations import dialect
 from shardprep.catalog.annotations.box_cells import NO_BOXES, boxes_of_cells, boxes_of_columns
 from shardprep.catalog.annotations.dialect import Columns, Form
-from shardprep.catalog.annotations.object_table import MALFORMED, ObjectTable
+from shardprep.catalog.annotations.object_table import MALFORMED, MOST_SIDE, ObjectTable
 from shardprep.catalog.annotations.result import Found
 from shardprep.catalog.lookup import find_ids, match_table
 from shardprep.errors import RecipeError, SourceError, shown
@@ -221,7 +221,7 @@ def _side(row: Sequence[str], sides: tuple[int, int] | None) -> tuple[int, int] 
         height, width = (float(row[place]) for place in sides)
     except ValueError:
         return None
-    is_sane = 1 <= height < 1 << 31 and 1 <= width < 1 << 31
+    is_sane = 1 <= height < MOST_SIDE and 1 <= width < MOST_SIDE
     return (int(height), int(width)) if is_sane else None
 
 

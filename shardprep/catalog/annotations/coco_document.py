@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardprep.catalog.annotations.object_table import MOST_SIDE
 from shardprep.catalog.annotations.pairing import stem
 from shardprep.image.annotation import Counts, Polygons, Segment
 
@@ -19,8 +20,6 @@ _NAME = re.compile(rb'"file_name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _BOX = re.compile(rb'"bbox"\s*:')
 _LISTS = tuple(re.compile(rb'"%s"\s*:\s*\[' % name) for name in (b"images", b"annotations"))
 _SEGMENTS = re.compile(rb'"segments_info"\s*:')
-_LONG = 1 << 31
-"""Pixels that no side of an image has."""
 _MOST_SEGMENTS = 1 << 24
 """Ids that a colour can stand for; 0 is none."""
 
@@ -62,7 +61,9 @@ def image_of(entry: dict[str, Any]) -> tuple[str, tuple[int, int] | None]:
         raise TypeError("no text")
     height: Any = entry.get("height")
     width: Any = entry.get("width")
-    is_stated = all(isinstance(side, int | float) and 1 <= side < _LONG for side in (height, width))
+    is_stated = all(
+        isinstance(side, int | float) and 1 <= side < MOST_SIDE for side in (height, width)
+    )
     return name, (int(height), int(width)) if is_stated else None
 
 
@@ -77,7 +78,7 @@ def outline_of(shape: Any) -> Outline:
     """Return the polygons or run lengths of an object; what they hold is checked where drawn."""
     if isinstance(shape, dict):
         height, width = shape["size"]
-        if type(height) is not int or type(width) is not int:
+        if not all(type(side) is int and side < MOST_SIDE for side in (height, width)):
             raise TypeError("a size is two whole numbers")
         counts = shape["counts"]
         if not isinstance(counts, str):

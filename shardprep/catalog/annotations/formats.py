@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardprep.catalog.annotations import coco, labelme, via, voc, voc_file, yolo_files
+import numpy as np
+
+from shardprep.catalog.annotations import coco, cvat, labelme, via, voc, voc_file, yolo, yolo_files
 from shardprep.catalog.annotations.box_table import (
     parse_box_rule,
     read_box_table,
@@ -15,12 +17,14 @@ from shardprep.catalog.annotations.members import MOST_BYTES, read_each
 from shardprep.catalog.annotations.pairing import num_named
 from shardprep.catalog.annotations.search import (
     ENOUGH,
+    NUM_SAMPLES,
     AnnotatedSource,
     Sign,
     by_sample,
     named_as_images,
     shared_documents,
     shared_json,
+    shared_texts,
 )
 from shardprep.errors import RecipeError, some_of
 
@@ -54,8 +58,8 @@ def read_boxes(
     """Return the boxes of all images, as a value of `--boxes` other than auto asks for.
 
     Args:
-        option: `coco[:FILE,…]`, `voc`, `yolo[:NAMES]`, `csv:FILE[:ID:BOX[:LABEL]]`, `labelme` or
-            `via[:FILE,…]`.
+        option: `coco[:FILE,…]`, `voc`, `yolo[:NAMES]`, `csv:FILE[:ID:BOX[:LABEL]]`, `labelme`,
+            `via[:FILE,…]` or `cvat[:FILE,…]`.
         index: the images.
         documents: the files beside them.
         extents: those of the images, of which some heads are read where the sizes of images tell
@@ -70,7 +74,8 @@ def read_boxes(
     """
     name, argument = parse_boxes(option)
     source = AnnotatedSource(index, documents, extents, outlines, areas)
-    return FORMATS[name].read(argument, source)
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers that overflow are dropped later
+        return FORMATS[name].read(argument, source)
 
 
 def parse_boxes(option: str) -> tuple[str, str]:
@@ -97,6 +102,14 @@ def box_files(option: str) -> tuple[str, ...]:
     if name == "csv":
         return parse_box_rule(argument).files
     return tuple(file.strip() for file in argument.split(",") if file.strip())
+
+
+def holds_boxes(documents: Documents, name: str, keys: Sequence[str]) -> bool:
+    """Tell whether one of some documents holds boxes of a format with a document for each image."""
+    is_one = {"voc": voc_file.is_voc, "yolo": yolo.is_yolo}[name]
+    some = set(keys[:: max(1, len(keys) // NUM_SAMPLES)][:NUM_SAMPLES])
+    sample = [member for member in documents.members("") if member.key in some]
+    return any(is_one(text.data) for text in read_each(sample))
 
 
 def recognise(index: KeyIndex, documents: Documents) -> list[Sign]:
@@ -138,13 +151,8 @@ def _read_voc(argument: str, source: AnnotatedSource) -> Found:
 
 
 def _recognise_voc(source: AnnotatedSource) -> list[Sign]:
-    def is_voc(data: bytes) -> bool:
-        try:
-            return any(voc_file.parse_voc(data).boxes)
-        except (voc_file.NotVocError, voc_file.VocError):
-            return False
-
-    return by_sample(source, named_as_images(source, ".xml"), is_voc, Sign("voc", "Pascal VOC"))
+    members = named_as_images(source, ".xml")
+    return by_sample(source, members, voc_file.is_voc, Sign("voc", "Pascal VOC"))
 
 
 def _read_csv(argument: str, source: AnnotatedSource) -> Found:
@@ -190,6 +198,23 @@ def _recognise_via(source: AnnotatedSource) -> list[Sign]:
     return [Sign("via", f"{some_of(found, 2)}: VIA")] if found else []
 
 
+def _read_cvat(argument: str, source: AnnotatedSource) -> Found:
+    files = shared_documents(source, argument, cvat.is_cvat, "cvat", ".xml")
+    documents = (source.documents.find(file) for file in files)
+    return cvat.read_cvat(documents, source.index, outlines=source.outlines)
+
+
+def _recognise_cvat(source: AnnotatedSource) -> list[Sign]:
+    found = [text for text in shared_texts(source, ".xml") if cvat.is_cvat(text.data)]
+    named, total = num_named(
+        source.index, [name for text in found for name in cvat.stated_names(text.data)]
+    )
+    if not found or named < ENOUGH * total:
+        return []
+    keys = some_of([text.key for text in found], 2)
+    return [Sign("cvat", f"{keys}: CVAT for images, names {named:,} of {total:,} images")]
+
+
 FORMATS = {
     "coco": Format("coco[:FILE,…]", _read_coco, _recognise_coco),
     "voc": Format("voc", _read_voc, _recognise_voc),
@@ -197,5 +222,6 @@ FORMATS = {
     "csv": Format("csv:FILE:ID:BOX[:LABEL]", _read_csv, _recognise_csv),
     "labelme": Format("labelme", _read_labelme, _recognise_labelme),
     "via": Format("via[:FILE,…]", _read_via, _recognise_via),
+    "cvat": Format("cvat[:FILE,…]", _read_cvat, _recognise_cvat),
 }
 """The formats by the word that `--boxes` begins with, those recognised first in front."""

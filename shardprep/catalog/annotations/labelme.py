@@ -120,7 +120,11 @@ def _objects(document: dict[str, Any]) -> tuple[dict[tuple[str, object], list[Fl
         label, group = str(shape["label"]), shape.get("group_id")
         if label in _NO_CLASSES:
             continue
-        ring = _ring(shape.get("shape_type") or "polygon", np.array(shape["points"], np.float64))
+        points = np.array(shape["points"], np.float64)
+        try:
+            ring = _ring(shape.get("shape_type") or "polygon", points)
+        except OverflowError:
+            ring = None
         if ring is None:
             num_bad += 1
         else:

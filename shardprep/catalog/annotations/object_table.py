@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 UNKNOWN_CLASS = "unknown class"
 MALFORMED = "malformed"
 """Reasons for which objects are left out as they are read."""
+MOST_SIDE = 1 << 31
+"""Pixels that no side of an image has."""
 NO_OBJECT = -2
 """Label of a class of which there are no objects: sky, grass."""
 NO_BOX = (np.nan,) * 4
@@ -52,9 +54,12 @@ class ObjectTable:
         return len(self._images)
 
     def list_image(self, image: int, size: tuple[int, int] | None = None) -> None:
-        """Note that an image is annotated, with or without objects; `size` is height and width."""
+        """Note that an image is annotated, with or without objects.
+
+        `size` is height and width as stated; one that no image has is not stated.
+        """
         self._listed.add(image)
-        if size is not None:
+        if size is not None and all(0 < side < MOST_SIDE for side in size):
             self._sizes[image] = size
 
     def add(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardprep.catalog.documents import Documents
     from shardprep.recipe.recipe import Recipe
 
-OUTLINED = ("coco", "yolo", "labelme", "via")
+OUTLINED = ("coco", "yolo", "labelme", "via", "cvat")
 """Formats of boxes that may have outlines."""
 _FIELDS = {"stem": "[^/]+", "name": "[^/]+", "id": "[^/]+", "dir": ".*", "class": "[^/]+"}
 """Name of a field of a pattern → what it stands for, as a regular expression."""

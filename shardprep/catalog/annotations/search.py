@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENOUGH = 0.5
 """Share of images outside of a test split that a format must list to be recognised."""
-_NUM_SAMPLES = 16
+NUM_SAMPLES = 16
 """Number of documents that are looked into to recognise a format with one for each image."""
 _MOST_SHARED = 64
 """Number of JSON documents that are looked into to find those of many images."""
@@ -56,27 +56,36 @@ class AnnotatedSource:
 
 
 def shared_documents(
-    source: AnnotatedSource, argument: str, is_one: Callable[[bytes], bool], form: str
+    source: AnnotatedSource,
+    argument: str,
+    is_one: Callable[[bytes], bool],
+    form: str,
+    suffix: str = ".json",
 ) -> list[str]:
     """Return the documents of many images that an argument names, or all that look like one."""
     if argument:
         return [file.strip() for file in argument.split(",") if file.strip()]
     found: list[str] = []
-    for key, data, fault in shared_json(source):
+    for key, data, fault in shared_texts(source, suffix):
         if fault:
             raise SourceError(key, fault, f"download or pack it again, or use {form}:FILE")
         found += [key] if is_one(data) else []
     if not found:
-        there = [member.key for member in source.documents.members(".json")]
-        hint = f"the source has {some_of(there, 3)}" if there else "the source has no JSON"
+        there = [member.key for member in source.documents.members(suffix)]
+        hint = f"the source has {some_of(there, 3) or f'no {suffix[1:].upper()}'}"
         raise SourceError(f"--boxes {form}", "no document of the source is one", hint)
     return found
 
 
 def shared_json(source: AnnotatedSource) -> Iterator[Text]:
     """Yield the JSON documents that are not of one image, by their names; of any size."""
+    yield from shared_texts(source, ".json")
+
+
+def shared_texts(source: AnnotatedSource, suffix: str) -> Iterator[Text]:
+    """Yield the documents of a suffix that are not of one image, by their names; of any size."""
     stems = {stem(key) for key in source.index.keys}
-    shared = [m for m in source.documents.members(".json") if stem(m.key) not in stems]
+    shared = [m for m in source.documents.members(suffix) if stem(m.key) not in stems]
     yield from read_each(shared[:_MOST_SHARED], sys.maxsize)
 
 
@@ -106,7 +115,7 @@ def by_sample(
     named, total = num_named(source.index, [member.key for member in members])
     if not members or named < ENOUGH * total:
         return []
-    sample = members[:: max(1, len(members) // _NUM_SAMPLES)][:_NUM_SAMPLES]
+    sample = members[:: max(1, len(members) // NUM_SAMPLES)][:NUM_SAMPLES]
     fit = [not text.fault and is_one(text.data) for text in read_each(sample)]
     if sum(fit) < ENOUGH * len(fit):
         return []

@@ -13,7 +13,7 @@ from shardprep.catalog.splits import given_split
 from shardprep.errors import some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 IMAGE_FOLDER = re.compile(
     r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|rgb|leftimg8bit", re.IGNORECASE
@@ -115,8 +115,13 @@ def _image_folders(mask: str, siblings: Collection[str]) -> set[str]:
     }
 
 
-def annotation_findings(keys: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Return what was recognised among all images and what is no image, a line each."""
+def annotation_findings(
+    keys: Sequence[str], others: Sequence[str], holds: Callable[[str, list[str]], bool]
+) -> list[str]:
+    """Return what was recognised among all images and what is no image, a line each.
+
+    `holds` looks into documents that are named as images: do they hold boxes of a format?
+    """
     found = []
     if masks := find_masks(keys).num_masks:
         globs = " ".join(f"--exclude '{name}/*'" for name in masks)
@@ -125,10 +130,11 @@ def annotation_findings(keys: Sequence[str], others: Sequence[str]) -> list[str]
             f"--masks PATTERN stores them, {globs} leaves them out"
         )
     for suffix, (option, form) in _BOXES.items():
-        documents = {_stem(key) for key in others if key.lower().endswith(suffix)}
+        documents = {_stem(key): key for key in others if key.lower().endswith(suffix)}
         images = set(map(_stem, keys)) if documents else set()
-        named = len(documents & images)
-        if named and named >= _MATCHED * min(len(documents), len(images)):
+        named = len(both := documents.keys() & images)
+        is_enough = named and named >= _MATCHED * min(len(documents), len(images))
+        if is_enough and holds(option, sorted(documents[one] for one in both)):
             line = f"{suffix} files for {named:,} images look like boxes of {form}"
             found.append(f"{line}; --boxes {option} stores them")
     coco = [key for key in others if _COCO.search(key)]

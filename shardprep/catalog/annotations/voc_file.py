@@ -101,6 +101,14 @@ class VocFile:
     """Box of each as written: xmin, ymin, xmax, ymax; None for one that is none."""
 
 
+def is_voc(data: bytes) -> bool:
+    """Tell whether bytes are an annotation with a box; the XML of LabelMe has outlines alone."""
+    try:
+        return any(parse_voc(data).boxes)
+    except (NotVocError, VocError):
+        return False
+
+
 def parse_voc(data: bytes) -> VocFile:
     """Return the content of an annotation.
 
