@@ -154,7 +154,7 @@ def _catalog(wanted: SourceImages, listing: Listing) -> Catalog:
         for member in listing.others
         if member.key not in read
     ]
-    masks = beside.skipped
+    masks = [one for one in beside.skipped if one.key not in read]
     if beside.files is not None or beside.segments:
         used = {mask.key for several in items.masks.firsts().values() for mask in several}
         masks = masks + beside.unused(set(index.keys), used)

@@ -30,6 +30,8 @@ IGNORE_16 = 65_535
 """The same in the masks of 16 bits that more than 254 classes need."""
 NO_OUTLINE: Final = "no outline"
 """Reason to drop an object of which only the box is known, or whose outline has no pixel."""
+NO_NUMBERS = (0, IGNORE, IGNORE_16)
+"""Values of masks of numbered objects that belong to no object."""
 _MAX_CLASSES_8 = 254
 """Number of classes that masks of 8 bits can hold."""
 
@@ -143,6 +145,8 @@ class AnnotationSpec:
     """Mask files hold two values, of which what is above half is the object."""
     is_panoptic: bool = False
     """The mask file of an image holds the ids of segments: of its objects and areas."""
+    ids_are_values: bool = False
+    """These ids are numbers of objects: values of pixels, but for `NO_NUMBERS`."""
     background: int = 0
     """Class index where no object is; `ignore` where no class means that. Padding is ignored."""
     min_visible: float = 0.1

@@ -14,6 +14,7 @@ from shardprep.image.masks import (
     MaskError,
     decode_ids,
     decode_mask,
+    decode_numbers,
     mask_classes,
     value_counts,
 )
@@ -82,7 +83,9 @@ class MaskFiles:
             raise MaskError(f"has {len(self.data)} files, and its segments are in one")
         height, width = self.placement.upright
         with fault_of("the mask"):
-            found = decode_ids(self.data[0], max(MAX_PIXELS, height * width))
+            most = max(MAX_PIXELS, height * width)
+            decode = decode_numbers if self.spec.ids_are_values else decode_ids
+            found = decode(self.data[0], most)
             return found, self._frame(found)
 
     def _classes(self, number: int) -> tuple[Labels, Frame]:

@@ -72,6 +72,30 @@ def decode_ids(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint32]:
     return ids
 
 
+def decode_numbers(data: bytes, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint32]:
+    """Return the number of the object of each pixel, [height, width]; 0 and `IGNORE` are of none.
+
+    Values are numbers, and colours are those of Pascal VOC's palette (VOClabelcolormap.m of its
+    development kit): the bits of a number go to the highest bits of red, green, blue, red, green …
+
+    Raises:
+        MaskError: As `decode_mask`; or a JPEG, which keeps no exact values.
+    """
+    pixels, is_lossy, _ = decode_mask(data, max_pixels)
+    if is_lossy:
+        raise MaskError("is a JPEG, which keeps no exact numbers of objects")
+    found = pixels.astype(np.uint32)
+    if pixels.ndim == 2:
+        return found
+    numbers = np.zeros(pixels.shape[:2], np.uint32)
+    for bit in range(8):
+        for channel in range(3):
+            numbers |= (found[..., channel] >> np.uint32(7 - bit) & 1) << np.uint32(
+                3 * bit + channel
+            )
+    return numbers
+
+
 def mask_classes(mask: MaskFile, spec: AnnotationSpec) -> Labels:
     """Return the class of each pixel, [height, width]; of a binary mask 0, and 1 for the object.
 

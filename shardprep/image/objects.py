@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardprep.image.annotation import NO_OUTLINE, Counts, Polygons, Segment
+from shardprep.image.annotation import NO_NUMBERS, NO_OUTLINE, Counts, Polygons, Segment
 from shardprep.image.boxes import Boxes, annotated_size, plain_boxes, size_of_boxes
 from shardprep.image.mask_files import MaskFiles, fault_of, size_mismatch
 from shardprep.image.masks import MaskError, encode_mask, segment_classes, value_counts
@@ -137,6 +137,8 @@ class _Scene:
             dropped.update(objects.dropped)
             shares, labels = shares[kept], labels[kept]
             crowds = tuple(itertools.compress(crowds, kept.tolist()))
+        if spec.ids_are_values and self.files.data:
+            dropped.update(self._unlisted())
         return PlacedObjects(
             boxes=shares,
             labels=tuple(labels.tolist()),
@@ -170,6 +172,13 @@ class _Scene:
             is_lost = np.array([self.masks.get(i) == b"" for i in range(len(shares))], np.bool_)
             objects.drop(is_lost, "cut away" if self.placement.is_cropped else "too small")
         return objects, shares
+
+    def _unlisted(self) -> dict[str, int]:
+        """Return the count of objects in a mask of numbers that the annotation says nothing of."""
+        ids, _ = self.ids or self.files.ids()
+        number = sum(one not in NO_NUMBERS for one in np.unique(ids).tolist())
+        listed = len(self.annotation.labels) + sum(self.annotation.dropped.values())
+        return {"unknown class": number - listed} if number > listed else {}
 
     def _of_annotation(self) -> Boxes:
         """Return the annotated objects; where only an outline is known, the box of its mask."""

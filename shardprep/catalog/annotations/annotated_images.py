@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from shardprep.catalog.annotations.box_check import check_boxes
 from shardprep.catalog.annotations.dialect import image_size
@@ -14,6 +14,7 @@ from shardprep.catalog.annotations.mask_values import (
     NONE,
 )
 from shardprep.catalog.annotations.naming import Naming, renamed
+from shardprep.catalog.annotations.object_numbers import holds_numbers, numbered_objects
 from shardprep.catalog.annotations.pairing import stem
 from shardprep.catalog.annotations.panoptic import masks_of_segments, with_segments
 from shardprep.catalog.annotations.result import NO_FAULTS
@@ -24,7 +25,7 @@ from shardprep.errors import RecipeError, SourceError, counted, some_of
 from shardprep.image.annotation import NO_OUTLINE, Annotation, AnnotationSpec, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from shardprep.catalog.annotations.result import Found
     from shardprep.dataset.annotation_counts import Unmatched
@@ -94,21 +95,20 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
 
     """
     rule = parse_masks_rule(recipe.masks)
-    _check(recipe, rule)
-    boxes = None
-    if recipe.boxes not in ("", "none"):
-        boxes = _read(recipe, recipe.boxes, rule, images)
-    shapes = _shapes(recipe, rule, images, boxes)
-    _check_boxes(recipe, images, boxes, shapes)
-    if boxes is not None and shapes is not None and boxes is not shapes:
-        boxes = shapes = _beside(recipe, boxes, shapes)
+    has_numbers = holds_numbers(recipe, images.beside)
+    _check(recipe, rule, has_numbers=has_numbers)
+    numbered = numbered_objects(recipe, images) if has_numbers else None
+    boxes, shapes = _boxes_and_shapes(recipe, rule, images, numbered)
     objects = shapes or boxes
     mode: Literal["none", "classes", "instances"] = "none"
     if rule.is_given:
         mode = "instances" if recipe.instances else "classes"
     found = FileMasks.none(len(images.index.keys))
     names: tuple[str, ...] = ()
-    if images.beside.files is not None:
+    if numbered is not None:
+        masks = [tuple(images.beside.of(key)) for key in images.index.keys]
+        found = found._replace(masks=masks, is_read=True)
+    elif images.beside.files is not None:
         found = read_mask_files(
             recipe, images, naming if boxes is None else Naming(naming.class_map)
         )
@@ -120,7 +120,7 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
             annotations = [one and _outlined(one) for one in annotations]
     else:
         annotations = found.annotations
-    is_panoptic = shapes is not None and bool(shapes.segments)
+    is_panoptic = numbered is not None or (shapes is not None and bool(shapes.segments))
     if shapes is not None and shapes.segments:
         masks = masks_of_segments(shapes, images.beside.segments, len(annotations))
         found = found._replace(masks=masks)
@@ -135,6 +135,7 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
         num_classes=len(names),
         is_binary=found.values.is_binary,
         is_panoptic=is_panoptic,
+        ids_are_values=numbered is not None,
         min_visible=recipe.min_visible,
         frame=None if recipe.annotated == "auto" else recipe.annotated,
     )
@@ -142,7 +143,7 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
     background = found.values.background if has_own else NONE if is_panoptic else 0
     spec = replace(
         spec,
-        values=_with_ignore(found.values.values, spec.ignore),
+        values=found.values.stored(spec.ignore),
         background=spec.ignore if background == NONE else background,
     )
     if recipe.unlisted == "background" and mode == "classes" and background == NONE:
@@ -175,6 +176,23 @@ def annotate(recipe: Recipe, images: Images, naming: Naming) -> Annotated:
         unmapped=tuple(name for name in naming.class_map if name not in raw),
         findings=[*(line for one in sources for line in one.findings), *found.values.findings],
     )
+
+
+def _boxes_and_shapes(
+    recipe: Recipe, rule: MaskRule, images: Images, numbered: Found | None
+) -> tuple[Found | None, Found | None]:
+    """Return the objects with their boxes, and those whose outlines are drawn; None for neither.
+
+    `numbered` are the objects of masks that hold their numbers.
+    """
+    boxes = None
+    if recipe.boxes not in ("", "none"):
+        boxes = numbered or _read(recipe, recipe.boxes, rule, images)
+    shapes = numbered or _shapes(recipe, rule, images, boxes)
+    _check_boxes(recipe, images, boxes, shapes)
+    if boxes is not None and shapes is not None and boxes is not shapes:
+        boxes = shapes = _beside(recipe, boxes, shapes)
+    return boxes, shapes
 
 
 def _read(recipe: Recipe, option: str, rule: MaskRule, images: Images) -> Found:
@@ -233,14 +251,15 @@ def _other_objects(recipe: Recipe) -> RecipeError:
     return RecipeError("--masks", what, hint)
 
 
-def _check(recipe: Recipe, rule: MaskRule) -> None:
+def _check(recipe: Recipe, rule: MaskRule, *, has_numbers: bool) -> None:
     """Raise a RecipeError for options that mean nothing together."""
     has_boxes = recipe.boxes not in ("", "none")
     is_other = rule.kind == "rle" or (rule.kind == "format" and recipe.masks != recipe.boxes)
     may_be_panoptic = recipe.masks.startswith("coco:") and not recipe.instances
     if has_boxes and is_other and not may_be_panoptic:
         raise _other_objects(recipe)
-    if has_boxes and recipe.instances and rule.kind == "pattern":
+    is_numbered = has_numbers and recipe.boxes == "voc"
+    if has_boxes and recipe.instances and rule.kind == "pattern" and not is_numbered:
         what = "a mask for each object in files, and boxes elsewhere: nothing says which is whose"
         raise RecipeError("--instances", what, "leave --boxes out: boxes come from the masks")
     if recipe.instances and not rule.is_given:
@@ -304,12 +323,6 @@ def settled(annotated: Annotated, splits: Sequence[str | None], recipe: Recipe) 
     unmatched = unmatched_of(known.objects if known else {}, num_unlisted)
     facts = replace(annotated.facts, num_background=num_background, unmatched=unmatched)
     return replace(annotated, annotations=made, lacks=lacks, facts=facts)
-
-
-def _with_ignore(values: Mapping[Any, int] | None, ignore: int) -> Mapping[Any, int] | None:
-    if values is None:
-        return None
-    return {value: ignore if at == NONE else at for value, at in values.items()}
 
 
 def _present(one: Annotation | None, more: tuple[int, ...]) -> tuple[int, ...]:

@@ -78,6 +78,16 @@ def read_boxes(
         return FORMATS[name].read(argument, source)
 
 
+def read_numbered_boxes(index: KeyIndex, documents: Documents) -> Found:
+    """Return the boxes of Pascal VOC, each with its number in the file as the segment of a mask.
+
+    Raises:
+        SourceError: the source has none.
+
+    """
+    return FORMATS["voc"].read("", AnnotatedSource(index, documents, numbers=True))
+
+
 def parse_boxes(option: str) -> tuple[str, str]:
     """Return the format that a value of `--boxes` names, and its argument.
 
@@ -147,7 +157,8 @@ def _read_voc(argument: str, source: AnnotatedSource) -> Found:
     documents = source.documents
     lists = [m for m in documents.members(".txt") if voc.SPLIT_LISTS in f"/{m.key}"]
     texts = [(text.key, text.data) for text in read_each(lists) if not text.fault]
-    return voc.read_voc(read_each(documents.members(".xml")), source.index, texts)
+    members = documents.members(".xml")
+    return voc.read_voc(read_each(members), source.index, texts, numbers=source.numbers)
 
 
 def _recognise_voc(source: AnnotatedSource) -> list[Sign]:

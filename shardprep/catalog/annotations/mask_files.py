@@ -16,7 +16,7 @@ from shardprep.catalog.annotations.rules import (
     parse_masks_rule,
     regular_expression,
 )
-from shardprep.catalog.annotations.signs import masks_by_folder
+from shardprep.catalog.annotations.signs import class_files, masks_by_folder
 from shardprep.catalog.filters import matched
 from shardprep.catalog.lookup import AmbiguousIdError, KeyIndex
 from shardprep.catalog.patterns import Pattern
@@ -65,6 +65,8 @@ class MasksBeside(NamedTuple):
     """Masks that no image has."""
     segments: Mapping[str, SegmentMasks] = {}
     """Key of a panoptic document → its masks."""
+    classes: Mapping[str, Member] = {}
+    """Key of a mask of numbered objects → the file with the classes of its pixels."""
 
     def of(self, image: str) -> list[Member]:
         """Return the masks of an image, in the order of their keys."""
@@ -115,15 +117,19 @@ def masks_beside(recipe: Recipe, members: Members, documents: Documents) -> Mask
         return MasksBeside(Members.of(images), skipped=skipped, segments=segments)
     files = pair_masks(list(by_key), rule.argument, others)
     used = files.keys
-    matches = matched(sorted(used), recipe.exclude, "--exclude")
-    out = {key for key, is_out in zip(sorted(used), matches, strict=True) if is_out}
+    classes = class_files(used, by_key) if recipe.instances else {}
+    others.update(classes.values())
+    both = sorted(used.union(classes.values()))
+    matches = matched(both, recipe.exclude, "--exclude")
+    out = {key for key, is_out in zip(both, matches, strict=True) if is_out}
     files = _without(files, out)
     skipped = [_skipped(by_key[key], "matched by --exclude") for key in sorted(out)]
     skipped += [_skipped(by_key[key], "a mask without its image") for key in files.without_image]
-    skipped += [_skipped(by_key[key], "looks like a mask") for key in sorted(others - used)]
+    skipped += [_skipped(by_key[key], "looks like a mask") for key in sorted(others - used - out)]
     images = [m for key, m in by_key.items() if key not in used and key not in others]
     by_mask = {key: by_key[key] for key in used}
-    return MasksBeside(Members.of(images), files, by_mask, skipped, segments)
+    of_classes = {key: by_key[file] for key, file in classes.items() if file not in out}
+    return MasksBeside(Members.of(images), files, by_mask, skipped, segments, of_classes)
 
 
 def _skipped(member: Member, reason: str) -> Skipped:

@@ -105,6 +105,12 @@ class MaskValues:
         findings = (*self.findings, *([line] if lost else []))
         return replace(self, names=ordered, values=new, present=present, findings=findings)
 
+    def stored(self, ignore: int) -> Mapping[Any, int] | None:
+        """Return the values with `ignore`, that of an `AnnotationSpec`, for `NONE`."""
+        if self.values is None:
+            return None
+        return {value: ignore if at == NONE else at for value, at in self.values.items()}
+
     @property
     def is_unnamed(self) -> bool:
         """Whether classes are called by the values that they have in the masks."""

@@ -102,6 +102,8 @@ def recognised(
     keys = wanted or ["boxes", "masks"]
     found = find_signs(index, documents, images)
     signs = usual([one for one in found if one.key in keys])
+    if recipe.instances and any(one.instances for one in signs):
+        signs = [one for one in signs if one.instances or one.key != "masks"]
     for key in keys:
         fit = [one for one in signs if one.key == key] if wanted else signs
         if len(fit) > 1:

@@ -49,6 +49,8 @@ class AnnotatedSource:
     """Whether masks are wanted beside boxes."""
     areas: bool = False
     """Whether areas that are no objects are wanted as well: sky, grass."""
+    numbers: bool = False
+    """Whether objects are wanted as segments of masks of numbers, by their place in the file."""
 
     def size_of(self, image: int) -> tuple[int, int] | None:
         """Return height and width of an image as it is shown; None if they cannot be told."""

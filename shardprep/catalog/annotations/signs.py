@@ -13,7 +13,7 @@ from shardprep.catalog.splits import given_split
 from shardprep.errors import some_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 IMAGE_FOLDER = re.compile(
     r"((jpe?g|png|rgb|raw)[-_ ]?)?(images?|imgs?)|inputs?|rgb|leftimg8bit", re.IGNORECASE
@@ -30,6 +30,8 @@ _CITYSCAPES = re.compile(r"_gt(fine|coarse)_[a-z]+$", re.IGNORECASE)
 """End of the names of all files that Cityscapes has of an image."""
 _CITIES = re.compile(r"gt(fine|coarse)", re.IGNORECASE)
 """Names of its folders of masks, below which a folder is a split or a city, and no class."""
+OF_OBJECTS = re.compile(r"(^|/)(segmentation[-_ ]?)objects?/", re.IGNORECASE)
+"""The folder of Pascal VOC's masks of numbered objects, in a key."""
 IMAGE_ENDING = re.compile(r"[-_](leftimg8bit|rgb|sat|images?|imgs?|photo)$", re.IGNORECASE)
 """End of the name of an image that its mask has not: `1_sat.jpg` with `1_mask.png`."""
 MASK_ENDING = re.compile(
@@ -102,6 +104,17 @@ def masks_by_folder(keys: Sequence[str]) -> dict[str, list[str]]:
         name = next((part for part in key.split("/")[:-1] if part in found), None)
         if name is not None:
             found[name].append(key)
+    return found
+
+
+def class_files(masks: Iterable[str], keys: Iterable[str]) -> dict[str, str]:
+    """Return the key of the file in SegmentationClass of each mask in SegmentationObject."""
+    there = {key.lower(): key for key in keys}
+    found: dict[str, str] = {}
+    for mask in filter(OF_OBJECTS.search, masks):
+        for name in ("class", "classes"):
+            key = OF_OBJECTS.sub(rf"\1\2{name}/", mask).lower()
+            found.update({mask: there[key]} if key in there else {})
     return found
 
 

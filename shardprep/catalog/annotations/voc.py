@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from shardprep.catalog.annotations.dialect import Columns
@@ -12,6 +13,7 @@ from shardprep.catalog.annotations.voc_file import NotVocError, VocError, VocFil
 from shardprep.catalog.lookup import AmbiguousIdError
 from shardprep.catalog.splits import given_split
 from shardprep.errors import SourceError, counted, some_of
+from shardprep.image.annotation import Segment
 from shardprep.storage.text_file import decoded
 
 if TYPE_CHECKING:
@@ -23,12 +25,17 @@ if TYPE_CHECKING:
 SPLIT_LISTS = "ImageSets/Main/"
 """Folder of the lists of images of each split."""
 _ANNOTATIONS = "Annotations/"
+_NO_BOX = (math.nan,) * 4
 _ORDER = ("test", "validation", "train")
 """Splits, the first of which counts where several lists name an image."""
 
 
 def read_voc(
-    documents: Iterable[Text], index: KeyIndex, lists: Iterable[tuple[str, bytes]] = ()
+    documents: Iterable[Text],
+    index: KeyIndex,
+    lists: Iterable[tuple[str, bytes]] = (),
+    *,
+    numbers: bool = False,
 ) -> Found:
     """Return the objects of all files, boxes as they are written; classes in natural order.
 
@@ -39,6 +46,7 @@ def read_voc(
         documents: XML files.
         index: the images.
         lists: key and bytes of the lists of the splits, `ImageSets/Main/train.txt`.
+        numbers: give each object its number, from 1, as its segment; one without a box stays.
 
     Raises:
         SourceError: two files belong to one image, or none to any.
@@ -54,7 +62,7 @@ def read_voc(
         image = _image(pairing, key, content)
         if image is not None:
             pairing.claim(image, key)
-            _add(table, image, key, content)
+            _add(table, image, key, content, numbers=numbers)
         elif isinstance(content, str):
             unreadable.append(f"{key} {content}")
         else:
@@ -89,13 +97,18 @@ def _parsed(documents: Iterable[Text]) -> Iterator[tuple[str, VocFile | str]]:
             yield key, str(error)
 
 
-def _add(table: ObjectTable, image: int, key: str, content: VocFile | str) -> None:
+def _add(
+    table: ObjectTable, image: int, key: str, content: VocFile | str, *, numbers: bool
+) -> None:
     if isinstance(content, str):
         table.fault(image, f"{key} {content}")
         return
     table.list_image(image, content.size)
-    for name, box in zip(content.names, content.boxes, strict=True):
-        if box is None:
+    for number, (name, box) in enumerate(zip(content.names, content.boxes, strict=True), 1):
+        if numbers:
+            place = table.number_of(name)
+            table.add(image, box or _NO_BOX, place, outline=Segment(number))
+        elif box is None:
             table.drop(image, MALFORMED)
         else:
             table.add(image, box, table.number_of(name))

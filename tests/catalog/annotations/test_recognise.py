@@ -276,6 +276,24 @@ def test_a_document_that_names_the_values_makes_them_classes(tmp_path: Path) -> 
     assert not sign.instances
 
 
+def test_instances_choose_the_masks_with_numbers_of_objects(tmp_path: Path) -> None:
+    members: dict[str, bytes] = {}
+    for i in range(4):
+        members[f"JPEGImages/{i}.jpg"] = jpeg(8, 8, seed=i)
+        members[f"SegmentationClass/{i}.png"] = grey(0, *[2] * i, 255)
+        members[f"SegmentationObject/{i}.png"] = grey(*range(1 + i), 255)
+    assert [one.flag for one in survey(tmp_path, members).annotations] == [
+        "--masks 'SegmentationClass/{stem}.png'",
+        "--masks 'SegmentationObject/{stem}.png' --instances",
+    ]
+    with pytest.raises(SourceError, match="--masks auto: the source has --masks 'Seg"):
+        catalog(tmp_path / "1", members, masks="auto")
+    made = catalog(tmp_path / "2", members, masks="auto", instances=True)
+    assert made.annotations is not None
+    assert made.annotations.names == ("1", "2")
+    assert made.annotations.num_objects == {"2": 6}
+
+
 def cityscapes(*tops: str) -> dict[str, bytes]:
     """Return a small Cityscapes, whose images and masks are below these two folders."""
     members: dict[str, bytes] = {}
