@@ -129,8 +129,10 @@ def load(request: Request) -> Any:  # noqa: D417 - its fields
             the records of 16 blocks or more mixed. A number for a plain window of that many
             records, False for the order of the shards. By default, only a split whose name starts
             with "train" is shuffled.
-        weights: "balanced" draws each class as often as another; an array, each record as often as
-            its weight says, in the order of the split without shuffling. A record may come again,
+        weights: "balanced" draws a class, each as often as another, and then one of the images that
+            have it: an image has its own class or classes, else those of its objects. An array
+            draws each record as often as its weight says, in the order of the split without
+            shuffling. A record may come again,
             or not at all, in an epoch of as many records; `reader.Weights` draws without
             replacement, or another number. Every draw is one of all records, on any number of
             hosts.

@@ -77,7 +77,7 @@ def buckets(
         hint = "make a dict of (height, width) and reader.select yourself"
         raise DatasetError(items.where, f"its records have no {' and '.join(missing)}", hint)
     rows = items.rows(split)
-    every = rows.selection(slice(None), rows.split)
+    every = rows.selection()
     values = Values(items.schema, (HEIGHT, WIDTH), decode=False)
     stored = _stored_sizes(
         Examples(open_subset(items.found, every, before=items.manifest).records, values)
@@ -86,7 +86,7 @@ def buckets(
     logs = [np.log(one[:, 1] / one[:, 0]) for one in (stored, wanted)]
     nearest = np.abs(logs[0][:, None] - logs[1]).argmin(axis=1)
     return {
-        (int(height), int(width)): rows.selection(nearest == i, f"{rows.split} as {width}x{height}")
+        (int(height), int(width)): every.at(nearest == i, f"{rows.split} as {width}x{height}")
         for i, (height, width) in enumerate(wanted.tolist())
         if (nearest == i).any()
     }

@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from pyarrow import acero
 
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS
 from shardprep.errors import DatasetError, printable, shown, some_of
 from shardprep.reader.argument_kinds import Kind, Location, text
 from shardprep.reader.arguments import checking
+from shardprep.reader.classes import ClassColumn
 from shardprep.reader.config import warn
 from shardprep.reader.item_rows import Items
 from shardprep.reader.splits import AnySplit  # noqa: TC001 - checked by it
@@ -41,8 +41,6 @@ _PLACE = "place"
 _MOST_BYTES = 1 << 30
 """Bytes of a list of keys at most."""
 _TABLES = (".csv", ".tsv")
-_COLUMN_OF_CLASS = {LABEL: "label", LABELS: "labels", BOX_LABEL: "object_labels"}
-"""Feature of classes → its column of the item table."""
 
 
 def _several(one: type | tuple[type, ...]) -> Callable[[Any], Any]:
@@ -116,23 +114,23 @@ def select(
     if split is None:
         split = "train"
         _tell_of_others(items.manifest)
-    labels = None if label is None else _Labels.of(items, label)
-    columns = [] if where is None else _columns(items, where)
-    columns += [labels.column] if labels else []
-    rows = items.rows(split, columns)
-    fits = np.ones(len(rows.numbers), bool)
+    column = ClassColumn.of(items.schema)
+    numbers = [] if label is None else _numbers_of_classes(items.where, column, label)
+    rows = items.rows(split, [] if where is None else _columns(items, where))
+    every = rows.selection()
+    fits = np.ones(len(every), bool)
     said = []
-    if labels is not None:
-        fits &= labels.fits(rows.table)
-        said.append(f"label={', '.join(labels.names)}")
+    if label is not None and column is not None:
+        fits &= np.isin(every.numbers, every.classes[np.isin(every.classes[:, 1], numbers), 0])
+        said.append(f"label={', '.join(column.labels[one] for one in numbers)}")
     if where is not None:
         fits &= _fits(rows, where)
         said.append(shown(_said(where), _MOST_SHOWN))
     if keys is not None:
-        fits &= np.isin(rows.numbers, _numbers_of_keys(items, keys))
+        fits &= np.isin(every.numbers, _numbers_of_keys(items, keys))
         said.append(f"keys of {keys.name}" if isinstance(keys, Path) else f"{len(keys):,} keys")
     name = f"{rows.split}: {'; '.join(said)}" if said else rows.split
-    return rows.selection(fits, name)
+    return every.at(fits, name)
 
 
 def _tell_of_others(manifest: Manifest) -> None:
@@ -144,39 +142,22 @@ def _tell_of_others(manifest: Manifest) -> None:
         warn(f"{_WHERE} took split='train', not {others}; give split='train' or '{every}'")
 
 
-class _Labels(NamedTuple):
-    """Classes, and the column that has them."""
-
-    column: str
-    numbers: list[int]
-    names: list[str]
-
-    @classmethod
-    def of(cls, items: Items, label: Sequence[str | int]) -> Self:
-        """Return the classes that are asked for; DatasetError where there is no such class."""
-        schema = items.schema
-        feature = next((one for one in _COLUMN_OF_CLASS if one in schema.features), None)
-        if feature is None:
-            hint = "select by where or keys"
-            raise DatasetError(items.where, "its images and objects have no classes", hint)
-        every = schema.features[feature].labels if feature == BOX_LABEL else schema.labels
-        numbers = []
-        for one in label:
-            if one not in every and not (isinstance(one, int) and 0 <= one < len(every)):
-                hint = f"it has {some_of(every, _MOST_NAMES)}"
-                raise DatasetError(items.where, f"has no class {one!r}", hint)
-            numbers.append(one if isinstance(one, int) else every.index(one))
-        return cls(_COLUMN_OF_CLASS[feature], numbers, [every[one] for one in numbers])
-
-    def fits(self, table: pa.Table) -> Any:
-        """Return for each row whether it has one of the classes."""
-        column, wanted = table[self.column], pa.array(self.numbers, pa.int64())
-        if not pa.types.is_list(column.type):
-            return pc.is_in(column, wanted).to_numpy()
-        found = np.zeros(len(table), bool)
-        has = pc.is_in(pc.list_flatten(column), wanted).to_numpy()
-        found[pc.list_parent_indices(column).to_numpy()[has]] = True
-        return found
+def _numbers_of_classes(
+    where: str, column: ClassColumn | None, label: Sequence[str | int]
+) -> list[int]:
+    """Return the numbers of classes; DatasetError where there is no such class."""
+    if column is None:
+        hint = "select by where or keys"
+        raise DatasetError(where, "its images and objects have no classes", hint)
+    numbers = []
+    for one in label:
+        if one not in column.labels and not (
+            isinstance(one, int) and 0 <= one < len(column.labels)
+        ):
+            hint = f"it has {some_of(column.labels, _MOST_NAMES)}"
+            raise DatasetError(where, f"has no class {one!r}", hint)
+        numbers.append(one if isinstance(one, int) else column.labels.index(one))
+    return numbers
 
 
 def _columns(items: Items, where: Any) -> list[str]:

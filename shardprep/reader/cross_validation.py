@@ -13,6 +13,7 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Kind, Location, Seed, whole
 from shardprep.reader.arguments import checking, shown
+from shardprep.reader.classes import OBJECT_CLASSES, ClassColumn, class_pairs
 from shardprep.reader.item_rows import Items
 from shardprep.reader.order import key_of, random_numbers
 from shardprep.reader.selection import numbers_of, rising
@@ -52,16 +53,20 @@ def folds(
     """Return `k` pairs (train, validation): each record is in the validation of one of them.
 
     The records of each class are shared out evenly, to the record where no group prevents it; so
-    is the number of records. The same arguments give the same folds on any machine. Nothing but
-    the item table is read. A train part is shuffled by default, a validation part is not.
+    is the number of records. Where records have several classes or objects of several, each counts
+    for all of its classes, and these are shared out from the rarest to the most frequent one, as
+    evenly as the classes before them allow. The same arguments give the same folds on any machine.
+    Nothing but the item table is read. A train part is shuffled by default, a validation part is
+    not.
 
     Args:
         path: as of `reader.load`.
         k: number of folds, from 2 on.
         split: as of `reader.load`; "train+validation" folds both.
         seed: any whole number.
-        by: column of `items.parquet` whose values are shared out evenly; of "labels", the
-            combinations of classes. None: at random.
+        by: "label", the classes of the images, else of their objects; or a column of
+            `items.parquet` whose values are shared out evenly, of "labels" the combinations of
+            classes. None: at random.
         group: True keeps the images of one group of the build (`--group`) in one fold, and those
             made of equal files. False parts them as well. A list keeps records with equal values
             together, one for each item of `reader.Dataset(path, split)`, in its order. None is a
@@ -73,22 +78,28 @@ def folds(
     """
     items = Items.at(path)
     asked = [] if by is None else [by]
-    if by == LABEL and items.schema.target != LABEL:
-        kinds = f"its images have {items.schema.target or 'no target'}"
-        raise DatasetError(items.where, f"by='label', and {kinds}", "use by=None or a column")
+    column = ClassColumn.of(items.schema)
+    if by == LABEL and column is None:
+        what = "by='label', and its images and objects have no classes"
+        raise DatasetError(items.where, what, "use by=None or a column")
     rows = items.rows(split, [*asked, *((_GROUP, _ORIGINAL) if group is True else ())])
     num_records = len(rows.numbers)
-    classes = np.zeros(num_records, np.int64) if by is None else _codes(rows.table, by)
     groups = _groups(rows, split, group)
     num_groups = len(rising(groups))
     if num_groups < k:
         what = f"k={k} of {num_groups:,} groups, {num_records:,} records"
         raise DatasetError(_WHERE, what, "use fewer folds")
-    fold_of = shared_out(classes, groups, k, key_of(seed))
+    key = key_of(seed)
+    if column is not None and column.is_list and by in (LABEL, OBJECT_CLASSES):
+        fold_of = shared_out_several(class_pairs(rows.table[column.name]), groups, k, key)
+    else:
+        classes = np.zeros(num_records, np.int64) if by is None else _codes(rows.table, by)
+        fold_of = shared_out(classes, groups, k, key)
+    every = rows.selection()
     return [
         (
-            rows.selection(fold_of != fold, f"training {fold + 1} of {k}: {rows.split}"),
-            rows.selection(fold_of == fold, f"validation {fold + 1} of {k}: {rows.split}"),
+            every.at(fold_of != fold, f"training {fold + 1} of {k}: {rows.split}"),
+            every.at(fold_of == fold, f"validation {fold + 1} of {k}: {rows.split}"),
         )
         for fold in range(k)
     ]
@@ -141,6 +152,63 @@ def shared_out(classes: Ints, groups: Ints, k: int, key: int) -> Ints:
         sizes += added
         begin += count
     return fold_of
+
+
+def shared_out_several(pairs: Ints, groups: Ints, k: int, key: int) -> Ints:
+    """Return the fold of each record, as `shared_out`, where a record may have several classes.
+
+    The largest groups come first, each to the fold in which its classes are rarest so far. Then
+    comes the class with the fewest single records left: each goes to the fold with the fewest
+    records of that class, then to that with the fewest of its other classes (after Sechidis and
+    others, On the stratification of multi-label data, 2011).
+
+    Args:
+        pairs: int64[pairs, 2], place of a record and one of its classes.
+        groups: int64[records], number of the group of each.
+        k: number of folds.
+        key: decides between what is otherwise equal.
+
+    """
+    group_of, size_of = np.unique(groups, return_inverse=True, return_counts=True)[1:]
+    num_groups, num_classes = len(size_of), int(pairs[:, 1].max(initial=-1)) + 2
+    # What has no class gets one of its own, the last.
+    alone = np.setdiff1d(np.arange(num_groups), group_of[pairs[:, 0]])
+    members = np.append(
+        group_of[pairs[:, 0]] * num_classes + pairs[:, 1], alone * num_classes + num_classes - 1
+    )
+    found, number = np.unique(members, return_counts=True)
+    group, label = np.divmod(found, num_classes)
+    bounds = np.searchsorted(group, np.arange(num_groups + 1))
+    total = np.bincount(label, number, minlength=num_classes)
+    cost = number / total[label] ** 2
+    counts, sizes = np.zeros((k, num_classes)), np.zeros(k)
+    random = random_numbers(key, 0, num_groups)
+    tie = random_numbers(key, num_groups, num_groups + k)
+    fold_of_group = np.full(num_groups, -1)
+
+    def place(one: int, first: Any) -> None:
+        own = slice(bounds[one], bounds[one + 1])
+        filled = counts[:, label[own]] @ cost[own] + sizes * (size_of[one] / len(groups) ** 2)
+        fold = fold_of_group[one] = np.lexsort((tie, filled, first))[0]
+        counts[fold, label[own]] += number[own]
+        sizes[fold] += size_of[one]
+
+    several = np.flatnonzero(size_of > 1)
+    for one in several[np.lexsort((random[several], -size_of[several]))].tolist():
+        place(one, np.zeros(k))
+    single = size_of[group] == 1
+    in_turn = np.flatnonzero(single)[np.lexsort((random[group[single]], label[single]))]
+    starts = np.searchsorted(label[in_turn], np.arange(num_classes + 1))
+    left = np.bincount(label[single], minlength=num_classes)
+    while left.any():
+        # Those without a class come last, and fill the folds that are too small.
+        of_classes = np.where(left > 0, left, np.inf)[:-1]
+        rarest = int(np.argmin(of_classes)) if left[:-1].any() else num_classes - 1
+        for one in group[in_turn[starts[rarest] : starts[rarest + 1]]].tolist():
+            if fold_of_group[one] < 0:
+                place(one, sizes if rarest == num_classes - 1 else counts[:, rarest])
+                left[label[bounds[one] : bounds[one + 1]]] -= 1
+    return fold_of_group[group_of]
 
 
 def _levelled(filled: Any, number: int, sizes: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import RemoteDataset, described, documents_of
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
+from shardprep.reader.classes import ClassColumn, class_pairs
 from shardprep.reader.selection import Selection, numbers_of, rising
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class ItemRows:
     numbers: Ints
     """Numbers of the records in the dataset, rising."""
     table: pa.Table
-    """The columns asked for, and `label`."""
+    """The columns asked for, `label`, and that of the classes."""
 
     @property
     def labels(self) -> Ints:
@@ -53,10 +54,18 @@ class ItemRows:
         found: Ints = self.table[LABEL].fill_null(-1).to_numpy()
         return found
 
-    def selection(self, fits: Any, name: str) -> Selection:
-        """Return the records of the rows for which an array of bools is true."""
+    @property
+    def classes(self) -> Ints:
+        """int64[pairs, 2]: number of a record and one of its classes, sorted, each pair once."""
+        column = ClassColumn.of(self.dataset.schema)
+        found = class_pairs(self.table[LABEL if column is None else column.name])
+        found[:, 0] = self.numbers[found[:, 0]]
+        return found
+
+    def selection(self) -> Selection:
+        """Return the records of all rows."""
         fingerprint = self.dataset.manifest.sha256
-        return Selection(name, fingerprint, self.numbers[fits], self.labels[fits])
+        return Selection(self.split, fingerprint, self.numbers, self.labels, self.classes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +114,8 @@ class Items:
 
         """
         numbers = rising(numbers_of(self.manifest, split))
-        table = self.records((LABEL, *columns))
+        column = ClassColumn.of(self.schema)
+        table = self.records((LABEL, *([column.name] if column else []), *columns))
         if len(numbers) != len(table) or (np.diff(numbers) != 1).any():
             table = table.take(pa.array(numbers))
         name = split.name if isinstance(split, Selection) else str(split)

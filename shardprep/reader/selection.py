@@ -48,11 +48,14 @@ class Selection:
     """int64[records], numbers of the records in the dataset, rising."""
     labels: Ints
     """int64[records], class of each record, −1 where it has none or not one."""
+    classes: Ints
+    """int64[pairs, 2], number of a record and one of its classes, sorted, each pair once: its own
+    class or classes, else those of its objects."""
 
     def __post_init__(self) -> None:
         """Shorten the name; nobody may write to the arrays."""
         object.__setattr__(self, "name", shown(self.name, _MOST_NAME))
-        for array in (self.numbers, self.labels):
+        for array in (self.numbers, self.labels, self.classes):
             array.setflags(write=False)
 
     def __repr__(self) -> str:
@@ -84,19 +87,27 @@ class Selection:
         except (IndexError, TypeError, ValueError) as error:
             hint = "use a slice, an array of whole numbers or one of bools"
             raise DatasetError(self.name, f"{error}", hint) from None
-        return replace(self, numbers=self.numbers[chosen], labels=self.labels[chosen])
+        return self.at(chosen, self.name)
 
     def __or__(self, other: Selection) -> Selection:
         self._check_same(other)
         numbers, first = np.unique(np.concatenate([self.numbers, other.numbers]), return_index=True)
         labels = np.concatenate([self.labels, other.labels])[first]
-        return Selection(f"{self.name} | {other.name}", self.fingerprint, numbers, labels)
+        classes = np.unique(np.concatenate([self.classes, other.classes]), axis=0)
+        name = f"{self.name} | {other.name}"
+        return Selection(name, self.fingerprint, numbers, labels, classes)
 
     def __and__(self, other: Selection) -> Selection:
-        return self._kept(self._is_in(other), f"& {other.name}")
+        return self.at(self._is_in(other), f"{self.name} & {other.name}")
 
     def __sub__(self, other: Selection) -> Selection:
-        return self._kept(~self._is_in(other), f"- {other.name}")
+        return self.at(~self._is_in(other), f"{self.name} - {other.name}")
+
+    def at(self, places: Any, name: str) -> Selection:
+        """Return the records at some places, rising, or where an array of bools is true."""
+        numbers = self.numbers[places]
+        classes = self.classes[np.isin(self.classes[:, 0], numbers)]
+        return Selection(name, self.fingerprint, numbers, self.labels[places], classes)
 
     @checking("Selection.sample")
     def sample(self, n: Count, seed: Seed = 0) -> Selection:
@@ -116,19 +127,22 @@ class Selection:
     def per_class(self, n: Count, seed: Seed = 0) -> Selection:
         """Return `n` records of each class, drawn as by `sample`; all of a class with fewer.
 
-        Records without a class are left out.
+        A record with several classes, or with objects of several, counts for each of them: it may
+        be drawn for one, and is then one more of the others. Records without a class are left out.
 
         Raises:
-            DatasetError: no record has a class of its own.
+            DatasetError: no record has a class.
 
         """
-        if not (self.labels >= 0).any():
+        if not len(self.classes):
             hint = "select by keys or columns, or take sample(n)"
             raise DatasetError("Selection.per_class", f"no record of {self.name} has a class", hint)
-        order = np.lexsort((self._random(seed), self.labels))
-        labels = self.labels[order]
+        numbers, labels = self.classes.T
+        places = np.searchsorted(self.numbers, numbers)
+        order = np.lexsort((self._random(seed)[places], labels))
+        labels = labels[order]
         rank = np.arange(len(labels)) - np.searchsorted(labels, labels)
-        chosen = order[(rank < n) & (labels >= 0)]
+        chosen = places[order[rank < n]]
         return replace(self[chosen], name=f"{self.name}, {n:,} a class")
 
     @checking("Selection.save")
@@ -143,6 +157,7 @@ class Selection:
                     fingerprint=np.array(self.fingerprint),
                     numbers=self.numbers,
                     labels=self.labels,
+                    classes=self.classes,
                 )
                 out.commit()
         except OSError as error:
@@ -156,16 +171,17 @@ class Selection:
         """Return what `save` has written; DatasetError where the file is missing or another."""
         try:
             with np.load(path, allow_pickle=False) as file:
-                found = cls(
-                    str(file["name"][()]), str(file["fingerprint"][()]),
-                    file["numbers"].astype(np.int64), file["labels"].astype(np.int64),
-                )  # fmt: skip
+                numbers, labels = (file[key].astype(np.int64) for key in ("numbers", "labels"))
+                own = np.stack([numbers, labels], axis=1)[labels >= 0]
+                classes = file["classes"].astype(np.int64) if "classes" in file else own
+                name, fingerprint = (str(file[key][()]) for key in ("name", "fingerprint"))
+                found = cls(name, fingerprint, numbers, labels, classes)
+                is_sound = bool(np.isin(classes[:, 0], numbers).all()) and classes.shape[1:] == (2,)
         except FileNotFoundError:
             raise DatasetError(str(path), "no such file", _NO_FILE) from None
         except Exception:  # those of zipfile, zlib and NumPy
             raise DatasetError(str(path), "cannot be read as a Selection", _NO_FILE) from None
-        numbers = found.numbers
-        is_sound = numbers.ndim == 1 and numbers.shape == found.labels.shape
+        is_sound = is_sound and numbers.ndim == 1 and numbers.shape == labels.shape
         if not is_sound or (numbers[:1] < 0).any() or (np.diff(numbers) <= 0).any():
             raise DatasetError(str(path), "holds no record numbers", _NO_FILE)
         return found
@@ -190,14 +206,6 @@ class Selection:
 
     def _random(self, seed: int) -> Any:
         return random_numbers(key_of(seed), 0, len(self))
-
-    def _kept(self, keep: Any, text: str) -> Selection:
-        return replace(
-            self,
-            name=f"{self.name} {text}",
-            numbers=self.numbers[keep],
-            labels=self.labels[keep],
-        )
 
     def _is_in(self, other: Selection) -> Any:
         self._check_same(other)
@@ -233,7 +241,7 @@ def numbers_of(manifest: Manifest, split: AnySplit) -> Ints:
 
 
 def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
-    """Return the records of a split as a selection, each once; their labels are not told.
+    """Return the records of a split as a selection, each once; without their classes.
 
     Raises:
         DatasetError: as `numbers_of`.
@@ -243,4 +251,5 @@ def as_selection(manifest: Manifest, split: AnySplit) -> Selection:
         split.check(manifest)
         return split
     numbers = rising(numbers_of(manifest, split))
-    return Selection(str(split), manifest.sha256, numbers, np.full(len(numbers), -1))
+    unknown, none = np.full(len(numbers), -1), np.empty((0, 2), np.int64)
+    return Selection(str(split), manifest.sha256, numbers, unknown, none)

@@ -13,6 +13,7 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.argument_kinds import Count, Location  # noqa: TC001 - checked by these
 from shardprep.reader.arguments import checked_fields, checking, shown
+from shardprep.reader.classes import ClassColumn, class_pairs
 from shardprep.reader.item_rows import Items
 from shardprep.reader.order import random_numbers
 from shardprep.reader.splits import AnySplit, part_range
@@ -35,8 +36,9 @@ class Weights:
     """
 
     values: Any
-    """"balanced", each class as often as another; or float[records], in the order of the split
-    without shuffling: a record of 2.0 comes twice as often as one of 1.0, one of 0 never."""
+    """"balanced", each class as often as another, as of `reader.load`; or float[records], in the
+    order of the split without shuffling: a record of 2.0 comes twice as often as one of 1.0, one of
+    0 never."""
     _: KW_ONLY
     replacement: bool = True
     """Whether a record may come again in an epoch. If not, each draw is among those left."""
@@ -133,25 +135,32 @@ def class_weights(path: Location, split: AnySplit = "train") -> dict[int, float]
 
     """
     items = Items.at(path)
-    counts = _counts(items, items.rows(split).labels)
+    labels = items.rows(split).labels
+    labels = labels[labels >= 0]
+    if items.schema.target != LABEL or not len(labels):
+        hint = 'draw by weights="balanced", or weight the losses yourself'
+        raise DatasetError(items.where, "its images have no class each", hint)
+    counts = np.bincount(labels, minlength=len(items.schema.labels))
     used = np.count_nonzero(counts)
     found = np.divide(counts.sum(), used * counts, out=np.zeros(len(counts)), where=counts > 0)
     return dict(enumerate(found.tolist()))
 
 
-def _counts(items: Items, labels: Ints) -> Ints:
-    """Return the records of each class; DatasetError where there is none."""
-    if items.schema.target != LABEL or not (labels >= 0).any():
-        hint = "give an array of a weight for each record"
-        raise DatasetError(items.where, "its images have no class each", hint)
-    return np.bincount(labels[labels >= 0], minlength=len(items.schema.labels))
-
-
 def _balanced(items: Items, numbers: Ints) -> Floats:
-    """Return weights by which each class comes as often as another; 0 of records without one."""
-    labels = items.records((LABEL,))[LABEL].fill_null(-1).to_numpy()[numbers]
-    counts = _counts(items, labels)
-    found: Floats = np.where(labels >= 0, 1.0 / np.maximum(counts, 1)[labels], 0.0)
+    """Return weights by which each class is drawn as often as another; 0 of records without one.
+
+    They are those of two draws: of a class, and of one of the records that have it.
+    """
+    column = ClassColumn.of(items.schema)
+    table = items.records((LABEL if column is None else column.name,))
+    places, labels = class_pairs(table.column(0)).T
+    times = np.bincount(numbers, minlength=len(table))
+    counts = np.bincount(labels, times[places])
+    if column is None or not counts.any():
+        hint = "give an array of a weight for each record"
+        raise DatasetError(items.where, "its images and objects have no classes", hint)
+    share = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
+    found: Floats = np.bincount(places, share[labels], minlength=len(table))[numbers]
     return found
 
 

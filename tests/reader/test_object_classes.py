@@ -1,0 +1,196 @@
+"""Folds, draws and samples by the classes of objects: an image counts for each class it shows."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardprep import reader
+from shardprep.dataset.schema import BOX, BOX_LABEL
+from shardprep.errors import DatasetError
+from shardprep.reader.cross_validation import shared_out_several
+from tests.support.annotated import Marked, annotated
+from tests.support.builders import build, jpeg, write, zip_bytes
+from tests.support.examples import examples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_IMAGES = 60
+BOXES = ((0, 0, 8, 8), (8, 8, 20, 20), (20, 20, 30, 30))
+SHOWN = [((0, 0, 0), (1,), (0, 1, 1), (), (0,), (0,))[i % 6] for i in range(NUM_IMAGES)]
+"""Classes of the objects of each image: half have the first class alone, a sixth nothing."""
+
+
+@pytest.fixture(scope="module", name="boxes")
+def _boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    marked = {
+        f"train/{i:02}.png": Marked(BOXES[: len(labels)], labels) for i, labels in enumerate(SHOWN)
+    }
+    return annotated(tmp_path_factory.mktemp("boxes"), BOX, BOX_LABEL, marked=marked)
+
+
+@pytest.fixture(scope="module", name="several")
+def _several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a set of images with any number of classes each, those of `SHOWN`."""
+    root = tmp_path_factory.mktemp("several")
+    keys = [f"train/{i:02}.jpg" for i in range(NUM_IMAGES)]
+    names = ["|".join(sorted({("cat", "dog")[one] for one in labels})) for labels in SHOWN]
+    rows = [f"{key},{name}" for key, name in zip(keys, names, strict=True)]
+    members = {key: jpeg(seed=i) for i, key in enumerate(keys)}
+    members["train.csv"] = "\n".join(["id,tags", *rows]).encode()
+    source = write(root / "pets.zip", zip_bytes(members))
+    return build(
+        source, root / "out", size=8, labels="csv:train.csv:id:tags", target="multilabel",
+        separator="|",
+    ).path  # fmt: skip
+
+
+@pytest.fixture(name="folder", params=["boxes", "several"])
+def _folder(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.getfixturevalue(request.param)
+    return found
+
+
+def shown(folder: Path, split: Any = "train") -> list[set[int]]:
+    """Return the classes of each record of a split, as its items say."""
+    found = []
+    for item in reader.Dataset(folder, split, as_supervised=False):
+        hot = item.get("labels")
+        found.append({*(item[BOX_LABEL].tolist() if hot is None else np.flatnonzero(hot).tolist())})
+    return found
+
+
+def number_of(records: list[set[int]], label: int) -> int:
+    return sum(label in one for one in records)
+
+
+def test_the_images_are_those_that_were_meant(folder: Path) -> None:
+    records = shown(folder)
+    assert sorted(filter(None, map(sorted, records))) == sorted(
+        sorted({*one}) for one in SHOWN if one
+    )
+    assert [number_of(records, label) for label in (0, 1)] == [40, 20]
+
+
+def test_each_class_of_objects_is_shared_out(folder: Path) -> None:
+    every = reader.select(folder, "train")
+    pairs = reader.folds(folder, 5, seed=2, group=False)
+    for train, validation in pairs:
+        records = shown(folder, validation)
+        assert [number_of(records, label) for label in (0, 1)] == [8, 4]
+        assert abs(len(records) - len(every) / 5) <= 1
+        assert train == every - validation
+    assert sorted(i for _, validation in pairs for i in validation) == [*every]
+    assert (
+        pairs
+        == reader.folds(folder, 5, seed=2, group=False)
+        != reader.folds(folder, 5, seed=3, group=False)
+    )
+
+
+def test_a_column_of_the_classes_of_objects_says_the_same(boxes: Path) -> None:
+    assert reader.folds(boxes, 5, by="object_labels") == reader.folds(boxes, 5)
+
+
+def test_balanced_draws_a_class_and_then_an_image_that_has_it(folder: Path) -> None:
+    """Images without an object do not come; the oracle is the chance of each of the two draws."""
+    epochs = 100
+    read = reader.Dataset(folder, decode=False).batches(
+        20, weights="balanced", seed=1, epochs=epochs, as_supervised=False
+    )
+    names = [name for batch in read for name in batch["image/filename"]]
+    items = reader.Dataset(folder, as_supervised=False, decode=False)
+    keys = [item["image/filename"] for item in items]
+    chances = np.array(
+        [sum(0.5 / number_of(shown(folder), label) for label in one) for one in shown(folder)]
+    )
+    assert chances.sum() == pytest.approx(1)
+    counts = np.array([names.count(key) for key in keys])
+    assert not counts[chances == 0].any()
+    expected = len(names) * chances[chances > 0]
+    assert (((counts[chances > 0] - expected) ** 2) / expected).sum() < 86  # 49 degrees, p = 0.001
+
+
+def test_a_number_of_each_class_counts_an_image_for_all_of_its_classes(folder: Path) -> None:
+    every = reader.select(folder, "train")
+    for n, seed in itertools.product((1, 7, 20, 99), range(3)):
+        few = every.per_class(n, seed=seed)
+        records = shown(folder, few)
+        assert all(records), "images without an object are left out"
+        for label in (0, 1):
+            assert number_of(records, label) >= min(n, number_of(shown(folder), label))
+        assert len(few) <= 2 * n
+        assert few == every.per_class(n, seed=seed)
+    assert len(every.per_class(99)) == 50
+    assert every.per_class(7, seed=1) != every.per_class(7, seed=2)
+
+
+def test_what_is_done_with_a_selection_keeps_its_classes(folder: Path, tmp_path: Path) -> None:
+    every = reader.select(folder, "train")
+    assert every.classes.tolist() == [
+        [number, label] for number, one in enumerate(shown(folder)) for label in sorted(one)
+    ]
+    half, third = every[::2], every[::3]
+    for one in (half, third, half | third, half & third, half - third, every.sample(17)):
+        again = reader.Selection.load(one.save(tmp_path / "one.npz"))
+        for found in (one, again):
+            where = np.isin(every.classes[:, 0], found.numbers)
+            assert np.array_equal(found.classes, every.classes[where])
+
+
+def test_a_selection_that_was_saved_without_classes_has_those_of_its_labels(
+    tmp_path: Path,
+) -> None:
+    """As a version before wrote it."""
+    labels = np.array([1, -1, 0])
+    values = {"numbers": np.array([3, 4, 9]), "labels": labels, "fingerprint": "ab", "name": "few"}
+    np.savez(tmp_path / "few.npz", **values)  # type: ignore[arg-type]
+    assert reader.Selection.load(tmp_path / "few.npz").classes.tolist() == [[3, 1], [9, 0]]
+    for classes in ([[5, 0]], [[3, 0, 1]], [3]):
+        np.savez(tmp_path / "few.npz", classes=np.array(classes), **values)  # type: ignore[arg-type]
+        with pytest.raises(DatasetError, match=r"few\.npz: (cannot|holds no)"):
+            reader.Selection.load(tmp_path / "few.npz")
+
+
+def test_where_nothing_has_a_class_it_is_one_line(tmp_path: Path) -> None:
+    bare = annotated(tmp_path, marked={f"train/{i}.png": Marked() for i in range(4)})
+    calls: list[Any] = [
+        lambda: reader.folds(bare, 2),
+        lambda: reader.Dataset(bare).batches(2, weights="balanced"),
+        lambda: reader.select(bare, "train").per_class(1),
+    ]
+    for call in calls:
+        with pytest.raises(DatasetError, match="class") as error:
+            call()
+        assert error.value.hint
+        assert "\n" not in str(error.value)
+
+
+Shown = st.lists(st.frozensets(st.integers(0, 5), max_size=4), min_size=8, max_size=90)
+
+
+@examples(60)
+@given(Shown, st.integers(2, 6), st.integers(0, 99), st.data())
+def test_groups_stay_whole_and_the_rarest_class_is_shared_out_to_the_record(
+    records: list[frozenset[int]], k: int, key: int, data: st.DataObject
+) -> None:
+    pairs = [(place, label) for place, one in enumerate(records) for label in sorted(one)]
+    array = np.array(pairs, np.int64).reshape(-1, 2)
+    found = shared_out_several(array, np.arange(len(records)), k, key)
+    assert {*found.tolist()} <= {*range(k)}
+    numbers = {label: number_of([*map(set, records)], label) for _, label in pairs}
+    if numbers:
+        rarest = min(numbers, key=lambda label: (numbers[label], label))
+        assert np.ptp(np.bincount(found[[rarest in one for one in records]], minlength=k)) <= 1
+    groups = np.array(
+        data.draw(st.lists(st.integers(0, 9), min_size=len(records), max_size=len(records)))
+    )
+    found = shared_out_several(array, groups, k, key)
+    for group in {*groups.tolist()}:
+        assert len({*found[groups == group].tolist()}) == 1
