@@ -12,7 +12,7 @@ from shardprep.dataset.describe import LACKING
 from shardprep.dataset.item_table import REJECTED, SKIPPED, with_status
 from shardprep.dataset.schema import LABEL, LABELS
 from shardprep.errors import counted, some_of
-from shardprep.reporter.finding import Finding, images
+from shardprep.reporter.finding import Finding, images, leaving_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,11 +55,9 @@ def input_findings(contents: Contents) -> Iterator[Finding]:
     damaged = np.flatnonzero(contents.written["reason"].is_valid().to_numpy())
     if len(damaged):
         what = f"{images(len(damaged))} of damaged or cut files: what could be decoded is written"
-        keys = contents.keys_of(damaged.tolist())
-        recovers = contents.manifest.fingerprint.options.get("truncated") == "recover"
-        flag = "--truncated reject" if recovers else ""
-        dropped = len(damaged) if recovers else 0
-        yield Finding("damaged", "warning", len(damaged), len(contents), what, keys, flag, dropped)
+        number, of_all = len(damaged), len(contents)
+        found = Finding("damaged", "warning", number, of_all, what)
+        yield leaving_out(found, contents, damaged.tolist())
 
 
 def class_findings(contents: Contents) -> Iterator[Finding]:
@@ -71,10 +69,8 @@ def class_findings(contents: Contents) -> Iterator[Finding]:
         out = np.flatnonzero((contents.split == first) & (contents.target_codes < 0)).tolist()
         what = f"{images(len(out))} of train without a target"
         of_all = splits[TRAIN].num_records
-        yield Finding(
-            "unlabelled", "warning", len(out), of_all, what, contents.keys_of(out),
-            "--exclude-list unlabelled.csv", len(out),
-        )  # fmt: skip
+        found = Finding("unlabelled", "warning", len(out), of_all, what)
+        yield leaving_out(found, contents, out)
     if contents.schema.target not in (LABEL, LABELS) or len(names) < 2:
         return
     counts = {name: sum(one.label_counts[name] for one in splits.values()) for name in names}

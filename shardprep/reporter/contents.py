@@ -40,6 +40,7 @@ _LEFT_OUT = ("key", "status", "kind", "reason")
 _KEPT_FIRST = ("test", "validation", "train")
 """Splits in the order in which a copy is kept there: sets for evaluation stay whole, as with
 `--dedup`."""
+_TRAIN = "train"
 _LARGEST = (1 << 31) - 1
 """Pixels or bytes above which a size is not told apart."""
 
@@ -160,6 +161,23 @@ class Contents:
             texts = [" ".join(map(str, one)) if one else None for one in values.to_pylist()]
             values = pa.chunked_array([pa.array(texts, pa.string())])
         return _codes(values)
+
+    @cached_property
+    def is_spared(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether each record is an unlabelled image of another split than train.
+
+        Such as the test images of a competition: a submission needs them all.
+        """
+        schema, found = self.schema, np.zeros(len(self), bool)
+        if schema.target is not None or schema.annotations:
+            found = np.array([name != _TRAIN for name in self.splits], bool)[self.split]
+        if schema.target is not None:
+            found &= self.target_codes < 0
+        if schema.annotations:
+            found &= _whole(self.written.read("num_objects"), 0) == 0
+            masks = self.written.read("mask_pixels").combine_chunks()
+            found &= np.diff(masks.offsets.to_numpy()) == 0
+        return found
 
     @cached_property
     def original_codes(self) -> Ints:

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardprep.errors import counted
 from shardprep.image.near import NEAR_BITS, joined, near_groups
-from shardprep.reporter.finding import Finding, excluding, images
+from shardprep.reporter.finding import Finding, images, leaving_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,12 +104,9 @@ def copy_findings(
     contents: Contents, copies: Sequence[Copies], num_measured: int
 ) -> Iterator[Finding]:
     """Yield the findings on copies, exact ones in `copies` first."""
-    left_out = {
-        "exact": (
-            "--dedup",
-            _num_left_out(contents, [one for one in copies if one.kind == "exact"]),
-        ),
-        "near": ("--dedup near", _num_left_out(contents, copies)),
+    left_out: dict[Kind, tuple[str, Sequence[int]]] = {
+        "exact": ("--dedup", _left_out(contents, [one for one in copies if one.kind == "exact"])),
+        "near": ("--dedup near", _left_out(contents, copies)),
     }
     severities: dict[str, Severity] = {
         "leaks": "serious",
@@ -126,29 +123,26 @@ def copy_findings(
         out = [number for one in groups for number in one.numbers[1:]]
         where = "another split" if is_leak else "the same split"
         verb = "is" if len(out) == 1 else "are each"
-        flag, num_dropped = left_out[kind]
-        if kind == "near" and num_measured < len(contents):  # it would find more of them
-            flag, num_dropped = excluding(name), len(out)
-        yield Finding(
+        found = Finding(
             name,
             severity,
             len(out),
             len(contents) if kind == "exact" else num_measured,
             f"{images(len(out))} {verb} {_WORDS[kind]} of one in {where}"
             f"{_between(groups) if is_leak else ''}",
-            contents.keys_of(out),
-            flag,
-            num_dropped,
         )
+        # The option would find more near copies than those of a sample.
+        is_whole = kind == "exact" or num_measured >= len(contents)
+        yield leaving_out(found, contents, out, left_out[kind] if is_whole else None)
     yield from _conflicts(contents, copies, num_measured)
 
 
-def _num_left_out(contents: Contents, copies: Sequence[Copies]) -> int:
-    """Return how many records are left out where one stays of those that copies join."""
+def _left_out(contents: Contents, copies: Sequence[Copies]) -> list[int]:
+    """Return the records that `--dedup` leaves out: all but one of those that copies join."""
     pairs = [(one.numbers[0], other) for one in copies for other in one.numbers[1:]]
-    groups = np.arange(len(contents))
-    joints = np.array(pairs, np.int64).reshape(-1, 2)
-    return int((joined(groups, joints) != groups).sum())
+    numbers = np.arange(len(contents))
+    groups = _groups(numbers, joined(numbers, np.array(pairs, np.int64).reshape(-1, 2)))
+    return [one for group in groups for one in {*group} - {contents.kept_of(group)}]
 
 
 def _between(groups: Sequence[Copies]) -> str:
@@ -165,14 +159,12 @@ def _conflicts(
     numbers = sorted({number for one in groups for number in one.numbers})
     out = [number for number in numbers if contents.target_codes[number] >= 0]
     if out:
-        yield Finding(
+        found = Finding(
             "label-conflicts",
             "serious",
             len(out),
             max(len(contents), num_measured),
             f"{images(len(out))} are copies or near copies of one with another target: "
             "at least one of each group is labelled wrongly",
-            contents.keys_of(out),
-            excluding("label-conflicts"),
-            len(out),
         )
+        yield leaving_out(found, contents, out)

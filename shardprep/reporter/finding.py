@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from shardprep.errors import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from shardprep.reporter.contents import Contents
 
 Severity = Literal["serious", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -42,7 +45,7 @@ MEANINGS = {
     "blurry": "images without fine detail",
     "grey": "grey images in a set of coloured ones",
     "odd-aspect": "originals with one side more than three times the other",
-    "enlarged": "originals smaller than the stored image",
+    "enlarged": "originals with fewer pixels than are stored",
 }
 """Name of each kind of finding → its meaning; in the order in which findings are shown."""
 WITHOUT_KEYS = (
@@ -64,6 +67,10 @@ OF_ANNOTATIONS = (
 """Kinds that only datasets with boxes or masks can have."""
 
 
+_PROPERTY = 1 / 3
+"""Share of the images from which a note is about the set and not about single images."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One kind of thing that was found, and the images that it is about."""
@@ -79,11 +86,67 @@ class Finding:
     what: str
     """The finding in a sentence."""
     keys: tuple[str, ...] = ()
-    """Keys of the images to leave out so that it is gone: of copies, all but one of each group."""
+    """Keys of the images to leave out so that it is gone: of copies, all but one of each group.
+
+    Unlabelled images of other splits than train are not among them: a submission needs them all.
+    """
     flag: str = ""
     """Option of `shardprep build` that answers it; "" for none."""
     num_dropped: int = 0
     """Images of this dataset that the option would leave out."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Those images by split."""
+
+
+def leaving_out(
+    found: Finding,
+    contents: Contents,
+    numbers: Sequence[int],
+    option: tuple[str, Sequence[int]] | None = None,
+) -> Finding:
+    """Return a finding with the keys of the images to leave out and the option that does it.
+
+    Args:
+        found: the finding.
+        contents: the records of the dataset.
+        numbers: records to leave out so that the finding is gone.
+        option: an option of a build that does it without a list, and the records that it leaves
+            out; not taken where an unlabelled image of another split than train is among them.
+
+    """
+    listed = [number for number in numbers if not contents.is_spared[number]]
+    found = replace(found, keys=contents.keys_of(listed))
+    if _is_of_the_set(found):
+        return found
+    flag, out = excluding(found.name), listed
+    if option is not None and not contents.is_spared[[*option[1]]].any():
+        flag, out = option[0], [*option[1]]
+    what, num_spared = found.what, len(numbers) - len(listed)
+    if num_spared:
+        which = "1 is an unlabelled image" if num_spared == 1 else (
+            f"{num_spared:,} are unlabelled images"
+        )  # fmt: skip
+        spared = {contents.splits[contents.split[one]] for one in {*numbers} - {*listed}}
+        what += f"; {which} of {' and '.join(sorted(spared))}, which --list does not print"
+    dropped = Counter(contents.splits[one] for one in contents.split[out].tolist())
+    return replace(
+        found,
+        what=what,
+        flag=flag if out else "",
+        num_dropped=len(out),
+        dropped={name: dropped[name] for name in contents.splits if name in dropped},
+    )
+
+
+def _is_of_the_set(found: Finding) -> bool:
+    return found.severity == "note" and found.num_found >= _PROPERTY * found.num_looked_at
+
+
+def of_the_set(found: Finding) -> Finding:
+    """Return a note on a third of the images or more as one on the set; others as they are."""
+    if not _is_of_the_set(found):
+        return found
+    return replace(found, what=f"{found.what}: a third or more, so it is a property of this set")
 
 
 def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:

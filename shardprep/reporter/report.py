@@ -13,7 +13,7 @@ from shardprep.errors import ShardprepError
 from shardprep.image.thumbnail import SIDE
 from shardprep.reporter import balance, boxes, copies, quality
 from shardprep.reporter.contents import Contents, read_contents
-from shardprep.reporter.finding import Finding, images, ranked
+from shardprep.reporter.finding import Finding, images, of_the_set, ranked
 from shardprep.reporter.page.page import render
 from shardprep.reporter.pixel_pass import (
     Channels,
@@ -209,7 +209,7 @@ def _report(
     return Report(
         contents,
         options,
-        ranked(findings),
+        ranked(map(of_the_set, findings)),
         found,
         qualities,
         measured,

@@ -197,7 +197,7 @@ def test_keys_of_any_shape_come_back_from_a_list(tmp_path: Path) -> None:
     names = ("a, b.png", 'say "x".png', "cat 1.png", "x.png", "deep/x.png", "bad\x1b[1m.png",
              "turned\u202e.png", "ünï.png", "y;z.png")  # fmt: skip
     members = {f"a/{name}": file(photo(i) // 8, "PNG") for i, name in enumerate(names)}
-    members |= {f"keep/{i}.png": file(photo(50 + i), "PNG") for i in range(3)}
+    members |= {f"keep/{i}.png": file(photo(100 + i), "PNG") for i in range(30)}
     members |= {f"keep/{name}": file(photo(70 + i), "PNG") for i, name in enumerate(names)}
     source = write(tmp_path / "odd.zip", zip_bytes(members))
     build(source, tmp_path / "tfrecords", size="32x32", labels="none")

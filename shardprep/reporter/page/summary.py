@@ -27,6 +27,11 @@ _MOST_KEYS = 200
 """Keys of a finding that stand on the page."""
 _MOST_SHARDS = 200
 SIGNS = {"serious": "✖ serious", "warning": "▲ warning", "note": "● note"}
+REST = (
+    "In a command, … stands for the dataset and the options of this report, or for the source and "
+    "the options that the dataset was built with."
+)
+"""Explanation of the commands of findings."""
 SECTION_OF = {
     "leaks": "copies", "near-leaks": "copies", "label-conflicts": "copies",
     "duplicates": "copies", "near-duplicates": "copies", "missing-classes": "classes",
@@ -68,7 +73,7 @@ def dataset_line(contents: Contents) -> str:
 
 def findings(report: Report) -> Html:
     """Return the findings, ranked, and what was looked for."""
-    items = [_finding(one) for one in report.findings]
+    items = [_finding(one, report.contents) for one in report.findings]
     found = {one.name for one in report.findings}
     schema = report.contents.schema
     cannot = {
@@ -87,6 +92,7 @@ def findings(report: Report) -> Html:
         "findings",
         "Findings",
         tag("p", f"{said}. {_looked_at(report)}", class_="dim"),
+        *([tag("p", REST, class_="dim")] if any(one.flag for one in report.findings) else []),
         tag("ul", *items, class_="findings"),
         more("looked for and not found", tag("ul", *(tag("li", one) for one in others))),
     )
@@ -110,7 +116,7 @@ def _looked_at(report: Report) -> str:
     )
 
 
-def _finding(one: Finding) -> Html:
+def _finding(one: Finding, contents: Contents) -> Html:
     share = one.num_found / max(one.num_looked_at, 1)
     of = f"{share:.1%} of {one.num_looked_at:,}" if one.num_looked_at else ""
     anchor = SECTION_OF.get(one.name)
@@ -122,7 +128,7 @@ def _finding(one: Finding) -> Html:
         ),
         tag("p", f"{one.what[:1].upper()}{one.what[1:]}."),
     ]  # fmt: skip
-    lines += remedy(one)
+    lines += remedy(one, contents)
     if 0 < len(one.keys) <= _MOST_KEYS:
         keys = tag("ul", *(tag("li", key(each)) for each in one.keys), class_="keys")
         lines.append(more(f"keys ({len(one.keys):,})", keys))
@@ -131,18 +137,32 @@ def _finding(one: Finding) -> Html:
     return tag("li", *lines, class_=one.severity, id=f"finding-{one.name}")
 
 
-def remedy(one: Finding) -> list[Html]:
-    """Return the option of a build that answers a finding, and what it would do."""
+def remedy(one: Finding, contents: Contents) -> list[Html]:
+    """Return the commands that answer a finding, and what they would do."""
     if not one.flag:
         return []
+    if not one.num_dropped:
+        return [tag("p", code(f"shardprep build … {one.flag}"), " shows them.", class_="dim")]
     is_listed = one.flag == excluding(one.name)
     first = joined(_list_command(one), " and ") if is_listed else ""
-    would = f" leaves out {images(one.num_dropped)}." if one.num_dropped else " shows them."
-    return [tag("p", first, code(f"shardprep build … {one.flag}"), would, class_="dim")]
+    manifest = contents.manifest
+    version = ".".join(map(str, _next(manifest.version)))
+    build = code(f"shardprep build … {one.flag} --version {version}")
+    shares = " and ".join(f"{images(count)} of {name}" for name, count in one.dropped.items())
+    would = f" leaves out {shares}."
+    earlier = manifest.fingerprint.options.get("exclude_list")
+    if is_listed and earlier:
+        would += " It replaces the list that this dataset was built with: add the lines of that."
+    return [tag("p", first, build, would, class_="dim")]
+
+
+def _next(version: str) -> tuple[int, int, int]:
+    major, minor, patch = map(int, version.split("."))
+    return major, minor, patch + 1
 
 
 def _list_command(one: Finding) -> Html:
-    return code(f"shardprep report --list {one.name} > {one.name}.csv")
+    return code(f"shardprep report … --list {one.name} > {one.name}.csv")
 
 
 def splits(report: Report) -> Html:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shardprep.dataset.schema import BOX_LABEL
 from shardprep.reporter.contents import STATUSES
 from shardprep.reporter.page.html import Html, code, joined, tag
-from shardprep.reporter.page.summary import SIGNS, remedy
+from shardprep.reporter.page.summary import REST, SIGNS, remedy
 from shardprep.reporter.viewer.frame import document, facts_line
 from shardprep.reporter.viewer.items import NO_CLASS, Filter
 
@@ -158,6 +158,8 @@ def findings_page(items: Items) -> Html:
         said = "Near copies, and what is dark, light, flat, blurry or grey, are told by pixels: "
         parts = [tag("p", said, command, " looks at them, once, and then they stand here.",
                      class_="dim")]  # fmt: skip
+    if any(one.flag for one in known.findings):
+        parts = [*parts, tag("p", REST, class_="dim")]
     shown = tag("ul", *rows, class_="findings")
     if known.problem:
         shown = tag("p", f"They cannot be made: {known.problem}", class_="problem")
@@ -176,7 +178,7 @@ def _lines(items: Items) -> Iterable[tuple[Finding, list[Html]]]:
             tag("p", tag("span", SIGNS[one.severity], class_="badge"), " · ", one.name),
             tag("p", said),
         ]
-        lines += remedy(one)
+        lines += remedy(one, items.contents)
         if number:
             words = f"Show {number:,} item{'s' * (number != 1)}"
             lines.append(tag("p", tag("a", words, href=Filter(finding=one.name).address("/"))))
