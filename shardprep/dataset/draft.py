@@ -1,15 +1,14 @@
 """The draft: a dataset in object storage that is to replace a finished one.
 
-Nothing can be renamed there. So the files of a draft are written below a prefix that is named after
-its fingerprint, the manifest last; then the same manifest is written over that of the old dataset,
-and the draft is in force: a file of the dataset is the one in the draft, if there is one, else the
-one under the final name. Afterwards the files are copied to their final names.
+Nothing can be renamed there. So the files of a draft are written below a prefix of its own, the
+manifest last; then the same manifest is written over that of the old dataset, and the draft is in
+force: a file of the dataset is the one in the draft, if there is one, else the one under the final
+name. Afterwards the files are copied to their final names.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import re
 from typing import TYPE_CHECKING
 
 from shardprep.dataset.folder import belongs, is_own
@@ -21,18 +20,12 @@ from shardprep.storage import objects
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shardprep.dataset.manifest import Fingerprint, Manifest
+    from shardprep.dataset.manifest import Manifest
     from shardprep.storage.objects import ObjectFacts
     from shardprep.storage.url import ObjectUrl
 
 DRAFT_PREFIX = ".draft-"
-_NUM_DIGITS = 16
-
-
-def draft_name(fingerprint: Fingerprint) -> str:
-    """Return the prefix of a build's draft, below the dataset."""
-    text = json.dumps(fingerprint.model_dump(mode="json"), sort_keys=True)
-    return DRAFT_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:_NUM_DIGITS]
+_SEAL = re.compile(rf"{re.escape(DRAFT_PREFIX)}[^/]*/{re.escape(MANIFEST_FILE)}")
 
 
 def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> tuple[str, Manifest] | None:
@@ -41,7 +34,8 @@ def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> tuple[st
     The dataset is read from it until its files have their final names. `found` is everything below
     the dataset, by name. A manifest that has changed since it was found is a StorageError.
     """
-    if MANIFEST_FILE not in found or not any(name.startswith(DRAFT_PREFIX) for name in found):
+    seals = [name for name in found if _SEAL.fullmatch(name)]
+    if MANIFEST_FILE not in found or not seals:
         return None
     if found[MANIFEST_FILE].num_bytes > MAX_DOCUMENT_BYTES:
         return None  # as below
@@ -50,11 +44,10 @@ def draft_in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> tuple[st
         manifest = parse_manifest(data, str(url / MANIFEST_FILE))
     except DatasetError:
         return None  # whoever opens it is told
-    prefix = draft_name(manifest.fingerprint)
-    sealed = found.get(f"{prefix}/{MANIFEST_FILE}")
-    if sealed is None or sealed.num_bytes != len(data) or _read(url, sealed) != data:
-        return None
-    return prefix, manifest
+    for seal in seals:
+        if found[seal].num_bytes == len(data) and _read(url, found[seal]) == data:
+            return seal.removesuffix(f"/{MANIFEST_FILE}"), manifest
+    return None
 
 
 def in_force(url: ObjectUrl, found: Mapping[str, ObjectFacts]) -> Mapping[str, ObjectFacts]:

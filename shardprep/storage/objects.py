@@ -121,9 +121,9 @@ def _only(etag: str) -> dict[str, str]:
     return {"if_match": etag} if etag else {}
 
 
-def _gone(url: ObjectUrl) -> StorageError:
+def _gone(url: ObjectUrl) -> ChangedError:
     way = "open the dataset again if it was built anew, else `shardprep verify --repair` it"
-    return StorageError(str(url), "is not there any more", way)
+    return ChangedError(str(url), "is not there any more", way)
 
 
 @contextlib.contextmanager
@@ -277,24 +277,17 @@ def listing(url: ObjectUrl) -> list[ObjectFacts]:
 def delete(urls: Sequence[ObjectUrl]) -> None:
     """Remove objects of one bucket; those that are not there are no matter.
 
-    All at once, then one by one where that fails: some stores stop at an absent one, and the
-    client tries the removal of one object again where an answer is lost, not that of many. Of a
-    store that is silent nothing more is asked.
+    All at once, then one by one where that fails: some stores stop at an absent one.
     """
     if not urls:
         return
-    begun_s = time.monotonic()
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            _delete(urls[0], [url.key for url in urls])
-            return
-    except NoAnswerError:
-        if time.monotonic() - begun_s > timeout_s() / 4:
-            raise
+    with contextlib.suppress(FileNotFoundError):
+        _delete(urls[0], [url.key for url in urls])
+        return
     for url in urls:
         with contextlib.suppress(FileNotFoundError):
             _delete(url, url.key)
 
 
 def _delete(url: ObjectUrl, keys: str | list[str]) -> None:
-    asked(url, lambda store, _: store.delete(keys), writing=True)
+    asked_again(url, lambda store, _: store.delete(keys), writing=True)

@@ -41,7 +41,7 @@ class NoAnswerError(StorageError):
 
 
 class ChangedError(StorageError):
-    """An object or a dataset's folder is another one than was meant."""
+    """An object or a dataset's folder is another one than was meant, or has gone."""
 
 
 def changed(where: str) -> ChangedError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardprep import profiling
 from shardprep.dataset.card import Card
+from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, SourceError
 from shardprep.writer.chunk_encoder import ChunkEncoder
 from shardprep.writer.engine.job import Progress, ShardJob
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
-    from shardprep.dataset.manifest import Fingerprint, Manifest
+    from shardprep.dataset.manifest import Fingerprint
     from shardprep.recipe.recipe import Recipe
     from shardprep.writer.engine.job import Engine
     from shardprep.writer.outline import Outline
@@ -140,24 +141,33 @@ def build_part(
     """
     start = time.monotonic()
     workspace, fingerprint = workspace_of(recipe), make_fingerprint(recipe)
-    finished = workspace.finished()
-    if finished is None:
+
+    def attempt(old: bytes | None) -> PartResult | Manifest:
+        finished = workspace.finished()
+        if finished is not None:
+            return finished
         try:
             with workspace.held(alone=False):
                 finished = workspace.finished()  # it may have been published meanwhile
-                if finished is None:
-                    states.refuse_other_build(workspace, fingerprint)
-                    known: Manifest | Outline | None = workspace.sealed()
-                    done = Progress(0, 0)
-                    if known is None:
-                        images = SourceImages(recipe, fingerprint, num_workers, engine)
-                        _, known, done = Run(workspace, images).write(part, watcher)
-                    num_new, elapsed = (done.num_items, done.num_copied), time.monotonic() - start
-                    return PartResult(workspace, part, len(known.shards), *num_new, elapsed)
+                if finished is not None:
+                    return finished
+                states.refuse_other_build(workspace, fingerprint)
+                known: Manifest | Outline | None = workspace.sealed()
+                done = Progress(0, 0)
+                if known is None:
+                    images = SourceImages(recipe, fingerprint, num_workers, engine)
+                    _, known, done = Run(workspace, images).write(part, old, watcher)
+                num_new, elapsed = (done.num_items, done.num_copied), time.monotonic() - start
+                return PartResult(workspace, part, len(known.shards), *num_new, elapsed)
         finally:
             states.take_back_unbegun(workspace)
-    states.refuse_other_dataset(workspace, finished, fingerprint)
-    return PartResult(workspace, part, len(finished.shards), was_there=True)
+
+    result = states.shared(workspace, attempt, fingerprint)
+    if not isinstance(result, Manifest):
+        return result
+    states.refuse_other_dataset(workspace, result, fingerprint)
+    states.end_publishing(workspace, result)
+    return PartResult(workspace, part, len(result.shards), was_there=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,12 @@ from shardprep.writer.outline import read_outline
 from shardprep.writer.shard import read_receipt, read_skipped, written_receipt
 from shardprep.writer.shard_plan import numbers_of
 from shardprep.writer.workspace import states
-from shardprep.writer.workspace.states import SKIPPED_FILE, receipt_name, taken_over
+from shardprep.writer.workspace.states import (
+    SKIPPED_FILE,
+    DisturbedError,
+    receipt_name,
+    taken_over,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -111,19 +116,29 @@ def finalize_dataset(
 
     """
     start = time.monotonic()
-    if states.is_begun(workspace):
-        with workspace.held(alone=True):
-            if states.is_begun(workspace):
-                manifest = workspace.sealed() or _complete_parts(
-                    workspace, num_threads, max_rejected
-                )
-                return publish(workspace, manifest, start)
-            workspace.discard()  # another process has published it in between
-    finished = workspace.finished()
-    if finished is None:
-        raise _nothing_written(workspace)
-    states.end_publishing(workspace, finished)
-    return finished_before(workspace, finished)
+
+    def attempt(old: bytes | None) -> BuildResult:
+        if states.is_begun(workspace):
+            with workspace.held(alone=True):
+                if states.is_begun(workspace):
+                    manifest = workspace.sealed()
+                    outline = None if manifest else read_outline(workspace.state)
+                    if outline is not None:
+                        manifest = _complete_parts(
+                            workspace, outline, old, num_threads, max_rejected
+                        )
+                    if manifest is not None:
+                        return publish(workspace, manifest, old, start)
+                else:
+                    workspace.discard()  # another process has published it in between
+        finished = workspace.finished()
+        if finished is None:
+            raise _nothing_written(workspace)
+        states.end_publishing(workspace, finished)
+        return finished_before(workspace, finished)
+
+    result = states.shared(workspace, attempt)
+    return finished_before(workspace, result) if isinstance(result, Manifest) else result
 
 
 def finished_before(workspace: Workspace, manifest: Manifest) -> BuildResult:
@@ -134,17 +149,18 @@ def finished_before(workspace: Workspace, manifest: Manifest) -> BuildResult:
 def publish(
     workspace: Workspace,
     manifest: Manifest,
+    old: bytes | None,
     start: float,
     done: Progress | None = None,
     notes: tuple[str, ...] = (),
 ) -> BuildResult:
     """Publish a sealed dataset.
 
-    `start` is the monotonic time at which this run began, `done` what it has written since, and
-    `notes` are remarks on its plan.
+    `old` is the manifest that it replaces, `start` the monotonic time at which this run began,
+    `done` what it has written since, and `notes` are remarks on its plan.
     """
     with states.writing(workspace):
-        workspace.publish(manifest)
+        workspace.publish(manifest, old)
     path, elapsed = workspace.documents(), time.monotonic() - start
     return BuildResult(
         workspace.location,
@@ -157,11 +173,14 @@ def publish(
     )
 
 
-def _complete_parts(workspace: Workspace, num_threads: int, max_rejected: float | None) -> Manifest:
-    outline = read_outline(workspace.state)
-    if outline is None:
-        raise _nothing_written(workspace)
-    folders = states.folders_of(workspace, outline.fingerprint)
+def _complete_parts(
+    workspace: Workspace,
+    outline: Outline,
+    old: bytes | None,
+    num_threads: int,
+    max_rejected: float | None,
+) -> Manifest:
+    folders = states.folders_of(workspace, outline.fingerprint, old)
     _check_shards(folders, outline, num_threads)
     if max_rejected is not None:
         outline = outline.model_copy(update={"max_rejected": max_rejected})
@@ -197,6 +216,7 @@ def complete(
         else:  # it was published with as many rejections before
             _check_same(workspace, manifest, expected)
         if not workspace.is_exclusive:
+            workspace.remove_foreign(manifest, folders.output)
             _check_shards(folders, outline, _NUM_THREADS)
         workspace.seal(manifest, folders.output)
         if folders.is_taken_over():
@@ -233,9 +253,9 @@ def _write_documents(folders: Folders, outline: Outline) -> Manifest:
     )
     _warn_of_darkness(manifest, noted.num_dark, is_full=outline.spec.depth_range == "full")
     _warn_of_sizes(manifest)
-    folder.write(SCHEMA_FILE, schema.dumps().encode())
+    _write(folders, SCHEMA_FILE, schema.dumps())
     for name, text in tfds_metadata.tfds_files(manifest, schema).items():
-        folder.write(name, text.encode())
+        _write(folders, name, text)
     hashes = {name: folder.sha256(name) for name in (ITEMS_FILE, SCHEMA_FILE)}
     return manifest.model_copy(update={"files": hashes})
 
@@ -293,6 +313,7 @@ def _tables(
         if outline.dataset_schema.annotations
         else skipped
     )
+    folders.check_build()  # what reads this writes the file next
 
 
 def _indexed(folders: Folders, shard: str) -> Receipt:
@@ -300,12 +321,17 @@ def _indexed(folders: Folders, shard: str) -> Receipt:
     receipt = read_receipt(folders, shard)
     if receipt is None:
         raise _missing(folders, receipt_name(shard))
-    folders.output.write(index_name(shard), item_table.index_text(receipt.table).encode())
+    _write(folders, index_name(shard), item_table.index_text(receipt.table))
     return receipt
 
 
-def _missing(folders: Folders, name: str) -> BuildError:
-    return BuildError(folders.state.located(name), "is missing", "run the same command again")
+def _write(folders: Folders, name: str, text: str) -> None:
+    folders.check_build()
+    folders.output.write(name, text.encode())
+
+
+def _missing(folders: Folders, name: str) -> DisturbedError:
+    return DisturbedError(folders.state.located(name), "is missing", "run the same command again")
 
 
 def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
@@ -328,7 +354,7 @@ def _check_shards(folders: Folders, outline: Outline, num_threads: int) -> None:
             # The shard's number alone tells its part, however the others were cut.
             numbers = numbers_of(lost, outline.num_parts)
             again = f"part{'' if numbers.isdecimal() else 's'} {numbers} of {outline.num_parts}"
-        raise BuildError(
+        raise DisturbedError(
             str(folders.state),
             f"{len(lost):,} of {len(names):,} shards are not there, or not whole: "
             f"{some_of([names[i] for i in lost])}",

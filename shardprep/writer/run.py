@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from shardprep.dataset.manifest import fingerprint_differences
+from shardprep.dataset.manifest import Manifest
 from shardprep.errors import BuildError, ShardprepError
 from shardprep.storage.store_error import ChangedError
 from shardprep.writer.engine.job import Progress
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
-    from shardprep.dataset.manifest import Fingerprint, Manifest
+    from shardprep.dataset.manifest import Fingerprint
     from shardprep.writer.finalize import BuildResult
     from shardprep.writer.outline import Outline
     from shardprep.writer.plan import BuildPlan
@@ -90,7 +90,23 @@ class Run:
         self, watcher: Watcher, *, overwrite: bool, damaged: DamagedDataset | None = None
     ) -> BuildResult:
         """Make the dataset, or finish it; arguments and errors are those of `build_dataset`."""
-        start = time.monotonic()
+        workspace, start = self.workspace, time.monotonic()
+
+        def attempt(old: bytes | None) -> BuildResult:
+            return self._attempt(watcher, old, start, overwrite=overwrite, damaged=damaged)
+
+        result = states.shared(workspace, attempt, self.images.fingerprint)
+        return finished_before(workspace, result) if isinstance(result, Manifest) else result
+
+    def _attempt(
+        self,
+        watcher: Watcher,
+        old: bytes | None,
+        start: float,
+        *,
+        overwrite: bool,
+        damaged: DamagedDataset | None,
+    ) -> BuildResult:
         workspace, fingerprint = self.workspace, self.images.fingerprint
         stands = workspace.stands()
         finished = workspace.finished() if stands and not overwrite and damaged is None else None
@@ -104,39 +120,32 @@ class Run:
         done = Progress(0, 0)
         notes: tuple[str, ...] = ()
         with workspace.held(alone=True):
-            may_stand = overwrite or damaged is not None
+            is_new = states.begin(workspace, fingerprint, overwrite=overwrite)
             try:
-                is_new = states.begin(
-                    workspace, fingerprint, overwrite=overwrite, may_stand=may_stand
-                )
-            except BuildError as error:
-                other = None if stands else _by_another(workspace, fingerprint, error)
-                if other is None:
-                    raise
-                return finished_before(workspace, other)
-            try:
+                states.check_begun(workspace, old)
                 manifest = workspace.sealed()
                 if manifest is None:
                     if damaged is not None:
                         with states.writing(workspace):
                             damaged.take_into(workspace)
-                    folders, outline, done = self.write(WHOLE, watcher)
+                    folders, outline, done = self.write(WHOLE, old, watcher)
                     notes = outline.findings
                     expected = None if damaged is None else damaged.manifest
                     manifest = complete(workspace, folders, outline, expected)
-            except BaseException as error:
-                manifest = None if stands else _by_another(workspace, fingerprint, error)
-                if manifest is None:
-                    # The user is told what went wrong first, not what goes wrong here.
-                    with contextlib.suppress(ShardprepError, OSError):
-                        states.take_back(workspace, fingerprint, is_new=is_new)
-                    raise
-            return publish(workspace, manifest, start, done, notes)
+            except BaseException:
+                # The user is told what went wrong first, not what goes wrong here.
+                with contextlib.suppress(ShardprepError, OSError):
+                    states.take_back(workspace, fingerprint, is_new=is_new)
+                raise
+            return publish(workspace, manifest, old, start, done, notes)
 
-    def write(self, part: Part, watcher: Watcher) -> tuple[Folders, Outline, Progress]:
+    def write(
+        self, part: Part, old: bytes | None, watcher: Watcher
+    ) -> tuple[Folders, Outline, Progress]:
         """Write the shards of a part that are not done.
 
-        Return the folders and the outline of the build, and the items that were done now.
+        `old` is the manifest of the dataset that is to be replaced. Return the folders and the
+        outline of the build, and the items that were done now.
         """
         workspace, images = self.workspace, self.images
         with workspace.scratch() as scratch:
@@ -144,13 +153,15 @@ class Run:
             outline = images.outline(plan, part.count)
             plan = plan.without_others(part)
             mine = part.of(plan.shards)
-            states.join(workspace, images.fingerprint)
-            folders = states.folders_of(workspace, images.fingerprint)
+            if part is not WHOLE:  # that has begun before
+                states.join(workspace, images.fingerprint, old)
+            folders = states.folders_of(workspace, images.fingerprint, old)
             with states.writing(workspace):
                 write_outline(folders.state, outline)
                 write_skipped(folders.state, plan.skipped)
                 now = self._write_shards(folders, plan, mine, watcher)
                 check_outline(folders.state, outline)  # another part may have begun beside it
+                folders.check_build()
         try:
             images.check()
         except (BuildError, ChangedError):
@@ -197,14 +208,3 @@ class Run:
         if lacking:
             hint = "free some space, give another --out, or a smaller --size"
             raise BuildError(str(self.workspace.state), f"about {lacking}", hint)
-
-
-def _by_another(
-    workspace: Workspace, fingerprint: Fingerprint, error: BaseException
-) -> Manifest | None:
-    """Return the manifest of the same build, where another run has finished it meanwhile."""
-    if workspace.is_exclusive or not isinstance(error, BuildError):
-        return None
-    there = workspace.finished()
-    is_same = there is not None and not fingerprint_differences(there.fingerprint, fingerprint)
-    return there if is_same else None

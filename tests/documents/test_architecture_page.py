@@ -47,7 +47,7 @@ def test_the_states_of_a_build_are_those_of_the_room_that_has_them() -> None:
         return ["; ".join(cells) for cells in found]
 
     states = rows((PACKAGE / "writer" / "workspace" / "__init__.py").read_text())
-    assert len(states) == 8
+    assert len(states) == 9
     assert rows(PAGE) == states
 
 

@@ -521,8 +521,8 @@ def test_a_shard_costs_the_requests_that_the_document_says(
         build(source, f"{bucket.url}/{name}", **{**KEYS, "shards": shards})  # type: ignore[arg-type]
         counts.append(len(proxy.requests))
         proxy.reset()
-    assert (counts[1] - counts[0]) / 5 == 9
-    assert counts[0] - 9 == 39
+    assert (counts[1] - counts[0]) / 5 == 10
+    assert counts[0] - 10 == 47
 
 
 # --- finalize ------------------------------------------------------------------------------------

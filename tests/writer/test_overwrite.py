@@ -439,4 +439,4 @@ def test_a_shard_over_a_finished_dataset_costs_the_requests_that_the_document_sa
         proxy.reset()
         overwrite(source, there, shards=shards)
         counts.append(len(proxy.requests))
-    assert (counts[1] - counts[0]) / 4 == 14
+    assert (counts[1] - counts[0]) / 4 == 15

@@ -16,7 +16,13 @@ from shardprep.storage.atomic_file import sync_folder
 from shardprep.storage.folder import LocalFolder
 from shardprep.storage.lock import LOCK_FILE, locked
 from shardprep.storage.objects import ObjectFacts
-from shardprep.writer.workspace.states import BUILD_FILE, RECEIPTS_DIR, SCRATCH_DIR, dump_build
+from shardprep.writer.workspace.states import (
+    BUILD_FILE,
+    RECEIPTS_DIR,
+    SCRATCH_DIR,
+    Build,
+    dump_build,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,14 +59,21 @@ class LocalWorkspace:
         """The folder of the files that `states` names."""
         return LocalFolder(self.incomplete)
 
-    def output(self, fingerprint: Fingerprint) -> Folder:
-        """Return the folder that a build of this fingerprint writes the dataset's files to."""
-        del fingerprint
+    def output(self, build: Build, old: bytes | None) -> Folder:
+        """Return the folder that a build writes the dataset's files to.
+
+        `old` is the manifest of the dataset that it is to replace.
+        """
+        del build, old
         return self.state
 
     def stands(self) -> bool:
         """Tell whether there is a finished dataset, damaged or not."""
         return has_manifest(self.final)
+
+    def published(self) -> bytes | None:
+        """Return the bytes of the manifest in object storage, which shows what others do there."""
+        return None
 
     def finished(self) -> Manifest | None:
         """Return the manifest of the finished dataset, None where there is none."""
@@ -112,17 +125,17 @@ class LocalWorkspace:
         with tempfile.TemporaryDirectory(dir=below, ignore_cleanup_errors=True) as folder:
             yield Path(folder)
 
-    def start(self, fingerprint: Fingerprint, *, over: bool, may_stand: bool) -> bool:
+    def start(self, fingerprint: Fingerprint, *, over: bytes | None) -> bool:
         """Write the `BUILD_FILE` of a build to an otherwise empty workspace.
 
-        `over` takes over a build that was begun here; without it, return False where one was. A
-        finished dataset, where one `may_stand`, stays as it is.
+        `over` is the `BUILD_FILE` of a build that is taken over; return False where another one is
+        there now. A finished dataset stays as it is.
         """
-        del over, may_stand  # the lock is held, and the finished dataset lies elsewhere
+        del over  # the lock is held, and the finished dataset lies elsewhere
         for path in self.incomplete.iterdir():
             if path.name != LOCK_FILE:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self.state.write(BUILD_FILE, dump_build(fingerprint))
+        self.state.write(BUILD_FILE, dump_build(Build(fingerprint)))
         return True
 
     def adopt(self, file: str, mark: str, name: str) -> str:
@@ -155,19 +168,26 @@ class LocalWorkspace:
         del manifest
         return True  # a rename does all at once
 
-    def publish(self, manifest: Manifest) -> None:
-        """Give the sealed dataset its name and remove all else; an interrupted run goes on."""
-        del manifest
+    def remove_foreign(self, manifest: Manifest, output: Folder) -> None:
+        """Remove files of other datasets from the output of a build."""
+        # `start` has removed them.
+
+    def publish(self, manifest: Manifest, old: bytes | None) -> None:
+        """Give the sealed dataset its name and remove all else; an interrupted run goes on.
+
+        `old` is the manifest of the dataset that it replaces.
+        """
+        del manifest, old
         incomplete, final = self.incomplete, self.final
-        old = final.with_name(final.name + OLD_SUFFIX)
+        aside = final.with_name(final.name + OLD_SUFFIX)
         shutil.rmtree(incomplete / RECEIPTS_DIR, ignore_errors=True)
         (incomplete / BUILD_FILE).unlink(missing_ok=True)
         self._sweep()
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
         if final.exists():
-            final.rename(old)
+            final.rename(aside)
         (incomplete / LOCK_FILE).unlink(missing_ok=True)
         incomplete.rename(final)
         (final / LOCK_FILE).unlink(missing_ok=True)  # of a process that came in between
         sync_folder(final.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)

@@ -3,6 +3,23 @@
 Where no finished dataset stands, shards and documents are written under their final names and the
 manifest, which comes last, makes them a dataset. Where one stands, they are written as a draft
 beside it, which `dataset.draft` puts in force.
+
+Any number of runs of one build may work here at once, and any of them may end at any request. Five
+rules make that safe, as a store can write an object on a condition, but not remove one:
+
+1. `BUILD_FILE` is only created where none is, or exchanged for the one that was read. A token makes
+   its bytes unlike those of any other run, so that exactly one run has begun the build.
+2. Equal runs write equal bytes, so it does not matter whose object is there.
+3. The draft is named for the token. Nobody finds files of an earlier draft in it, and a manifest in
+   it means that all its files were complete.
+4. A run removes only what no equal run can need: files that are no part of the dataset, a draft
+   when all its files have their final names, and the state of the build, `BUILD_FILE` last.
+5. A run that misses state or a draft looks for the manifest of the run that removed them. If an
+   equal dataset was published since this run began, that is the result; else it begins again
+   (`states.shared`).
+
+A run whose `BUILD_FILE` was exchanged by another build stops at its next look at it, which comes
+just before each write under a final name.
 """
 
 from __future__ import annotations
@@ -14,9 +31,9 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from shardprep.dataset.draft import DRAFT_PREFIX, draft_in_force, draft_name, in_force, under
+from shardprep.dataset.draft import DRAFT_PREFIX, draft_in_force, in_force, under
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, SCHEMA_FILE, belongs, inventory, is_own
 from shardprep.dataset.manifest import MANIFEST_FILE, parse_manifest
 from shardprep.dataset.remote import RemoteDataset
@@ -25,18 +42,30 @@ from shardprep.errors import BuildError, BusyError
 from shardprep.storage import objects
 from shardprep.storage.folder import ObjectFolder
 from shardprep.storage.lock import locked
-from shardprep.writer.workspace.states import BUILD_FILE, dump_build, read_build, taken_over
+from shardprep.storage.store_error import ChangedError
+from shardprep.writer.workspace.states import (
+    BUILD_FILE,
+    Build,
+    disturbed,
+    new_build,
+    read_build,
+    taken_over,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from shardprep.dataset.manifest import Fingerprint, Manifest
     from shardprep.storage.folder import Folder
     from shardprep.storage.objects import ObjectFacts
     from shardprep.storage.url import ObjectUrl
 
+    Found = TypeVar("Found")
+
 _NUM_THREADS = 16
 """Number of threads that wait for the store."""
+_MOST_LOOKS = 4
+"""Times that the files of a dataset are listed, where other runs move them meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +87,10 @@ class ObjectWorkspace:
     def state(self) -> ObjectFolder:
         return ObjectFolder(self.url._replace(key=self.url.key + INCOMPLETE_SUFFIX))
 
-    def output(self, fingerprint: Fingerprint) -> Folder:
-        draft = self.url / draft_name(fingerprint)
-        return ObjectFolder(draft, below=self.url) if self.stands() else self._root
+    def output(self, build: Build, old: bytes | None) -> Folder:
+        if old is None:
+            return self._root
+        return ObjectFolder(self.url / _draft_of(build), below=self.url)
 
     @property
     def _root(self) -> ObjectFolder:
@@ -68,6 +98,9 @@ class ObjectWorkspace:
 
     def stands(self) -> bool:
         return objects.head(self.url / MANIFEST_FILE) is not None
+
+    def published(self) -> bytes | None:
+        return self._root.read(MANIFEST_FILE)
 
     def finished(self) -> Manifest | None:
         return self._manifest(MANIFEST_FILE)
@@ -77,14 +110,24 @@ class ObjectWorkspace:
         return None if data is None else parse_manifest(data, str(self.url / name))
 
     def files(self) -> Mapping[str, ObjectFacts]:
-        return in_force(self.url, self._found())
+        return self._looked(lambda found: in_force(self.url, found))
+
+    def _looked(self, look: Callable[[dict[str, ObjectFacts]], Found]) -> Found:
+        """Return what is made of all objects; list them again if another run has moved some."""
+        for num_left in reversed(range(_MOST_LOOKS)):
+            try:
+                return look(self._found())
+            except ChangedError:
+                if not num_left:
+                    raise
+        raise AssertionError
 
     def _found(self) -> dict[str, ObjectFacts]:
         return {facts.name: facts for facts in objects.listing(self.url)}
 
     def sealed(self) -> Manifest | None:
         begun = read_build(self.state)
-        return None if begun is None else self._manifest(f"{draft_name(begun)}/{MANIFEST_FILE}")
+        return None if begun is None else self._manifest(f"{_draft_of(begun)}/{MANIFEST_FILE}")
 
     def held(self, *, alone: bool) -> contextlib.AbstractContextManager[bool]:
         del alone
@@ -98,40 +141,25 @@ class ObjectWorkspace:
         with contextlib.ExitStack() as ending:
             yield _new_scratch(start, ending)
 
-    def start(self, fingerprint: Fingerprint, *, over: bool, may_stand: bool) -> bool:
-        state, build = self.state, dump_build(fingerprint)
-        if over:  # before anything is removed, so that the other build stops
-            state.write(BUILD_FILE, build)
-        found, old_state = self._found(), state.names()
-        if not over and (BUILD_FILE in old_state or not state.create(BUILD_FILE, build)):
+    def start(self, fingerprint: Fingerprint, *, over: bytes | None) -> bool:
+        state, build = self.state, new_build(fingerprint)
+        left = state.names()
+        place = self._build_url
+        if not (
+            objects.create(place, build) if over is None else objects.replace(place, over, build)
+        ):
             return False
-        draft = draft_name(fingerprint)
-        if self.stands():
-            if not may_stand:
-                state.remove([BUILD_FILE])
-                raise BuildError(
-                    self.location, "another build has just finished here", "run the command again"
-                )
-            now = draft_in_force(self.url, found)
-            if now is not None and now[0] == draft:
-                self._move_draft(now[1], found)
-            else:
-                self._remove_draft(draft, found)
-        else:
-            # There is no manifest; if one comes now, the same build was begun beside this one, and
-            # has ended.
-            self._root.remove([name for name in found if _is_removed(name)])
-        state.remove([name for name in old_state if name != BUILD_FILE])
+        state.remove([name for name in left if name != BUILD_FILE])
         return True
+
+    @property
+    def _build_url(self) -> ObjectUrl:
+        return self.state.url / BUILD_FILE
 
     def discard(self) -> None:
         begun = read_build(self.state)
         if begun is not None:
-            draft = draft_name(begun)
-            found = self._found()
-            if f"{draft}/{MANIFEST_FILE}" not in found:
-                self._remove_draft(draft, found)
-        self._forget()
+            self._forget(begun.fingerprint)
 
     def adopt(self, file: str, mark: str, name: str) -> str:
         if file == name or not is_own(name):
@@ -140,39 +168,48 @@ class ObjectWorkspace:
         facts = objects.head(self.url / file)
         if begun is None or facts is None or facts.etag != mark:
             return mark
-        to = self.url / draft_name(begun) / name
+        to = self.url / _draft_of(begun) / name
         objects.copy(self.url / file, to, facts.num_bytes)
         copied = objects.head(to)
         return mark if copied is None else copied.etag
+
+    def remove_foreign(self, manifest: Manifest, output: Folder) -> None:
+        if output == self._root:  # else `publish` does, when the draft is in force
+            self._remove_others(manifest, self._found())
 
     def seal(self, manifest: Manifest, output: Folder) -> None:
         data = manifest.dumps().encode()
         if output != self._root:
             output.write(MANIFEST_FILE, data)
-        elif not self._root.create(MANIFEST_FILE, data) and self._root.read(MANIFEST_FILE) != data:
+        elif not self._root.create(MANIFEST_FILE, data):
             raise self._overtaken()
 
     def is_settled(self, manifest: Manifest) -> bool:
         begun = read_build(self.state)
-        if begun not in (None, manifest.fingerprint):
+        if begun is not None and begun.fingerprint != manifest.fingerprint:
             return True  # another build is at work, which removes what it finds
-        draft = draft_name(manifest.fingerprint)
-        sealed = self._root.read(f"{draft}/{MANIFEST_FILE}")
-        if sealed is not None and sealed == self._root.read(MANIFEST_FILE):
-            return False
-        # A draft that is not the one in force: the same build has been begun anew.
-        return begun is None or bool(objects.listing(self.url / draft))
 
-    def publish(self, manifest: Manifest) -> None:
-        self._check_own(manifest.fingerprint)
-        data = manifest.dumps().encode()
-        if self._root.read(f"{draft_name(manifest.fingerprint)}/{MANIFEST_FILE}") == data:
-            old, new = self._root.read(MANIFEST_FILE), self.url / MANIFEST_FILE
+        def is_settled(found: Mapping[str, ObjectFacts]) -> bool:
+            drafts = {name.partition("/")[0] for name in found if name.startswith(DRAFT_PREFIX)}
+            if begun is None:
+                return not drafts and not self.state.names()
+            # A draft that is not the one in force: the same build has been begun anew.
+            return _draft_of(begun) in drafts and draft_in_force(self.url, found) is None
+
+        return self._looked(is_settled)
+
+    def publish(self, manifest: Manifest, old: bytes | None) -> None:
+        data, there = manifest.dumps().encode(), self.published()
+        if there != data:
+            sealed, new = self.sealed(), self.url / MANIFEST_FILE
+            if sealed is None or sealed.dumps().encode() != data or self._owner(manifest) is None:
+                raise disturbed(self.state)
             is_done = objects.create(new, data) if old is None else objects.replace(new, old, data)
             if not is_done:
                 raise self._overtaken()
-            self._move_draft(manifest, self._found())
-        self._forget()
+        if old is not None:
+            self._move_draft(manifest)
+        self._forget(manifest.fingerprint)
 
     def _overtaken(self) -> BuildError:
         return BuildError(
@@ -181,56 +218,77 @@ class ObjectWorkspace:
             "add --overwrite to replace it, or give another --version or --name",
         )
 
-    def _check_own(self, fingerprint: Fingerprint) -> None:
-        """Check that no other build has taken over."""
-        if read_build(self.state) not in (None, fingerprint):
+    def _owner(self, manifest: Manifest) -> Build | None:
+        """Return the content of the `BUILD_FILE`, which must not be another build's."""
+        begun = read_build(self.state)
+        if begun is not None and begun.fingerprint != manifest.fingerprint:
             raise taken_over(self.state)
+        return begun
 
-    def _move_draft(self, manifest: Manifest, found: Mapping[str, ObjectFacts]) -> None:
+    def _check_published(self, manifest: Manifest) -> None:
+        """Check that no other build has taken over, nor been published since."""
+        if self._owner(manifest) is None and self.published() != manifest.dumps().encode():
+            raise disturbed(self.state)
+
+    def _move_draft(self, manifest: Manifest) -> None:
         """Copy the files of the draft in force to their final names, and remove all others."""
-        draft = draft_name(manifest.fingerprint)
+        found, now = self._looked(lambda found: (found, draft_in_force(self.url, found)))
+        draft = "" if now is None else now[0]
         above = under(draft, found)
         above.pop(MANIFEST_FILE, None)
 
         def copy(name: str) -> None:
-            self._check_own(manifest.fingerprint)
+            self._check_published(manifest)
             # A file that is gone was copied by another run of the same build.
             objects.copy(self.url / draft / name, self.url / name, above[name].num_bytes)
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             list(pool.map(copy, [name for name in above if belongs(name, manifest)]))
+        self._remove_others(manifest, [name for name in found if not name.startswith(f"{draft}/")])
+        # The manifest of the draft goes last: until then the next run goes on here.
+        seal = f"{draft}/{MANIFEST_FILE}"
+        self._check_published(manifest)
+        self._root.remove([f"{draft}/{name}" for name in above])
+        self._check_published(manifest)
+        self._root.remove([seal])
+
+    def _remove_others(self, manifest: Manifest, found: Iterable[str]) -> None:
+        """Remove files of datasets and drafts that are no part of the dataset."""
         schema = parse_schema(
             (self._root.read(SCHEMA_FILE) or b"").decode(), str(self.url / SCHEMA_FILE)
         )
         stays = inventory(manifest, schema)
-        others = [name for name in found if not name.startswith(f"{draft}/")]
-        self._root.remove([name for name in others if _is_removed(name) and name not in stays])
-        self._remove_draft(draft, found, is_in_force=True)
+        others = [name for name in found if _is_removed(name) and name not in stays]
+        self._check_published(manifest)
+        self._root.remove(others)
 
-    def _remove_draft(
-        self, draft: str, found: Mapping[str, ObjectFacts], *, is_in_force: bool = False
-    ) -> None:
-        """Remove a draft so that it stays what it was if this is interrupted.
-
-        The manifest of one in force goes last, so that the next run goes on; else it goes first,
-        so that what is left is not taken for complete.
-        """
-        inside = [name for name in found if name.startswith(f"{draft}/")]
-        seal = f"{draft}/{MANIFEST_FILE}"
-        for seals in (False, True) if is_in_force else (True, False):
-            self._root.remove([name for name in inside if (name == seal) == seals])
-
-    def _forget(self) -> None:
-        """Remove the state of the build, the `BUILD_FILE` last."""
+    def _forget(self, fingerprint: Fingerprint) -> None:
+        """Remove the state of the build, `BUILD_FILE` last."""
         state = self.state
-        state.remove([name for name in state.names() if name != BUILD_FILE])
-        state.remove([BUILD_FILE])
+        others = [name for name in state.names() if name != BUILD_FILE]
+        for names in (others, [BUILD_FILE]):
+            begun = read_build(state)
+            if begun is not None and begun.fingerprint != fingerprint:
+                return
+            state.remove(names)
+        left = state.names()  # of runs that saw the `BUILD_FILE` before it went
+        if BUILD_FILE not in left:
+            state.remove(left)
 
     def documents(self, output: Folder | None = None) -> Path:
-        found = self.files() if output is None else self._found()
-        if output not in (None, self._root):
-            found = under(str(output).removeprefix(f"{self.url}/"), found)
-        return RemoteDataset(self.url, found).documents()
+        def copied(found: Mapping[str, ObjectFacts]) -> Path:
+            if output is None:
+                found = in_force(self.url, found)
+            elif output != self._root:
+                found = under(str(output).removeprefix(f"{self.url}/"), found)
+            return RemoteDataset(self.url, found).documents()
+
+        return self._looked(copied)
+
+
+def _draft_of(build: Build) -> str:
+    """Return the prefix of a build's draft, below the dataset."""
+    return f"{DRAFT_PREFIX}{build.token or 'unnamed'}"
 
 
 def _is_removed(name: str) -> bool:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+
+from pydantic import Field
 
 from shardprep.dataset.grammar import DocumentError, parse_document
 from shardprep.dataset.manifest import Fingerprint, fingerprint_differences
-from shardprep.errors import BuildError
+from shardprep.errors import BuildError, DatasetError
+from shardprep.storage.store_error import ChangedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from shardprep.dataset.manifest import Manifest
     from shardprep.storage.folder import Folder
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from shardprep.writer.workspace.remote import ObjectWorkspace
 
     Workspace: TypeAlias = LocalWorkspace | ObjectWorkspace
+    Result = TypeVar("Result")
 
 BUILD_FILE = ".build.json"
 """The fingerprint of the build that owns the folder."""
@@ -33,6 +38,28 @@ SKIPPED_FILE = f"{RECEIPTS_DIR}/skipped.parquet"
 """Rows of the inputs that never became items."""
 SCRATCH_DIR = ".work"
 """Unpacked archives, on a disk only."""
+_MOST_TRIES = 5
+"""Times that a run starts again because an equal run has removed files of their build."""
+
+
+class Build(NamedTuple):
+    """Content of the `BUILD_FILE`: the build that owns the folder."""
+
+    fingerprint: Fingerprint
+    token: str = ""
+    """Random, hex: names the draft in object storage; "" on a disk."""
+
+
+class _BuildDocument(Fingerprint):
+    token: str = Field(default="", pattern=r"^([0-9a-f]{16})?\z")
+
+
+class DisturbedError(BuildError):
+    """Files of the build have gone: an equal run was published, or was ended by its user."""
+
+
+class LateError(DisturbedError):
+    """Another dataset is there than the run has found before it began."""
 
 
 def receipt_name(shard: str) -> str:
@@ -49,19 +76,26 @@ class Folders:
     state: Folder
     """The files named above; the same folder on a disk."""
     build: str = ""
-    """SHA-256 of the `BUILD_FILE`, by which receipts are told from another build's.
+    """Hash of the build's fingerprint, by which receipts are told from another build's.
 
     Checks nothing where it is ""."""
+    token: str = ""
+    """The token of the `BUILD_FILE`."""
 
     def check_build(self) -> None:
         """Check that this build still owns the folder, and has not been published."""
-        if self.build and _sha256(self.state.read(BUILD_FILE) or b"") != self.build:
+        if not self.build:
+            return
+        there = read_build(self.state)
+        if there is not None and _hash_of(there.fingerprint) != self.build:
             raise taken_over(self.state)
+        if there is None or there.token != self.token:
+            raise disturbed(self.state)
 
     def is_taken_over(self) -> bool:
         """Tell whether another build owns the folder now; False where none does."""
-        there = self.state.read(BUILD_FILE)
-        return bool(self.build) and there is not None and _sha256(there) != self.build
+        there = read_build(self.state) if self.build else None
+        return there is not None and _hash_of(there.fingerprint) != self.build
 
 
 def taken_over(state: Folder) -> BuildError:
@@ -73,35 +107,51 @@ def taken_over(state: Folder) -> BuildError:
     )
 
 
-def read_build(state: Folder) -> Fingerprint | None:
-    """Return the fingerprint in the `BUILD_FILE`, None where there is no such file."""
+def disturbed(state: Folder) -> DisturbedError:
+    """Return the error of a build whose `BUILD_FILE` has gone."""
+    return DisturbedError(
+        state.located(BUILD_FILE), "another run has removed it", "run the same command again"
+    )
+
+
+def read_build(state: Folder) -> Build | None:
+    """Return the content of the `BUILD_FILE`, None where there is no such file."""
     data = state.read(BUILD_FILE)
     return None if data is None else _parse_build(state, data)
 
 
-def _parse_build(state: Folder, data: bytes) -> Fingerprint:
+def _parse_build(state: Folder, data: bytes) -> Build:
     try:
-        return parse_document(Fingerprint, data)
+        found = parse_document(_BuildDocument, data)
     except DocumentError as error:
         raise BuildError(
             state.located(BUILD_FILE), f"is damaged ({error})", f"remove {state} to start again"
         ) from error
+    return Build(Fingerprint(**found.model_dump(exclude={"token"})), found.token)
 
 
-def dump_build(fingerprint: Fingerprint) -> bytes:
-    """Return the bytes of the `BUILD_FILE` of a fingerprint."""
-    return fingerprint.model_dump_json(indent=2).encode()
+def dump_build(build: Build) -> bytes:
+    """Return the bytes of the `BUILD_FILE`."""
+    document = _BuildDocument(**build.fingerprint.model_dump(), token=build.token)
+    return document.model_dump_json(indent=2, exclude_defaults=True).encode()
 
 
-def _sha256(build: bytes) -> str:
-    return hashlib.sha256(build).hexdigest()
+def new_build(fingerprint: Fingerprint) -> bytes:
+    """Return the bytes of a `BUILD_FILE` that no other run writes."""
+    return dump_build(Build(fingerprint, secrets.token_hex(8)))
+
+
+def _hash_of(fingerprint: Fingerprint) -> str:
+    return hashlib.sha256(dump_build(Build(fingerprint))).hexdigest()
 
 
 @contextlib.contextmanager
 def writing(workspace: Workspace) -> Iterator[None]:
-    """Turn errors of the disk into errors of the build."""
+    """Turn errors of the disk, or of objects that another run moved, into errors of the build."""
     try:
         yield
+    except ChangedError as error:
+        raise DisturbedError(error.where, error.what, "run the same command again") from error
     except OSError as error:
         raise BuildError(
             str(error.filename or workspace.state),
@@ -114,7 +164,7 @@ def fingerprint_of(workspace: Workspace) -> Fingerprint | None:
     """Return the fingerprint of the build that was begun here, None where none was."""
     begun = read_build(workspace.state)
     if begun is not None:
-        return begun
+        return begun.fingerprint
     sealed = workspace.sealed()
     return None if sealed is None else sealed.fingerprint
 
@@ -132,16 +182,20 @@ def has_work(workspace: Workspace) -> bool:
     )
 
 
-def begin(
-    workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool, may_stand: bool
-) -> bool:
+def begin(workspace: Workspace, fingerprint: Fingerprint, *, overwrite: bool) -> bool:
     """Take up the unfinished build of this fingerprint, or start a new one; tell whether it is new.
 
     With `overwrite`, an unfinished build of another fingerprint may be removed; else it is an error
-    where it has done any work. A finished dataset, which the build is to replace, `may_stand` here.
+    where it has done any work. A finished dataset, which the build is to replace, may be there.
     """
-    begun = fingerprint_of(workspace)
-    if begun is not None:
+    there = workspace.state.read(BUILD_FILE)
+    sealed = workspace.sealed() if there is None else None
+    if there is not None or sealed is not None:
+        begun = (
+            sealed.fingerprint
+            if sealed
+            else _parse_build(workspace.state, there or b"").fingerprint
+        )
         changes = fingerprint_differences(begun, fingerprint)
         if not changes:
             return False
@@ -150,17 +204,23 @@ def begin(
             way = "add --overwrite to start again, or give the former options"
             raise _other_build(workspace, changes, is_dead + way)
     with writing(workspace):
-        if workspace.start(fingerprint, over=begun is not None, may_stand=may_stand):
+        if workspace.start(fingerprint, over=there):
             return True
     # Another run has begun in between.
-    return begin(workspace, fingerprint, overwrite=overwrite, may_stand=may_stand)
+    return begin(workspace, fingerprint, overwrite=overwrite)
 
 
-def join(workspace: Workspace, fingerprint: Fingerprint) -> None:
-    """Take up a build that others may be writing parts of, or start it."""
+def join(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> None:
+    """Take up a build that others may be writing parts of, or start it; raise as `check_begun`."""
     if fingerprint_of(workspace) is None:
         with writing(workspace):
-            workspace.state.create(BUILD_FILE, dump_build(fingerprint))
+            is_new = workspace.state.create(BUILD_FILE, new_build(fingerprint))
+        try:
+            check_begun(workspace, old)
+        except LateError:
+            if is_new:
+                workspace.state.remove([BUILD_FILE])
+            raise
     refuse_other_build(workspace, fingerprint)
 
 
@@ -190,12 +250,25 @@ def refuse_other_dataset(
         )
 
 
-def folders_of(workspace: Workspace, fingerprint: Fingerprint) -> Folders:
-    """Return the folders that the build of this fingerprint, begun here, writes to."""
-    data = workspace.state.read(BUILD_FILE)
-    if data is None or fingerprint_differences(_parse_build(workspace.state, data), fingerprint):
+def check_begun(workspace: Workspace, old: bytes | None) -> None:
+    """Check that no dataset was published before this run had begun and after it found `old`."""
+    if workspace.published() != old:
+        where, what = workspace.location, "another build has just finished here"
+        raise LateError(where, what, "run the command again")
+
+
+def folders_of(workspace: Workspace, fingerprint: Fingerprint, old: bytes | None) -> Folders:
+    """Return the folders that the build of this fingerprint, begun here, writes to.
+
+    `old` is the manifest of the dataset that it is to replace, None where there is none.
+    """
+    build = read_build(workspace.state)
+    if build is None:
+        raise disturbed(workspace.state)
+    if fingerprint_differences(build.fingerprint, fingerprint):
         raise taken_over(workspace.state)
-    return Folders(workspace.output(fingerprint), workspace.state, _sha256(data))
+    output, mark = workspace.output(build, old), _hash_of(build.fingerprint)
+    return Folders(output, workspace.state, mark, build.token)
 
 
 def forget(workspace: Workspace, shards: Iterable[str]) -> None:
@@ -209,7 +282,10 @@ def take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) -
     `is_new` tells whether this run has begun it.
     """
     begun = fingerprint_of(workspace)
-    is_ours = begun is None or not fingerprint_differences(begun, fingerprint)
+    if begun is None:  # in object storage an equal run has removed it, and may begin another
+        is_ours = workspace.is_exclusive
+    else:
+        is_ours = not fingerprint_differences(begun, fingerprint)
     if (is_new or workspace.is_exclusive) and is_ours and not has_work(workspace):
         workspace.discard()
 
@@ -227,4 +303,41 @@ def end_publishing(workspace: Workspace, finished: Manifest) -> None:
     """Publish to its end a finished dataset whose publishing was interrupted."""
     if not workspace.is_settled(finished):
         with workspace.held(alone=True), writing(workspace):
-            workspace.publish(finished)
+            workspace.publish(finished, finished.dumps().encode())
+
+
+def shared(
+    workspace: Workspace,
+    attempt: Callable[[bytes | None], Result],
+    fingerprint: Fingerprint | None = None,
+) -> Result | Manifest:
+    """Return the result of an attempt, or the manifest of an equal run that was published first.
+
+    An attempt takes the manifest that was there when it began. It is made again where an equal run
+    has removed files of their build. Without a fingerprint, a run of any build counts as equal.
+    """
+    for num_left in reversed(range(_MOST_TRIES)):
+        old = workspace.published()
+        try:
+            return attempt(old)
+        except (BuildError, DatasetError) as error:
+            if workspace.is_exclusive:
+                raise
+            is_new = workspace.published() not in (None, old)
+            if is_new and (there := _equal_dataset(workspace, fingerprint)) is not None:
+                end_publishing(workspace, there)
+                return there
+            if not isinstance(error, DisturbedError) or not num_left:
+                raise
+            if is_new and not isinstance(error, LateError):
+                raise taken_over(workspace.state) from error
+    raise AssertionError
+
+
+def _equal_dataset(workspace: Workspace, fingerprint: Fingerprint | None) -> Manifest | None:
+    """Return the manifest of the finished dataset if it is one of this fingerprint, or any is."""
+    with contextlib.suppress(DatasetError):  # it is damaged
+        there = workspace.finished()
+        if there and not (fingerprint and fingerprint_differences(there.fingerprint, fingerprint)):
+            return there
+    return None
