@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 import shardprep
 from tests.support.builders import build, jpeg, write_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WITHOUT = """
 import os, signal, sys
@@ -65,6 +64,23 @@ import json, sys
 import shardprep
 built = shardprep.build(sys.argv[3], sys.argv[1] + "-again", size="32x32", workers=2)
 print(json.dumps({name: shard.sha256 for name, shard in built.manifest.shards.items()}))
+"""
+WRITE = """
+import json, sys
+import shardprep
+one, _, source = sys.argv[1:]
+out = one + "-written"
+keys = {"size": "32x32", "workers": 2, "labels": "regex:(?P<label>[a-z]+)/[0-9]+[.]jpg"}
+found = {"dedup": "near", "group": "near", "split": "train=0.5,test=0.5"}
+near = shardprep.build(source, out + "-near", **found, **keys)
+for part in ("1/2", "2/2"):
+    shardprep.build(source, out + "-parts", part=part, **keys)
+parts = shardprep.finalize(out + "-parts")
+small = shardprep.repack(one, out=out + "-small", shards=2, workers=2)
+files = shardprep.export(one, out + "-files", to="imagefolder")
+print(json.dumps([near.manifest.totals.num_written + near.manifest.totals.num_skipped,
+                  parts.manifest.totals.num_written, small.manifest.totals.num_written,
+                  files.num_files > 0]))
 """
 
 
@@ -121,3 +137,25 @@ def test_the_reader_of_tensorflow_runs(sets: Sets) -> None:
 def test_a_build_by_fresh_processes_gives_the_same_bytes(sets: Sets) -> None:
     shards = shardprep.inspect(sets.one).manifest.shards
     assert printed(BUILD, sets) == {name: shard.sha256 for name, shard in shards.items()}
+
+
+@pytest.mark.thorough
+def test_whatever_else_writes_runs(sets: Sets) -> None:
+    """Copies that are found by pixels, patterns with a time limit, parts, `repack` and `export`."""
+    assert printed(WRITE, sets) == [12, 12, 12, True]
+
+
+def test_what_some_systems_lack_is_only_used_where_it_is_asked_for_first() -> None:
+    """Of `os`: a module that names such a function has a `hasattr` for it, or a `getattr`."""
+    lacking = re.search(r"for name in \((.*?)\):\n    delattr\(os", WITHOUT, re.DOTALL)
+    assert lacking is not None
+    names = re.findall(r'"(\w+)"', lacking[1])
+    assert "sched_getaffinity" in names
+    bare = [
+        f"{path.name}: os.{name}"
+        for path in Path(shardprep.__file__).parent.rglob("*.py")
+        for name in names
+        if re.search(rf"\bos\.{name}\b", text := path.read_text())
+        and not re.search(rf'attr\(os, "{name}"', text)
+    ]
+    assert not bare

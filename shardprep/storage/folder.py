@@ -93,7 +93,7 @@ class LocalFolder:
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
         files = (path for path in self.path.rglob("*") if path.is_file())
-        return sorted(str(path.relative_to(self.path)) for path in files)
+        return sorted(path.relative_to(self.path).as_posix() for path in files)
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove files; those that are not there are no matter."""

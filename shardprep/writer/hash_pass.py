@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from shardprep.image.decode import stored_pixels
 from shardprep.image.phash import LEAST_SIDE, PHASH, TILE, grey_levels, phashes, tile
 from shardprep.image.process import Rejection, process_image
+from shardprep.machine import usable_cores
 from shardprep.recipe.recipe import outputs
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
@@ -105,7 +105,7 @@ def hash_images(
     if not todo:
         return found
     watcher.count("looking for near copies", len(items), len(items) - len(todo))
-    num_workers = min(num_workers, len(os.sched_getaffinity(0)), len(todo))
+    num_workers = min(num_workers, usable_cores(), len(todo))
     size = max(1, min(_AT_ONCE, len(todo) // (num_workers * _TASKS_A_WORKER)))
     limits = WorkerLimits.of(recipe.timeout, recipe.max_pixels)
     places = iter(todo)

@@ -140,7 +140,7 @@ class Recipe:
 
 def after(
     there: Objects, *runs: Callable[[], object], steps: int | None = None
-) -> dict[str, bytes]:
+) -> Objects:
     """Return the objects after some runs, one after the other; the last is killed after `steps`."""
     for number, work in enumerate(runs, 1):
         with opened(there, {f"before {len(there)} {number}": work}) as world:

@@ -59,6 +59,29 @@ def built(folder: Path, out: str, engine: Engine) -> str:
     return ""
 
 
+def asked_a_worker_that_dies(mark: Path) -> str:
+    """Ask each node a question; the first worker that hears it is killed. Return the error."""
+    from shardprep.writer.engine.ray import engine
+    from shardprep.writer.engine.ray.cluster import nodes
+
+    def question(mark: str) -> str:
+        import os
+        import signal
+
+        try:
+            os.mkdir(mark)  # noqa: PTH102 - one of several workers makes it
+        except FileExistsError:
+            return ""
+        os.kill(os.getpid(), signal.SIGKILL)
+        return "is not dead"
+
+    try:
+        engine._check(engine._ask(nodes(), question, str(mark)))
+    except BuildError as error:
+        return str(error)
+    return "" if mark.exists() else "nobody died"
+
+
 def main(address: str, folder: Path) -> None:
     """Run the builds."""
     with connected(address):
@@ -74,6 +97,7 @@ def main(address: str, folder: Path) -> None:
             found["another libjpeg"] = built(folder, "other", by_shards)
         with mock.patch.object(engine, "version", return_value="9.9.9"):
             found["another shardprep"] = built(folder, "other", by_shards)
+        found["a worker that dies"] = asked_a_worker_that_dies(folder / "died")
     print(json.dumps(found))  # noqa: T201 - the report
 
 

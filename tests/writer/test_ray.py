@@ -118,7 +118,7 @@ def test_shards_and_manifest_are_those_of_one_machine(cluster: RayCluster, tmp_p
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["as ever"] == found["a deadly image"] == ""
+    assert found["as ever"] == found["a deadly image"] == found["a worker that dies"] == ""
     assert tree(tmp_path / "ray") == tree(build(source, tmp_path / "local", **KEYS).path.parents[1])
 
     def with_a_deadly_image(encoder: Any, *rest: Any) -> Any:

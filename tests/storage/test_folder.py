@@ -1,0 +1,26 @@
+"""Folders of files: names as datasets have them, on any system."""
+
+from __future__ import annotations
+
+from pathlib import PureWindowsPath
+from typing import TYPE_CHECKING, Any, cast
+
+from shardprep.storage.folder import LocalFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class WindowsFolder(PureWindowsPath):
+    """A folder of Windows with two files, seen from a system that has no such paths."""
+
+    def rglob(self, _: str) -> Iterator[Any]:
+        yield from (self / "index" / "one.idx", self / "a.json")
+
+    def is_file(self) -> bool:
+        return True
+
+
+def test_names_have_slashes_on_windows_too() -> None:
+    folder = LocalFolder(cast("Any", WindowsFolder("C:/sets/pets")))
+    assert folder.names() == ["a.json", "index/one.idx"]
