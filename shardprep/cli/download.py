@@ -29,7 +29,11 @@ def download(
     refresh: o.Refresh = False,
     as_json: o.Json = False,
 ) -> None:
-    """Download an archive from Kaggle, check every byte of it, and keep it."""
+    """Download an archive from Kaggle, check every byte of it, and keep it.
+
+    What Kaggle has mounted below /kaggle/input is not downloaded, unless --to or --refresh asks
+    for it.
+    """
     from shardprep.commands.download import download as download_archive
 
     with bar() as progress:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardprep.commands.progress import watched
+from shardprep.commands.resolve import mount_notice
 from shardprep.dataset.card import Card
 from shardprep.source.kaggle import download as kaggle
+from shardprep.source.kaggle.mount import mounted
 from shardprep.source.kaggle.ref import parse_ref
 from shardprep.storage.url import local_path
 
@@ -22,7 +24,11 @@ class Download(Card):
     """An archive from Kaggle."""
 
     path: Path
+    """The archive, or the folder in which Kaggle has mounted what it holds."""
     num_bytes: int
+    """Size of the archive, 0 for a mounted folder."""
+    is_mounted: bool = False
+    """Whether Kaggle has mounted it, so that no download is needed."""
 
 
 def download(
@@ -33,6 +39,8 @@ def download(
     progress: Show | bool = False,
 ) -> Download:
     """Download an archive from Kaggle, check every byte of it, and keep it.
+
+    What Kaggle has mounted is not downloaded, unless `to` or `refresh` asks for it.
 
     Args:
         slug: COMPETITION, OWNER/DATASET, OWNER/DATASET/VERSION, or the address of its page.
@@ -45,6 +53,11 @@ def download(
 
     """
     folder = None if to is None else local_path(to)
+    ref = parse_ref(slug)
     with watched(progress) as watch:
-        path = kaggle.download(parse_ref(slug), to=folder, refresh=refresh, watcher=watch)
+        place = mounted(ref) if folder is None and not refresh else None
+        if place is not None:
+            watch.notice(mount_notice(ref, place))
+            return Download(place, 0, is_mounted=True)
+        path = kaggle.download(ref, to=folder, refresh=refresh, watcher=watch)
     return Download(path, path.stat().st_size)

@@ -20,6 +20,7 @@ from shardprep.recipe.document import RECIPE_FILE, read_recipe
 from shardprep.recipe.options import Option
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.recipe.values import read_number
+from shardprep.source.kaggle.mount import mounted
 from shardprep.source.kaggle.ref import is_ref, parse_ref
 from shardprep.source.names import is_archive_name
 from shardprep.storage.timeout import TIMEOUT_VARIABLE
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from shardprep.commands.progress import Watch
     from shardprep.dataset.remote import RemoteDataset
+    from shardprep.source.kaggle.ref import KaggleRef
     from shardprep.writer.engine.job import Engine
     from shardprep.writer.shard_plan import Part
     from shardprep.writer.workspace.states import Workspace
@@ -82,12 +84,26 @@ def _keys_here() -> dict[str, Any]:
 
 
 def local_source(source: str, watch: Watch, *, refresh: bool) -> str:
-    """Return a source that lies on this machine: itself, or the archive of a Kaggle slug."""
-    if is_ref(source):
-        from shardprep.source.kaggle.download import download
+    """Return a source that lies on this machine: itself, or the folder or archive of a Kaggle slug.
 
-        return str(download(parse_ref(source), refresh=refresh, watcher=watch))
-    return source
+    A folder that Kaggle has mounted is taken, unless `refresh` asks for a download.
+    """
+    if not is_ref(source):
+        return source
+    ref = parse_ref(source)
+    folder = None if refresh else mounted(ref)
+    if folder is not None:
+        watch.notice(mount_notice(ref, folder))
+        return str(folder)
+    from shardprep.source.kaggle.download import download
+
+    return str(download(ref, refresh=refresh, watcher=watch))
+
+
+def mount_notice(ref: KaggleRef, folder: Path) -> str:
+    """Return the line that says which mounted folder is read for a slug."""
+    pinned = f"; whether it is version {ref.version} is not known" if ref.version else ""
+    return f"{ref} is read in place from {folder}: nothing is downloaded{pinned}"
 
 
 class Crew(NamedTuple):

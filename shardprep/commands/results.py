@@ -240,9 +240,11 @@ class DownloadJson(TypedDict):
     """An archive from Kaggle."""
 
     path: str
-    """The archive."""
+    """The archive, or the folder in which Kaggle has mounted what it holds."""
     num_bytes: int
-    """Size of the archive."""
+    """Size of the archive, 0 for a mounted folder."""
+    is_mounted: bool
+    """Kaggle has mounted it: nothing was downloaded."""
 
 
 _From = TypedDict("_From", {"from": Annotated[str, "The dataset's address."]})

@@ -30,15 +30,21 @@ def test_a_notebook_from_read_only_input_to_a_submission(tmp_path: Path) -> None
         "test1.zip": zip_bytes({f"test1/{i}.jpg": jpeg(seed=i) for i in range(1, 11)}),
         "sampleSubmission.csv": b"id,label\n1,0\n2,0\n",
     }
-    source = write_folder(given / "dogs-vs-cats", members)
+    source = write_folder(given / "competitions" / "dogs-vs-cats", members)
     working.mkdir()
-    for path in (*source.iterdir(), source, given):
+    for path in (*source.iterdir(), source, source.parent, given):
         path.chmod(0o555 if path.is_dir() else 0o444)
     before = tree(given)
 
     cells = [cell.replace("/kaggle", str(tmp_path)) for cell in CELLS]
     program = "\n".join(cells) + "\nprint(history.history['loss'])"
-    run_program(f"import os\nos.chdir({str(working)!r})\n{program}")
+    start = (
+        "import os, pathlib\n"
+        "from shardprep.source.kaggle import mount\n"
+        f"mount.ROOT = pathlib.Path({str(given)!r})\n"
+        f"os.chdir({str(working)!r})\n"
+    )
+    run_program(start + program)
 
     assert tree(given) == before
     assert {path.name for path in working.iterdir()} == {
