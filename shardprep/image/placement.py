@@ -57,15 +57,20 @@ class Placement:
     """Size of the stored image."""
 
     @classmethod
-    def fit(cls, upright: tuple[int, int], spec: ImageSpec) -> Placement:
+    def fit(
+        cls, upright: tuple[int, int], spec: ImageSpec, whole: tuple[int, int] | None = None
+    ) -> Placement:
         """Return the placement of upright pixels: cut centrally, letterboxed, distorted or whole.
 
+        `whole` is the upright size of the file if a decoder may have made the pixels smaller: its
+        aspect is that of an image within a size, for rounded sides have another one.
         A central crop is taken from the input, not after the resize: fewer pixels to filter.
         """
         height, width = upright
         if spec.size is None:
             return cls.whole(upright)
-        to_height, to_width = spec.size if spec.fit == "crop" else fitted_size(height, width, spec)
+        exact = whole if whole and spec.fit == "within" else upright
+        to_height, to_width = spec.size if spec.fit == "crop" else fitted_size(*exact, spec)
         box_width, box_height = float(width), float(height)
         if spec.fit == "crop" and (height, width) != (to_height, to_width):
             box_width = min(width, height * to_width / to_height)

@@ -143,7 +143,7 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
         pixels = decode_ordinary(data, *size, scale, is_grey=image.is_grey)
     if is_kept:
         return ProcessedImage(data, *size, original, Placement.whole(size))
-    placement = Placement.fit(pixels.shape[:2], spec)
+    placement = Placement.fit(pixels.shape[:2], spec, size)
     stored = encode(_fit(pixels, placement, spec), original.format, spec)
     placement = placement.of_file(size, UPRIGHT)
     return ProcessedImage(stored, *placement.size, original, placement, is_dark=_is_dark(pixels))
@@ -162,7 +162,7 @@ def ordinary_placement(data: bytes, spec: ImageSpec) -> Placement | None:
         return Placement.whole(size)
     scale = _dct_scale(size, spec)
     decoded = -(-jpeg.height // scale), -(-jpeg.width // scale)
-    return Placement.fit(decoded, spec).of_file(size, UPRIGHT)
+    return Placement.fit(decoded, spec, size).of_file(size, UPRIGHT)
 
 
 def _is_kept_ordinary(jpeg: OrdinaryJpeg, spec: ImageSpec) -> bool:
@@ -235,10 +235,11 @@ def _process(
     pixels, damage = decoded.pixels, decoded.damage
     if is_kept and not damage:
         return ProcessedImage(data, *size, original, Placement.whole(size))
-    placement = Placement.fit(pixels.shape[:2], spec)
-    fitted = _fit(pixels, placement, spec)
     is_turned = decoded.orientation >= 5 and image.format != "TIFF"
-    placement = placement.of_file(size[::-1] if is_turned else size, decoded.orientation)
+    upright = size[::-1] if is_turned else size
+    placement = Placement.fit(pixels.shape[:2], spec, upright)
+    fitted = _fit(pixels, placement, spec)
+    placement = placement.of_file(upright, decoded.orientation)
     untouched = fitted is pixels and placement.size == size
     is_sound = decoded.is_srgb and not damage
     if spec.format == "keep" and untouched and is_sound and is_plain(data, image):

@@ -41,6 +41,8 @@ SPLIT_RATIOS = "split ratios"
 """Name, among the versions, of what ratios of `--split` mean."""
 _SPLIT_RATIOS_VERSION = "2"
 """From 2 on, a split of the source that the ratios leave out stays whole."""
+_FIT_WITHIN = {"fit within": "2"}
+"""Version of the sizes that `--fit within` makes: from 2 on, they follow from those of the file."""
 _PACKAGES = ("shardprep", "pillow", "simplejpeg", "pyarrow")
 _EXTRAS = {
     "pydicom": "dicom",
@@ -72,11 +74,11 @@ def make_fingerprint(recipe: Recipe) -> Fingerprint:
     draws = parse_masks_rule(recipe.masks).kind == "format"
     drawn = {"pycocotools": version("pycocotools")} if draws else {}
     is_cut = bool(recipe.split) and parse_split_rule(recipe.split).kind == "ratio"
-    cut = {SPLIT_RATIOS: _SPLIT_RATIOS_VERSION} if is_cut else {}
+    rules = {SPLIT_RATIOS: _SPLIT_RATIOS_VERSION} if is_cut else {}
     return Fingerprint(
         inputs=inputs,
         options=recipe.fingerprint_options(),
-        versions=versions() | drawn | cut,
+        versions=versions() | fit_version(recipe.fit) | drawn | rules,
     )
 
 
@@ -128,6 +130,11 @@ def versions() -> dict[str, str]:
     # A process that has loaded these asks Pillow for the version of their zlib, not of its own.
     is_shared = not _WITH_CODECS.isdisjoint(sys.modules)
     return found | (_codecs_of_workers() if is_shared else _codecs())
+
+
+def fit_version(fit: str) -> dict[str, str]:
+    """Return the version of the sizes that a fit makes, where they have one."""
+    return _FIT_WITHIN if fit == "within" else {}
 
 
 def used_versions(of: Mapping[str, str], formats: Collection[str]) -> dict[str, str]:

@@ -26,7 +26,7 @@ from shardprep.writer.chunk import ChunkTask, EncodedChunk, Outcome
 from shardprep.writer.chunk_encoder import read_item
 from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import WorkerLimits
-from shardprep.writer.fingerprint import source_signature, versions
+from shardprep.writer.fingerprint import fit_version, source_signature, versions
 from shardprep.writer.shard import RETRIED
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def hash_images(
 
     """
     signature = source_signature(recipe.source, outputs(recipe), follow_links=recipe.follow_links)
-    made_of = f"{_VERSION} {signature} {spec} {sorted(versions().items())}"
+    made_by = sorted((versions() | fit_version(spec.fit)).items())
+    made_of = f"{_VERSION} {signature} {spec} {made_by}"
     file = array_file("near", hashlib.sha256(made_of.encode()).hexdigest()[:32])
     keys = np.array([_hash_of(key) for key in items.members.keys], np.uint64)
     found, is_known = _kept(file, keys)

@@ -18,7 +18,7 @@ from shardprep.dataset import item_table
 from shardprep.dataset.manifest import REPACKED, Fingerprint, fingerprint_differences
 from shardprep.dataset.remote import RemoteDataset, described
 from shardprep.writer.copy_encoder import CopyEncoder
-from shardprep.writer.fingerprint import SPLIT_RATIOS, used_versions, versions
+from shardprep.writer.fingerprint import SPLIT_RATIOS, fit_version, used_versions, versions
 from shardprep.writer.old_images import OldRecords, checked_items, manifest_mark, with_files
 from shardprep.writer.recorded_recipe import recorded_recipe
 
@@ -88,7 +88,8 @@ class OldDataset:
 
     def changes(self, spec: ImageSpec) -> list[str]:
         """Return the options and versions by which images of this `spec` would be others."""
-        return fingerprint_differences(self.made, _making(spec, versions(), _formats(self.rows)))
+        now = versions() | fit_version(spec.fit)
+        return fingerprint_differences(self.made, _making(spec, now, _formats(self.rows)))
 
     def places(self, shards: Sequence[ShardPlan]) -> Rows:
         """Return the row of each item that may have the same bytes, −1 for none."""

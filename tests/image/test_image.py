@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import simplejpeg
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps, _imaging, features
 
@@ -519,11 +519,22 @@ def test_every_image_comes_to_the_size_asked_for(
     assert len(result.data) == to_size[0] * to_size[1] * 3
 
 
-@given(SIDES, SIDES)
+@given(
+    st.tuples(st.integers(1, 3000), st.integers(1, 300)),
+    st.tuples(st.integers(1, 400), st.integers(1, 400)),
+    st.sampled_from([1, 6]),
+    st.sampled_from(["PPM", "JPEG"]),
+)
+@example((2589, 17), (356, 2), 1, "JPEG")
+@example((2589, 17), (356, 2), 6, "JPEG")
 def test_within_keeps_the_aspect_and_never_enlarges(
-    size: tuple[int, int], to_size: tuple[int, int]
+    size: tuple[int, int], to_size: tuple[int, int], turn: int, form: str
 ) -> None:
-    result = seen(encoded(Image.new("L", size[::-1]), "PPM"), size=to_size, fit="within")
+    exif = {"exif": oriented(turn)} if form == "JPEG" else {}
+    data = encoded(Image.new("L", size[::-1]), form, **exif)
+    if form == "JPEG" and turn == 6:
+        size = size[::-1]
+    result = seen(data, size=to_size, fit="within")
     ratio = min(1, to_size[0] / size[0], to_size[1] / size[1])
     for side, before, most in zip(result.shape[:2], size, to_size, strict=True):
         assert side <= min(before, most)
