@@ -24,6 +24,7 @@ from shardprep.commands.progress import Watch
 from shardprep.errors import RecipeError, SourceError
 from shardprep.source.kaggle import client_process
 from shardprep.source.kaggle.archive_cache import cache_folder, cached_archive
+from shardprep.source.kaggle.client_error import ClientError
 from shardprep.source.kaggle.credentials import credentials
 from shardprep.source.kaggle.download import download
 from shardprep.source.kaggle.integrity import damage
@@ -493,6 +494,39 @@ def test_no_network_says_what_the_system_says(
     assert "HTTPS_PROXY" in line
     assert "secret" not in line
     assert sum("trying again" in told for told in world.told.lines) == 1
+
+
+@pytest.mark.parametrize("account", [{}, {"KAGGLE_API_TOKEN": "KGAT_0123456789"}])
+@pytest.mark.parametrize("ref", [PETS, BIRDS])
+def test_a_name_that_does_not_resolve_ends_the_first_attempt(
+    world: World, monkeypatch: pytest.MonkeyPatch, account: dict[str, str], ref: KaggleRef
+) -> None:
+    for name, value in {**account, "http_proxy": "http://a:b@kaggle.invalid:1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("https_proxy", os.environ["http_proxy"])
+    line = failure(world, ref, retries=RetryLimits(attempts=5, backoff_s=100))
+    assert "its name cannot be resolved" in line
+    assert "turn the internet on or add the data as an input" in line
+    assert not any("trying again" in told for told in world.told.lines)
+    assert not world.server.requests
+
+
+def test_a_name_that_was_resolved_before_is_asked_for_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = [ClientError("connection", in_body=True), ClientError("unresolved", "no name")]
+
+    def receive(ref: KaggleRef, folder: Path, *_: object, **__: object) -> None:
+        del ref
+        with (folder / "pets.zip").open("ab") as file:
+            file.write(ZIP[: len(ZIP) // 2] if len(faults) == 2 else b"")
+        if faults:
+            raise faults.pop(0)
+        (folder / "pets.zip").write_bytes(ZIP)
+
+    monkeypatch.setattr("shardprep.source.kaggle.download.receive", receive)
+    assert fetch(world).read_bytes() == ZIP
+    assert sum("trying again" in told for told in world.told.lines) == 2
 
 
 @pytest.mark.usefixtures("real_client")

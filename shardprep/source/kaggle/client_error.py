@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from shardprep.errors import SourceError
@@ -20,6 +20,7 @@ _LATER = "run the same command again later: it goes on where it stopped"
 FaultKind = Literal[
     "http",
     "connection",
+    "unresolved",
     "silent",
     "expired",
     "refused",
@@ -48,6 +49,13 @@ class ClientError(Exception):
         """True if the same request may succeed a little later."""
         is_busy = self.status in (408, 429) or self.status >= 500
         return self.kind in ("connection", "silent", "expired") or self.spoils_file or is_busy
+
+    def after_answer(self) -> ClientError:
+        """Return this fault for a run that Kaggle has answered before.
+
+        A name that could be resolved then is not wrong, so the same request may succeed later.
+        """
+        return replace(self, kind="connection") if self.kind == "unresolved" else self
 
     @property
     def spoils_file(self) -> bool:
@@ -121,6 +129,10 @@ def _other_lines(ref: KaggleRef, fault: ClientError) -> tuple[str, str]:
         "connection": (
             "no connection to Kaggle",
             f"check the network and HTTPS_PROXY, then {AGAIN}",
+        ),
+        "unresolved": (
+            "no connection to Kaggle: its name cannot be resolved",
+            "check the network; in a notebook, turn the internet on or add the data as an input",
         ),
         "silent": ("nothing has come from Kaggle", _LATER),
         "import": ("the kaggle client cannot be loaded", "pip install 'kaggle>=2.2.4,<3' six"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,10 @@ def fault_of(error: Exception) -> dict[str, Any]:
         return _http_fault(error.response)
     lost = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError)
     if isinstance(error, lost):
-        return {"kind": "connection", "message": _innermost(error)}
+        cause = _innermost(error)
+        kind = "unresolved" if isinstance(cause, socket.gaierror) else "connection"
+        said = getattr(cause, "strerror", None) or type(cause).__name__
+        return {"kind": kind, "message": said}
     if isinstance(error, OSError):
         return {"kind": "disk", "message": f"{error.strerror}: {error.filename}"}
     text = f": {error}" if type(error) is ValueError else ""
@@ -64,8 +68,8 @@ def _seconds(retry_after: str) -> float | None:
         return None
 
 
-def _innermost(error: BaseException) -> str:
-    """Return what the operating system said, without the URL that the layers above put around."""
+def _innermost(error: BaseException) -> BaseException:
+    """Return the error of the operating system; the layers above put a URL around it."""
     while inner := error.__cause__ or error.__context__:
         error = inner
-    return getattr(error, "strerror", None) or type(error).__name__
+    return error

@@ -112,7 +112,7 @@ def _download_once(
 ) -> None:
     """Let the client run until it says that it is done, again and again while that may help."""
     ref, folder = archives.ref, archives.incoming
-    have = most = bytes_in(folder)
+    have = most = at_first = bytes_in(folder)
     failures = 0
     while True:
         try:
@@ -124,7 +124,8 @@ def _download_once(
             failures = failures + 1 if have <= most else 1
             most = max(most, have)
             error = explained(ref, fault)
-            wait = retries.wait_s(fault, failures)
+            seen = fault.after_answer() if most > at_first else fault
+            wait = retries.wait_s(seen, failures)
             if wait is None:
                 raise error from fault
         watcher.notice(f"{error.what}: trying again in {wait:,.0f} s")

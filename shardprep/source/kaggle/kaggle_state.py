@@ -78,6 +78,7 @@ class KaggleDataset:
         """`folder` is one that the client may write to."""
         self.ref = ref
         self._folder, self._watcher, self._limits = folder, watcher, limits
+        self._has_answered = False
 
     def settled(self, version: int = 0, before: KaggleState | None = None) -> KaggleState:
         """Wait until Kaggle is done with that version and all before, or has failed.
@@ -100,7 +101,8 @@ class KaggleDataset:
     def pause(self, fault: ClientError, failures: int) -> None:
         """Wait before the next attempt; raise what ended this one where there is to be none."""
         error = explained(self.ref, fault, upload=True)
-        wait_s = self._limits.wait_s(fault, failures)
+        seen = fault.after_answer() if self._has_answered else fault
+        wait_s = self._limits.wait_s(seen, failures)
         if wait_s is None:
             raise error from fault
         self._watcher.notice(f"{error.what}: trying again in {wait_s:,.0f} s")
@@ -123,6 +125,7 @@ class KaggleDataset:
         watcher.doing("asking Kaggle")
         with client_reports(order, self._folder, silence_s=limits.silence_s) as reports:
             for state in (KaggleState(**one["state"]) for one in reports if "state" in one):
+                self._has_answered = True
                 is_new, there = state != there, state
                 if is_new:
                     since_s = time.monotonic()
