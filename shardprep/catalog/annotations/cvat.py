@@ -180,7 +180,7 @@ def read_cvat(
         names=names,
         how=f"CVAT, {some_of(keys, 3)}",
         documents=tuple(keys),
-        without_image=tuple(missing),
+        without_image=dict(missing),
         splits=splits if any(splits) else None,
     )
 
@@ -219,7 +219,8 @@ def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, .
             if ring.ndim != 2 or ring.shape[1] != 2 or len(ring) < 3:
                 raise ValueError("no corners of a polygon")
         case "ellipse":
-            ring = ellipse(*(float(facts[one]) for one in ("cx", "cy", "rx", "ry")), turn)
+            x, y, radius_x, radius_y = (float(facts[one]) for one in ("cx", "cy", "rx", "ry"))
+            ring = ellipse(x, y, radius_x, radius_y, turn)
         case "mask":
             return _mask(facts, size)
         case _:
