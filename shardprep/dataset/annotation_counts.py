@@ -150,9 +150,11 @@ def _named(counts: Mapping[int, int], names: tuple[str, ...]) -> dict[str, int]:
 
 
 def contradictions(
-    annotations: Mapping[str, AnnotationCounts], num_records: Mapping[str, int]
+    annotations: Mapping[str, AnnotationCounts], num_records: Mapping[str, int], num_rescaled: int
 ) -> Iterator[str]:
     """Yield the contradictions in the counts of a manifest, given the records of each split."""
+    if num_rescaled > (total := sum(num_records.values())):
+        yield f"num_rescaled is {num_rescaled:,}, of {total:,} images"
     if annotations and [*annotations] != [*num_records]:
         yield "annotations are not of the splits"
         return

@@ -255,7 +255,9 @@ def contradictions(manifest: Manifest, data: bytes) -> Iterator[str]:
         if tuple(split.label_counts) != manifest.labels.names:
             yield f"splits.{name}.label_counts are not of the classes"
     num_records = {name: split.num_records for name, split in manifest.splits.items()}
-    yield from annotation_counts.contradictions(manifest.annotations, num_records)
+    yield from annotation_counts.contradictions(
+        manifest.annotations, num_records, manifest.num_rescaled
+    )
     totals = manifest.totals
     sums = {
         "num_inputs": totals.num_written + totals.num_rejected + totals.num_skipped,

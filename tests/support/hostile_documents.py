@@ -102,6 +102,11 @@ MANIFESTS: dict[str, tuple[str, Any]] = {
     "a document that is a path": ("files", {"../../x": "0" * 64, "schema.json": "x"}),
     "a key that nobody knows": ("hook", "rm -rf"),
     "another format": ("format_version", 2),
+    "more rescaled images than there are": ("num_rescaled", 10**6),
+    "unmatched objects that are a text": (
+        "unmatched", {"objects": {"x": "ten"}, "num_unlisted": 0}
+    ),
+    "unmatched objects below 0": ("unmatched", {"objects": {"x": -1}, "num_unlisted": 0}),
     "labels that are a number": ("labels", 7),
     "a seed that is a list": ("seed", [1]),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from shardprep.catalog.annotations.result import NO_FAULTS
 from shardprep.catalog.annotations.rules import MaskRule, parse_masks_rule
 from shardprep.catalog.annotations.run_table import parse_run_rule, read_runs
 from shardprep.dataset.annotation_counts import ELSEWHERE, LEFT_OUT, NO_IMAGE, unmatched_of
-from shardprep.errors import RecipeError, SourceError, counted, some_of
+from shardprep.errors import RecipeError, SourceError, counted, shown, some_of
 from shardprep.image.annotation import NO_OUTLINE, Annotation, AnnotationSpec, Segment
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from shardprep.recipe.recipe import Recipe
     from shardprep.source.members import Member
 
+_MOST_SHOWN = 80
+"""Characters of a name in an error."""
 NO_ANNOTATION, NO_MASK = "no annotation", "no mask"
 """Reasons for leaving out an image in a split that has annotations."""
 
@@ -376,8 +378,9 @@ def _check_dropped(
         counts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(bad.items()))
         what = f"{num_bad:,} of {total:,} objects are bad ({counts}), more than {most:.3g}"
         if bad.get(NO_IMAGE) and objects is not None:
-            missing = [name for name, count in objects.without_image.items() if count]
-            what += f"; the source has no image {some_of(missing)}"
+            named = objects.without_image.items()
+            missing = [shown(name, _MOST_SHOWN) for name, count in named if count]
+            what += f"; no image is there for {some_of(missing)}"
         hint = "a larger share accepts them"
         if bad.get(NO_OUTLINE, 0) == num_objects + num_bad:
             hint = "leave --masks out: the source has boxes alone"

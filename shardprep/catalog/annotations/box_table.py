@@ -33,6 +33,8 @@ ONE_CLASS = "object"
 _BRACKETS = re.compile(r"\s*\[[\[(\s]*(-?[\d.]+\s*[,\s]\s*){3}-?[\d.]+\s*[\])]|\s*\[\s*\{.*:")
 """A cell with four numbers in brackets, or with dicts of them."""
 _LABELS = re.compile(r"class|label|categor|type|species|breed|target|(^|_)name", re.IGNORECASE)
+_MOST_COMPARED = 100_000
+"""Boxes that are compared with stated sides."""
 _ROUNDING = 1.01
 """Pixels by which a stated side may differ from the distance of its corners."""
 _SIDES = ("height", "width"), ("imageheight", "imagewidth"), ("imgheight", "imgwidth")
@@ -202,16 +204,17 @@ def _are_of_boxes(table: Table, boxes: Boxes, match: TableMatch, sides: tuple[in
 
     They are the distances of most corners, or differ over the rows of most images.
     """
-    stated = np.array([_side(table.rows[row], sides) or (np.nan, np.nan) for row in boxes.rows])
-    if not len(stated):
-        return False
-    corners = np.abs(boxes.values[:, :2] - boxes.values[:, 2:])[:, ::-1]
-    is_distance = (np.abs(corners - stated) <= _ROUNDING).all(axis=1)
-    sizes: defaultdict[int, list[tuple[float, ...]]] = defaultdict(list)
-    for image, size in zip(match.key_of[list(boxes.rows)].tolist(), stated.tolist(), strict=True):
-        sizes[image].append(tuple(size))
+    num_distances = num_stated = 0
+    sizes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    some = boxes.values[:_MOST_COMPARED].tolist()
+    for row, (x1, y1, x2, y2) in zip(boxes.rows, some, strict=False):
+        if size := _side(table.rows[row], sides):
+            sizes[int(match.key_of[row])].append(size)
+            misses = abs(abs(y2 - y1) - size[0]), abs(abs(x2 - x1) - size[1])
+            num_distances += max(misses) <= _ROUNDING
+            num_stated += 1
     several = [len(set(one)) > 1 for one in sizes.values() if len(one) > 1]
-    return bool(2 * is_distance.sum() > len(stated) or 2 * sum(several) > len(several))
+    return 2 * num_distances > num_stated or 2 * sum(several) > len(several)
 
 
 def _side(row: Sequence[str], sides: tuple[int, int] | None) -> tuple[int, int] | None:

@@ -136,7 +136,8 @@ def told_form(boxes: Floats, sizes: Floats) -> Form | None:
         return None
     wrong: dict[Form, float] = {}
     for form in ("xyxy", "xywh"):
-        wrong[form] = float(np.mean(are_outside(corners(boxes, form), sizes)))
+        read = np.maximum(corners(boxes, form), 0.0)  # both forms share the first corner
+        wrong[form] = float(np.mean(are_outside(read, sizes)))
     best, other = sorted(wrong, key=lambda form: wrong[form])
     is_clear = wrong[best] <= _BAD < wrong[other] or 0 < _FAR * wrong[best] <= wrong[other]
     return best if is_clear else None

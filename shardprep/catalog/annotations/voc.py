@@ -65,6 +65,7 @@ def read_voc(
             _add(table, image, key, content, numbers=numbers)
         elif isinstance(content, str):
             unreadable.append(f"{key} {content}")
+            missing[key] = 0
         else:
             missing[key] = len(content.names)
     if not pairing.documents:
