@@ -96,10 +96,11 @@ def auto_labels(index: KeyIndex, tables: Iterable[Table]) -> Labelling:
             raise
         except SourceError:
             continue
-        if _fits(labelling.names, considered):
-            return labelling
-        if are_classes(len(labelling.table_names), len(table.rows)):  # and no captions
+        is_fit = _fits(labelling.names, considered)
+        if is_fit or are_classes(len(labelling.table_names), len(table.rows)):  # no captions
             table.check_quotes(*labelling.columns)
+        if is_fit:
+            return labelling
     no_classes = find_masks(keys).no_classes
     names = _folder_names(keys, 1, no_classes)
     how = "name of the folder that holds the image"

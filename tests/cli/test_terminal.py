@@ -171,13 +171,16 @@ def test_what_is_logged_is_heard_by_its_level(here: Path, monkeypatch: pytest.Mo
 
 HOSTILE = "\x1b[31m[bold]x[/] [/nope] :smile: \u202edlot\u2066 \x07\x9b2J"
 """Steers a terminal, is markup, ends markup that was not begun, is an emoji, turns the writing."""
+CLASS = "[bold]x[/] [/nope] :smile: \u202edlot\u2066"
+"""The same without the control characters that no name of a class may have."""
 
 
 @pytest.fixture(name="strange", scope="module")
 def _strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with an archive in which every name is hostile."""
     here = tmp_path_factory.mktemp("strange")
-    rows = "".join(f'{i},"{HOSTILE}\n{i % 2}"\n' for i in range(9))
+    rows = "".join(f'{i},"{CLASS} {i % 2}"\n' for i in range(9))
+    broken = "".join(f'{i},"{HOSTILE}\n{i % 2}"\n' for i in range(9))
     members = {f"{HOSTILE}/{i}.jpg": jpeg(seed=i) for i in range(8)}
     members |= {
         f"{HOSTILE}/8.jpg": b"no",
@@ -186,6 +189,8 @@ def _strange(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     members["labels.csv"] = f"id,kind\n{rows}".encode()
     members[f"{HOSTILE}.csv"] = f"id,{HOSTILE}\n{rows}".encode()
+    members["odd.csv"] = f"id,kind\n{broken}".encode()
+    members["odd.json"] = json.dumps([{"id": str(i), "kind": HOSTILE} for i in range(9)]).encode()
     write(here / f"{HOSTILE}.zip", zip_bytes(members))
     return here
 
@@ -200,6 +205,8 @@ def test_names_of_strangers_steer_nothing(strange: Path) -> None:
     commands: list[tuple[tuple[str, ...], int]] = [
         (("init", source), 0),
         (("init", source, "--overwrite", "--json"), 0),
+        (("build", source, "--labels", "csv:odd.csv:id:kind", *OUT), 1),
+        (("build", source, "--labels", "csv:odd.json:id:kind", *OUT), 1),
         (("build", source, *RULE, *OUT, "--dry-run"), 0),
         (("build", source, *RULE, *OUT, "--part", "1/1"), 0),
         (("finalize", PLACE), 0),

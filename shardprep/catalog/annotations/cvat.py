@@ -212,8 +212,8 @@ def _object(shape: _Shape, size: tuple[int, int] | None) -> tuple[tuple[float, .
     turn = math.radians(float(facts.get("rotation", 0)))
     match shape.kind:
         case "box":
-            sides = (float(facts[side]) for side in ("xtl", "ytl", "xbr", "ybr"))
-            ring = turned(rectangle(*sides), turn)
+            left, top, right, bottom = (float(facts[side]) for side in ("xtl", "ytl", "xbr", "ybr"))
+            ring = turned(rectangle(left, top, right, bottom), turn)
         case "polygon":
             ring = np.array([pair.split(",") for pair in facts["points"].split(";")], np.float64)
             if ring.ndim != 2 or ring.shape[1] != 2 or len(ring) < 3:

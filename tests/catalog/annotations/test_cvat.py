@@ -80,7 +80,7 @@ def test_shapes_of_cvat(tmp_path: Path) -> None:
     assert found.names == ("dog", "cat", "unused", "stranger")
     names = [name for name, _ in made.rows(found)["images/a.png"]]
     assert names == ["dog", "cat", "cat", "cat", "dog", "stranger"]
-    wanted = [
+    wanted: list[list[float]] = [
         [1, 2.5, 9, 8], [13, 7, 17, 17], [0, 0, 8, 9], [16, 7, 24, 23], [4, 6, 7, 8], [1, 2.5, 9, 8]
     ]  # fmt: skip
     np.testing.assert_allclose(one.boxes, wanted, atol=0.02)
