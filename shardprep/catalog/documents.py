@@ -15,6 +15,7 @@ from shardprep.catalog.splits import parse_split_rule
 from shardprep.catalog.table import Table, joined, parse_json_table, parse_table, stacked
 from shardprep.errors import SourceError, some_of
 from shardprep.source.extent import MemberError
+from shardprep.source.names import composed
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import as_utf8, decoded
 
@@ -166,8 +167,10 @@ class Documents:
         return parse_table(data, name, has_header=recipe.header, null=recipe.null)
 
     def _members(self, file: str) -> list[Member]:
-        found = [m for m in self._others if ("/" + m.key).endswith("/" + file)]
-        return [m for m in found if m.key == file] or found
+        end = f"/{composed(file)}"
+        found = [m for m in self._others if f"/{composed(m.key)}".endswith(end)]
+        same = [m for m in found if f"/{m.key}".endswith(f"/{file}")] or found
+        return [m for m in same if m.key == file] or same
 
 
 def named_files(recipe: Recipe) -> list[str]:

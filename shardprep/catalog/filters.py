@@ -15,6 +15,7 @@ from shardprep.catalog.splits import given_split
 from shardprep.errors import SourceError, printable, shown
 from shardprep.source.extent import MemberError, ZipExtent
 from shardprep.source.listing import Skipped
+from shardprep.source.names import composed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,9 +68,9 @@ def matched(keys: Sequence[str], globs: Sequence[str], option: str) -> list[bool
     if not globs:
         return [False] * len(keys)
     start = "" if option == "--root" else ANY_FOLDER
-    text = "|".join(start + _translated(glob) for glob in globs)
+    text = "|".join(start + _translated(composed(glob)) for glob in globs)
     pattern = Pattern(text, option, " ".join(globs), is_whole=True)
-    return globs_match([key.lower() for key in keys], pattern)
+    return globs_match([composed(key).lower() for key in keys], pattern)
 
 
 def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
@@ -79,11 +80,14 @@ def _listed(keys: Sequence[str], texts: Sequence[str]) -> Iterator[int]:
     is an id, which may be the end of several keys.
     """
     index, whole = KeyIndex(keys), {printable(key): i for i, key in enumerate(keys)}
+    alike = {composed(key): i for key, i in whole.items()}
     for text in set(texts):
-        if printable(text) in whole:
-            yield whole[printable(text)]
-        else:
+        name = printable(text)
+        position = whole.get(name, alike.get(composed(name)))
+        if position is None:
             yield from index.find(text)
+        else:
+            yield position
 
 
 def _translated(glob: str) -> str:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from shardprep.catalog.splits import folder_splits
 from shardprep.errors import SourceError
 from shardprep.source.coded import Coded
+from shardprep.source.names import composed
 from shardprep.source.texts import Texts, booleans, positions
 
 if TYPE_CHECKING:
@@ -48,19 +49,35 @@ class KeyIndex:
     def __init__(self, keys: Sequence[str]) -> None:
         """Take the keys; they are indexed when an id is first looked for."""
         self.keys = Texts.of(keys)
+        self._names = self.keys.composed()
+        """The keys as they are compared: names are equal in whatever form their accents are."""
         self._by_folder: dict[tuple[str, int], dict[str, list[int]]] = {}
 
     def find(self, text: str) -> Sequence[int]:
         """Return the positions of all keys that the id fits; a path must be the end of the key.
 
-        Where a training set and a test set use the same names, training is meant.
+        Where a training set and a test set use the same names, training is meant. Of keys that
+        differ in the form of their accents alone, the one that is written as the id is meant.
         """
         path = text.replace("\\", "/").removeprefix("./").lstrip("/")
+        found = self._find(composed(path))
+        if len(found) < 2 or path.isascii():
+            return found
+        keys = {i: f"/{self.keys[i]}" for i in found}
+        same = [
+            i
+            for i, key in keys.items()
+            if key.endswith(f"/{path}") or key.rpartition(".")[0].endswith(f"/{path}")
+        ]
+        return same or found
+
+    def _find(self, path: str) -> Sequence[int]:
+        """Return the positions of all keys that a path in form NFC fits."""
         folder, _, name = path.rpartition("/")
         by_name, by_stem = self._by_name
         named = by_name[name] if name in by_name else by_stem.get(name, ())
         if isinstance(named, int):
-            lies_there = not folder or f"/{self.keys[named]}".rpartition("/")[0].endswith(
+            lies_there = not folder or f"/{self._names[named]}".rpartition("/")[0].endswith(
                 f"/{folder}"
             )
             return (named,) if lies_there else ()
@@ -95,6 +112,7 @@ class KeyIndex:
 
         Those are all that are no plain names or paths, or that are the names of several keys.
         """
+        texts = texts.composed()
         found = np.full(len(texts), -1, np.int64)
         is_odd = pc.match_substring_regex(texts.array, r"\\|^\.?/")
         is_odd = booleans(is_odd)
@@ -103,14 +121,14 @@ class KeyIndex:
         for depth in np.flatnonzero(np.bincount(depths[~is_odd])).tolist():
             is_one = ~is_odd & (depths == depth)
             wanted = texts.where(is_one)
-            first, is_many = positions(wanted, self.keys, partial(Texts.ends, depth=depth))
+            first, is_many = positions(wanted, self._names, partial(Texts.ends, depth=depth))
             lost = first < 0
             if depth and lost.any():  # an image of this very name elsewhere stands before stems
                 names = wanted.where(lost).ends(0)
-                lost[lost] = positions(names, self.keys, partial(Texts.ends, depth=0))[0] < 0
+                lost[lost] = positions(names, self._names, partial(Texts.ends, depth=0))[0] < 0
             if lost.any():
                 first[lost], is_many[lost] = positions(
-                    wanted.where(lost), self.keys, partial(Texts.stems, depth=depth)
+                    wanted.where(lost), self._names, partial(Texts.stems, depth=depth)
                 )
             found[is_one] = first
             is_odd[is_one] = is_many
@@ -140,7 +158,7 @@ class KeyIndex:
         """Positions by base name, and by base name without extension."""
         by_name: dict[str, int | list[int]] = {}
         by_stem: dict[str, int | list[int]] = {}
-        for i, key in enumerate(self.keys):
+        for i, key in enumerate(self._names):
             name = key.rpartition("/")[2]
             _add(by_name, name, i)
             _add(by_stem, name.rpartition(".")[0] or name, i)
@@ -148,7 +166,7 @@ class KeyIndex:
 
     @cached_property
     def _most_folders(self) -> int:
-        return max((key.count("/") for key in self.keys), default=0)
+        return max((key.count("/") for key in self._names), default=0)
 
     @cached_property
     def _splits(self) -> list[str | None]:
@@ -158,7 +176,7 @@ class KeyIndex:
         """Return positions by the `depth` folders that hold them, without test if others fit."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for i in positions:
-            *folders, _ = self.keys[i].rsplit("/", depth + 1)
+            *folders, _ = self._names[i].rsplit("/", depth + 1)
             if len(folders) >= depth:
                 groups["/".join(folders[len(folders) - depth :])].append(i)
         return {

@@ -12,7 +12,7 @@ from shardprep.catalog.patterns import ANY_FOLDER, Pattern, globs_match
 from shardprep.dataset.grammar import NAME
 from shardprep.errors import RecipeError, SourceError, shown, some_of
 from shardprep.source.coded import Coded
-from shardprep.source.names import without_archive_suffix
+from shardprep.source.names import composed, without_archive_suffix
 from shardprep.source.texts import Texts
 
 if TYPE_CHECKING:
@@ -139,9 +139,11 @@ def _root_splits(keys: Sequence[str], rule: SplitRule) -> list[str | None]:
     splits: list[str | None] = [None] * len(keys)
     for split, glob in rule.places.items():
         left = [i for i, known in enumerate(splits) if known is None]
-        text = f"{ANY_FOLDER}{fnmatch.translate(glob.rstrip('/') + '/*')}"
+        text = f"{ANY_FOLDER}{fnmatch.translate(composed(glob).rstrip('/') + '/*')}"
         pattern = Pattern(text, "--split", glob, is_whole=True)
-        for i, fits in zip(left, globs_match([keys[i] for i in left], pattern), strict=True):
+        for i, fits in zip(
+            left, globs_match([composed(keys[i]) for i in left], pattern), strict=True
+        ):
             splits[i] = split if fits else None
         if split not in splits:
             folders = _natural({folder for key in keys for folder in key.split("/")[:-1]})

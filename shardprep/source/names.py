@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import PurePosixPath
 
 from shardprep.image.signatures import IMAGE_SUFFIXES
@@ -27,6 +28,11 @@ _SUFFIX = "|".join(
 )
 ORDINARY_IMAGE = rf"\A(?:[^.{_NO}][^{_NO}]*/)*[^.{_NO}][^{_NO}]*(?:{_SUFFIX})\z"
 """Pattern, of RE2, of names of images that are keys as they are: no part of them is hidden."""
+
+
+def composed(text: str) -> str:
+    """Return a text in Unicode's form NFC; in names from macOS, accents are apart from letters."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def without_archive_suffix(path: str) -> str:

@@ -125,6 +125,12 @@ class Texts(Sequence[str]):
     def _folders_alone(self) -> Texts:
         return Texts(pc.replace_substring_regex(self.array, r"(^|/)[^/]*$", ""))
 
+    def composed(self) -> Texts:
+        """Return each text in Unicode's form NFC: an accent is one with its letter."""
+        if booleans(pc.string_is_ascii(self.array)).all():
+            return self
+        return Texts(pc.utf8_normalize(self.array, form="NFC"))
+
     def ends(self, depth: int) -> Texts:
         """Return the name at the end of each path, with so many folders before it, if it has so."""
         pattern = rf"^.*/((?:[^/]*/){{{depth}}}[^/]*)$" if depth else "^.*/"

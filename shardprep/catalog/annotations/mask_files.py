@@ -23,6 +23,7 @@ from shardprep.catalog.patterns import Pattern
 from shardprep.errors import SourceError, shown
 from shardprep.source.listing import Skipped
 from shardprep.source.members import Members
+from shardprep.source.names import composed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -181,11 +182,12 @@ def _matches(
     keys: Sequence[str], pattern: str
 ) -> tuple[dict[str, dict[str, str]], dict[str, Field]]:
     """Return what each field stands for in the keys that a pattern fits, and the fields by name."""
-    text, fields = regular_expression(pattern)
+    text, fields = regular_expression(composed(pattern))
+    plain = [composed(key) for key in keys]
     found: dict[str, dict[str, str]] = {}
     for name in fields:
-        searched = found or keys
-        groups = Pattern(text, "--masks", pattern, group=name, is_whole=True).search(list(searched))
+        searched = [composed(key) for key in found] if found else plain
+        groups = Pattern(text, "--masks", pattern, group=name, is_whole=True).search(searched)
         if not found:
             found = {k: {} for k, group in zip(keys, groups, strict=True) if group is not None}
             groups = [group for group in groups if group is not None]
@@ -239,7 +241,7 @@ class _Search:
             if len(same) < 2:
                 raise
             raise self._several(mask, "its name fits", same, "say more of the name") from None
-        folders = mask.split("/")[:-1]
+        folders = composed(mask).split("/")[:-1]
         if found is None and folder is None and "id" in self._named and name in folders:
             depth = len(folders) - folders[::-1].index(name)
             return self._only("/".join(folders[:depth]), mask, is_deep=True)
@@ -255,7 +257,7 @@ class _Search:
         if self._below is None:
             below: defaultdict[str, list[int]] = defaultdict(list)
             for i, key in enumerate(self._images):
-                parts = key.split("/")[:-1]
+                parts = composed(key).split("/")[:-1]
                 below["/" + "/".join(parts)].append(i)
                 for depth in range(len(parts) + 1):
                     below["/".join(parts[:depth])].append(i)
@@ -273,4 +275,4 @@ def _parts(images: Sequence[str], field: Field, pattern: str) -> list[str | None
 
 
 def _base_name(key: str) -> str:
-    return key.rpartition("/")[2]
+    return composed(key.rpartition("/")[2])

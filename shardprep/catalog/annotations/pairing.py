@@ -10,7 +10,7 @@ from shardprep.catalog.lookup import AmbiguousIdError
 from shardprep.catalog.splits import folder_splits, given_split
 from shardprep.errors import SourceError
 from shardprep.image.signatures import IMAGE_SUFFIXES
-from shardprep.source.names import without_archive_suffix
+from shardprep.source.names import composed, without_archive_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ class Pairing:
     def __init__(self, index: KeyIndex) -> None:
         """Take the keys of all images."""
         self._index = index
-        self._paths = sorted({key.rpartition("/")[0] for key in index.keys})
+        self._paths = sorted({composed(key.rpartition("/")[0]) for key in index.keys})
         self._all_paths = "".join(f"/{path}/\n" for path in self._paths[:_MOST_FOLDERS])
         names = {name for path in self._paths for name in path.split("/")}
         is_image = (n for n in sorted(names) if IMAGE_FOLDER.fullmatch(without_archive_suffix(n)))
@@ -86,7 +86,7 @@ class Pairing:
             raise SourceError(document, what, hint)
 
     def _find(self, path: str, document: str, split: str) -> int | None:
-        folder = document.rpartition("/")[0]
+        folder = composed(document.rpartition("/")[0])
         if (folder, split) not in self._places:
             meant = split or given_split(folder.split("/"))
             self._places[folder, split] = meant, self._ways(folder, meant)
@@ -123,8 +123,8 @@ class Pairing:
 
 
 def stem(key: str) -> str:
-    """Return the name of a file without folders and extension."""
-    return key.rpartition("/")[2].rpartition(".")[0]
+    """Return the name of a file without folders and extension, in form NFC."""
+    return composed(key.rpartition("/")[2].rpartition(".")[0])
 
 
 def num_named(index: KeyIndex, keys: Iterable[str]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from shardprep.catalog.annotations.search import ENOUGH, Sign
 from shardprep.catalog.lookup import KeyIndex
 from shardprep.errors import SourceError, shown, some_of
 from shardprep.image.annotation import Segment
-from shardprep.source.names import without_archive_suffix
+from shardprep.source.names import composed, without_archive_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,9 +77,11 @@ def with_panoptic(recipe: Recipe, members: Sequence[Member], documents: Document
 def _named_as(document: str, members: Sequence[Member]) -> list[Member]:
     """Return the members in a folder that is called as a document, less its extension."""
     name = stem(document)
-    near = [member for member in members if name in member.key]
+    near = [member for member in members if name in composed(member.key)]
     return [
-        member for member in near if name in map(without_archive_suffix, member.key.split("/")[:-1])
+        member
+        for member in near
+        if name in map(without_archive_suffix, composed(member.key).split("/")[:-1])
     ]
 
 

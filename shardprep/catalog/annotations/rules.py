@@ -11,6 +11,7 @@ from shardprep.catalog.annotations.run_table import parse_run_rule
 from shardprep.catalog.lookup import SLICE, cut
 from shardprep.catalog.patterns import Pattern
 from shardprep.errors import RecipeError, shown
+from shardprep.source.names import composed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +97,7 @@ class Field(NamedTuple):
         if not self.expression:
             return list(names)
         group = min(1, re.compile(self.expression).groups)
-        text = f"(?is){self.expression}"
+        text = f"(?is){composed(self.expression)}"
         return Pattern(text, "--masks", pattern, group=group).search(names)
 
 

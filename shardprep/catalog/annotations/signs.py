@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep.catalog.splits import given_split
 from shardprep.errors import some_of
+from shardprep.source.names import composed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -159,4 +160,4 @@ def annotation_findings(
 
 
 def _stem(key: str) -> str:
-    return key.rpartition("/")[2].rpartition(".")[0]
+    return composed(key.rpartition("/")[2].rpartition(".")[0])

@@ -134,7 +134,7 @@ def test_boxes_and_masks_of_cvat_are_stored(tmp_path: Path) -> None:
     assert {name: one.num_records for name, one in found.manifest.splits.items()} == {
         "train": 2, "validation": 1, "test": 1
     }  # fmt: skip
-    item = Dataset(found.path, "test")[0]
+    item = Dataset(found.path, "test", as_supervised=False)[0]
     drawn = Image.new("L", (WIDTH, HEIGHT))
     ImageDraw.Draw(drawn).polygon(ring, fill=1)
     is_cat = np.asarray(item["segmentation_mask"]).squeeze() == 1 + LABELS.index("cat")
