@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from shardprep.image.palette import INK, class_colour
+from shardprep.image.palette import INK, class_colour, shade
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -141,19 +142,31 @@ def mask_layers(
 ) -> Iterator[tuple[Array, Colour]]:
     """Yield which pixels the masks of a picture paint, bool[height, width], and their colour.
 
-    Masks of objects where there is none of classes. `size` is the width and height to paint in.
+    Masks of objects where there is none of classes; each has a colour of its own, of several
+    classes a shade of that of its class. `size` is the width and height to paint in.
     ValueError for a mask that is not as large as its picture; what a decoder says is raised.
     """
     if picture.mask:
         values = _scaled(picture.mask, picture, size)
         for value in np.unique(values).tolist():
-            known = value < len(legend.mask)
-            if not known or legend.mask[value].lower() not in _UNPAINTED:
-                yield values == value, class_colour(value) if known else INK
+            if value >= len(legend.mask):
+                yield values == value, INK
+            elif _is_painted(value, legend.mask[value]):
+                yield values == value, class_colour(value)
         return
+    of_class: Counter[int] = Counter()
     for number, data in enumerate(picture.masks):
-        label = picture.labels[number] if number < len(picture.labels) else number
-        yield _scaled(data, picture, size) > 0, class_colour(label)
+        colour = class_colour(number)
+        if len(legend.objects) > 1 and number < len(picture.labels):
+            label = picture.labels[number]
+            colour = shade(class_colour(label), of_class[label])
+            of_class[label] += 1
+        yield _scaled(data, picture, size) > 0, colour
+
+
+def _is_painted(value: int, name: str) -> bool:
+    """Tell whether pixels of a class are painted: not the background, nor 0 without a name."""
+    return name.lower() not in _UNPAINTED and not (value == 0 and name == "0")
 
 
 def _scaled(data: bytes, picture: AnnotatedPicture, size: tuple[int, int]) -> Array:
@@ -199,7 +212,11 @@ def _legend(legend: Legend, width: int) -> Image.Image:
     entries: list[tuple[str, Colour | None]] = []
     for title, names in (("objects:", legend.objects), ("mask:", legend.mask)):
         entries += [(title, None)] if names else []
-        entries += [(_name(i, names), class_colour(i)) for i in range(len(names[:_MOST_CLASSES]))]
+        entries += [
+            (_name(i, names), class_colour(i))
+            for i, name in enumerate(names[:_MOST_CLASSES])
+            if title == "objects:" or _is_painted(i, name)
+        ]
         if len(names) > _MOST_CLASSES:
             entries.append((f"… {len(names) - _MOST_CLASSES:,} more", None))
     places, left, top = [], 0, 0

@@ -14,6 +14,8 @@ _COLOURS = (
     *("469990", "9a6324", "fabed4", "800000", "aaffc3", "808000", "dcbeff", "000075", "ffd8b1"),
 )
 """Colours of the first classes, RGB in hex: the distinct ones of Sasha Trubetskoy's list."""
+_SHADES = ((0, 0.0), (255, 0.45), (0, 0.4), (255, 0.7), (0, 0.65))
+"""Shades of a colour: the level that it is mixed with, and the share of that."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
 """Turns of the colour wheel from one class to the next behind those: neighbours are far apart."""
 
@@ -25,3 +27,10 @@ def class_colour(label: int) -> Colour:
         return found[0], found[1], found[2]
     red, green, blue = colorsys.hsv_to_rgb((label * _GOLDEN) % 1.0, 0.9 - 0.25 * (label % 2), 0.95)
     return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def shade(colour: Colour, number: int) -> Colour:
+    """Return a lighter or darker shade of a colour; the first is the colour itself."""
+    level, share = _SHADES[number % len(_SHADES)]
+    red, green, blue = (round(part * (1 - share) + level * share) for part in colour)
+    return red, green, blue

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shardprep.image.contact_sheet import AnnotatedPicture, Legend, draw_contact_sheet
+from shardprep.image.contact_sheet import AnnotatedPicture, Legend, draw_contact_sheet, mask_layers
 from shardprep.image.palette import class_colour
 from tests.support.annotated import grey_png
 
@@ -131,14 +131,55 @@ def test_boxes_that_cannot_be_are_no_error(boxes: Any) -> None:
 
 
 def test_a_class_whose_name_is_its_number_is_named_once() -> None:
-    """The second square of the legend stands behind "0" in place of "0 0"."""
+    """The second square of the legend stands behind "1" in place of "1 1"."""
 
     def gap(*names: str) -> int:
-        sheet = drawn(AnnotatedPicture(title="a", pixels=GREY), legend=Legend(mask=names))
-        first, second = (np.nonzero(near(sheet, class_colour(i)))[1].min() for i in (0, 1))
+        sheet = drawn(AnnotatedPicture(title="a", pixels=GREY), legend=Legend(mask=("x", *names)))
+        first, second = (np.nonzero(near(sheet, class_colour(i)))[1].min() for i in (1, 2))
         return int(second - first)
 
-    assert gap("0", "1") < gap("a", "b") == gap("1", "0")
+    assert gap("1", "2") < gap("a", "b") == gap("2", "1")
+
+
+@pytest.mark.parametrize(
+    ("names", "painted"),
+    [
+        (("0", "1"), False),
+        (("background", "road"), False),
+        (("_background_", "1"), False),
+        (("sky", "1"), True),
+        (("1", "0"), True),
+    ],
+)
+def test_class_0_without_a_name_does_not_paint_the_picture(
+    names: tuple[str, str],
+    painted: bool,  # noqa: FBT001
+) -> None:
+    mask = np.zeros((60, 100), np.uint8)
+    mask[30:] = 1
+    legend = Legend(mask=names)
+    sheet = drawn(AnnotatedPicture(title="a", pixels=GREY, mask=grey_png(mask)), legend=legend)
+    assert (sheet[8 + 20, 8 + 100] != 128).any() == painted
+    assert (sheet[8 + 100, 8 + 100] != 128).any()
+    assert near(sheet[136:], class_colour(0)).any() == painted  # nor is it in the legend
+    assert near(sheet[136:], class_colour(1)).any()
+
+
+@pytest.mark.parametrize("objects", [(), ("cell",), ("red", "blue")])
+def test_objects_have_colours_of_their_own(objects: tuple[str, ...]) -> None:
+    masks = []
+    for i in range(5):
+        mask = np.zeros((60, 100), np.uint8)
+        mask[:, 20 * i : 20 * i + 20] = 1
+        masks.append(grey_png(mask))
+    labels = (0, 0, 1, 0, 1) if len(objects) > 1 else (0,) * 5
+    picture = AnnotatedPicture(title="a", pixels=GREY, labels=labels, masks=masks)
+    layers = list(mask_layers(picture, Legend(objects=objects), (100, 60)))
+    assert [int(where.sum()) for where, _ in layers] == [1200] * 5
+    colours = [colour for _, colour in layers]
+    assert len(set(colours)) == 5
+    if len(objects) > 1:
+        assert [colours[0], colours[2]] == [class_colour(0), class_colour(1)]
 
 
 def test_titles_and_names_of_any_length_and_script_are_no_error() -> None:
