@@ -13,6 +13,7 @@ from shardprep.catalog.lookup import row_ids
 from shardprep.catalog.rules import CsvRule, parse_csv_rule, parse_label_rule
 from shardprep.catalog.splits import parse_split_rule
 from shardprep.catalog.table import Table, joined, parse_json_table, parse_table, stacked
+from shardprep.dataset.cells import from_cell
 from shardprep.errors import SourceError, some_of
 from shardprep.source.extent import MemberError
 from shardprep.source.names import composed
@@ -145,7 +146,7 @@ class Documents:
         data = self.read(file)
         if file.lower().endswith(TABLE_SUFFIXES):
             table = self._parse(data, file)
-            return list(row_ids(table, table.header[0])[1])
+            return [from_cell(one) for one in row_ids(table, table.header[0])[1]]
         lines = [line.strip() for line in decoded(data).splitlines() if line.strip()]
         return [_NUMBERED.sub(r"\1", line) for line in lines]
 

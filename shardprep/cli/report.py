@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import bar, console, print_json
+from shardprep.dataset.cells import to_cell
 from shardprep.errors import RecipeError, printable
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _print_keys(keys: tuple[str, ...]) -> None:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["key"])
-    writer.writerows([printable(key)] for key in keys)
+    writer.writerows([to_cell(printable(key))] for key in keys)
     sys.stdout.write(out.getvalue())
 
 

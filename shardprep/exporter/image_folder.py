@@ -14,6 +14,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from shardprep.dataset.cells import to_cell
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, OBJECT_MASK
 from shardprep.exporter import coco
 from shardprep.exporter.layout import Layout
@@ -67,7 +68,7 @@ def write_files(export: Export, place: Place, samples: Iterable[Sample]) -> Call
             path = f"{folder}/{sample.name}.{sample.suffix}"
             (work / path).write_bytes(sample.image)
             _write_masks(work, place.split, sample)
-            rows.writerow(_row(sample, path, place.split, schema))
+            rows.writerow(map(to_cell, _row(sample, path, place.split, schema)))
             if sample.objects is not None:
                 line = json.dumps(coco.entry(sample, path, number), ensure_ascii=False)
                 entries.write(line.encode() + b"\n")
@@ -134,7 +135,7 @@ def write_documents(export: Export, places: Mapping[str, list[Place]]) -> None:
     """Join the parts: the table of all splits, and COCO's annotations of each."""
     work, schema = export.work, export.schema
     title = io.StringIO()
-    csv.writer(title, lineterminator="\n").writerow(_titles(schema))
+    csv.writer(title, lineterminator="\n").writerow(map(to_cell, _titles(schema)))
     with DurableFile(work / LABELS_FILE) as file:
         file.write(title.getvalue().encode())
         for place in itertools.chain.from_iterable(places.values()):

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
+from shardprep.dataset.cells import from_cell
 from shardprep.dataset.item_table import ANNOTATED_COLUMNS
 from shardprep.errors import DatasetError, printable, shown, some_of
 from shardprep.reader.argument_kinds import Kind, Location, text
@@ -263,8 +264,8 @@ def _listed(file: Path) -> list[str]:
         what = f"cannot be read ({error.strerror or error})"
         raise DatasetError(str(file), what, "give a .csv or .txt of keys") from None
     if file.suffix.lower() in _TABLES:
-        rows = CsvRows(text_lines(data), "," if file.suffix.lower() == ".csv" else "\t")
-        found = [row[0] for row in rows if row]
+        rows = CsvRows(text_lines(data), "," if file.suffix.lower() == ".csv" else "	")
+        found = [from_cell(row[0]) for row in rows if row]
         if what := rows.fault(0):
             raise DatasetError(str(file), what, "close the quote")
     else:

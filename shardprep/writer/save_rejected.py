@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from shardprep.dataset import item_table
+from shardprep.dataset.cells import to_cell
 from shardprep.dataset.folder import ITEMS_FILE
 from shardprep.errors import SourceError
 from shardprep.image.process import RejectionKind
@@ -80,7 +81,7 @@ def save_rejected(
                 (into / file).parent.mkdir(parents=True, exist_ok=True)
                 (into / file).write_bytes(data)
                 num_files += 1
-            rows.writerow((key, row["kind"], row["reason"], file))
+            rows.writerow(map(to_cell, (key, row["kind"], row["reason"], file)))
     into.mkdir(parents=True, exist_ok=True)
     write_durably(into / LIST_FILE, out.getvalue().encode())
     return num_files, len(table)

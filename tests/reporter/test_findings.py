@@ -197,17 +197,23 @@ def test_keys_of_any_shape_come_back_from_a_list(tmp_path: Path) -> None:
     names = ("a, b.png", 'say "x".png', "cat 1.png", "x.png", "deep/x.png", "bad\x1b[1m.png",
              "turned\u202e.png", "ünï.png", "y;z.png")  # fmt: skip
     members = {f"a/{name}": file(photo(i) // 8, "PNG") for i, name in enumerate(names)}
-    members |= {f"keep/{i}.png": file(photo(100 + i), "PNG") for i in range(30)}
+    members |= {f"keep/{i}.png": file(photo(300 + i), "PNG") for i in range(60)}
     members |= {f"keep/{name}": file(photo(70 + i), "PNG") for i, name in enumerate(names)}
+    formulas = ("=1+1.png", "+a.png", "-b/c.png", "@d.png", "'=e.png", "-1")
+    members |= {name: file(photo(90 + i) // 8, "PNG") for i, name in enumerate(formulas)}
     source = write(tmp_path / "odd.zip", zip_bytes(members))
-    build(source, tmp_path / "tfrecords", size="32x32", labels="none")
+    path = build(source, tmp_path / "tfrecords", size="32x32", labels="none").path
     done = run("report", "--list", "dark", cwd=tmp_path)
+    assert "\n'=1+1.png\n" in done.stdout
+    assert not [line for line in done.stdout.splitlines() if line[0] in "=+@" or line[:2] == "-b"]
     assert all(one.isprintable() for one in done.stdout.split("\n"))
     listed = write(tmp_path / "dark.csv", done.stdout.encode())
     again = build(
         source, tmp_path / "out", size="32x32", labels="none", exclude_list=str(listed), name="b"
     )
-    assert again.manifest.totals.num_written == len(members) - len(names)
+    assert again.manifest.totals.num_written == len(members) - len(names) - len(formulas)
+    dark = reader.select(path, "train", keys=str(listed))
+    assert len(dark) == len(names) + len(formulas)
     left = make_report(again.path, Options(), Silent())
     assert all("keep/" in key for key in left.contents.keys_of(range(left.num_records)))
 

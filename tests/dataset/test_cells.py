@@ -1,0 +1,42 @@
+"""Texts in tables that a spreadsheet opens: none is a formula, and each can be read back."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from shardprep.dataset.cells import from_cell, to_cell
+
+STARTS = "=+-@\t\r\n＝＋－＠"
+
+
+@example("'=1")
+@example("''-1")
+@given(st.text() | st.text(alphabet="'=+-@19.e\t "))
+def test_each_text_comes_back_and_begins_as_no_formula(text: str) -> None:
+    cell = to_cell(text)
+    assert from_cell(cell) == text
+    assert not cell.startswith(tuple(STARTS)) or float(cell) is not None
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_what_could_be_a_formula_is_behind_an_apostrophe(start: str) -> None:
+    for text in (f"{start}cmd|' /C calc'!A0", start, f"{start}1+1"):
+        assert to_cell(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("value", ["cat.1.jpg", "", "a=b", "-1.5", "+3e-7", "-.5", 3, -1.5, None])
+def test_numbers_and_other_values_stay(value: object) -> None:
+    assert to_cell(value) == value
+
+
+def test_a_row_is_read_back_from_csv() -> None:
+    row = ['=HYPERLINK("http://x","y")', "@a,b", "-\n", "'+x", "plain"]  # fmt: skip
+    text = io.StringIO()
+    csv.writer(text).writerow(map(to_cell, row))
+    text.seek(0)
+    assert [from_cell(one) for one in next(csv.reader(text))] == row
