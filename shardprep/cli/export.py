@@ -23,7 +23,9 @@ EPILOG = (
 def export(
     dataset: o.Dataset = None,
     *,
-    to: Annotated[str, o.value("Layout: webdataset, parquet, folder or tfod.", "LAYOUT")],
+    to: Annotated[
+        str, o.value("Layout: webdataset, parquet, folder, tfod, coco or yolo.", "LAYOUT")
+    ],
     out: Annotated[
         Path | None,
         o.value(
@@ -48,7 +50,9 @@ def export(
 
     webdataset: tars of image, class and JSON. parquet: files with a card for Hugging Face. folder:
     split/class/name.jpg, a table and COCO's JSON. tfod: TFRecords for TensorFlow's object
-    detection. Raw pixels become PNG. An interrupted export goes on where it stopped.
+    detection. coco: images/ and annotations/ as pycocotools and torchvision take them. yolo:
+    images/, labels/ and data.yaml for Ultralytics. Raw pixels become PNG. An interrupted export
+    goes on where it stopped.
     """
     from shardprep.commands.export import export as export_dataset
 

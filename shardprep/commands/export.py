@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def export(
     dataset: str | Path | None = None,
     *,
-    to: Literal["webdataset", "parquet", "folder", "tfod"],
+    to: Literal["webdataset", "parquet", "folder", "tfod", "coco", "yolo"],
     out: str | Path | None = None,
     split: AnySplit | None = None,
     overwrite: bool = False,

@@ -53,10 +53,10 @@ LAYOUTS = {
     "parquet": "parquet",
     "folder": "image_folder",
     "tfod": "tfod",
+    "coco": "coco_folder",
+    "yolo": "yolo_folder",
 }
 """Layout → the module that has it, which alone is imported."""
-_FORMAT_VERSION = 1
-"""Version of what all layouts write: an export of another is begun anew."""
 
 
 class Chosen(NamedTuple):
@@ -77,7 +77,7 @@ class Exported(Card):
     path: Path
     """Folder of the export."""
     layout: str
-    """The layout: webdataset, parquet, folder or tfod."""
+    """The layout: webdataset, parquet, folder, tfod, coco or yolo."""
     was_there: bool
     """The export was there before: nothing was done."""
     splits: dict[str, int]
@@ -112,7 +112,7 @@ def export_dataset(
         overwrite: let it take the place of another export, when it is complete.
 
     Raises:
-        RecipeError: there is no such layout.
+        RecipeError: there is no such layout, or it is for boxes and the dataset has none.
         BuildError: something else is there, it does not fit, or another export is at work.
         DatasetError: a document or shard is missing, or not what the manifest says.
         RecordError: records are damaged.
@@ -121,6 +121,10 @@ def export_dataset(
     if layout not in LAYOUTS:
         raise RecipeError("--to", f"{layout!r} is not one of {', '.join(LAYOUTS)}")
     manifest, schema = described(found)
+    writer: Layout = import_module(f"shardprep.exporter.{LAYOUTS[layout]}").LAYOUT
+    if writer.needs_boxes and BOX_LABEL not in schema.features:
+        what = f"{layout!r} is a layout of boxes, and {manifest.name} has none"
+        raise RecipeError("--to", f"{what}; use folder, webdataset, parquet or tfod")
     out = out or Path("exports") / f"{manifest.name}-{manifest.version}-{layout}"
     if out.name in ("", ".."):
         out = out.resolve()
@@ -128,7 +132,7 @@ def export_dataset(
     if chosen is not None:
         check_same(found, manifest, chosen.manifest_sha256)
         source, own = _excerpt(source, schema, chosen)
-    facts = _facts(own, schema, layout, chosen)
+    facts = {"shardprep_export": writer.version, "layout": layout, **_facts(own, schema, chosen)}
     if output.finished(out) == facts:
         output.tidy(out)
         return _exported(out, facts, num_new_shards=None)
@@ -138,7 +142,7 @@ def export_dataset(
         output.prepare(work, out, facts)
         num_new = 0
         if output.finished(work) != facts:
-            num_new = _write(source, Export(work, own, schema), layout, watcher)
+            num_new = _write(source, Export(work, own, schema), writer, watcher)
             output.finish(work, facts)
         output.publish(work, out, overwrite=overwrite)
     return _exported(out, facts, num_new_shards=num_new)
@@ -169,13 +173,9 @@ def _written(source: _Source, columns: Sequence[str] = ()) -> pa.Table:
         return with_status(read_items(folder / ITEMS_FILE, wanted), WRITTEN)
 
 
-def _facts(
-    manifest: Manifest, schema: Schema, layout: str, chosen: Chosen | None
-) -> dict[str, Any]:
+def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[str, Any]:
     """Return what `export.json` says: what was exported, and the names of its numbers."""
     facts: dict[str, Any] = {
-        "shardprep_export": _FORMAT_VERSION,
-        "layout": layout,
         "name": manifest.name,
         "version": manifest.version,
         "manifest_sha256": manifest.sha256,
@@ -193,9 +193,8 @@ def _facts(
     return facts
 
 
-def _write(source: _Source, export: Export, name: str, watcher: Watcher) -> int:
+def _write(source: _Source, export: Export, layout: Layout, watcher: Watcher) -> int:
     """Write the shards that are not written yet, and the documents; return the number of those."""
-    layout: Layout = import_module(f"shardprep.exporter.{LAYOUTS[name]}").LAYOUT
     places = _places(export.manifest)
     whole = source.manifest.shards
     shards = [

@@ -1,4 +1,6 @@
-"""Folder: `split/class/name.jpg`, a table `labels.csv`, COCO for objects, masks as PNG beside.
+"""Images as files in folders, a table `labels.csv`, COCO for objects, masks as PNG beside.
+
+`LAYOUT` is that of `folder`, `split/class/name.jpg`; others have `Folders` of their own.
 
 What is written of a shard is known by its part of the table, which is written when its images are
 on the disk. The parts are joined at the end.
@@ -12,10 +14,12 @@ import itertools
 import json
 import os
 import shutil
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from shardprep.dataset.cells import to_cell
-from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, OBJECT_MASK
+from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS, MASK, OBJECT_MASK
 from shardprep.exporter import coco
 from shardprep.exporter.layout import Layout
 from shardprep.exporter.names import folder_names
@@ -35,12 +39,24 @@ LABELS_FILE = "labels.csv"
 _UNLABELLED = "_unlabelled"
 
 
-def coco_name(split: str) -> str:
-    """Return the name of a split's COCO document."""
-    return f"{split}.coco.json"
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where a layout has its files; {} is the split."""
+
+    images: str
+    masks: str
+    object_masks: str | None
+    document: str | None
+    """COCO's annotations; None for none."""
+    by_class: bool = False
+    """Whether images are in a folder of their class, below that of the split. COCO's file names
+    begin with these folders then, else they are names alone."""
+    columns: tuple[str, ...] = ()
+    """Columns of the table that the samples have behind their own."""
 
 
-def _part(export: Export, place: Place) -> str:
+def part_name(export: Export, place: Place) -> str:
+    """Return the file of a shard's part of the table."""
     del export
     return f"{PARTS}/{place.split}-{place.index:05d}.csv"
 
@@ -49,62 +65,68 @@ def _coco_part(place: Place) -> str:
     return f"{PARTS}/{place.split}-{place.index:05d}.jsonl"
 
 
-def write_files(export: Export, place: Place, samples: Iterable[Sample]) -> Callable[[], None]:
+def write_files(
+    folders: Folders, export: Export, place: Place, samples: Iterable[Sample]
+) -> Callable[[], None]:
     """Write the images and masks of a shard; return what syncs them and writes its part."""
     schema, work = export.schema, export.work
-    folders = _class_folders(export, place.split)
-    for name in (*_mask_folders(schema, place.split), PARTS):
-        (work / name).mkdir(exist_ok=True)
+    of_classes = _class_folders(folders, export, place.split)
+    mask_folders = _mask_folders(folders, schema, place.split)
+    for folder in (*mask_folders.values(), PARTS):
+        (work / folder).mkdir(parents=True, exist_ok=True)
     made: set[str] = set()
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     with DurableFile(work / _coco_part(place)) as entries:
         for number, sample in enumerate(samples, place.first + 1):
-            is_of_class = schema.target == LABEL and isinstance(sample.target, int)
-            folder = folders[sample.target] if is_of_class else folders[0]  # type: ignore[index]
+            is_of_class = len(of_classes) > 1 and isinstance(sample.target, int)
+            folder = of_classes[sample.target] if is_of_class else of_classes[0]  # type: ignore[index]
             if folder not in made:  # one without an image would be an error to ImageFolder
                 (work / folder).mkdir(parents=True, exist_ok=True)
                 made.add(folder)
             path = f"{folder}/{sample.name}.{sample.suffix}"
             (work / path).write_bytes(sample.image)
-            _write_masks(work, place.split, sample)
+            _write_masks(work, mask_folders, sample)
             rows.writerow(map(to_cell, _row(sample, path, place.split, schema)))
-            if sample.objects is not None:
-                line = json.dumps(coco.entry(sample, path, number), ensure_ascii=False)
+            if sample.objects is not None and folders.document is not None:
+                named = path if folders.by_class else path.rpartition("/")[2]
+                line = json.dumps(coco.entry(sample, named, number), ensure_ascii=False)
                 entries.write(line.encode() + b"\n")
         entries.commit()
 
     def commit() -> None:
         if hasattr(os, "sync"):
             os.sync()  # one for thousands of files; the part says that they are there
-        write_durably(work / _part(export, place), text.getvalue().encode())
+        write_durably(work / part_name(export, place), text.getvalue().encode())
 
     return commit
 
 
-def _class_folders(export: Export, split: str) -> list[str]:
+def _class_folders(folders: Folders, export: Export, split: str) -> list[str]:
     """Return the folders of a split's images: that of each class, last of unlabelled ones."""
-    if export.schema.target != LABEL:
-        return [split]
-    return [f"{split}/{name}" for name in folder_names([*export.schema.labels, _UNLABELLED])]
+    folder = folders.images.format(split)
+    if export.schema.target != LABEL or not folders.by_class:
+        return [folder]
+    return [f"{folder}/{name}" for name in folder_names([*export.schema.labels, _UNLABELLED])]
 
 
-def _mask_folders(schema: Schema, split: str) -> list[str]:
-    """Return the folders of a split's masks; no split has a name with a hyphen."""
-    return [f"{split}-{what}" for name, what in _MASKS.items() if name in schema.features]
+def _mask_folders(folders: Folders, schema: Schema, split: str) -> dict[str, str]:
+    """Return the folders of a split's masks by feature."""
+    found = {MASK: folders.masks, OBJECT_MASK: folders.object_masks}
+    return {
+        name: one.format(split) for name, one in found.items() if one and name in schema.features
+    }
 
 
-_MASKS = {"segmentation_mask": "masks", OBJECT_MASK: "object-masks"}
+def _write_masks(work: Path, folders: Mapping[str, str], sample: Sample) -> None:
+    if MASK in folders and sample.mask is not None:
+        (work / folders[MASK] / f"{sample.name}.png").write_bytes(sample.mask)
+    if OBJECT_MASK in folders and sample.objects is not None:
+        for i, mask in enumerate(sample.objects.masks):
+            (work / folders[OBJECT_MASK] / f"{sample.name}.{i}.png").write_bytes(mask)
 
 
-def _write_masks(work: Path, split: str, sample: Sample) -> None:
-    if sample.mask is not None:
-        (work / f"{split}-masks/{sample.name}.png").write_bytes(sample.mask)
-    for i, mask in enumerate(sample.objects.masks if sample.objects else ()):
-        (work / f"{split}-object-masks/{sample.name}.{i}.png").write_bytes(mask)
-
-
-def _titles(schema: Schema) -> list[str]:
+def _titles(folders: Folders, schema: Schema) -> list[str]:
     """Return the columns of the table; one of the label table gives way to ours."""
     own = ["file_name", "split", "key", "width", "height"]
     if schema.target is not None:
@@ -113,7 +135,8 @@ def _titles(schema: Schema) -> list[str]:
         own.append("class")
     elif schema.target == LABELS:
         own.append("classes")
-    return [*own, *(f"column/{n}" if n in own else n for n in table_columns(schema))]
+    columns = (*table_columns(schema), *folders.columns)
+    return [*own, *(f"column/{n}" if n in own else n for n in columns)]
 
 
 def _row(sample: Sample, path: str, split: str, schema: Schema) -> list[object]:
@@ -131,21 +154,23 @@ def _row(sample: Sample, path: str, split: str, schema: Schema) -> list[object]:
     return [*row, *sample.columns.values()]
 
 
-def write_documents(export: Export, places: Mapping[str, list[Place]]) -> None:
+def write_documents(folders: Folders, export: Export, places: Mapping[str, list[Place]]) -> None:
     """Join the parts: the table of all splits, and COCO's annotations of each."""
     work, schema = export.work, export.schema
     title = io.StringIO()
-    csv.writer(title, lineterminator="\n").writerow(map(to_cell, _titles(schema)))
+    csv.writer(title, lineterminator="\n").writerow(map(to_cell, _titles(folders, schema)))
     with DurableFile(work / LABELS_FILE) as file:
         file.write(title.getvalue().encode())
         for place in itertools.chain.from_iterable(places.values()):
-            with (work / _part(export, place)).open("rb") as part:
+            with (work / part_name(export, place)).open("rb") as part:
                 shutil.copyfileobj(part, file.stream)
         file.commit()
-    if BOX_LABEL in schema.features:
+    if BOX_LABEL in schema.features and folders.document is not None:
         classes = schema.features[BOX_LABEL].labels
         for split, shards in places.items():
-            with DurableFile(work / coco_name(split)) as file:
+            document = work / folders.document.format(split)
+            document.parent.mkdir(exist_ok=True)
+            with DurableFile(document) as file:
                 coco.write_document(
                     file.stream, _lines(work, shards), _lines(work, shards), classes
                 )
@@ -158,4 +183,12 @@ def _lines(work: Path, places: Iterable[Place]) -> Iterator[bytes]:
             yield from part
 
 
-LAYOUT = Layout(write_files, _part, write_documents, record_bytes=12 * 1024)
+def layout_of(folders: Folders, **more: Any) -> Layout:
+    """Return the layout that has its files in some folders; `more` are fields of it."""
+    write, describe = partial(write_files, folders), partial(write_documents, folders)
+    return Layout(write, part_name, describe, **{"record_bytes": 12 * 1024, **more})
+
+
+LAYOUT = layout_of(  # no split has a name with a hyphen
+    Folders("{}", "{}-masks", "{}-object-masks", "{}.coco.json", by_class=True)
+)

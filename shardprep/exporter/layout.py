@@ -55,3 +55,7 @@ class Layout:
     """Bytes at most that a record takes beside those it is stored in."""
     dots: bool = True
     """Whether file names may have dots before the suffix."""
+    needs_boxes: bool = False
+    """Whether it is for sets with boxes alone."""
+    version: int = 1
+    """Version of what it writes: an export of another is begun anew."""

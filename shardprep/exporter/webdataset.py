@@ -13,14 +13,15 @@ import tarfile
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any
 
-from shardprep.dataset.schema import LABEL, TEXT
+from shardprep.dataset.schema import CROWD, LABEL, OBJECT_MASK, TEXT
 from shardprep.exporter.layout import Layout
 from shardprep.exporter.samples import Sample
 from shardprep.storage.atomic_file import DurableFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from shardprep.dataset.schema import Schema
     from shardprep.exporter.layout import Export, Place
     from shardprep.exporter.samples import Buffer, Target
 
@@ -46,7 +47,7 @@ def write_tar(export: Export, place: Place, samples: Iterable[Sample]) -> Callab
     """Write the tar of a shard; equal records are equal bytes, for no time is in it."""
     with DurableFile(export.work / tar_name(export, place)) as file:
         target = export.schema.target
-        describe = _described(target, export.schema.labels)
+        describe = _described(export.schema)
         padding = b""
         for sample in samples:
             for suffix, data in _files(sample, target, describe):
@@ -89,13 +90,13 @@ def _files(
     yield "json", describe(sample).encode()
 
 
-def _described(target: str | None, labels: Sequence[str]) -> Callable[[Sample], str]:
+def _described(schema: Schema) -> Callable[[Sample], str]:
     """Return what gives the JSON of a record."""
 
     @functools.lru_cache(1024)
     def plain(size: tuple[int, int], value: Target) -> str:
         """Return that of records without objects and columns: many have the same."""
-        return _text(_facts(Sample("", "", b"", "jpeg", size, value, None, None), target, labels))
+        return _text(_facts(Sample("", "", b"", "jpeg", size, value, None, None), schema))
 
     def describe(sample: Sample) -> str:
         # 0.0 and -0.0 are one key of a cache, and two texts.
@@ -103,7 +104,7 @@ def _described(target: str | None, labels: Sequence[str]) -> Callable[[Sample], 
         if sample.objects is None and not is_own:
             rest = plain(sample.size, sample.target)
         else:
-            rest = _text(_facts(sample, target, labels))
+            rest = _text(_facts(sample, schema))
         return f'{{"key": {encode_basestring(sample.key)}, {rest[1:]}'
 
     return describe
@@ -112,8 +113,9 @@ def _described(target: str | None, labels: Sequence[str]) -> Callable[[Sample], 
 _text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
-def _facts(sample: Sample, target: str | None, labels: Sequence[str]) -> dict[str, Any]:
-    """Return what the JSON of a record says behind its key."""
+def _facts(sample: Sample, schema: Schema) -> dict[str, Any]:
+    """Return what the JSON of a record says behind its key; all records have the same names."""
+    target, labels = schema.target, schema.labels
     height, width = sample.size
     facts: dict[str, Any] = {"height": height, "width": width}
     if target is not None:
@@ -125,9 +127,9 @@ def _facts(sample: Sample, target: str | None, labels: Sequence[str]) -> dict[st
     if sample.objects is not None:
         found = sample.objects
         facts["objects"] = {"bbox": found.boxes, "label": found.labels}
-        if found.crowds:
+        if CROWD in schema.features:
             facts["objects"]["is_crowd"] = found.crowds
-        if found.masks:
+        if OBJECT_MASK in schema.features:
             from shardprep.exporter.coco import run_lengths
 
             facts["objects"]["segmentation"] = run_lengths(sample)
@@ -145,4 +147,4 @@ def _no_documents(_: Export, __: Mapping[str, list[Place]]) -> None:
     """Write nothing: all that a reader needs is in the tars."""
 
 
-LAYOUT = Layout(write_tar, tar_name, _no_documents, record_bytes=5 * 1024, dots=False)
+LAYOUT = Layout(write_tar, tar_name, _no_documents, record_bytes=5 * 1024, dots=False, version=2)

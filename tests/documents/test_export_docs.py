@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shardprep.dataset.schema import BOX, BOX_LABEL
 from shardprep.exporter.export import LAYOUTS
+from tests.support.annotated import annotated
 from tests.support.command import run
 from tests.support.paths import ROOT
 
@@ -24,6 +26,9 @@ def _here(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the commands of the page have been run."""
     here = tmp_path_factory.mktemp("export_docs")
     (here / "tfrecords").symlink_to(shapes / "tfrecords")
+    boxes = annotated(tmp_path_factory.mktemp("boxes"), BOX, BOX_LABEL)
+    (here / "sets").mkdir()
+    (here / "sets" / "bccd").symlink_to(boxes.parent)
     commands = re.findall(r"^\$ shardprep (.*)$", PAGE, re.MULTILINE)
     assert commands[:2] == ["sample", "build --shards 20"], "what made the shapes, but for a number"
     for command in commands[2:]:
@@ -60,6 +65,9 @@ def test_files_are_called_as_the_page_says(here: Path) -> None:
     tars = [path.name for path in (here / "exports/shapes-1.0.0-webdataset").glob("*.tar")]
     assert "shapes-train-000000.tar" in tars
     assert (here / "exports/shapes-1.0.0-tfod/label_map.pbtxt").is_file()
+    assert (here / "exports/marked-1.0.0-coco/annotations/instances_train.json").is_file()
+    assert (here / "exports/marked-1.0.0-yolo/data.yaml").is_file()
+    assert (here / "exports/marked-1.0.0-yolo/labels/train/b.txt").read_text() == ""
 
 
 @pytest.mark.thorough

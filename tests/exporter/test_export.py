@@ -23,11 +23,11 @@ from shardprep.dataset.example import decode
 from shardprep.dataset.index import read_index
 from shardprep.dataset.locate import locate
 from shardprep.dataset.manifest import load_manifest
-from shardprep.dataset.schema import ANNOTATIONS
+from shardprep.dataset.schema import ANNOTATIONS, BOX, BOX_LABEL
 from shardprep.dataset.tfrecord import read_records
 from shardprep.errors import BuildError, DatasetError, RecordError
 from shardprep.exporter.export import LAYOUTS, export_dataset
-from tests.support.annotated import annotated
+from tests.support.annotated import HEIGHT, WIDTH, Marked, annotated, rewritten
 from tests.support.builders import Told, animals, build, tree, write, write_folder, zip_bytes
 from tests.support.command import error_of, run
 from tests.support.damage import flipped
@@ -52,15 +52,20 @@ def _marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="pets")
 def _pets(tmp_path: Path) -> Path:
-    source = write_folder(tmp_path / "source", animals(24))
-    return build(source, tmp_path / "sets", name="pets", shards=2, size="24x24").path
+    """Return a dataset of classes, in which every other image has a box."""
+    images = animals(24)
+    source = write_folder(tmp_path / "source", images)
+    path = build(source, tmp_path / "sets", name="pets", shards=2, size="24x24").path
+    one = Marked(((0, 0, HEIGHT // 2, WIDTH // 2),), (1,))
+    marked = {key: one if i % 2 else Marked() for i, key in enumerate(images)}
+    return rewritten(path, (BOX, BOX_LABEL), marked)
 
 
 def stored_images(files: dict[str, bytes], layout: str) -> list[bytes]:
     """Return the images in the files of an export, sorted."""
     found: list[bytes] = []
     for name, data in files.items():
-        if layout == "folder" and name.endswith(".png") and "mask" not in name:
+        if layout in ("folder", "coco", "yolo") and name.endswith(".png") and "mask" not in name:
             found.append(data)
         elif name.endswith(".tar"):
             with tarfile.open(fileobj=io.BytesIO(data)) as tar:

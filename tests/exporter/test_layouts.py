@@ -7,6 +7,7 @@ import io
 import json
 import os
 import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from PIL import Image
 
 from shardprep.dataset.locate import locate
 from shardprep.dataset.schema import ANNOTATIONS
+from shardprep.errors import RecipeError
 from shardprep.exporter import webdataset
 from shardprep.exporter.export import LAYOUTS, export_dataset
 from tests.support.annotated import CLASSES, MARKED, MASK_CLASSES, annotated
@@ -25,7 +27,6 @@ from tests.support.builders import Told, build, jpeg, png, write_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 PETS = {
     "in/cat/a.b.jpg": jpeg(seed=1),
@@ -41,11 +42,16 @@ CELLS = {key: (i or None, "" if i % 2 else f"w{i},\n.") for i, key in enumerate(
 CLASS_NAMES = ["cat", "dog"]
 
 
-def exported(dataset: Path, out: Path) -> dict[str, Path]:
-    """Return the folder of each layout."""
+OF_BOXES = {"coco", "yolo"}
+"""Layouts for sets with boxes alone."""
+ANY = [layout for layout in LAYOUTS if layout not in OF_BOXES]
+
+
+def exported(dataset: Path, out: Path, *layouts: str) -> dict[str, Path]:
+    """Return the folder of each layout, of those for any set or of some."""
     return {
         layout: export_dataset(dataset, layout, out / layout, watcher=Told()).path
-        for layout in LAYOUTS
+        for layout in layouts or ANY
     }
 
 
@@ -74,7 +80,7 @@ def _pets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def _marked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The exports of a set with every kind of annotation."""
     folder = tmp_path_factory.mktemp("marked")
-    return exported(annotated(folder, *ANNOTATIONS), folder)
+    return exported(annotated(folder, *ANNOTATIONS), folder, *LAYOUTS)
 
 
 def class_of(key: str) -> str:
@@ -132,6 +138,27 @@ def test_webdataset_has_objects_and_masks(marked: dict[str, Path]) -> None:
         assert near(objects["bbox"], truth.boxes)
         masks = [coco.decode(mask) for mask in objects.get("segmentation", ())]
         assert np.array_equal(masks, truth.masks())
+
+
+def names_in(facts: Any, place: str = "") -> set[str]:
+    """Return the names in a document, each with those above it."""
+    if not isinstance(facts, dict):
+        return {place}
+    return {one for name, value in facts.items() for one in names_in(value, f"{place}/{name}")}
+
+
+def test_the_json_of_each_webdataset_record_has_the_same_names(
+    marked: dict[str, Path], pets: dict[str, Path]
+) -> None:
+    """Of images without an object as well."""
+    for exports, more in ((marked, {"/objects/is_crowd", "/objects/segmentation"}), (pets, set())):
+        found = [
+            names_in(one["json"])
+            for split in ("train", "test")
+            for one in samples(exports["webdataset"], split)
+        ]
+        assert all(one == found[0] for one in found)
+        assert more <= found[0]
 
 
 @given(
@@ -261,6 +288,134 @@ def test_coco_s_own_tools_open_the_objects(marked: dict[str, Path]) -> None:
     assert seen == MARKED.keys()
 
 
+# --- COCO ---------------------------------------------------------------------------------------
+
+
+def table_of(folder: Path) -> dict[str, dict[str, str]]:
+    """Return the rows of `labels.csv` by key."""
+    with (folder / "labels.csv").open(newline="") as file:
+        return {row["key"]: row for row in csv.DictReader(file)}
+
+
+def test_coco_has_the_folders_that_its_libraries_expect(marked: dict[str, Path]) -> None:
+    """As torchvision's CocoDetection: a root of images and a document whose names are below it."""
+    from pycocotools.coco import COCO
+
+    folder, seen = marked["coco"], set()
+    for split in ("train", "test"):
+        root, coco = (
+            folder / "images" / split,
+            COCO(str(folder / f"annotations/instances_{split}.json")),
+        )
+        assert [one["name"] for one in coco.loadCats(coco.getCatIds())] == list(CLASSES)
+        assert {one["file_name"] for one in coco.loadImgs(coco.getImgIds())} == {
+            path.name for path in root.iterdir()
+        }
+        for image in coco.loadImgs(coco.getImgIds()):
+            key = f"{split}/{image['file_name']}"
+            seen.add(key)
+            truth = MARKED[key]
+            assert np.array_equal(
+                pixels_of((folder / "images" / key).read_bytes()), pixels_of(truth.image())
+            )
+            assert table_of(folder)[key]["file_name"] == f"images/{key}"
+            found = coco.loadAnns(coco.getAnnIds(image["id"]))
+            assert [one["category_id"] - 1 for one in found] == list(truth.labels)
+            assert near([one["bbox"] for one in found], coco_boxes(key))
+            assert np.array_equal([coco.annToMask(one) for one in found], truth.masks())
+            classes = (folder / "masks" / key).read_bytes()
+            assert np.array_equal(pixels_of(classes), truth.classes())
+    assert seen == MARKED.keys()
+
+
+@pytest.mark.parametrize("layout", sorted(OF_BOXES))
+def test_a_layout_of_boxes_is_refused_for_a_set_without(layout: str, tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "source", PETS)
+    made = build(source, tmp_path / "sets", name="pets", labels="none", size=8)
+    with pytest.raises(RecipeError, match=rf"^--to: '{layout}' is a layout of boxes") as error:
+        export_dataset(made.path, layout, tmp_path / "out", watcher=Told())
+    assert "use folder" in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+# --- YOLO ---------------------------------------------------------------------------------------
+
+
+def as_ultralytics(folder: Path, key: str) -> list[tuple[Path, list[list[float]]]]:
+    """Return the images of a split and their lines, found as `ultralytics.data` finds them.
+
+    Folders are relative to the YAML; the text of an image has `labels` in place of the last
+    `images` of its path.
+    """
+    data = yaml.safe_load((folder / "data.yaml").read_text())
+    found = []
+    for image in sorted((folder / data[key]).iterdir()):
+        head, tail = str(image).rsplit("/images/", 1)
+        text = Path(f"{head}/labels/{tail}".rsplit(".", 1)[0] + ".txt")
+        found.append((image, [[float(one) for one in line.split()] for line in text.open()]))
+    return found
+
+
+def test_yolo_is_read_as_ultralytics_reads_it(marked: dict[str, Path]) -> None:
+    """Objects of class 1 of this set are crowds, which YOLO cannot say: the table counts them."""
+    folder, seen = marked["yolo"], set()
+    data = yaml.safe_load((folder / "data.yaml").read_text())
+    assert data["names"] == dict(enumerate(CLASSES))
+    assert data["nc"] == len(CLASSES)
+    assert data.keys() == {"train", "test", "nc", "names"}
+    for split in ("train", "test"):
+        for image, lines in as_ultralytics(folder, split):
+            key = f"{split}/{image.name}"
+            seen.add(key)
+            truth, pixels = MARKED[key], pixels_of(image.read_bytes())
+            assert np.array_equal(pixels, pixels_of(truth.image()))
+            height, width = pixels.shape[:2]
+            single = [i for i, is_crowd in enumerate(truth.labels) if not is_crowd]
+            assert [int(line[0]) for line in lines] == [truth.labels[i] for i in single]
+            boxes = [
+                [(x - w / 2) * width, (y - h / 2) * height, w * width, h * height]
+                for _, x, y, w, h in lines
+            ]
+            assert near(boxes, [coco_boxes(key)[i] for i in single])
+            row = table_of(folder)[key]
+            assert row["file_name"] == f"images/{key}"
+            assert int(row["crowds_left_out"]) == len(truth.labels) - len(single)
+            for i, mask in enumerate(truth.masks()):
+                file = folder / f"object-masks/{key.removesuffix('.png')}.{i}.png"
+                assert np.array_equal(pixels_of(file.read_bytes()), mask)
+    assert seen == MARKED.keys()
+
+
+def test_the_yaml_of_yolo_has_any_class_name_and_validation(tmp_path: Path) -> None:
+    names = ["yes", "a: b", "010", "null", "ü \"'#"]
+    objects = "".join(
+        f'a.png,{i},{i},{i + 9},{i + 8},"{name.replace(chr(34), 2 * chr(34))}"\n'
+        for i, name in enumerate(names)
+    )
+    files = {
+        "train/a.png": png(seed=1),
+        "validation/b.png": png(seed=2),
+        "boxes.csv": f"image,xmin,ymin,xmax,ymax,class\n{objects}".encode(),
+    }
+    source = write_folder(tmp_path / "source", files)
+    made = build(
+        source,
+        tmp_path / "sets",
+        boxes="csv:boxes.csv:image:xmin,ymin,xmax,ymax:class",
+        unlisted="background",
+        labels="none",
+        size="none",
+    )
+    done = export_dataset(made.path, "yolo", tmp_path / "out", watcher=Told())
+    data = yaml.safe_load((done.path / "data.yaml").read_text())
+    assert sorted(data["names"].values()) == sorted(names)
+    assert (data["train"], data["val"]) == ("images/train", "images/validation")
+    ((_, lines),) = as_ultralytics(done.path, "val")
+    assert lines == []
+    ((_, lines),) = as_ultralytics(done.path, "train")
+    assert len(lines) == len(names)
+
+
 # --- TensorFlow ---------------------------------------------------------------------------------
 
 
@@ -337,7 +492,7 @@ def label_map(path: Path) -> dict[int, str]:
 # --- what all of them do ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ANY)
 def test_raw_pixels_become_png(tmp_path: Path, layout: str) -> None:
     source = write_folder(tmp_path / "in", {"a/1.png": png(30, 40, seed=7)})
     made = build(source, tmp_path / "out", format="raw", size="40x30", name="raw", labels="folder")
