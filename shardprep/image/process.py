@@ -56,6 +56,8 @@ _CUT = {
 """Reason for leaving a truncated file out, by `ImageSpec.truncated`."""
 _GRID = 24
 """Most rows and columns of pixels by which an image is called dark."""
+_DEEP_MODES = ("I", "F")
+"""Starts of Pillow's modes of more than 8 bits, which `--depth-range` is for."""
 _NEARLY_BLACK = 32
 """Level of 255 below which a pixel is nearly black: white in 12 bits is 16 where 16 are meant."""
 _MEMORY = "the image needs more memory than a worker may use"
@@ -86,7 +88,7 @@ class ProcessedImage:
     damage: str = ""
     """Fault of a stored image, in words; "" for none."""
     is_dark: bool = False
-    """Whether 99 of 100 pixels are nearly black; original bytes that are kept are not judged."""
+    """Whether 99 of 100 pixels are nearly black, of a DICOM or a grey file of more than 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def _process_ordinary(data: bytes, spec: ImageSpec) -> ProcessedImage | None:
     placement = Placement.fit(pixels.shape[:2], spec, size)
     stored = encode(_fit(pixels, placement, spec), original.format, spec)
     placement = placement.of_file(size, UPRIGHT)
-    return ProcessedImage(stored, *placement.size, original, placement, is_dark=_is_dark(pixels))
+    return ProcessedImage(stored, *placement.size, original, placement)
 
 
 def ordinary_placement(data: bytes, spec: ImageSpec) -> Placement | None:
@@ -245,7 +247,9 @@ def _process(
     if spec.format == "keep" and untouched and is_sound and is_plain(data, image):
         return ProcessedImage(data, *size, original, placement)
     stored = encode(fitted, original.format, spec)
-    return ProcessedImage(stored, *placement.size, original, placement, damage, _is_dark(pixels))
+    is_deep = image.format == "DICOM" or image.mode.startswith(_DEEP_MODES)
+    is_dark = is_deep and _is_dark(pixels)
+    return ProcessedImage(stored, *placement.size, original, placement, damage, is_dark)
 
 
 def _is_dark(pixels: Pixels) -> bool:

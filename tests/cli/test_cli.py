@@ -14,6 +14,7 @@ import pytest
 from shardprep import __version__
 from shardprep.cli import app
 from shardprep.commands import sample_archive
+from shardprep.reader import Dataset, load
 from tests.support.builders import animals, jpeg, write, zip_bytes
 from tests.support.command import error_of, run, run_process
 
@@ -381,7 +382,13 @@ def test_images_of_their_own_size_are_said_with_the_flag_that_changes_it(here: P
     for more in (("--format", "keep", "--dry-run"), ("--format", "keep")):
         done = run("build", "pets.zip", *more, cwd=here)
         assert done.returncode == 0, done.stderr
-        assert note in " ".join(done.stdout.split()), more
+        words = " ".join(done.stdout.split())
+        assert note in words, more
+        (hint,) = re.findall(r"or read with (\w+)=\((\d+), (\d+)\)", words)
+    crop: dict[str, Any] = {hint[0]: (int(hint[1]), int(hint[2]))}
+    folder = here / "tfrecords" / "pets"
+    for batches in (Dataset(folder).batches(4, **crop), load(folder, batch_size=4, **crop)):
+        assert next(iter(batches))[0].shape == (4, 224, 224, 3)
     flags = ("--format", "keep", "--size", "224x224", "--fit", "crop", "--overwrite")
     assert "its own size" not in run("build", "pets.zip", *flags, cwd=here).stdout
 

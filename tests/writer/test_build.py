@@ -31,6 +31,7 @@ from tests.support.builders import (
     finalize,
     in_process,
     jpeg,
+    pixels,
     tree,
     write,
     write_folder,
@@ -349,6 +350,19 @@ def test_the_manifest_is_json_without_time_or_place(source: Path, tmp_path: Path
     assert json.loads(text)["name"] == "pets"
     assert str(tmp_path) not in text
     assert load_manifest(result.path) == result.manifest
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "P", "CMYK"])
+@pytest.mark.parametrize("form", ["png", "jpeg", "keep"])
+def test_dark_photographs_of_8_bits_are_not_warned_of(
+    mode: str, form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    night = Image.fromarray((pixels() // 16).astype(np.uint8)).convert(mode)
+    data = encoded(night, "TIFF")
+    members = {f"train/{'ab'[i % 2]}/{i}.tif": data for i in range(4)}
+    source = write_folder(tmp_path / "in", members)
+    build(source, tmp_path / "out", size="32x32", format=form)
+    assert caplog.messages == []
 
 
 def test_a_split_of_dark_images_is_warned_of_and_a_depth_range_lightens_it(

@@ -197,7 +197,7 @@ def _print_own_sizes(terminal: Terminal, schema: Schema) -> None:
         terminal.entry(
             "note",
             "every image keeps its own size, and a batch needs one: add --size 224x224 --fit crop, "
-            "or read with ReadConfig(image_size=(224, 224))",
+            "or read with center_crop=(224, 224)",
         )
 
 
