@@ -14,6 +14,7 @@ import numpy as np
 import simplejpeg
 
 from shardprep.image.resample import resize
+from shardprep.image.stored_size import check_stored_size
 from shardprep.reader.order import mixed
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def crop_jpeg(
     """
     try:
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
+        check_stored_size(height, width)
         window = crop.window(height, width, draws(key))
         scale = scale_of(window, crop.size)
         rows, columns = -(-height // scale), -(-width // scale)
