@@ -32,8 +32,8 @@ MAY_IMPORT = {
     "catalog": "recipe source dataset image storage errors",
     "reader": "dataset image storage machine errors",
     "writer": "catalog recipe source dataset image storage profiling errors",
-    "verifier": "writer dataset image storage errors",
-    "exporter": "dataset image storage errors",
+    "verifier": "writer dataset storage errors",
+    "exporter": "dataset storage errors",
     "benchmark": "reader dataset machine errors",
     "reporter": "reader dataset image storage machine errors",
     "commands": "reporter benchmark exporter verifier writer catalog reader recipe source dataset"

@@ -25,10 +25,10 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     WIDTH,
 )
+from shardprep.dataset.stored_size import open_stored
 from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import DatasetError, RecordError
 from shardprep.image.contact_sheet import AnnotatedPicture, Legend, draw_contact_sheet
-from shardprep.image.stored_size import open_stored
 from shardprep.storage import objects
 from shardprep.storage.regular_file import read_at, regular_descriptor
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pycocotools import mask as coco
 
+from shardprep.dataset.stored_size import open_stored
 from shardprep.errors import RecordError
-from shardprep.image.stored_size import open_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

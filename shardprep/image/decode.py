@@ -12,7 +12,6 @@ from PIL import ExifTags, Image, ImageFile, PngImagePlugin
 from shardprep.image.color import convert_in_place, eight_bit_pixels, flattened, srgb_transform
 from shardprep.image.placement import UPRIGHT, turned
 from shardprep.image.signatures import NotAnImageError, is_dicom, is_heif
-from shardprep.image.stored_size import check_stored_jpeg, open_stored
 from shardprep.image.truncation import without_cut_segment
 from shardprep.profiling import stage
 
@@ -167,18 +166,16 @@ def stored_pixels(data: bytes, raw_size: tuple[int, int] | None, least_side: int
 
     A JPEG whose sides all stay at `least_side` pixels or more is decoded at a fraction of its size;
     0 for its own. `raw_size` is the height and width of pixels that are stored raw, None for files.
-    What a decoder says of bytes that it cannot decode is raised, and ValueError where the image is
-    larger than `MAX_STORED_PIXELS`.
+    What a decoder says of bytes that it cannot decode is raised.
     """
     if raw_size is not None:
         return np.frombuffer(data, np.uint8).reshape(*raw_size, 3)
     if data.startswith(_JPEG_START):
-        check_stored_jpeg(data)
         found: Pixels = simplejpeg.decode_jpeg(
             data, "RGB", min_height=least_side, min_width=least_side
         )
         return found
-    with open_stored(data, "PNG", "JPEG") as image:
+    with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
         return np.asarray(image.convert("RGB"))
 
 

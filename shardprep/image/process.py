@@ -29,8 +29,7 @@ from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.resample import resize
 from shardprep.image.signatures import NotAnImageError, description, is_broken_image
-from shardprep.image.spec import fitted_size
-from shardprep.image.stored_size import MAX_STORED_PIXELS
+from shardprep.image.spec import MAX_STORED_PIXELS, fitted_size
 from shardprep.image.truncation import is_cut
 from shardprep.profiling import stage
 

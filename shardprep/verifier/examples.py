@@ -23,8 +23,8 @@ from shardprep.dataset.schema import (
     UNLABELLED,
     WIDTH,
 )  # fmt: skip
+from shardprep.dataset.stored_size import check_stored_size, open_stored
 from shardprep.errors import RecordError
-from shardprep.image.stored_size import check_stored_size, open_stored
 from shardprep.verifier.object_faults import AnnotationCheck, AnnotationRow
 from shardprep.verifier.problem import Fault
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK
-from shardprep.image.stored_size import open_stored
+from shardprep.dataset.stored_size import open_stored
 from shardprep.verifier.problem import Fault
 
 if TYPE_CHECKING:

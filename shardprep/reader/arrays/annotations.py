@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
-from shardprep.image.stored_size import open_stored
+from shardprep.dataset.stored_size import open_stored
 from shardprep.reader.arrays.cropping import clipped, nearest
 from shardprep.reader.targets import PADDING, formatted
 

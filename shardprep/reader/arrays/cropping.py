@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import simplejpeg
 
+from shardprep.dataset.stored_size import check_stored_size
 from shardprep.image.resample import resize
-from shardprep.image.stored_size import check_stored_size
 from shardprep.reader.order import mixed
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import simplejpeg
 from shardprep.dataset import example
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.stored_size import TooLargeError, check_stored_jpeg, open_stored
 from shardprep.errors import RecordError
 from shardprep.image.resample import resize
-from shardprep.image.stored_size import TooLargeError, check_stored_jpeg, open_stored
 from shardprep.reader.arrays.annotations import Annotations
 from shardprep.reader.arrays.cropping import crop_jpeg, crop_pixels
 

@@ -11,8 +11,9 @@ import io
 import simplejpeg
 from PIL import Image
 
-MAX_STORED_PIXELS = (1 << 29) // 3
-"""Pixels of a stored image: half a gigabyte in three channels, as TensorFlow and Pillow have it."""
+from shardprep.image.spec import MAX_STORED_PIXELS
+
+_JPEG_START = b"\xff\xd8\xff"
 
 
 class TooLargeError(ValueError):
@@ -38,6 +39,14 @@ def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
         raise TooLargeError(what) from error
     check_stored_size(image.height, image.width)
     return image
+
+
+def check_stored(data: bytes | memoryview) -> None:
+    """Check the size in the header of a JPEG or PNG. Raises as `open_stored`."""
+    if bytes(data[:3]) == _JPEG_START:
+        check_stored_jpeg(data)
+    else:
+        open_stored(data, "PNG", "JPEG").close()
 
 
 def check_stored_jpeg(data: bytes | memoryview) -> None:
