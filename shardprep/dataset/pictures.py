@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.folder import ITEMS_FILE
@@ -26,6 +25,7 @@ from shardprep.dataset.schema import (
     OBJECT_MASK,
     WIDTH,
 )
+from shardprep.dataset.stored_size import open_stored
 from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import DatasetError, RecordError
 from shardprep.image.contact_sheet import AnnotatedPicture, Legend, draw_contact_sheet
@@ -162,5 +162,5 @@ def _pixels(values: dict[str, Any], schema: Schema) -> np.ndarray[Any, np.dtype[
     if schema.image.encoding == "raw":
         size = schema.image_size or (values[HEIGHT][0], values[WIDTH][0])
         return np.frombuffer(data, np.uint8).reshape(*size, 3)
-    with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
+    with open_stored(data, "JPEG", "PNG") as image:
         return np.asarray(image.convert("RGB"))

@@ -5,14 +5,13 @@ https://cocodataset.org/#format-data. A document is written line by line: memory
 
 from __future__ import annotations
 
-import io
 import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 from pycocotools import mask as coco
 
+from shardprep.dataset.stored_size import open_stored
 from shardprep.errors import RecordError
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def run_lengths(sample: Sample) -> list[dict[str, Any]]:
     found = []
     for i, mask in enumerate(sample.objects.masks if sample.objects is not None else ()):
         try:
-            with Image.open(io.BytesIO(mask), formats=("PNG",)) as image:
+            with open_stored(mask, "PNG") as image:
                 pixels = np.asfortranarray(np.asarray(image) != 0, np.uint8)
         except Exception as error:  # decoders raise anything
             what = f"the mask of object {i} cannot be decoded"

@@ -29,7 +29,7 @@ from shardprep.image.placement import UPRIGHT, Placement
 from shardprep.image.png import OrdinaryPng, ordinary_png
 from shardprep.image.resample import resize
 from shardprep.image.signatures import NotAnImageError, description, is_broken_image
-from shardprep.image.spec import fitted_size
+from shardprep.image.spec import MAX_STORED_PIXELS, fitted_size
 from shardprep.image.truncation import is_cut
 from shardprep.profiling import stage
 
@@ -198,6 +198,11 @@ def _refused(original: Original, spec: ImageSpec) -> Rejection | None:
     if height * width > spec.max_pixels:
         reason = f"{size}, the limit is {spec.max_pixels:,} pixels"
         return Rejection("too_many_pixels", reason, original)
+    if height * width > MAX_STORED_PIXELS:
+        stored = Placement.fit((height, width), spec).size
+        if stored[0] * stored[1] > MAX_STORED_PIXELS:
+            reason = f"{size}, and a record may have {MAX_STORED_PIXELS:,} pixels"
+            return Rejection("too_many_pixels", reason, original)
     if short < spec.min_side:
         reason = f"{size}, a side must have {spec.min_side} pixels"
         return Rejection("too_small", reason, original)

@@ -18,6 +18,8 @@ Window = Literal["auto", "full"] | tuple[float, float]
 """Black to white in DICOM's grey values: the file's own window ("auto"), the range of its type
 ("full"), or centre and width in its units, Hounsfield say."""
 
+MAX_STORED_PIXELS = (1 << 29) // 3
+"""Pixels of a stored image: half a gigabyte in three channels, as TensorFlow and Pillow have it."""
 _JPEG_BYTES_PER_PIXEL = (
     (1, 10, 30, 50, 75, 85, 90, 95, 98, 100),
     (0.02, 0.04, 0.08, 0.11, 0.17, 0.23, 0.29, 0.42, 0.59, 0.82),

@@ -9,6 +9,7 @@ import numpy as np
 from shardprep.dataset import example
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.schema import BOX, BOX_LABEL, HEIGHT, IMAGE, MAX_SIDE, WIDTH
+from shardprep.dataset.stored_size import check_stored
 from shardprep.errors import RecordError
 from shardprep.image.decode import stored_pixels
 from shardprep.reader.subset import open_subset
@@ -105,6 +106,8 @@ class StoredImages:
         A JPEG whose sides all stay at `least_side` pixels or more is decoded at a fraction of its
         size; 0 for the stored size. What a decoder says of bytes that it cannot decode is raised.
         """
+        if self._size is None:
+            check_stored(data)
         return stored_pixels(data, self._size, least_side)
 
     def damaged(self, number: int, error: Exception) -> RecordError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 import simplejpeg
-from PIL import Image
 
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.item_table import WRITTEN, with_status
@@ -25,6 +23,7 @@ from shardprep.dataset.schema import (
     UNLABELLED,
     WIDTH,
 )  # fmt: skip
+from shardprep.dataset.stored_size import check_stored_size, open_stored
 from shardprep.errors import RecordError
 from shardprep.verifier.object_faults import AnnotationCheck, AnnotationRow
 from shardprep.verifier.problem import Fault
@@ -288,15 +287,16 @@ def _codec(data: bytes) -> Encoding | None:
 def _jpeg_shape(data: bytes) -> tuple[int, int, int]:
     """Return height, width and channels of a JPEG that TensorFlow reads; fails on any damage."""
     height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+    check_stored_size(height, width)
     simplejpeg.decode_jpeg(data)
     return height, width, {"Gray": 1, "CMYK": 4, "YCCK": 4}.get(space, 3)
 
 
 def _png_shape(data: bytes) -> tuple[int, int, int]:
     """Return height, width and channels of a PNG; all checksums and lines are checked."""
-    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+    with open_stored(data, "PNG") as image:
         image.verify()
-    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+    with open_stored(data, "PNG") as image:
         image.load()
         return image.height, image.width, _CHANNELS.get(image.mode, 0)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK
+from shardprep.dataset.stored_size import open_stored
 from shardprep.verifier.problem import Fault
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ def _header_fault(data: bytes, feature: Feature, size: tuple[int, int] | None) -
 
 def _pixels(data: bytes) -> dict[int, int]:
     """Return the number of pixels of each value in a mask."""
-    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+    with open_stored(data, "PNG") as image:
         values, counts = np.unique(np.asarray(image), return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 

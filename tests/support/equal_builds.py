@@ -138,9 +138,7 @@ class Recipe:
         return finalize_dataset(workspace_of(self.recipe), num_threads=1)
 
 
-def after(
-    there: Objects, *runs: Callable[[], object], steps: int | None = None
-) -> Objects:
+def after(there: Objects, *runs: Callable[[], object], steps: int | None = None) -> Objects:
     """Return the objects after some runs, one after the other; the last is killed after `steps`."""
     for number, work in enumerate(runs, 1):
         with opened(there, {f"before {len(there)} {number}": work}) as world:

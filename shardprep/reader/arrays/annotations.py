@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from shardprep.dataset.schema import BOX, BOX_LABEL, CROWD, MASK, OBJECT_MASK
+from shardprep.dataset.stored_size import open_stored
 from shardprep.reader.arrays.cropping import clipped, nearest
 from shardprep.reader.targets import PADDING, formatted
 
@@ -159,7 +160,7 @@ class Annotations:
             return bytes(data)
         dtype = self._features[name].mask_dtype
         try:
-            with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+            with open_stored(data, "PNG") as image:
                 mode, pixels = image.mode, np.array(image)
         except Exception as error:
             raise ValueError(f"a mask of {name!r} cannot be decoded ({error})") from error
@@ -183,7 +184,7 @@ def stacked(rows: Sequence[Array], value: float, length: int | None = None) -> A
 
 def resized_mask(data: bytes, size: tuple[int, int] | None) -> bytes:
     """Return the PNG of a mask resized to (height, width) by the nearest pixel centres."""
-    with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+    with open_stored(data, "PNG") as image:
         if size is None or (image.height, image.width) == size:
             return data
         pixels = np.array(image)

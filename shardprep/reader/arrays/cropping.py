@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import simplejpeg
 
+from shardprep.dataset.stored_size import check_stored_size
 from shardprep.image.jpeg_header import is_scalable
 from shardprep.image.resample import resize
 from shardprep.reader.order import mixed
@@ -68,6 +69,7 @@ def crop_jpeg(
         return None
     try:
         height, width, *_ = simplejpeg.decode_jpeg_header(data)
+        check_stored_size(height, width)
         window = crop.window(height, width, draws(key))
         scale = scale_of(window, crop.size)
         rows, columns = -(-height // scale), -(-width // scale)

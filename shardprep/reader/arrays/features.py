@@ -7,17 +7,16 @@ An item and a row of a batch hold the same values. What is wrong with a payload 
 from __future__ import annotations
 
 import contextlib
-import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simplejpeg
-from PIL import Image
 
 from shardprep.dataset import example
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.schema import IMAGE
+from shardprep.dataset.stored_size import TooLargeError, check_stored_jpeg, open_stored
 from shardprep.errors import RecordError
 from shardprep.image.resample import resize
 from shardprep.reader.arrays.annotations import Annotations
@@ -208,9 +207,13 @@ class Values:
         """Return the pixels; those of a JPEG are in `out` then, if they fit."""
         try:
             if self._is_jpeg(data):
+                if out is None:  # which would bound it
+                    check_stored_jpeg(data)
                 return simplejpeg.decode_jpeg(data, colorspace="RGB", buffer=out)  # type: ignore[no-any-return]
-            with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+            with open_stored(data, "PNG") as image:
                 return np.array(image.convert("RGB"))
+        except TooLargeError:
+            raise
         except Exception as error:
             if self._otherwise is not None:
                 with contextlib.suppress(Exception):

@@ -1,0 +1,55 @@
+"""Bound on stored images: a record of a stranger says how large its image is, and may lie.
+
+The size in the header is compared before any memory is asked for, by whatever decodes the image or
+a mask of a record. TensorFlow's decoders have the same bound of their own.
+"""
+
+from __future__ import annotations
+
+import io
+
+import simplejpeg
+from PIL import Image
+
+from shardprep.image.spec import MAX_STORED_PIXELS
+
+_JPEG_START = b"\xff\xd8\xff"
+
+
+class TooLargeError(ValueError):
+    """An image of a record has more pixels than are decoded."""
+
+
+def check_stored_size(height: int, width: int) -> None:
+    """Raise TooLargeError if an image of that size is not decoded."""
+    if height * width > MAX_STORED_PIXELS:
+        size = f"{width:,}x{height:,} pixels"
+        raise TooLargeError(f"it has {size}, more than the {MAX_STORED_PIXELS:,} that are decoded")
+
+
+def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
+    """Return an image of a record whose header is read, and no pixels decoded.
+
+    Raises as `check_stored_size`; a broken header is any other Exception.
+    """
+    try:
+        image = Image.open(io.BytesIO(data), formats=formats)
+    except Image.DecompressionBombError as error:
+        what = f"it has more than the {MAX_STORED_PIXELS:,} pixels that are decoded"
+        raise TooLargeError(what) from error
+    check_stored_size(image.height, image.width)
+    return image
+
+
+def check_stored(data: bytes | memoryview) -> None:
+    """Check the size in the header of a JPEG or PNG. Raises as `open_stored`."""
+    if bytes(data[:3]) == _JPEG_START:
+        check_stored_jpeg(data)
+    else:
+        open_stored(data, "PNG", "JPEG").close()
+
+
+def check_stored_jpeg(data: bytes | memoryview) -> None:
+    """Check the size in the header of a JPEG; ValueError if there is no sound header."""
+    height, width, *_ = simplejpeg.decode_jpeg_header(data)
+    check_stored_size(height, width)

@@ -1,0 +1,144 @@
+"""A stored image that says it is huge is decoded by nobody: memory stays bounded."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import simplejpeg
+
+from shardprep.dataset.schema import IMAGE, MASK
+from shardprep.image.process import Rejection, process_image
+from shardprep.image.spec import MAX_STORED_PIXELS, ImageSpec
+from tests.support.annotated import annotated
+from tests.support.builders import build, png, write, zip_bytes
+from tests.support.resigned import Signed, huge_png
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIDE = 30_000
+"""Sides of the image: 900 million pixels, 2.7 GB in three channels."""
+MOST_MEGABYTES = 250
+"""Memory that a process may take more than it took for a dataset without the image."""
+SAID = re.compile(f"more than the {MAX_STORED_PIXELS:,} (pixels )?that are decoded")
+
+
+@cache
+def huge(form: str) -> bytes:
+    if form == "png":
+        return huge_png(SIDE, SIDE)
+    data = bytearray(simplejpeg.encode_jpeg(np.zeros((64, 64, 3), np.uint8)))
+    at = data.index(b"\xff\xc0")
+    data[at + 5 : at + 9] = SIDE.to_bytes(2) * 2
+    return bytes(data)
+
+
+@pytest.fixture(name="sets", scope="module")
+def _sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Return a dataset, and one with a huge image or mask in it, by what is huge."""
+    folder = tmp_path_factory.mktemp("huge")
+    found = {}
+    for form in ("png", "jpeg"):
+        images = zip_bytes({f"{'ab'[i % 2]}/{i}.png": png(20 + i, 30, i) for i in range(6)})
+        source = write(folder / form / "photos.zip", images)
+        whole = Signed.read(
+            build(source, folder / form, size="none", format=form, shards=1, split="train=1").path
+        )
+        (shard,) = whole.payloads
+        whole.replace(shard, 3, whole.features(shard, 3) | {IMAGE: [huge(form)]})
+        found[form] = whole.folder, whole.write(folder / form / "signed")
+    whole = Signed.read(annotated(folder / "masks", MASK, shards=1, split="train=1"))
+    (shard,) = whole.payloads
+    whole.replace(shard, 3, whole.features(shard, 3) | {MASK: [huge("png")]})
+    found["mask"] = whole.folder, whole.write(folder / "masks" / "signed")
+    return found
+
+
+USES = """
+import os, resource, sys
+from pathlib import Path
+import shardprep
+from shardprep import reader
+from shardprep.reporter.contents import read_contents
+from shardprep.reporter.viewer.pictures import RecordPictures
+
+def tried(name, work):
+    try:
+        found = work()
+    except Exception as error:
+        found = f"{type(error).__module__} {error}"
+    print(name, " ".join(str(found).split())[:2000], sep=": ")
+
+def used(folder, out):
+    data = reader.Dataset(folder)
+    tried("items", lambda: [one["image"].shape for one in data])
+    tried("batches", lambda: sum(len(one) for one, *_ in data.batches(2, ragged=True)))
+    tried("crops", lambda: sum(len(one) for one, *_ in data.batches(2, center_crop=(8, 8))))
+    tried("report", lambda: shardprep.report(folder, output=f"{out}.html").findings)
+    tried("inspect", lambda: shardprep.inspect(folder, boxes=f"{out}.png"))
+    tried("verify", lambda: shardprep.verify(folder, decode=True).problems)
+    for layout in ("parquet", "webdataset", "folder", "tfod"):
+        tried("export", lambda: shardprep.export(folder, to=layout, out=f"{out}-{layout}"))
+    pictures = RecordPictures(Path(folder), read_contents(Path(folder)))
+    for number in range(len(data)):
+        tried("tile", lambda: len(pictures.tile(number)))
+        tried("view", lambda: pictures.record(number).problem)
+    pictures.close()
+    tried("mean_std", lambda: reader.mean_std(folder))
+    if "tensorflow" in sys.modules:
+        crops = {"center_crop": (8, 8), "batch_size": 2}
+        tried("load", lambda: sum(1 for _ in reader.load(folder)))
+        tried("load crops", lambda: sum(1 for _ in reader.load(folder, **crops)))
+        tried("diagnose", lambda: reader.diagnose(reader.load(folder, **crops), seconds=1))
+
+if sys.argv[4]:
+    import tensorflow
+for folder, out in (sys.argv[1], "whole"), (sys.argv[2], "huge"):
+    used(folder, f"{sys.argv[3]}/{out}")
+    print("megabytes", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, sep=": ")
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "decoders"),
+    [
+        ("png", ("items", "batches", "crops", "report", "verify", "tile", "view", "mean_std")),
+        ("jpeg", ("items", "crops", "report", "verify", "tile", "mean_std")),
+        ("mask", ("items", "crops")),
+    ],
+)
+@pytest.mark.parametrize(
+    "with_tensorflow",
+    [pytest.param("", id="numpy"), pytest.param("tensorflow", marks=pytest.mark.thorough)],
+)
+def test_a_huge_image_is_one_line_and_takes_no_memory(
+    what: str,
+    decoders: tuple[str, ...],
+    with_tensorflow: str,
+    sets: dict[str, tuple[Path, Path]],
+    tmp_path: Path,
+) -> None:
+    command: list[Any] = [sys.executable, "-c", USES, *sets[what], tmp_path, with_tensorflow]
+    environment = {**os.environ, "SHARDPREP_CACHE": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    pairs = [line.split(": ", 1) for line in done.stdout.splitlines()]
+    whole, signed = (int(text) for name, text in pairs if name == "megabytes")
+    assert signed - whole < MOST_MEGABYTES
+    said = {name for name, text in pairs if SAID.search(text)}
+    assert said >= {*decoders}
+
+
+def test_no_build_stores_an_image_that_no_reader_decodes() -> None:
+    spec = ImageSpec(size=None, max_pixels=10**9)
+    refused = process_image(huge_png(20_000, 10_000), spec)
+    assert isinstance(refused, Rejection)
+    assert refused.kind == "too_many_pixels"
+    assert "a record may have 178,956,970 pixels" in refused.reason

@@ -1,0 +1,146 @@
+"""A dataset that somebody has changed and signed anew: every hash, size and offset is right again.
+
+Whoever serves a dataset can do that, so that no hash is a reason to trust what it covers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardprep.dataset import example, tfrecord
+from shardprep.dataset.schema import parse_schema
+from tests.support.hostile_documents import resigned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+Features = dict[str, list[Any]]
+
+
+@dataclass
+class Signed:
+    """The content of a dataset, to be changed and signed."""
+
+    folder: Path
+    """The dataset that it was read from."""
+    manifest: dict[str, Any]
+    schema: dict[str, Any]
+    rows: pa.Table
+    """The item table."""
+    payloads: dict[str, list[bytes]]
+    """Shard → its records, without frames."""
+    dtypes: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> Signed:
+        """Read a sound dataset."""
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        shards = [one["name"] for split in manifest["splits"].values() for one in split["shards"]]
+        payloads = {}
+        for name in shards:
+            with (folder / name).open("rb") as file:
+                payloads[name] = [bytes(one.payload) for one in tfrecord.read_records(file, name)]
+        schema = (folder / "schema.json").read_bytes()
+        return cls(
+            folder,
+            manifest,
+            json.loads(schema),
+            pq.read_table(folder / "items.parquet"),
+            payloads,
+            parse_schema(schema, "schema.json").dtypes,
+        )
+
+    def features(self, shard: str, record: int) -> Features:
+        """Return the values of a record."""
+        return {
+            name: [*values] for name, values in example.decode(self.payloads[shard][record]).items()
+        }
+
+    def replace(self, shard: str, record: int, features: Features) -> None:
+        """Put other values into a record."""
+        self.payloads[shard][record] = example.encode(features, self.dtypes)
+
+    def write(self, to: Path) -> Path:
+        """Write the dataset to a new folder, all of it signed; return the folder."""
+        shutil.copytree(self.folder, to)
+        columns = {name: self.rows[name].to_pylist() for name in ("shard", "offset", "length")}
+        facts = {}
+        for name, payloads in self.payloads.items():
+            frames = [tfrecord.frame(payload) for payload in payloads]
+            ends = np.cumsum([0, *map(len, frames)]).tolist()
+            (to / name).write_bytes(b"".join(frames))
+            index = [f"{at} {len(one)}\n" for at, one in zip(ends, frames, strict=False)]
+            (to / "index" / f"{name}.idx").write_text("".join(index))
+            facts[name] = {"num_bytes": ends[-1], "sha256": _sha256(to / name)}
+            own = [i for i, shard in enumerate(columns["shard"]) if shard == name]
+            written = [i for i in own if columns["offset"][i] is not None]
+            for i, at, one in zip(written, ends, frames, strict=False):
+                columns["offset"][i], columns["length"][i] = at, len(one)
+        rows = self.rows
+        for name in ("offset", "length"):
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, rows.schema.field(at), pa.array(columns[name], pa.int64()))
+        with pq.ParquetWriter(to / "items.parquet", rows.schema, compression="zstd") as writer:
+            writer.write_table(rows)
+        (to / "schema.json").write_text(json.dumps(self.schema, indent=2))
+        self._sign(to, facts)
+        return to
+
+    def _sign(self, to: Path, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        manifest = json.loads(json.dumps(self.manifest))
+        splits = manifest.get("splits")
+        for split in splits.values() if isinstance(splits, dict) else ():
+            shards = split.get("shards") if isinstance(split, dict) else None
+            known = (
+                [one for one in shards or () if isinstance(one, dict)]
+                if isinstance(shards, list)
+                else []
+            )
+            for one in known:
+                one.update(facts.get(str(one.get("name")), {}))
+            if known and len(known) == len(shards):
+                split["num_bytes"] = sum(one.get("num_bytes") or 0 for one in known)
+        if isinstance(manifest.get("totals"), dict) and isinstance(splits, dict):
+            sizes = [one.get("num_bytes") for one in splits.values() if isinstance(one, dict)]
+            manifest["totals"]["num_bytes"] = sum(one for one in sizes if isinstance(one, int))
+        if isinstance(manifest.get("files"), dict):
+            for name in ("items.parquet", "schema.json"):
+                manifest["files"][name] = _sha256(to / name)
+        (to / "manifest.json").write_bytes(resigned(manifest))
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def huge_png(width: int, height: int) -> bytes:
+    """Return a PNG of one grey bit a pixel that is small as a file, and sound."""
+    import struct
+    import zlib
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    packer, line, out = zlib.compressobj(9), bytes(1 + -(-width // 8)), io.BytesIO()
+    for _ in range(height):
+        out.write(packer.compress(line))
+    out.write(packer.flush())
+    head = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", out.getvalue())
+        + chunk(b"IEND", b"")
+    )
