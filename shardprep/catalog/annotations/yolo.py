@@ -178,7 +178,7 @@ def read_yolo(
         pairing.claim(image, key, "name the class names beside the right one: --boxes yolo:FILE")
         table.list_image(image)
         read = _read_lines(data, num_keypoints)
-        num_poses += sum(one.has_keypoints for one in read.objects)
+        num_poses += read.num_poses
         if reason := fault or _add(table, image, read, outlines=outlines):
             table.fault(image, f"{key} {reason}")
     if not keys:
@@ -231,6 +231,8 @@ class _Lines(NamedTuple):
     """The lines of one file."""
 
     objects: list[_Object]
+    num_poses: int
+    """Objects among them whose keypoints are left out."""
     num_bad: int
     """Lines that are no object."""
     fault: str
@@ -255,14 +257,15 @@ def _read_lines(data: bytes, num_keypoints: int) -> _Lines:
             num_bad += 1
             what = f"is no YOLO: line {number:,} is {shown(line.strip(), _MOST_SHOWN)!r}"
             fault = fault or what
-    return _Lines(objects, num_bad, fault)
+    num_poses = [one.has_keypoints for one in objects].count(True)
+    return _Lines(objects, num_poses, num_bad, fault)
 
 
 def _add(table: ObjectTable, image: int, lines: _Lines, *, outlines: bool) -> str:
     """Add the objects of an image; return why none of its lines can be read, "" if one can."""
-    for one in lines.objects:
-        number = table.number_of(str(one.class_id))
-        table.add(image, one.box, number, outline=one.outline if outlines else None)
+    for class_id, box, outline, _ in lines.objects:
+        number = table.number_of(str(class_id))
+        table.add(image, box, number, outline=outline if outlines else None)
     if lines.num_bad and lines.objects:
         table.drop(image, MALFORMED, lines.num_bad)
     return "" if lines.objects else lines.fault
@@ -288,11 +291,13 @@ def _object(words: Sequence[str], num_keypoints: int) -> _Object:
     if class_id != numbers[0] or class_id < 0:
         raise ValueError("the class is no index")
     num_more = len(numbers) - 5
-    has_keypoints = num_more == num_keypoints if num_keypoints else _have_flags(numbers)
+    has_keypoints = False
+    if num_more > 1:
+        has_keypoints = num_more == num_keypoints if num_keypoints else _have_flags(numbers)
     if num_more == 0 or has_keypoints or (num_more == 1 and 0 <= numbers[5] <= 1):
         x, y, width, height = numbers[1:5]
         box = x - width / 2, y - height / 2, x + width / 2, y + height / 2
-        return _Object(class_id, box, has_keypoints=has_keypoints and num_more > 0)
+        return _Object(class_id, box, None, has_keypoints)
     if num_keypoints or num_more < 2 or num_more % 2:
         raise ValueError("neither a box nor a pose nor a polygon")
     ring = np.array(numbers[1:]).reshape(-1, 2)
