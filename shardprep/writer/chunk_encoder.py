@@ -136,16 +136,18 @@ def encode_item(
     return framed, Outcome("", image.damage, len(framed), *facts, sha256, *more)
 
 
-@stage("annotate")
 def _objects(item: Item, image: ProcessedImage, spec: AnnotationSpec) -> PlacedObjects | Rejection:
     """Return the objects and masks of an item; none of one whose source says nothing of it."""
     try:
-        files = [member.extent.read() for member in item.masks]
+        files = [_read(member) for member in item.masks]
     except MemberError as error:
         return Rejection(UNREADABLE, f"its mask: {error}")
     except MemoryError:
         return Rejection("crashed", "its mask is larger than the memory a worker may use")
-    return place_objects(item.annotation or Annotation(), files, image.placement, spec)
+    return _placed(item.annotation or Annotation(), files, image.placement, spec)
+
+
+_placed = stage("annotate")(place_objects)
 
 
 def read_item(item: Item | Member) -> bytes | Outcome:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
+from PIL import Image
 
 from shardprep import __version__
 from shardprep.cli import app
 from shardprep.commands import sample_archive
 from shardprep.reader import Dataset, load
-from tests.support.builders import animals, jpeg, write, zip_bytes
+from tests.support.builders import animals, encoded, jpeg, write, zip_bytes
 from tests.support.command import error_of, run, run_process
 
 if TYPE_CHECKING:
@@ -362,19 +363,38 @@ def test_odd_file_names_are_printed_and_kept(here: Path) -> None:
 
 
 def test_profile_shows_every_stage_and_adds_up(here: Path) -> None:
-    from shardprep.cli.display.profile import PARENT_STAGES, WORKER_STAGES
+    from shardprep.cli.display.profile import ANNOTATE, PARENT_STAGES, WORKER_STAGES
 
     shown = run("build", "pets.zip", "--profile", "--workers", "1", cwd=here).stdout
-    for name in (*WORKER_STAGES, *PARENT_STAGES):
+    stages = {*WORKER_STAGES, *PARENT_STAGES} - {ANNOTATE}
+    for name in stages:
         assert f"\n{name} " in shown
+    assert f"\n{ANNOTATE} " not in shown
     done = run("build", "pets.zip", "--profile", "--json", "--seed", "1", "--overwrite", cwd=here)
     result = json.loads(done.stdout)
     seconds = result["profile"]
-    assert seconds.keys() == {*WORKER_STAGES, *PARENT_STAGES}
+    assert seconds.keys() == stages
     assert sum(seconds[name] for name in PARENT_STAGES) <= result["elapsed_s"]
     assert "profile" not in json.loads(
         run("build", "pets.zip", "--json", "--seed", "1", cwd=here).stdout
     )
+
+
+@pytest.mark.parametrize("flags", [[], ["--instances"]])
+def test_profile_accounts_for_masks(tmp_path: Path, flags: list[str]) -> None:
+    from shardprep.cli.display.profile import ANNOTATE, WORKER_STAGES
+
+    members = {f"images/{i}.jpg": jpeg(64, 64, seed=i) for i in range(4)}
+    mask = encoded(Image.new("L", (64, 64), 255), "PNG")
+    members |= {f"masks/{i}.png": mask for i in range(4)}
+    write(tmp_path / "set.zip", zip_bytes(members))
+    command = ["build", "set.zip", "--masks", "masks/{stem}.png", "--workers", "1", *flags]
+    shown = run(*command, "--profile", cwd=tmp_path).stdout
+    assert f"\n{ANNOTATE} " in shown
+    done = run(*command, "--profile", "--json", "--seed", "1", "--overwrite", cwd=tmp_path)
+    seconds = json.loads(done.stdout)["profile"]
+    assert seconds[ANNOTATE] > 0
+    assert seconds.keys() >= set(WORKER_STAGES)
 
 
 def test_images_of_their_own_size_are_said_with_the_flag_that_changes_it(here: Path) -> None:

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
     from shardprep.cli.display.console import Terminal
 
-WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", "frame", "store", "other")
-"""Stages of an item, in order: bytes, SHA-256, pixels, fit, codec, record, the shard where a worker
-writes it, and all between them."""
+ANNOTATE = "annotate"
+"""Stage of boxes and masks: a build that stores none of them does not have it."""
+WORKER_STAGES = ("read", "hash", "decode", "resize", "encode", ANNOTATE, "frame", "store", "other")
+"""Stages of an item, in order: bytes of image and masks, SHA-256, pixels, fit, codec, boxes and
+masks, record, the shard where a worker writes it, and all between them."""
 PARENT_STAGES = ("plan", "wait", "write", "finish")
 """Stages of a build, in order: everything before the first image, waiting for workers, shards, and
 everything after the last."""
@@ -23,9 +25,10 @@ def print_profile(
     terminal: Terminal, seconds: Mapping[str, float], num_items: int, elapsed_s: float
 ) -> None:
     """Print the seconds of each stage; those of workers are added up over all of them."""
-    busy = sum(seconds.get(name, 0.0) for name in WORKER_STAGES)
+    stages = [name for name in WORKER_STAGES if name != ANNOTATE or name in seconds]
+    busy = sum(seconds.get(name, 0.0) for name in stages)
     table = plain_table("in workers", "seconds", "share", "µs an image")
-    for name in WORKER_STAGES:
+    for name in stages:
         value = seconds.get(name, 0.0)
         share, each = value / (busy or 1.0), value / num_items * 1e6
         table.add_row(name, f"{value:.2f}", f"{share:.0%}", f"{each:,.0f}")
