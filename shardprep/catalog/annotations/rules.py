@@ -132,7 +132,7 @@ def _field(text: str, pattern: str) -> Field:
         what = f"{where}, of which no part can be taken"
         raise RecipeError("--masks", what, "take parts of {stem}, {name} or {id}")
     try:
-        re.compile(expression)
+        re.compile(f"(?is){expression}")  # as it is searched: flags of its own come too late
     except (re.error, OverflowError, RecursionError) as error:
         hint = "write a regular expression, as in {stem:(.+)_rgb}"
         raise RecipeError(

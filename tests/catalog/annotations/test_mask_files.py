@@ -120,7 +120,7 @@ def test_masks_that_cannot_be_paired_are_an_error(
     [
         *("masks/*.png", "masks/{image}.png", "{stem}/{stem}.png", "masks", "rle:a.csv:id"),
         *("{stem[a]}.png", "{stem:(}.png", "{dir[1]}/{stem}.png", "{class[1:]}/{stem}.png"),
-        *("{dir:a}/{stem}.png", "{stem:a{9999999999}}.png", "{}.png"),
+        *("{dir:a}/{stem}.png", "{stem:a{9999999999}}.png", "{}.png", "{stem:(?i)a}.png"),
     ],
 )
 def test_what_is_no_pattern_is_an_error_of_the_option(tmp_path: Path, pattern: str) -> None:
