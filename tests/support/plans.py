@@ -232,7 +232,7 @@ CASES: dict[str, Case] = {
 }
 
 
-_NEWER = ("unmatched",)
+_NEWER = ("ids_are_values", "unmatched")
 """Fields that facts have since the hashes were made, which count where they are filled."""
 
 
@@ -308,7 +308,7 @@ def _plain(value: Any) -> Any:
         return str(value.dtype), value.shape, value.tolist()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
-        names = [name for name in names if name not in _NEWER or getattr(value, name) is not None]
+        names = [name for name in names if name not in _NEWER or getattr(value, name)]
         return type(value).__name__, *((name, _plain(getattr(value, name))) for name in names)
     if isinstance(value, dict):
         return [(_plain(key), _plain(one)) for key, one in value.items()]
