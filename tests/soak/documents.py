@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -17,18 +19,37 @@ from pathlib import Path
 from tests.soak.record import DOCUMENTS, DocumentRecord
 from tests.support import trust
 from tests.support.disk import skip_fsync
-from tests.support.mutated_documents import SEED, try_out
+from tests.support.mutated_documents import SEED, Tally, try_out
+
+_AT_ONCE = 200
+"""Tries of a process in one go."""
+
+
+def _tried(numbers: range) -> Tally:
+    skip_fsync()
+    with tempfile.TemporaryDirectory() as folder:
+        return try_out(numbers, Path(folder))
 
 
 def main(given: list[str] | None = None) -> int:
     """Make the tries; return 1 where one ended neither as a sound dataset nor as one line."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.documents", description=__doc__)
     parser.add_argument("--documents", type=int, default=8000, help="sources to build")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--write", action="store_true", help="report them in docs/trust.md")
     asked = parser.parse_args(given)
-    skip_fsync()
-    with tempfile.TemporaryDirectory() as folder:
-        tally = try_out(range(asked.documents), Path(folder))
+    parts = [
+        range(start, min(start + _AT_ONCE, asked.documents))
+        for start in range(0, asked.documents, _AT_ONCE)
+    ]
+    with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
+        tallies = pool.map(_tried, parts, chunksize=1)
+    tally = Tally(
+        built=sum(one.built for one in tallies),
+        refused=sum(one.refused for one in tallies),
+        faults=[fault for one in tallies for fault in one.faults],
+        slowest_s=max(one.slowest_s for one in tallies),
+    )
     for fault in tally.faults:
         sys.stderr.write(f"{fault}\n")
     sys.stderr.write(
