@@ -188,13 +188,14 @@ def checked_fields(where: str) -> Callable[[type[_Made]], type[_Made]]:
     def decorated(made: type[_Made]) -> type[_Made]:
         signature, arguments = inspect.signature(made), Arguments(where, made)
         plain: Any = made.__init__
+        holder: Any = made
 
         @functools.wraps(plain)
         def init(self: _Made, *args: Any, **kwargs: Any) -> None:
             given = arguments.bind(signature, args, kwargs)
             plain(self, *given.args, **given.kwargs)
 
-        made.__init__ = init  # type: ignore[method-assign]
+        holder.__init__ = init
         return made
 
     return decorated

@@ -160,8 +160,8 @@ def _balanced(items: Items, numbers: Ints) -> Floats:
         hint = "give an array of a weight for each record"
         raise DatasetError(items.where, "its images and objects have no classes", hint)
     share = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
-    found: Floats = np.bincount(places, share[labels], minlength=len(table))[numbers]
-    return found
+    weights: Floats = np.bincount(places, share[labels], minlength=len(table)).astype(np.float64)
+    return weights[numbers]
 
 
 def _checked(where: str, values: Sequence[float], num_records: int) -> Floats:

@@ -121,11 +121,12 @@ def test_a_transform_of_the_image_alone_is_refused_for_boxes_and_masks(
     def both(image: Any, target: Any) -> Any:
         return image, target
 
-    for transform, options, said in (
+    cases: tuple[tuple[Any, dict[str, Any], str], ...] = (
         (lambda image: image, {}, "is called with image and target, not <function"),
         (np.flipud, {}, "is called with image and target, not <function"),
         (both, {"as_supervised": False}, "as_supervised=False has none"),
-    ):
+    )
+    for transform, options, said in cases:
         with pytest.raises(DatasetError, match=said) as error:
             reader.Dataset(sets[kind], transform=transform, **options)
         assert "\n" not in str(error.value)

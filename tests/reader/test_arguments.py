@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import json
@@ -276,7 +277,7 @@ def test_a_misspelt_argument_of_any_call_is_one_line_with_the_name_that_was_mean
     names = [name for name in inspect.signature(call).parameters if name != "self"]
     for name in names:
         wrong = name[:1] + name[2:] if len(name) > 3 else f"{name}{name}x"
-        said = refused(lambda wrong=wrong: call(**{wrong: 1}))
+        said = refused(functools.partial(call, **{wrong: 1}))
         assert f"got an unexpected keyword argument '{wrong}'; " in said
         assert (f"did you mean {name}?" in said) == (len(name) > 3), said
 

@@ -84,7 +84,8 @@ def _tensors(arrays: Sequence[Any]) -> list[Any]:
     if torch.utils.data.get_worker_info() is None:
         return [torch.from_numpy(one) for one in arrays]
     stops = [*accumulate(-(-one.nbytes // _ALIGNED) * _ALIGNED for one in arrays)]
-    storage = torch.UntypedStorage._new_shared(max([_ALIGNED, *stops]))  # noqa: SLF001 - as torch's default_collate
+    new_shared: Any = torch.UntypedStorage._new_shared  # noqa: SLF001 - as its default_collate
+    storage = new_shared(max([_ALIGNED, *stops]))
     whole = torch.empty(0, dtype=torch.uint8).set_(storage)
     found = []
     for one, start in zip(arrays, [0, *stops], strict=False):

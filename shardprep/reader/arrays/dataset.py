@@ -165,12 +165,13 @@ class Dataset:
         if not -len(self) <= number < len(self):
             raise IndexError(f"item {number} of {len(self):,}")
         item = self._examples.item(number % len(self))
-        if self._transform is not None and not self._transforms_both:
-            item[IMAGE] = self._transform(item[IMAGE])
+        transform = self._transform
+        if transform is not None and not self._transforms_both:
+            item[IMAGE] = transform(item[IMAGE])
         if not self._as_supervised:
             return item
         found = self._target.pair(item[IMAGE], item)
-        return self._transform(*found) if self._transforms_both else found
+        return transform(*found) if transform is not None and self._transforms_both else found
 
     def __getitems__(self, wanted: Sequence[int]) -> list[Any]:
         """Return the items, in the order asked for; torch asks for whole batches by this."""
