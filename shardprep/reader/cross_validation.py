@@ -66,7 +66,7 @@ def folds(
         seed: any whole number.
         by: "label", the classes of the images, else of their objects; or a column of
             `items.parquet` whose values are shared out evenly, of "labels" the combinations of
-            classes. None: at random.
+            classes, of "object_labels" each class of the objects. None: at random.
         group: True keeps the images of one group of the build (`--group`) in one fold, and those
             made of equal files. False parts them as well. A list keeps records with equal values
             together, one for each item of `reader.Dataset(path, split)`, in its order. None is a
@@ -90,8 +90,10 @@ def folds(
         what = f"k={k} of {num_groups:,} groups, {num_records:,} records"
         raise DatasetError(_WHERE, what, "use fewer folds")
     key = key_of(seed)
-    if column is not None and column.is_list and by in (LABEL, OBJECT_CLASSES):
-        fold_of = shared_out_several(class_pairs(rows.table[column.name]), groups, k, key)
+    several = column.name if by == LABEL and column is not None and column.is_list else None
+    if several or by == OBJECT_CLASSES:
+        pairs = class_pairs(rows.table[several or OBJECT_CLASSES])
+        fold_of = shared_out_several(pairs, groups, k, key)
     else:
         classes = np.zeros(num_records, np.int64) if by is None else _codes(rows.table, by)
         fold_of = shared_out(classes, groups, k, key)

@@ -94,8 +94,18 @@ def test_each_class_of_objects_is_shared_out(folder: Path) -> None:
     )
 
 
-def test_a_column_of_the_classes_of_objects_says_the_same(boxes: Path) -> None:
-    assert reader.folds(boxes, 5, by="object_labels") == reader.folds(boxes, 5)
+def test_a_column_of_the_classes_of_objects_shares_these_out(boxes: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"by": "object_labels", "seed": 2, "group": False}
+    assert reader.folds(boxes, 5, **options) == reader.folds(boxes, 5, seed=2, group=False)
+    marked = {
+        f"train/{'ab'[i % 2]}/{i:02}.png": Marked(BOXES[: len(one)], one)
+        for i, one in enumerate(SHOWN)
+    }
+    labelled = annotated(tmp_path, BOX, BOX_LABEL, marked=marked, labels="folder")
+    for _, validation in reader.folds(labelled, 5, **options):
+        items = reader.Dataset(labelled, validation, as_supervised=False)
+        shown_ones = [{*item[BOX_LABEL].tolist()} for item in items]
+        assert [number_of(shown_ones, label) for label in (0, 1)] == [8, 4]
 
 
 def test_balanced_draws_a_class_and_then_an_image_that_has_it(folder: Path) -> None:
