@@ -130,7 +130,7 @@ def tfds(source: Source) -> Any:
 
     if importlib.util.find_spec("tensorflow_datasets") is None:
         raise DatasetError(
-            "tfds", "tensorflow-datasets is not installed", "pip install tensorflow-datasets"
+            "tensorflow-datasets", "is not installed", "pip install tensorflow-datasets"
         )
     import tensorflow_datasets
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from shardprep.cli import options as o
 from shardprep.cli.streams import bar, console, print_json
 from shardprep.errors import counted
+from shardprep.recipe.options import MAX_BATCH, MAX_ROUNDS, MAX_SECONDS
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -20,14 +21,21 @@ EPILOG = "Examples:\n\nshardprep bench\n\nshardprep bench tfrecords/dogs_vs_cats
 def bench(
     dataset: o.Dataset = None,
     split: Annotated[str, o.value("Split to read, or a slice of it.", "SPLIT", "train")] = "train",
-    batch_size: Annotated[int, o.amount("Images in a batch.", "N", "64")] = 64,
+    batch_size: Annotated[int, o.amount("Images in a batch.", "N", "64", most=MAX_BATCH)] = 64,
     seconds: Annotated[
         float,
         o.amount(
-            "Seconds that each pipeline is measured in each round.", "SECONDS", "2", float, 0.1
+            "Seconds that each pipeline is measured in each round.",
+            "SECONDS",
+            "2",
+            float,
+            0.1,
+            most=MAX_SECONDS,
         ),
     ] = 2.0,
-    rounds: Annotated[int, o.amount("Rounds for each pipeline; the median counts.", "N", "3")] = 3,
+    rounds: Annotated[
+        int, o.amount("Rounds for each pipeline; the median counts.", "N", "3", most=MAX_ROUNDS)
+    ] = 3,
     plot: Annotated[
         Path | None,
         o.value(

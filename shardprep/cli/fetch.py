@@ -9,6 +9,7 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import EXIT_PROBLEMS, bar, console, picked, print_json
+from shardprep.recipe.options import MAX_THREADS
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def fetch(
     damaged: Annotated[
         bool, o.switch("--damaged", "Leave out files that are damaged or missing, and name them.")
     ] = False,
-    threads: Annotated[int, o.amount("Number of shards fetched at a time.", "N", "8")] = 8,
+    threads: Annotated[
+        int, o.amount("Number of shards fetched at a time.", "N", "8", most=MAX_THREADS)
+    ] = 8,
     store_timeout: o.StoreTimeout = None,
     as_json: o.Json = False,
 ) -> None:

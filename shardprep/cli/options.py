@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from shardprep.cli.streams import start_logging
-from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS, BuildOptions, Option
+from shardprep.recipe.options import BUILD_OPTIONS, MAX_WORKERS, RUN_OPTIONS, BuildOptions, Option
 from shardprep.recipe.values import read_number
 from shardprep.storage.timeout import TIMEOUT_VARIABLE
 from shardprep.storage.url import local_path
@@ -81,11 +81,11 @@ def amount(
     shown: str,
     kind: type[int | float] = int,
     least: float = 1,
-    most: float | None = None,
+    *,
+    most: float,
 ) -> Any:
     """Return typer's form of an option of one command that takes a number."""
-    declared = Option(text, metavar=metavar, shown=shown, least=least)
-    return number(declared if most is None else replace(declared, most=most), kind)
+    return number(Option(text, metavar=metavar, shown=shown, least=least, most=most), kind)
 
 
 def argument(text: str) -> Any:
@@ -95,7 +95,7 @@ def argument(text: str) -> Any:
 
 def workers(text: str) -> Any:
     """Return the option `--workers` of a command whose workers do what `text` says."""
-    return amount(text, "N", "usable cores")
+    return amount(text, "N", "usable cores", most=MAX_WORKERS)
 
 
 def max_rejected(shown: str) -> Any:

@@ -12,6 +12,7 @@ from shardprep.cli import options as o
 from shardprep.cli.streams import bar, console, print_json
 from shardprep.dataset.cells import to_cell
 from shardprep.errors import RecipeError, printable
+from shardprep.recipe.options import MAX_SAMPLE, MAX_SEED, MAX_THUMBS
 
 if TYPE_CHECKING:
     from shardprep.commands.results import Copies, Report
@@ -35,15 +36,23 @@ def report(
         o.value("Records to look at, such as train[:10%]+validation.", "SPLIT", "all"),
     ] = None,
     sample: Annotated[
-        int, o.amount("Images that are looked at, a seeded sample of more.", "N", "100000")
+        int,
+        o.amount(
+            "Images that are looked at, a seeded sample of more.", "N", "100000", most=MAX_SAMPLE
+        ),
     ] = 100_000,
     no_pixels: Annotated[
         bool, o.switch("--no-pixels", "Look at documents alone: no pictures, no near copies.")
     ] = False,
     thumbs: Annotated[
-        int, o.amount("Pictures of each class; 0 for a page without any.", "N", "12", least=0)
+        int,
+        o.amount(
+            "Pictures of each class; 0 for a page without any.", "N", "12", least=0, most=MAX_THUMBS
+        ),
     ] = 12,
-    seed: Annotated[int, o.amount("Seed of samples and pictures.", "N", "0", least=0)] = 0,
+    seed: Annotated[
+        int, o.amount("Seed of samples and pictures.", "N", "0", least=0, most=MAX_SEED)
+    ] = 0,
     list_: Annotated[
         str | None,
         o.value(

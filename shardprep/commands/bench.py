@@ -10,6 +10,7 @@ from shardprep.benchmark.run import run_benchmark
 from shardprep.commands.progress import watched
 from shardprep.commands.resolve import checked, dataset_at
 from shardprep.dataset.remote import local_only
+from shardprep.recipe.options import MAX_BATCH, MAX_ROUNDS, MAX_SECONDS
 from shardprep.storage.url import local_path
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ def bench(
     if picture is not None:
         check_plot(picture)
     settings = Settings(
-        batch_size=checked("batch-size", batch_size, int),
-        seconds=checked("seconds", seconds, float, 0.1),
-        rounds=checked("rounds", rounds, int),
+        batch_size=checked("batch-size", batch_size, int, 1, MAX_BATCH),
+        seconds=checked("seconds", seconds, float, 0.1, MAX_SECONDS),
+        rounds=checked("rounds", rounds, int, 1, MAX_ROUNDS),
         timelines=picture is not None,
     )
     folder = local_only(dataset_at(dataset), "shardprep bench")

@@ -8,6 +8,7 @@ from shardprep.commands.progress import watched
 from shardprep.commands.resolve import answering, checked
 from shardprep.dataset.fetch import fetch_dataset
 from shardprep.dataset.locate import locate
+from shardprep.recipe.options import MAX_THREADS
 from shardprep.storage.url import ObjectUrl, local_path
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def fetch(
         StorageError: object storage does not answer, or refuses.
 
     """
-    num = checked("threads", threads, int)
+    num = checked("threads", threads, int, 1, MAX_THREADS)
     with answering(store_timeout), watched(progress) as watch:
         remote = locate(ObjectUrl.parse(url))
         folder = local_path(to)

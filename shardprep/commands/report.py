@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from shardprep.commands.progress import PixelWatch, watched
 from shardprep.commands.resolve import answering, checked, dataset_at
 from shardprep.errors import RecipeError
-from shardprep.recipe.options import BuildOptions
+from shardprep.recipe.options import MAX_SAMPLE, MAX_SEED, MAX_THUMBS, BuildOptions
 from shardprep.reporter.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS
 from shardprep.reporter.report import Options, make_report
 from shardprep.storage.atomic_file import write_durably
@@ -54,10 +54,10 @@ def report(
     """
     page = None if output is None else page_path(output)
     options = Options(
-        sample=checked("sample", sample, int),
+        sample=checked("sample", sample, int, 1, MAX_SAMPLE),
         has_pixels=not no_pixels,
-        thumbs=checked("thumbs", thumbs, int, 0),
-        seed=checked("seed", seed, int, 0),
+        thumbs=checked("thumbs", thumbs, int, 0, MAX_THUMBS),
+        seed=checked("seed", seed, int, 0, MAX_SEED),
         defaults={one.name: one.default for one in fields(BuildOptions)},
     )
     with answering(store_timeout), watched(progress) as watch:

@@ -17,7 +17,7 @@ from shardprep.dataset.locate import locate
 from shardprep.errors import DatasetError, RecipeError, ShardprepError, some_of
 from shardprep.machine import usable_cores
 from shardprep.recipe.document import RECIPE_FILE, read_recipe
-from shardprep.recipe.options import Option
+from shardprep.recipe.options import MAX_WORKERS, Option
 from shardprep.recipe.recipe import Recipe, make_recipe
 from shardprep.recipe.values import read_number
 from shardprep.source.kaggle.mount import mounted
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from shardprep.writer.workspace.states import Workspace
 
 _Number = TypeVar("_Number", int, float)
-_MAX_COUNT = 10**12
 _DATASETS = Path("tfrecords")
 _BEGUN_A_CPU = 2
 """Shards given to a cluster, so that no processor waits for the next."""
@@ -144,9 +143,7 @@ def _on_cluster(address: str, workers: int | None) -> Iterator[Crew]:
         yield Crew(engine, number if workers is None else num_workers(workers))
 
 
-def checked(
-    name: str, value: object, kind: type[_Number], least: float = 1, most: float = _MAX_COUNT
-) -> _Number:
+def checked(name: str, value: object, kind: type[_Number], least: float, most: float) -> _Number:
     """Return the number that is given for an option, within bounds that are included.
 
     Raises:
@@ -163,7 +160,7 @@ def checked(
 
 def num_workers(workers: int | None) -> int:
     """Return the number of workers asked for, else that of the cores this process may use."""
-    return usable_cores() if workers is None else checked("workers", workers, int)
+    return usable_cores() if workers is None else checked("workers", workers, int, 1, MAX_WORKERS)
 
 
 @contextmanager
@@ -173,9 +170,7 @@ def answering(store_timeout: float | None) -> Iterator[None]:
         yield
         return
     before = os.environ.get(TIMEOUT_VARIABLE)
-    os.environ[TIMEOUT_VARIABLE] = (
-        f"{checked('store-timeout', store_timeout, float, most=86_400):g}"
-    )
+    os.environ[TIMEOUT_VARIABLE] = f"{checked('store-timeout', store_timeout, float, 1, 86_400):g}"
     try:
         yield
     finally:

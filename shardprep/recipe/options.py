@@ -35,7 +35,15 @@ _OBJECTS = "Boxes and masks"
 _USED, _LIMITS, RUN = "Images to use", "Limits", "This run"
 _BYTES = "a size such as 500MB, 2GB or 2GiB"
 _MAX_BYTES = 2**63 - 1
-_MAX_COUNT = 10**12
+MAX_SEED = 2**63 - 1
+MAX_WORKERS = 10_000
+"""Processes, threads, or shards at a time on a cluster."""
+MAX_THREADS = 1_000
+"""Shards fetched at a time."""
+MAX_SAMPLE, MAX_THUMBS = 10**9, 1_000
+"""Images that a report looks at, and pictures of each class."""
+MAX_BATCH, MAX_SECONDS, MAX_ROUNDS = 10**6, 3_600, 1_000
+"""Images in a batch of a benchmark, seconds of a round, and rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +59,8 @@ class Option:
     shown: str = ""
     """The default in words, where its value does not say it."""
     least: float = 0
-    most: float = _MAX_COUNT
-    """Bounds of a number, both included."""
+    most: float = 0
+    """Bounds of a number, both included; an option that takes one says its own."""
     read: Callable[[object], object] | None = None
     """Reads what people write (see `values`), before the type is checked."""
     wanted: str = ""
@@ -103,8 +111,8 @@ class BuildOptions:
         wanted="WIDTHxHEIGHT, such as 224x224, or none")
     """Height, width in pixels; None: every image keeps its own."""
     fit: Literal["auto", Fit] = _option("auto",
-        "Fit images to that size by crop, pad, stretch or within (only shrinks); or none.",
-        _IMAGES, "HOW", shown="crop; pad where boxes or masks are stored")
+        "Fit images to that size by crop, pad, stretch or within (only shrinks); none; or auto: "
+        "crop, but pad where boxes or masks are stored.", _IMAGES, "HOW", shown="auto")
     """"auto" where the source decides whether boxes or masks are stored; see `Recipe.settled`."""
     format: Format = _option("jpeg",
         "Encoding of stored images: jpeg, png, raw (uint8) or keep, which stores the original "
@@ -130,7 +138,7 @@ class BuildOptions:
         "FILE may be several, with commas; ID may be a path such as {folder}/{id}.jpg; LABEL may "
         "be several columns, or *.", _LABELS, "RULE")
     target: Literal["auto", TargetKind] = _option("auto",
-        "Kind of target: class, multilabel, regression, text or none.", _LABELS, "KIND",
+        "Kind of target: class, multilabel, regression, text, none or auto.", _LABELS, "KIND",
         shown="told from the labels")
     separator: str = _option("",
         "Separator of several classes in one cell.", _LABELS, "TEXT", shown="detected")
@@ -170,7 +178,7 @@ class BuildOptions:
         "class_dict.csv, labelmap.txt or a YAML of names.", _OBJECTS, "MAP",
         shown="0 and 1 where there are two values, else class indices, 255 to ignore")
     unlisted: Literal["auto", "skip", "background"] = _option("auto",
-        "Images that no annotation lists: skip them, or take them as background.", _OBJECTS,
+        "Images that no annotation lists: skip them, take them as background, or auto.", _OBJECTS,
         "HOW", shown="background in YOLO's format, else skip; splits without any are unlabelled")
     min_visible: float = _option(0.1,
         "Drop objects of which a smaller share is left in the stored image.", _OBJECTS, "SHARE",
@@ -184,15 +192,15 @@ class BuildOptions:
         _OBJECTS, "SHARE", shown="10%", most=1, read=read_share,
         wanted="a share such as 10% or 0.1", shapes_bytes=False)
     annotated: Literal["auto", Frame] = _option("auto",
-        "Images that were annotated: upright, as EXIF turns them, or stored, as they lie.",
+        "Images that were annotated: upright, as EXIF turns them; stored, as they lie; or auto.",
         _OBJECTS, "HOW", shown="told by the size that annotations state, else upright")
     annotated_size: Literal["file", "image"] = _option("file",
         "Size of the image that coordinates in pixels are of: the one that the file of annotations "
         "states, from which they are scaled, or that of the image.", _OBJECTS, "HOW",
         shown="file, if it states one")
     rle: Literal["auto", RunOrder] = _option("auto",
-        "Order of run lengths: down each column, along each row, or relative, down each column "
-        "from the end of the run before.", _OBJECTS, "ORDER", shown="told from the data")
+        "Order of run lengths: down each column, along each row, relative, down each column from "
+        "the end of the run before, or auto.", _OBJECTS, "ORDER", shown="told from the data")
     split: str = _option("",
         "Rule that splits: validation=0.1 cuts from train, the same share of every class; "
         "train=0.8,validation=0.1,test=0.1 cuts train and all that it names as one set, a split "
@@ -228,15 +236,15 @@ class BuildOptions:
         shown="the one that fits the labels")
     seed: int = _option(0,
         "Random seed for shuffling and splitting.", _SPLITS, "N",
-        shown="0", most=2**63 - 1)
+        shown="0", most=MAX_SEED)
     max_pixels: int = _option(100_000_000,
-        "Reject images with more pixels, before decoding.", _IMAGES, "N", least=1)
+        "Reject images with more pixels, before decoding.", _IMAGES, "N", least=1, most=10**12)
     timeout: float = _option(60.0,
         "Reject an image that takes longer to process; 0 waits for ever.", _LIMITS, "SECONDS",
         shown="60", most=10**8, shapes_bytes=False)
     max_members: int = _option(10_000_000,
         "Most members in all archives of the source together.", _LIMITS, "N", least=1,
-        shapes_bytes=False)
+        most=10**9, shapes_bytes=False)
     max_member_size: int = _option(2_000_000_000,
         "Reject larger images, before reading them.", _LIMITS, "SIZE", shown="2GB", least=1,
         most=_MAX_BYTES, read=read_num_bytes, wanted=_BYTES)
@@ -248,13 +256,14 @@ class BuildOptions:
     """Bytes; None: 10 GB and 100 times the source."""
     max_ratio: int = _option(1000,
         "Most unpacked bytes to a packed one, in what unpacks to more than 64 MB.", _LIMITS, "N",
-        least=1)
+        least=1, most=10**9)
     max_depth: int = _option(8,
         "Most levels of archives in archives.", _LIMITS, "N", least=1, most=64, shapes_bytes=False)
-    min_side: int = _option(1, "Reject images with a shorter side.", _IMAGES, "PIXELS", least=1)
+    min_side: int = _option(1,
+        "Reject images with a shorter side.", _IMAGES, "PIXELS", least=1, most=65_500)
     max_aspect: float = _option(0.0,
         "Reject images with a side more than this many times the other; 0 for any.", _IMAGES,
-        "RATIO", shown="0")
+        "RATIO", shown="0", most=10**6)
     truncated: Truncated = _option("reject",
         "Files that end before their image does: reject them, or recover what is there.",
         _IMAGES, "HOW")
@@ -273,7 +282,7 @@ RUN_OPTIONS = {
     "save_rejected": Option("Copy rejected images there, with a list of the reasons.", RUN, "DIR"),
     "workers": Option(
         "Worker processes that encode; on a cluster, shards at a time.",
-        RUN, "N", shown="usable cores", least=1),
+        RUN, "N", shown="usable cores", least=1, most=MAX_WORKERS),
     "engine": Option(
         "Engine of the work: local, the cores of this machine, or ray, a cluster that runs already "
         "(pip install 'shardprep[ray]').",

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,9 +32,6 @@ from tests.support.builders import build, png, write, zip_bytes
 from tests.support.command import run
 from tests.support.json_page import printed
 from tests.support.program import Done, Program, run_program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUM_IMAGES, BATCH_SIZE = 40, 8
 SHORT = Settings(batch_size=BATCH_SIZE, seconds=0.05, rounds=2)
@@ -290,7 +288,10 @@ def test_the_table_fits_80_columns_and_says_what_did_not_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    found = example(tfds=Way("tfds", "tensorflow-datasets is not installed"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(DatasetError) as caught:
+        PIPELINES["tfds"].make(Source(Path(), "train", 1, 1))
+    found = example(tfds=Way("tfds", str(caught.value)))
     print_benchmark(Terminal(), found)
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 for line in lines)
@@ -299,7 +300,8 @@ def test_the_table_fits_80_columns_and_says_what_did_not_run(
         "50,000", "33,333", "777.8", "0.20", "s", "224", "MB", "uint8",
     ]  # fmt: skip
     assert rows["tfds"] == ["tfds", "-", "-", "-", "-", "-", "-"]
-    assert "not run   tfds: tensorflow-datasets is not installed" in lines
+    said = " ".join(" ".join(lines).split())
+    assert "not run tfds: tensorflow-datasets: is not installed; pip install" in said
 
 
 def test_the_median_of_the_rounds_counts() -> None:

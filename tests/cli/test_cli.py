@@ -397,6 +397,32 @@ def test_profile_accounts_for_masks(tmp_path: Path, flags: list[str]) -> None:
     assert seconds.keys() >= set(WORKER_STAGES)
 
 
+RANGES = {
+    ("build", "x.zip", "--workers"): "from 1 to 10,000",
+    ("build", "x.zip", "--min-side"): "from 1 to 65,500",
+    ("build", "x.zip", "--max-aspect"): "from 0 to 1,000,000",
+    ("build", "x.zip", "--max-members"): "from 1 to 1,000,000,000",
+    ("build", "x.zip", "--max-ratio"): "from 1 to 1,000,000,000",
+    ("build", "x.zip", "--store-timeout"): "from 1 to 86,400",
+    ("verify", "x", "--workers"): "from 1 to 10,000",
+    ("finalize", "x", "--workers"): "from 1 to 10,000",
+    ("fetch", "s3://x/y", "--threads"): "from 1 to 1,000",
+    ("report", "x", "--sample"): "from 1 to 1,000,000,000",
+    ("report", "x", "--thumbs"): "from 0 to 1,000",
+    ("report", "x", "--seed"): "from 0 to 9,223,372,036,854,775,807",
+    ("bench", "x", "--batch-size"): "from 1 to 1,000,000",
+    ("bench", "x", "--seconds"): "from 0.1 to 3,600",
+    ("bench", "x", "--rounds"): "from 1 to 1,000",
+}
+
+
+@pytest.mark.parametrize("words", RANGES, ids=" ".join)
+def test_a_number_out_of_range_is_told_the_real_one(words: tuple[str, ...], tmp_path: Path) -> None:
+    for value in ("-1", "1e30", "99999999999999999999"):
+        error = error_of(run(*words[:-1], f"{words[-1]}={value}", cwd=tmp_path), 2)
+        assert RANGES[words] in " ".join(error.split())
+
+
 def test_images_of_their_own_size_are_said_with_the_flag_that_changes_it(here: Path) -> None:
     note = "note every image keeps its own size, and a batch needs one: add --size 224x224"
     for more in (("--format", "keep", "--dry-run"), ("--format", "keep")):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from shardprep.dataset import schema
 from shardprep.dataset.schema import TargetKind
 from shardprep.errors import RecipeError
+from shardprep.image import annotation
+from shardprep.image import spec as image_spec
 from shardprep.image.annotation import Frame, RunOrder
 from shardprep.image.spec import Fit, Format, ImageSpec, Truncated
-from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS
+from shardprep.recipe.options import BUILD_OPTIONS, RUN_OPTIONS, BuildOptions
 from shardprep.recipe.recipe import make_recipe, stored_recipe
 from shardprep.source.limits import SourceLimits
 
@@ -199,3 +202,29 @@ def test_groups_are_of_near_copies_or_of_a_rule_or_of_both(
 def test_near_with_a_comma_names_a_rule() -> None:
     with pytest.raises(RecipeError, match="names no rule beside near"):
         make_recipe({"source": "x.zip", "group": "near,"}, "t")
+
+
+def literals(kind: Any) -> list[str]:
+    """Return the texts that a type allows by name."""
+    if get_origin(kind) is Literal:
+        return [one for one in get_args(kind) if isinstance(one, str)]
+    return [text for part in get_args(kind) for text in literals(part)]
+
+
+KINDS = get_type_hints(BuildOptions, {**vars(annotation), **vars(image_spec), **vars(schema)})
+
+
+@pytest.mark.parametrize("name", BUILD_OPTIONS)
+def test_the_help_names_every_word_that_an_option_takes(name: str) -> None:
+    option = BUILD_OPTIONS[name]
+    for word in literals(KINDS[name]):
+        assert re.search(rf"\b{word}\b", f"{option.help} {option.metavar}"), word
+
+
+@pytest.mark.parametrize("name", [*BUILD_OPTIONS, *RUN_OPTIONS])
+def test_every_number_has_a_range_of_its_own(name: str) -> None:
+    option = {**BUILD_OPTIONS, **RUN_OPTIONS}[name]
+    kind = KINDS.get(name)
+    kinds = {kind, *(get_args(kind) if get_origin(kind) is not tuple else ())}
+    is_number = bool(kinds & {int, float}) or name in ("workers", "store_timeout")
+    assert (option.least < option.most) == is_number
