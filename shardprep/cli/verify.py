@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -116,13 +117,15 @@ def _print(terminal: Terminal, found: Verification) -> None:
 def _print_next(terminal: Terminal, found: Verification, *, decode: bool, repair: bool) -> None:
     """Print what to do now; `decode` and `repair` are asked for already."""
     if found.problems and not repair:
-        command = f"shardprep verify {found.location} --repair"
-        terminal.entry("next", f"{command} builds what is damaged again from the source")
+        from shardprep.commands.verify import repairing
+
+        terminal.entry("next", f"{repairing(found)} builds what is damaged again from the source")
     elif found.against is not None and not found.against.is_equal:
         command = f"shardprep build {found.against.source} --reuse {found.location}"
         terminal.entry("next", f"{command} with another --version builds what the source has now")
     elif not found.problems and not decode:
-        terminal.entry("next", "--decode checks the pixels of every image as well")
+        command = f"shardprep verify {shlex.quote(found.location)} --decode"
+        terminal.entry("next", f"{command} checks the pixels of every image as well")
 
 
 def _print_difference(terminal: Terminal, found: SourceDifference) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from shardprep.commands.progress import watched
@@ -14,7 +17,9 @@ from shardprep.commands.resolve import (
     repair_source,
 )
 from shardprep.dataset.locate import locate
+from shardprep.dataset.manifest import load_manifest
 from shardprep.dataset.remote import RemoteDataset
+from shardprep.errors import DatasetError, RecipeError
 from shardprep.source.directory import find_files
 from shardprep.verifier.dataset import verify_dataset
 from shardprep.verifier.repair import repair_dataset, settle
@@ -22,7 +27,6 @@ from shardprep.verifier.source import compare_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from shardprep.commands.progress import Show, Watch
     from shardprep.verifier.problem import Verification
@@ -115,6 +119,29 @@ def checks(
     left = verify_dataset(again, decode=decode, num_workers=num_workers, watcher=watch)
     watch.doing("")
     yield replace(left, repaired=found.problems)
+
+
+def repairing(found: Verification) -> str:
+    """Return the command line that repairs a dataset, with SOURCE where nothing here names it.
+
+    A copy that lies elsewhere than in NAME/VERSION is moved to such a folder first.
+    """
+    location, first = found.location, ""
+    with contextlib.suppress(DatasetError):  # a damaged manifest: the repair says what to do
+        manifest = load_manifest(found.path)
+        below = Path(manifest.name, manifest.version)
+        if not found.address and found.path.absolute().parts[-2:] != below.parts:
+            to = Path(location).parent / "repair" / below
+            location = str(to)
+            first = (
+                f"mkdir -p {quote(str(to.parent))} && mv {quote(found.location)} {quote(location)}"
+            )
+    command = f"shardprep verify {quote(location)} --repair"
+    try:
+        repair_source(location, None)
+    except RecipeError:
+        command += " --source SOURCE"
+    return f"{first} && {command}" if first else command
 
 
 def other_source(source: str, watch: Watch) -> str:

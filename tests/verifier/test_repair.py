@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -358,3 +360,23 @@ def test_verify_of_an_unfinished_build_exits_1(shop: Path) -> None:
         done = run("verify", place, cwd=shop)
         assert done.returncode == 1
         assert "the build is not finished; run the same `shardprep build` again" in done.stderr
+
+
+@pytest.mark.parametrize("place", ["copy", "pets/1.0.0", "pets"])
+def test_the_next_line_for_a_copy_is_a_command_that_repairs_it(here: Path, place: str) -> None:
+    """Nothing there names the source, and it may lie in a folder of any name."""
+    built, away = here / "out" / "pets" / "1.0.0", here / "away of it"
+    shutil.copytree(built, away / place)
+    shard = next((away / place).glob("*.tfrecord*"))
+    shard.write_bytes(shard.read_bytes()[:-9])
+    done = run("verify", place, cwd=away)
+    line = " ".join(done.stdout.partition("\nnext ")[2].split()).partition(" builds what")[0]
+    assert "--source SOURCE" in line
+    for command in line.replace("SOURCE", shlex.quote(f"{here}/pets.zip")).split(" && "):
+        words = shlex.split(command)
+        if words[0] == "shardprep":
+            done = run(*words[1:], cwd=away)
+        else:
+            subprocess.run(words, check=True, cwd=away)
+    assert done.returncode == 0, done.stderr
+    assert tree(next(away.rglob("manifest.json")).parent) == tree(built)
