@@ -397,7 +397,7 @@ def test_profile_accounts_for_masks(tmp_path: Path, flags: list[str]) -> None:
     assert seconds.keys() >= set(WORKER_STAGES)
 
 
-RANGES = {
+RANGES: dict[tuple[str, ...], str] = {
     ("build", "x.zip", "--workers"): "from 1 to 10,000",
     ("build", "x.zip", "--min-side"): "from 1 to 65,500",
     ("build", "x.zip", "--max-aspect"): "from 0 to 1,000,000",
@@ -425,6 +425,7 @@ def test_a_number_out_of_range_is_told_the_real_one(words: tuple[str, ...], tmp_
 
 def test_images_of_their_own_size_are_said_with_the_flag_that_changes_it(here: Path) -> None:
     note = "note every image keeps its own size, and a batch needs one: add --size 224x224"
+    hint = ("", "", "")
     for more in (("--format", "keep", "--dry-run"), ("--format", "keep")):
         done = run("build", "pets.zip", *more, cwd=here)
         assert done.returncode == 0, done.stderr

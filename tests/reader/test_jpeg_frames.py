@@ -104,7 +104,8 @@ def test_report_view_and_verify_outlive_every_frame(
 def test_a_build_of_every_frame_rejects_those_that_no_decoder_reads(tmp_path: Path) -> None:
     members = {f"train/a/{i}.jpg": data for i, data in enumerate(FRAMES.values())}
     source = write(tmp_path / "photos.zip", zip_bytes(members))
-    for i, options in enumerate(({"size": "8x8"}, {"size": "none", "format": "keep"})):
+    kinds: list[dict[str, Any]] = [{"size": "8x8"}, {"size": "none", "format": "keep"}]
+    for i, options in enumerate(kinds):
         result = shardprep.build(
             source, out=tmp_path / str(i), labels="folder", max_rejected="90%", workers=1, **options
         )
