@@ -69,6 +69,9 @@ class Option:
     """The flag may be given several times."""
     shapes_bytes: bool = True
     """Another value may give other shards, so it belongs to the fingerprint."""
+    is_newer: bool = False
+    """It is left out of the fingerprint at its default, which is what builds did before there was
+    the option: their datasets and unfinished builds stay those of the same recipe."""
 
     def numbers(self, kind: type) -> str:
         """Return in words the numbers, of int or float, that the option takes."""
@@ -197,7 +200,7 @@ class BuildOptions:
     annotated_size: Literal["file", "image"] = _option("file",
         "Size of the image that coordinates in pixels are of: the one that the file of annotations "
         "states, from which they are scaled, or that of the image.", _OBJECTS, "HOW",
-        shown="file, if it states one")
+        shown="file, if it states one", is_newer=True)
     rle: Literal["auto", RunOrder] = _option("auto",
         "Order of run lengths: down each column, along each row, relative, down each column from "
         "the end of the run before, or auto.", _OBJECTS, "ORDER", shown="told from the data")

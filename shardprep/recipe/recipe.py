@@ -54,6 +54,8 @@ _TYPES = get_type_hints(
 )
 """Name of an option → its type."""
 
+_DEFAULTS = {one.name: one.default for one in fields(BuildOptions)}
+
 
 class Recipe(BuildOptions):
     """The options of a build, checked; `make_recipe` returns them."""
@@ -130,6 +132,7 @@ class Recipe(BuildOptions):
             key: list(value) if isinstance(value, tuple) else value
             for key, value in asdict(self).items()
             if BUILD_OPTIONS[key].shapes_bytes
+            and not (BUILD_OPTIONS[key].is_newer and value == _DEFAULTS[key])
         }
 
 

@@ -11,6 +11,8 @@ import pytest
 
 import shardprep
 from shardprep import reader
+from shardprep.dataset.manifest import load_manifest
+from shardprep.recipe.recipe import stored_recipe
 from tests.frozen.freeze import builds
 from tests.support.command import run
 
@@ -113,6 +115,13 @@ def test_the_commands_read_it(dataset: Path) -> None:
         shardprep.report(dataset).num_records
         == shardprep.inspect(dataset).manifest.totals.num_written
     )
+
+
+@pytest.mark.parametrize(("archive", "name"), SETS)
+def test_the_recipe_that_built_it_is_still_the_same_recipe(dataset: Path) -> None:
+    """An option that is new since then must not count where it has its default."""
+    options = load_manifest(dataset).fingerprint.options
+    assert stored_recipe({**options, "source": "x.zip"}).fingerprint_options() == options
 
 
 @pytest.mark.parametrize(("archive", "name"), SETS)
