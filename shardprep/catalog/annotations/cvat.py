@@ -153,14 +153,14 @@ def read_cvat(
     missing: Counter[str] = Counter()
     labels: dict[str, None] = {}
     keys: list[str] = []
-    num_listed = 0
+    num_listed = num_elsewhere = 0
     for key, data in documents:
         keys.append(key)
-        reader = _Reader(key)
+        reader, num_before, here = _Reader(key), num_listed, Counter[str]()
         for image in reader.images(data):
             found = pairing.find(image.name, key) if image.name else None
             if found is None:
-                missing[image.name] += len(image.shapes)
+                here[image.name] += len(image.shapes)
                 continue
             num_listed += 1
             size = _size(image.facts)
@@ -168,6 +168,10 @@ def read_cvat(
             splits[found] = splits[found] or given_split([image.facts.get("subset", "")])
             for shape in image.shapes:
                 _add(table, found, shape, size, outlines=outlines)
+        if num_listed == num_before:  # the document is of other images
+            num_elsewhere += here.total()
+            here = Counter(dict.fromkeys(here, 0))
+        missing.update(here)
         labels.update(dict.fromkeys(reader.labels))
     if not num_listed:
         such = f", such as {next(iter(missing))!r}" if missing else ""
@@ -180,7 +184,8 @@ def read_cvat(
         names=names,
         how=f"CVAT, {some_of(keys, 3)}",
         documents=tuple(keys),
-        without_image=dict(missing),
+        without_image=missing,
+        num_elsewhere=num_elsewhere,
         splits=splits if any(splits) else None,
     )
 

@@ -158,6 +158,16 @@ def test_objects_of_several_documents_are_joined_and_a_large_one_is_read_in_piec
     assert made.read("cvat:two.xml").documents == ("two.xml",)
 
 
+def test_objects_of_images_that_are_missing_are_counted_by_document(tmp_path: Path) -> None:
+    texts = {
+        "here.xml": document(image("1.png", box()), image("gone.png", box(), box())),
+        "other.xml": document(image("8.png", box()), image("9.png", box(), box())),
+    }
+    found = source(tmp_path, texts, "1.png").read("cvat")
+    assert found.without_image == {"gone.png": 2, "8.png": 0, "9.png": 0}
+    assert found.num_elsewhere == 3
+
+
 HUGE = "9" * 401
 BAD_SHAPES = [
     box(xtl=HUGE), box(xtl="x"), box(rotation="x"), box(xtl="1e308", rotation=7),
