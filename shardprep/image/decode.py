@@ -92,15 +92,17 @@ def decode(data: bytes, image: Image.Image, scale: int, spec: ImageSpec) -> Deco
     """Return the first frame, upright, of the bytes and the image that `open_image` gave for them.
 
     A JPEG may be decoded smaller by a `scale` of 1, 2, 4 or 8, sides rounded up; a lossless one
-    keeps its size. The spec has the
-    colour behind transparent pixels and the range of deep ones. The image is closed; whatever the
-    decoder says of bytes that it cannot decode is raised.
+    keeps its size. The spec has the colour behind transparent pixels and the range of deep ones.
+    The image is closed; whatever the decoder says of bytes that it cannot decode is raised.
     """
     transform = srgb_transform(image)
     damage = ""
-    if image.format in _JPEGS and image.mode in _FAST_MODES:
-        scale = scale if is_scalable(data) else 1
+    is_jpeg = image.format in _JPEGS and image.mode in _FAST_MODES
+    is_lossless = is_jpeg and not is_scalable(data)
+    # Grey with a profile is asked for in RGB, which libjpeg does not make of lossless grey.
+    if is_jpeg and not (is_lossless and transform is not None):
         try:
+            scale = 1 if is_lossless else scale
             is_grey = image.mode == "L" and transform is None
             pixels = decode_jpeg(data, image.height, image.width, scale, is_grey=is_grey)
         except ValueError as error:

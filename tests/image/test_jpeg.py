@@ -21,7 +21,15 @@ from shardprep.image.spec import ImageSpec
 from tests.support.builders import SHARED_DATA, encoded, jpeg, pixels
 from tests.support.image_policy import POLICY
 from tests.support.jpeg_frames import LOSSLESS, READ, UNREAD
-from tests.support.odd_images import DISPLAY_P3, SRGB, oriented, rgb_profile, srgb_to_light
+from tests.support.odd_images import (
+    DISPLAY_P3,
+    SRGB,
+    gamma,
+    grey_profile,
+    oriented,
+    rgb_profile,
+    srgb_to_light,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -176,6 +184,20 @@ def test_a_lossless_jpeg_gives_the_pixels_of_a_png(name: str) -> None:
         assert isinstance(found, ProcessedImage)
         assert isinstance(expected, ProcessedImage)
         assert found.data == expected.data
+
+
+@pytest.mark.parametrize("name", ["lossless", "lossless, grey"])
+def test_a_lossless_jpeg_with_a_profile_is_sound(name: str) -> None:
+    profile = grey_profile(gamma(1.0)) if "grey" in name else PROFILE
+    lossless, icc = LOSSLESS[name], b"ICC_PROFILE\0\1\1" + profile
+    data = lossless[:2] + segment(0xE2, icc) + lossless[2:]
+    picture = Image.open(io.BytesIO(lossless))
+    of_png = encoded(picture, "PNG", icc_profile=profile)
+    spec = ImageSpec(size=None, fit="none", format="png")
+    found, expected = process_image(data, spec), process_image(of_png, spec)
+    assert isinstance(found, ProcessedImage)
+    assert isinstance(expected, ProcessedImage)
+    assert (found.data, found.damage) == (expected.data, "")
 
 
 @pytest.mark.parametrize("data", LOSSLESS.values(), ids=LOSSLESS)
