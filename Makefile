@@ -43,6 +43,7 @@ bench: .venv/installed-test
 	$(BIN)/python -m benchmarks $(BENCH)
 
 soak: .venv/installed-test
+	$(BIN)/python -m tests.soak.datasets
 	$(BIN)/python -m tests.soak $(SOAK)
 
 # What the wheel links to decides the oldest Linux it runs on: auditwheel writes that into its name.
