@@ -27,6 +27,7 @@ from shardprep.dataset.item_changes import (
     places_of,
     rows_of,
 )
+from shardprep.dataset.item_check import check_values
 from shardprep.dataset.manifest import fingerprint_differences
 from shardprep.dataset.record_changes import (
     FEATURE,
@@ -191,6 +192,7 @@ def _side(found: Path | RemoteDataset) -> _Side:
     manifest, schema = described(found)
     with documents_of(found, manifest, (SCHEMA_FILE, ITEMS_FILE)) as folder:
         table = item_table.read_items(folder / ITEMS_FILE, _COLUMNS)
+    check_values(found, table, manifest, schema)
     for name in ("status", "kind", "split", "shard"):
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, table[name].cast("string"))

@@ -83,7 +83,11 @@ def read_schema(folder: Path, manifest: Manifest | None = None) -> Schema:
         if expected not in (None, hashlib.sha256(data).hexdigest()):
             what = "is not what the build wrote: its SHA-256 differs"
             raise DatasetError(str(path), what, COPY_AGAIN)
-    return parse_schema(data, str(path))
+    schema = parse_schema(data, str(path))
+    if manifest is not None and schema.labels != manifest.labels.names:
+        what = f"has other classes than the manifest ({len(schema.labels):,} classes)"
+        raise DatasetError(str(path), what, COPY_AGAIN)
+    return schema
 
 
 def index_name(shard: str) -> str:

@@ -107,8 +107,8 @@ def _boxes(
     sides: list[float] = []
     sizes: list[tuple[int, int]] = []
     for features in _features(folder, shard, schema):
-        counts.append(len(features[BOX]) // 4)
-        sides += features[BOX]
+        sides += features.get(BOX, [])
+        counts.append(len(features.get(BOX, [])) // 4)
         labels += features.get(BOX_LABEL, [0] * counts[-1])
         sizes.append(schema.image_size or (features[HEIGHT][0], features[WIDTH][0]))
     num_boxes = counts[first:]

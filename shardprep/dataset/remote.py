@@ -210,7 +210,7 @@ def described(found: Path | RemoteDataset) -> tuple[Manifest, Schema]:
         manifest = found.manifest()
         folder = found.checked(manifest, (SCHEMA_FILE,))
         with addressed(folder, found.url):
-            return manifest, read_schema(folder)
+            return manifest, read_schema(folder, manifest)
     manifest = load_manifest(found)
     with Identity.of(found, manifest).unchanged():
         return manifest, read_schema(found, manifest)

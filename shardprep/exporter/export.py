@@ -20,6 +20,7 @@ from shardprep.dataset import excerpt
 from shardprep.dataset.card import Card
 from shardprep.dataset.folder import INCOMPLETE_SUFFIX, ITEMS_FILE
 from shardprep.dataset.identity import check_same
+from shardprep.dataset.item_check import check_items
 from shardprep.dataset.item_table import (
     ANNOTATION_COLUMNS,
     WRITTEN,
@@ -128,7 +129,7 @@ def export_dataset(
     out = out or Path("exports") / f"{manifest.name}-{manifest.version}-{layout}"
     if out.name in ("", ".."):
         out = out.resolve()
-    source, own = _Source(found, manifest), manifest
+    source, own = _Source(found, manifest, schema), manifest
     if chosen is not None:
         check_same(found, manifest, chosen.manifest_sha256)
         source, own = _excerpt(source, schema, chosen)
@@ -153,6 +154,7 @@ class _Source(NamedTuple):
 
     dataset: Path | RemoteDataset
     manifest: Manifest
+    schema: Schema
     numbers: Ints | slice = slice(None)
     written: pa.Table | None = None
     """Rows of all its records; None: not read yet."""
@@ -170,7 +172,9 @@ def _written(source: _Source, columns: Sequence[str] = ()) -> pa.Table:
     """Return the rows of all records: some columns, and those that are needed to read them."""
     wanted = [*dict.fromkeys((*_COLUMNS, *columns))]
     with documents_of(source.dataset, source.manifest, (ITEMS_FILE,)) as folder:
-        return with_status(read_items(folder / ITEMS_FILE, wanted), WRITTEN)
+        table = read_items(folder / ITEMS_FILE, wanted)
+    check_items(source.dataset, table, source.manifest, source.schema)
+    return with_status(table, WRITTEN)
 
 
 def _facts(manifest: Manifest, schema: Schema, chosen: Chosen | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from shardprep.dataset.difference import feature_differences
 from shardprep.dataset.identity import check_same
 from shardprep.dataset.index import check_shard
+from shardprep.dataset.item_check import check_items
 from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, with_status
 from shardprep.dataset.remote import RemoteDataset, described, documents_of
 from shardprep.dataset.schema import BOX_LABEL, MASK
@@ -66,6 +67,7 @@ def open_parent(
     if sha256 is not None:
         check_same(found, manifest, sha256)
     table = checked_items(found, manifest)
+    check_items(found, table, manifest, schema)
     with documents_of(found, manifest, ()) as folder:
         for shard in manifest.shards.values():
             if isinstance(found, RemoteDataset):

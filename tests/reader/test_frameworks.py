@@ -175,7 +175,7 @@ def test_an_error_of_a_worker_keeps_its_type_and_its_line(
 def test_a_shard_that_a_worker_misses_is_one_line(hurt: Path, torch: Any) -> None:
     dataset = reader.Dataset(hurt.parent)
     hurt.unlink()
-    with pytest.raises(DatasetError, match=rf"^{hurt}: cannot be read .*No such file.* --repair`"):
+    with pytest.raises(DatasetError, match=rf"^{hurt}: is missing, .* --repair`"):
         read_all(dataset, torch, "fork")
 
 

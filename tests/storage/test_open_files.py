@@ -42,8 +42,8 @@ def limited(number: int) -> Iterator[None]:
 
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path) -> Path:
-    for number in range(200):
-        (tmp_path / str(number)).write_bytes(bytes([number]))
+    for number in range(1000):
+        (tmp_path / str(number)).write_bytes(bytes([number % 256]))
     return tmp_path
 
 

@@ -21,6 +21,7 @@ from tests.support.faulty import LEAST
 from tests.support.image_policy import POLICY, STARVED_MEGABYTES
 from tests.support.mutated_documents import FORMS, MOST_KIB, MOST_S
 from tests.support.ordeal import COUNTED, ERROR, WHOLE, Ordeal, archive_rows, made
+from tests.support.signed_mutations import NUM_GATE, NUM_SOAK, READERS
 from tests.writer.test_engine import CHUNK_SIZES, ENDS_OF_WORKERS
 from tests.writer.test_faults import CHANGES, MIN_WORKER_KILLS, PARENT_KILLS, SOURCES
 
@@ -181,6 +182,10 @@ dataset, ran without end, or took more than 500 MB.
 {archive_table}
 
 {document_part()}
+
+{NUM_GATE} datasets whose documents, tables, records or indexes were changed at random and signed
+anew, so that every hash is right. {len(READERS)} commands, layouts and readers open each, and end
+with a result or one line, in bounded memory. `make soak` tries {NUM_SOAK} of them.
 
 A collection of other projects' test files is tried too, where it is at hand; the project does not
 carry it. More than 2,500 images: the build ends, written + rejected + skipped = inputs, and no

@@ -7,12 +7,13 @@ takes to be decoded. A plain window alone draws its tags in the graph.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.errors import RecordError
 from shardprep.reader import order as orders
 from shardprep.reader.tf.python_calls import as_written, first_element, in_python
@@ -43,6 +44,22 @@ class Cursor(NamedTuple):
     """Records of this epoch that have been before."""
 
 
+class Marks:
+    """A set of positions, a byte each."""
+
+    def __init__(self) -> None:
+        self._marks = bytearray()
+
+    def __contains__(self, position: int) -> bool:
+        return position < len(self._marks) and bool(self._marks[position])
+
+    def add(self, position: int) -> None:
+        """Mark a position."""
+        if position >= len(self._marks):
+            self._marks.extend(bytes(position + 1 - len(self._marks)))
+        self._marks[position] = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The records of a subset, in the order of a request."""
@@ -52,6 +69,8 @@ class Reading:
     request: Request
     cursor: Callable[[], Cursor] = Cursor
     """Called when an iteration begins."""
+    sound: Marks = field(default_factory=Marks)
+    """Positions of the records that were found to be Examples."""
 
     def records(self, read: Read | None = None) -> Any:
         """Return the dataset of (bytes, tag), one by one; by default a bad record is an error."""
@@ -78,11 +97,27 @@ class Reading:
     def read(self, positions: Ints) -> list[bytes]:
         """Return the bytes of the records at some positions. Raises the error of a bad one."""
         found = []
-        for one in self.subset.records.read(positions):
+        records = self.subset.records
+        for number, one in zip(positions.tolist(), records.read(positions), strict=True):
             if isinstance(one, RecordError):
                 raise one
-            found.append(bytes(one))
+            payload = bytes(one)
+            if number not in self.sound:
+                self._check(number, payload)
+            found.append(payload)
         return found
+
+    def _check(self, number: int, payload: bytes) -> None:
+        """Raise RecordError if a record is no Example, once for each record.
+
+        TensorFlow's own error quotes the bytes of the record, which Python cannot show as a text.
+        """
+        dtypes = self.subset.schema.dtypes
+        try:
+            ExampleDecoder(dtypes, dtypes).decode(payload)
+        except RecordError as error:
+            raise self.subset.records.damaged(number, error.what) from error
+        self.sound.add(number)
 
     @as_written
     def tags(self, size: int, *, drop: bool = False) -> Any:

@@ -1,0 +1,121 @@
+"""Check of an item table whose numbers are used to count, to index and to copy.
+
+A table may be signed by whoever changed it. Report and view show what it says; what computes with
+it refuses values that no build writes, instead of failing somewhere behind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardprep.dataset.folder import COPY_AGAIN, ITEMS_FILE
+from shardprep.dataset.item_table import REJECTED, SKIPPED, WRITTEN, rows_by_shard, with_status
+from shardprep.dataset.schema import BOX_LABEL, TARGET_FEATURES
+from shardprep.errors import DatasetError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardprep.dataset.manifest import Manifest
+    from shardprep.dataset.schema import Schema
+
+_COUNTS = (
+    "record", "offset", "length", "original_width", "original_height", "original_bytes",
+    "num_objects", "num_dropped", "num_clipped",
+)  # fmt: skip
+"""Columns of numbers that are 0 or more."""
+
+
+def check_items(where: object, table: pa.Table, manifest: Manifest, schema: Schema) -> None:
+    """Check the columns that an item table has: its values, and that its records are all there.
+
+    Raises:
+        DatasetError: a value is none that a build writes, or the written rows are not the records
+            of the manifest.
+
+    """
+    check_values(where, table, manifest, schema)
+    for what in _other_records(table, manifest):
+        raise _error(where, what)
+
+
+def check_values(where: object, table: pa.Table, manifest: Manifest, schema: Schema) -> None:
+    """Check the values alone. Raises as `check_items`."""
+    for what in (*_wrong_numbers(table, manifest, schema), *_wrong_texts(table, schema)):
+        raise _error(where, what)
+
+
+def _error(where: object, what: str) -> DatasetError:
+    return DatasetError(f"{where}/{ITEMS_FILE}", what, COPY_AGAIN)
+
+
+def _wrong_numbers(table: pa.Table, manifest: Manifest, schema: Schema) -> Iterator[str]:
+    names = {*table.column_names}
+    classes = len(manifest.labels.names)
+    of_objects = len(schema.features[BOX_LABEL].labels) if BOX_LABEL in schema.features else 0
+    ranges: dict[str, tuple[int, int | None]] = {
+        **dict.fromkeys(_COUNTS, (0, None)),
+        "label": (-1, classes),
+        "labels": (0, classes),
+        "object_labels": (0, of_objects),
+    }
+    for name in names & ranges.keys():
+        yield from _outside(table, name, *ranges[name])
+    for name in names & {"dropped", "mask_pixels"}:
+        values = table[name].combine_chunks().items
+        if len(values) and (values.null_count or pc.min(values).as_py() < 0):
+            yield f"has a number in {name!r} that is none"
+
+
+def _wrong_texts(table: pa.Table, schema: Schema) -> Iterator[str]:
+    names = {*table.column_names}
+    if "key" in names and table["key"].null_count:
+        yield "has a row without a key"
+    if "status" in names:
+        known = {WRITTEN, REJECTED, SKIPPED}
+        if {*table["status"].cast("string").unique().to_pylist()} - known:
+            yield f"has a status that is none of {', '.join(sorted(known))}"
+    if names >= {"status", "kind"}:
+        written = with_status(table, WRITTEN)["kind"]
+        rejected = with_status(table, REJECTED)["kind"]
+        if written.null_count < len(written) or rejected.null_count:
+            yield "has a kind of rejection for a written image, or none for a rejected one"
+    for name in names & {*TARGET_FEATURES.values()} - {schema.target}:
+        if table[name].null_count < len(table):
+            yield f"has a value in {name!r}, which is no target of the schema"
+
+
+def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iterator[str]:
+    """Yield what is wrong where a value of a column is below `first`, or not below `number`."""
+    values = table[name].combine_chunks()
+    if pa.types.is_list(values.type):
+        values = pc.list_flatten(values)
+        if values.null_count:
+            yield f"has an empty value in {name!r}"
+    low, high = pc.min_max(values).as_py().values()
+    if low is not None and low < first:
+        yield f"has {low:,} in {name!r}, which is less than {first}"
+    if number is not None and high is not None and high >= number:
+        yield f"has {high:,} in {name!r}, and there are {number:,} classes"
+
+
+def _other_records(table: pa.Table, manifest: Manifest) -> Iterator[str]:
+    written = with_status(table, WRITTEN)
+    rows = rows_by_shard(written)
+    for split_name, split in manifest.splits.items():
+        for shard in split.shards:
+            own = rows.pop(shard.name, None)
+            number = 0 if own is None else len(own)
+            if number != shard.num_records:
+                yield f"has {number:,} records in {shard.name}, not {shard.num_records:,}"
+            if own is None:
+                continue
+            if {*own["split"].cast("string").unique().to_pylist()} != {split_name}:
+                yield f"has records in {shard.name} that are of another split than {split_name}"
+            if "record" in own.column_names and own["record"].to_pylist() != [*range(number)]:
+                yield f"does not number the records of {shard.name} 0, 1, 2 …"
+    if rows or written["shard"].null_count:
+        yield "has records in shards that the manifest does not name"
