@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import shardprep
 from shardprep.dataset.cells import from_cell
@@ -35,7 +35,7 @@ def test_no_table_holds_a_formula_and_numbers_stay_numbers(tmp_path: Path) -> No
     lines.append(f"@9,{FORMULA},1")
     members |= {"@9.png": b"\x89PNG\r\n\x1a\n no more", "t.csv": "\n".join(lines).encode()}
     source = write(tmp_path / "odd.zip", zip_bytes(members))
-    rules = {"labels": "csv:t.csv:id:class", "columns": "+note"}
+    rules: dict[str, Any] = {"labels": "csv:t.csv:id:class", "columns": "+note"}
     built = build(source, tmp_path / "out", size="16x16", max_rejected=0.9, **rules)
     shardprep.export(built.path, to="folder", out=tmp_path / "files")
     titles, *rows = rows_of(tmp_path / "files" / "labels.csv")

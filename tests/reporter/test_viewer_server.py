@@ -390,6 +390,7 @@ def test_ctrl_c_waits_for_no_store_and_no_findings(
 
 
 def test_a_port_is_any_free_one_or_named(planted: Path) -> None:
+    named = 0
     for port in (None, 0):
         with shardprep.view(planted / "tfrecords", port=port) as viewer:
             named = urlsplit(viewer.url).port or 0

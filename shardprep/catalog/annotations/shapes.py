@@ -50,8 +50,8 @@ def turned(ring: Floats, turn: float) -> Floats:
     middle = (ring.min(0) + ring.max(0)) / 2
     cos, sin = np.cos(turn), np.sin(turn)
     x, y = (ring - middle).T
-    around: Floats = np.stack((x * cos - y * sin, x * sin + y * cos), axis=1)
-    return np.add(around, middle)
+    found: Floats = np.stack((x * cos - y * sin, x * sin + y * cos), axis=1) + middle
+    return found
 
 
 def box_of(rings: list[Floats]) -> tuple[float, ...]:
