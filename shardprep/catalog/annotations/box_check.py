@@ -27,6 +27,8 @@ _NUM_SHOWN = 3
 """Boxes in an error."""
 _MOST_SHOWN = 80
 """Characters of a key in an error."""
+_LONG = 1 << 31
+"""Pixels that no side of an image has."""
 _FITS = 0.01
 """Share of boxes that may be wrong in a reading that is proposed."""
 
@@ -101,10 +103,10 @@ def _boxes(found: Found, size_of: SizeOf) -> _Boxes:
     ]
     is_relative = any(one.is_relative for _, one in listed)
     sizes = {i: (1, 1) if is_relative else one.size for i, one in listed}
-    unknown = [i for i, size in sizes.items() if size is None or min(size) < 1]
+    unknown = [i for i, size in sizes.items() if size is None or not _is_size(size)]
     for i in unknown[:: -(-len(unknown) // _MOST_HEADS) or 1]:
         sizes[i] = size_of(i)
-    known = [(i, one.boxes, size) for i, one in listed if (size := sizes[i]) and min(size) > 0]
+    known = [(i, one.boxes, size) for i, one in listed if (size := sizes[i]) and _is_size(size)]
     numbers = [len(boxes) for _, boxes, _ in known]
     images = np.repeat(np.array([i for i, _, _ in known], np.int64), numbers)
     each = np.array([size for _, _, size in known], np.float64).reshape(-1, 2)
@@ -113,6 +115,10 @@ def _boxes(found: Found, size_of: SizeOf) -> _Boxes:
     return _Boxes(
         corners[are_boxes], images[are_boxes], each.repeat(numbers, 0)[are_boxes], is_relative
     )
+
+
+def _is_size(size: tuple[int, int]) -> bool:
+    return min(size) >= 1 and max(size) < _LONG
 
 
 def _better(found: Found, boxes: _Boxes, numbers: Floats, size_of: SizeOf) -> _Reading | None:

@@ -57,6 +57,8 @@ _TOLERANCE = 1.01, 1.0
 """Factor and pixels by which a sound box may leave its image."""
 _HEAD_BYTES = 256 << 10
 """Bytes of a file that hold its size, and its orientation."""
+_UNBOUNDED = np.errstate(over="ignore", invalid="ignore")
+"""Numbers of strangers may be as large as floats are."""
 _TURNED = (5, 6, 7, 8)
 """EXIF orientations that turn an image by a quarter."""
 _ORIENTATION = 0x0112
@@ -143,6 +145,7 @@ def told_form(boxes: Floats, sizes: Floats) -> Form | None:
     return best if is_clear else None
 
 
+@_UNBOUNDED
 def are_outside(corners: Floats, sizes: Floats) -> NDArray[np.bool_]:
     """Return whether each box, x, y, x, y, has no inside or passes an edge by more than rounding.
 
@@ -157,6 +160,7 @@ def are_outside(corners: Floats, sizes: Floats) -> NDArray[np.bool_]:
     return found
 
 
+@_UNBOUNDED
 def numbers(corners: Floats, form: Form) -> Floats:
     """Return boxes, x, y, x, y, as the four numbers that `corners` reads."""
     if form == "xyxy":
@@ -165,6 +169,7 @@ def numbers(corners: Floats, form: Form) -> Floats:
     return np.concatenate((first + size / 2 if form == "center" else first, size), axis=1)
 
 
+@_UNBOUNDED
 def corners(boxes: Floats, form: Form) -> Floats:
     """Return boxes, float64[n, 4], as x and y of the first corner, x and y of the second."""
     if form == "xyxy":
