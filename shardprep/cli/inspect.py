@@ -9,7 +9,6 @@ from shardprep.cli import options as o
 from shardprep.cli.streams import console, print_json
 from shardprep.storage.url import local_path
 
-_NUM_FINDINGS = 3
 EPILOG = (
     "Examples:\n\nshardprep inspect\n\nshardprep inspect tfrecords/dogs_vs_cats --json\n\n"
     "shardprep inspect tfrecords/bccd --boxes sheet.png"
@@ -42,9 +41,8 @@ def inspect(
         print_json(facts)
         return
     from shardprep.cli.display.summary import print_facts
-    from shardprep.commands.inspect import first_findings
 
     terminal = console()
     print_facts(terminal, facts)
-    for i, one in enumerate(first_findings(facts, _NUM_FINDINGS)):
-        terminal.entry("" if i else "findings", one.what)
+    for i, one in enumerate(facts.findings):
+        terminal.entry("" if i else "findings", one)

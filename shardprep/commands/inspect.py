@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,8 @@ from shardprep.storage.url import local_path
 if TYPE_CHECKING:
     from shardprep.dataset.describe import Facts
     from shardprep.dataset.remote import RemoteDataset
-    from shardprep.reporter.finding import Finding
 
-_NUM_PICTURES = 24
+_NUM_PICTURES, _NUM_FINDINGS = 24, 3
 _MOST_JUDGED = 100_000
 """Records up to which findings are made in a second."""
 _SAID = {
@@ -57,10 +57,10 @@ def inspect(
             facts = read_facts(documents, str(found), has_shards=isinstance(found, Path))
         if boxes is not None:
             _draw(found, facts, local_path(boxes))
-    return facts
+        return replace(facts, findings=_first_findings(facts))
 
 
-def first_findings(facts: Facts, most: int) -> tuple[Finding, ...]:
+def _first_findings(facts: Facts) -> tuple[str, ...]:
     """Return what `shardprep.report` finds worst without pixels, and `facts` do not tell.
 
     There are none of a large dataset, where they take longer than a look at it should, and of one
@@ -73,7 +73,7 @@ def first_findings(facts: Facts, most: int) -> tuple[Finding, ...]:
         found = make_report(dataset_at(facts.path), Options(has_pixels=False), silent)
     except DatasetError:
         return ()
-    return tuple(one for one in found.findings if one.name not in _SAID)[:most]
+    return tuple(one.what for one in found.findings if one.name not in _SAID)[:_NUM_FINDINGS]
 
 
 def _draw(found: Path | RemoteDataset, facts: Facts, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +64,7 @@ def report(
         found = make_report(dataset_at(dataset), options, PixelWatch(watch), split)
         if page is not None:
             write_durably(page, found.html().encode())
+            found = replace(found, page=page)
     return found
 
 

@@ -11,6 +11,7 @@ from dataclasses import fields
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from shardprep.errors import printable, shown
 
@@ -31,6 +32,12 @@ _MOST_BYTES = 100_000
 """Bytes of a card with its pictures; without room for them, it has none."""
 MOST_PICTURES = 8
 _CELL = "text-align:left;vertical-align:top;padding:1px 12px 1px 0"
+
+
+class Link(str):
+    """A value that is an address or a file: a link in a notebook."""
+
+    __slots__ = ()
 
 
 class Card:
@@ -124,7 +131,10 @@ def _pictures(pictures: Iterable[Pixels]) -> str:
 
 
 def _html(value: object) -> str:
-    """Return a value as HTML: mappings as rows, sequences as lines."""
+    """Return a value as HTML: mappings as rows, sequences as lines, addresses as links."""
+    if isinstance(value, Link):
+        to = escape(value if value.startswith("http://") else quote(value))
+        return f'<a href="{to}" target="_blank" rel="noopener">{escape(_text(value))}</a>'
     if isinstance(value, Mapping):
         rows = [
             f'<tr><td style="{_CELL}">{escape(_text(key))}</td>'

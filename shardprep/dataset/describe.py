@@ -64,6 +64,8 @@ class Facts(Card):
     """A few examples for each kind of rejection."""
     skipped: tuple[Example, ...]
     """A few images that were skipped because the source gives them no label, or no split."""
+    findings: tuple[str, ...] = ()
+    """What `report` finds worst without pixels, where the other facts do not say it."""
 
     def facts(self) -> dict[str, Any]:
         """Return where the dataset is, its records by split and class, and the originals."""
@@ -75,7 +77,8 @@ class Facts(Card):
                 f"median {low.median}x{high.median}"
             )
         rejections = {kind: [one.key for one in some] for kind, some in self.rejections.items()}
-        return found | ({"such as": rejections} if rejections else {})
+        found |= {"such as": rejections} if rejections else {}
+        return found | ({"findings": self.findings} if self.findings else {})
 
 
 def read_facts(folder: Path, path: str, *, has_shards: bool = True) -> Facts:

@@ -6,6 +6,7 @@ They are opinions: the page shows the histogram and the images nearest to them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -153,22 +154,34 @@ def _quality(
         what,
         threshold,
         is_below,
-        histogram(contents, numbers, values, bounds),
+        histogram(contents, numbers, values, (bounds[0], _end(values, threshold, bounds))),
         tuple(numbers[order[:num_found]].tolist()),
         tuple(numbers[order[:_NUM_WORST]].tolist()),
         tuple(values[order[:_NUM_WORST]].tolist()),
     )
 
 
+def _end(values: Numbers, threshold: float, bounds: tuple[float, float]) -> float:
+    """Return where an axis ends: at the data and the threshold, to two digits, within bounds."""
+    low, high = bounds
+    length = max(float(values.max()), threshold) - low
+    unit = 10.0 ** (math.floor(math.log10(length)) - 1)
+    return min(high, low + math.ceil(round(length / unit, 6)) * unit)
+
+
 def histogram(
-    contents: Contents, numbers: Ints, values: Numbers, bounds: tuple[float, float]
+    contents: Contents,
+    numbers: Ints,
+    values: Numbers,
+    bounds: tuple[float, float],
+    num_bins: int = NUM_BINS,
 ) -> Histogram:
     """Return the histogram of values of some records, split by split."""
     low, high = bounds
-    bins = np.clip(((values - low) / (high - low) * NUM_BINS).astype(np.int64), 0, NUM_BINS - 1)
+    bins = np.clip(((values - low) / (high - low) * num_bins).astype(np.int64), 0, num_bins - 1)
     split = contents.split[numbers]
     counts = {
-        name: tuple(np.bincount(bins[split == i], minlength=NUM_BINS).tolist())
+        name: tuple(np.bincount(bins[split == i], minlength=num_bins).tolist())
         for i, name in enumerate(contents.splits)
     }
     return Histogram(low, high, {name: one for name, one in counts.items() if any(one)})

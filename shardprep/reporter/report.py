@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardprep.dataset.card import MOST_PICTURES, Card
+from shardprep.dataset.card import MOST_PICTURES, Card, Link
 from shardprep.errors import ShardprepError
 from shardprep.image.thumbnail import SIDE
 from shardprep.reporter import balance, boxes, copies, quality
@@ -73,6 +74,8 @@ class Report(Card):
     """Classes that have pictures on the page, in label order; −1 for the images without a class."""
     images: StoredImages | None
     """The shards, for pictures; None where none are wanted."""
+    page: Path | None = None
+    """Page that was written, None for none."""
 
     @property
     def name(self) -> str:
@@ -120,7 +123,9 @@ class Report(Card):
         title = f"{self.name} {self.version}"
         if self.contents.scope is not None:
             title += f", {self.contents.scope.title}"
-        return {"dataset": title, "looked at": looked, **(findings or {"found": "nothing"})}
+        # A notebook's server takes paths from its own folder alone.
+        page = {} if self.page is None else {"page": Link(os.path.relpath(self.page))}
+        return {"dataset": title, **page, "looked at": looked, **(findings or {"found": "nothing"})}
 
     def pictures(self) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
         """Yield some images from all over the dataset, small; those that are damaged left out."""

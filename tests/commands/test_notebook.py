@@ -15,8 +15,9 @@ import shardprep
 from shardprep.commands import cell
 from shardprep.commands.cell import Cell
 from shardprep.commands.progress import Progress
-from shardprep.dataset.card import Card, card
-from tests.support.builders import animals, tree, write, zip_bytes
+from shardprep.dataset.card import Card, Link, card
+from tests.support.builders import animals, jpeg, tree, write, zip_bytes
+from tests.support.command import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -261,3 +262,33 @@ def test_an_interrupted_cell_leaves_no_worker_and_a_build_that_goes_on(kernel: A
     assert left["execute_result"][0]["data"]["text/plain"] == "0"
     again = kernel("found = go(); 0 < found.num_new_items < 24, found.manifest.totals.num_written")
     assert again["execute_result"][0]["data"]["text/plain"] == "(True, 24)"
+
+
+def test_a_viewer_and_a_written_report_are_links_and_facts_say_what_inspect_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = {f"train/cat.{90 + i}.jpg": jpeg(12, 12, seed=90 + i) for i in range(2)}
+    source = write(tmp_path / "pets.zip", zip_bytes(animals(30) | sizes))
+    shardprep.build(source, size=32, workers=1)
+    (tmp_path / "a page").mkdir()
+    report = shardprep.report(output="a page/r&d.html")
+    html = report._repr_html_()
+    assert '<a href="a%20page/r%26d.html" target="_blank" rel="noopener">' in html
+    assert "a" in Tags(html).found
+    assert "<a " not in shardprep.report()._repr_html_()
+    with shardprep.view() as viewer:
+        assert f'<a href="{viewer.url}" target="_blank"' in viewer._repr_html_()
+    facts = shardprep.inspect()
+    assert facts.findings
+    printed = " ".join(run("inspect", cwd=tmp_path).stdout.split())
+    for one in facts.findings:
+        assert one in printed
+        assert one in facts._repr_html_()
+
+
+def test_a_link_is_no_markup_and_no_script() -> None:
+    for text in (HOSTILE, "javascript:alert(1)", '"><b>'):
+        html = Example(text=Link(text))._repr_html_()
+        assert Tags(html).found == {"table", "caption", "tbody", "tr", "th", "td", "a"}
+        assert 'href="javascript:' not in html

@@ -24,6 +24,7 @@ from shardprep.reporter.report import Options, make_report
 from tests.reporter.conftest import Silent
 from tests.reporter.test_page import checked
 from tests.support.annotated import HEIGHT, MARKED, WIDTH, Marked, annotated
+from tests.support.builders import build, png, write, zip_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,3 +206,27 @@ def test_of_very_many_boxes_the_largest_are_drawn(tmp_path: Path) -> None:
 def test_a_set_without_boxes_and_masks_says_nothing_of_them(report: Report) -> None:
     page = checked(render(report))
     assert not re.search(r"\b(boxes|masks?|objects)\b", page.text)
+
+
+@pytest.mark.parametrize(("most", "end"), [(1, 2), (3, 4), (39, 40), (40, 42), (100, 102)])
+def test_the_axis_of_objects_in_an_image_ends_at_the_data(
+    tmp_path: Path, most: int, end: int
+) -> None:
+    rows = ["image,xmin,ymin,xmax,ymax,class"]
+    rows += [f"0.png,{i % 40},{i // 40},{i % 40 + 8},{i // 40 + 8},cat" for i in range(most)]
+    rows.append("1.png,1,1,9,9,cat")
+    members = {f"{i}.png": png(seed=i) for i in range(2)} | {"b.csv": "\n".join(rows).encode()}
+    source = write(tmp_path / "any.zip", zip_bytes(members))
+    rule = "csv:b.csv:image:xmin,ymin,xmax,ymax:class"
+    path = build(source, tmp_path / "out", size="none", labels="none", boxes=rule).path
+    chart = reported(path, has_pixels=False).html().partition("Objects in an image")[2]
+    ticks = re.findall(r'text-anchor="(?:start|middle|end)">([^<]*)<', chart.partition("</svg>")[0])
+    assert (ticks[0], ticks[-1]) == ("0", str(end))
+
+
+def test_the_axis_of_a_quality_ends_at_the_data_or_its_threshold(planted: Path) -> None:
+    found = {one.name: one for one in reported(planted / "tfrecords/planted/1.0.0").qualities}
+    assert found["enlarged"].histogram.high == pytest.approx(2.6)  # 64 × 64 of 40 × 40
+    assert found["odd-aspect"].histogram.high == pytest.approx(4.3)  # 300 by 70
+    for one in found.values():
+        assert sum(map(sum, one.histogram.counts.values())) == 60

@@ -34,6 +34,7 @@ from tests.support.annotated import MARKED, annotated
 from tests.support.builders import animals, build, tree, write, zip_bytes
 from tests.support.command import run
 from tests.support.examples import examples, texts
+from tests.support.planted import file, photo
 from tests.support.planted import planted as planted_files
 from tests.support.viewing import entered, items_of, served
 
@@ -383,3 +384,33 @@ def test_a_table_of_a_stranger_gives_pages_all_the_same(
         Page(site.answer(Request(target, query)).body)
         assert site.answer(Request(target, query)).status == 200
     site.close()
+
+
+def test_the_legend_of_an_item_has_its_own_classes(tmp_path: Path) -> None:
+    rows = ["image,xmin,ymin,xmax,ymax,class", "0.png,1,1,9,9,cat", "1.png,1,1,9,9,dog"]
+    rows.append("1.png,11,11,19,19,emu")
+    members = {f"{i}.png": file(photo(i), "PNG") for i in range(3)}
+    source = write(tmp_path / "any.zip", zip_bytes(members | {"b.csv": "\n".join(rows).encode()}))
+    rule = "csv:b.csv:image:xmin,ymin,xmax,ymax:class"
+    path = build(source, tmp_path / "out", size="none", labels="none", boxes=rule,
+                 unlisted="background").path  # fmt: skip
+    with served(path) as one:
+        keys = pq.read_table(path / "items.parquet")["key"].to_pylist()
+        for key, expected in (("0.png", ["cat"]), ("1.png", ["dog", "emu"]), ("2.png", [])):
+            page = one.client.page(f"/item/{keys.index(key)}").partition('id="marks"')[2]
+            legend = page.partition("<section")[0]
+            assert re.findall("<bdi>([^<]*)</bdi>", legend) == expected
+
+
+def test_the_legend_of_an_item_has_the_classes_of_its_mask(tmp_path: Path) -> None:
+    path = annotated(tmp_path, MASK)
+    rows = pq.read_table(path / "items.parquet")["mask_pixels"].to_pylist()
+    schema = shardprep.inspect(path).schema.features[MASK]
+    with served(path) as one:
+        for number, row in enumerate(rows):
+            values = {value for value, _ in row or ()}
+            page = one.client.page(f"/item/{number}").partition('id="marks"')[2]
+            legend = page.partition("<section")[0]
+            names = {schema.labels[value] for value in values if value != schema.ignored}
+            assert {*re.findall("<bdi>([^<]*)</bdi>", legend)} == names
+            assert (">ignored<" in legend) == (schema.ignored in values)

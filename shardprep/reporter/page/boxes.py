@@ -61,8 +61,10 @@ def boxes(report: Report) -> Html | None:
         images = {"images": [sum(one.images[name] for one in known.values()) for name in names]}
         parts += class_table(names, [*known], table_, "objects", images, has_colours=True)
     everywhere = np.arange(len(contents))
-    a_bin = int(per_image.max(initial=0)) // NUM_BINS + 1
-    found = histogram(contents, everywhere, per_image.astype(float), (0, NUM_BINS * a_bin))
+    most = int(per_image.max(initial=0))
+    a_bin = most // NUM_BINS + 1
+    bounds = (0, a_bin * (most // a_bin + 1))
+    found = histogram(contents, everywhere, per_image.astype(float), bounds, bounds[1] // a_bin)
     chart = charts.histogram_chart("objects in an image", found, contents.splits)
     figures = [_titled("Objects in an image", chart, "The height is a share of a split.")]
     if report.measured is not None and len(report.measured.boxes):
@@ -135,8 +137,22 @@ def masks(report: Report) -> Html | None:
     return section("masks", "Masks", tag("p", said, class_="dim"), *listed)
 
 
-def switch(schema: Schema) -> Html:
-    """Return what shows and hides all that is drawn over pictures; it needs no script."""
+def classes_of(contents: Contents, number: int, marked: Overlay) -> frozenset[int]:
+    """Return the classes of the objects and the mask of a record, −1 for ignored pixels."""
+    schema = contents.schema
+    found = {label for label in marked.labels if label >= 0}
+    if MASK in schema.features:
+        ignored = schema.features[MASK].ignored
+        values = dict(contents.written.value("mask_pixels", number) or ())
+        found |= {-1 if value == ignored else value for value in values}
+    return frozenset(found)
+
+
+def switch(schema: Schema, classes: frozenset[int] | None = None) -> Html:
+    """Return what shows and hides all that is drawn over pictures; it needs no script.
+
+    Its legend names `classes`, with −1 for ignored pixels; None for all of the dataset.
+    """
     words = {
         "boxes": BOX in schema.features and OBJECT_MASK not in schema.features,
         "masks": any(one.kind == "mask" for one in schema.annotations.values()),
@@ -145,11 +161,11 @@ def switch(schema: Schema) -> Html:
     box = tag("input", type="checkbox", id="marks", checked="")
     lists = [one.labels for one in schema.annotations.values() if len(one.labels) > 1]
     names = max(lists, key=len, default=())
-    shown = [tag("li", charts.chip(i), tag("bdi", _short(one)))
-             for i, one in enumerate(names[:_MOST_LEGEND])]  # fmt: skip
-    if len(names) > _MOST_LEGEND:
-        shown.append(tag("li", f"and {len(names) - _MOST_LEGEND:,} more"))
-    if MASK in schema.features:
+    wanted = [i for i in range(len(names)) if classes is None or i in classes]
+    shown = [tag("li", charts.chip(i), tag("bdi", _short(names[i]))) for i in wanted[:_MOST_LEGEND]]
+    if len(wanted) > _MOST_LEGEND:
+        shown.append(tag("li", f"and {len(wanted) - _MOST_LEGEND:,} more"))
+    if MASK in schema.features and (classes is None or -1 in classes):
         shown.append(tag("li", charts.chip(-1), "ignored"))
     return joined(
         tag("p", tag("label", box, f" Show {what}"), class_="switch"),

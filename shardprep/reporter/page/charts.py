@@ -21,8 +21,8 @@ _WIDTH, _HEIGHT = 420, 130
 """Size of a chart, in units of its own."""
 _AXIS = 20
 """Height of the line of numbers below a chart."""
-_MERGED = 4
-"""Bins of a histogram in one row of its table."""
+_MOST_ROWS = 10
+"""Rows of the table of a histogram of many bins."""
 _ids = itertools.count
 
 
@@ -138,10 +138,11 @@ def _histogram_table(found: Histogram) -> Html:
     names = list(found.counts)
     num_bins = len(next(iter(found.counts.values()), ()))
     width = (found.high - found.low) / max(num_bins, 1)
+    merged = max(1, num_bins // _MOST_ROWS)
     rows: list[tuple[str | int, ...]] = []
-    for start in range(0, num_bins, _MERGED):
-        low, high = found.low + start * width, found.low + (start + _MERGED) * width
-        sums = [sum(found.counts[name][start : start + _MERGED]) for name in names]
+    for start in range(0, num_bins, merged):
+        low, high = found.low + start * width, found.low + (start + merged) * width
+        sums = [sum(found.counts[name][start : start + merged]) for name in names]
         if any(sums):
             rows.append((f"{low:.4g} to {high:.4g}", *sums))
     return table(("values", *names), rows)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardprep.dataset.schema import Feature, Schema
+    from shardprep.reporter.contents import Contents
     from shardprep.reporter.copies import Copies
     from shardprep.reporter.viewer.items import Items
     from shardprep.reporter.viewer.pictures import Drawing, Record, RecordPictures
@@ -107,7 +108,7 @@ def _record(items: Items, pictures: RecordPictures, number: int) -> tuple[Html, 
     ]
     listed = tag("dl", *(joined(tag("dt", name), tag("dd", value)) for name, value in facts))
     said = f"{place.label}: {place.key}" if place.label else place.key
-    parts = [_picture(contents.schema, number, drawing, said)] if drawing else []
+    parts = [_picture(contents, number, drawing, said)] if drawing else []
     if problem:
         parts.append(tag("p", problem, class_="problem", role="alert"))
     found = [tag("div", tag("div", *parts), listed, class_="one")]
@@ -116,8 +117,9 @@ def _record(items: Items, pictures: RecordPictures, number: int) -> tuple[Html, 
     return *found, *_copies(items, number)
 
 
-def _picture(schema: Schema, number: int, drawing: Drawing, said: str) -> Html:
+def _picture(contents: Contents, number: int, drawing: Drawing, said: str) -> Html:
     """Return the stored image with what lies over it, and the switch that hides that."""
+    schema = contents.schema
     width, height = drawing.size
     scale = max(1, round(_LEAST_SIDE / max(width, height)))
     sizes = {"width": width * scale, "height": height * scale}
@@ -128,7 +130,10 @@ def _picture(schema: Schema, number: int, drawing: Drawing, said: str) -> Html:
     if drawing.overlay.boxes:
         layers.append(page_boxes.drawn_boxes(schema, drawing.overlay, *drawing.overlay_size))
     shot = tag("div", *layers, class_="shot large")
-    return joined(shot, page_boxes.switch(schema)) if schema.annotations else shot
+    if not schema.annotations:
+        return shot
+    classes = page_boxes.classes_of(contents, number, drawing.overlay)
+    return joined(shot, page_boxes.switch(schema, classes))
 
 
 def _found(items: Items, number: int) -> Iterator[tuple[str, Html]]:

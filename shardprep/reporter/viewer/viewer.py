@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from shardprep.dataset.card import Card
+from shardprep.dataset.card import Card, Link
 from shardprep.errors import RecipeError
 from shardprep.reporter.contents import read_contents
 from shardprep.reporter.viewer.server import Server
@@ -47,7 +47,7 @@ class Viewer(Card):
     def facts(self) -> dict[str, Any]:
         """Return the dataset and where it is served."""
         title = f"{self.name} {self.version}"
-        return {"dataset": title, "items": self.num_items, "url": self.url}
+        return {"dataset": title, "items": self.num_items, "url": Link(self.url)}
 
     def close(self) -> None:
         """End it within 2 s; again has no effect.
