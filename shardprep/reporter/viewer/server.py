@@ -170,7 +170,8 @@ class Server(TCPServer):
         """Wait until the threads of connections have ended, for a limited time."""
         deadline = time.monotonic() + timeout_s
         for one in self._open.values():
-            one.thread.join(max(0.0, deadline - time.monotonic()))
+            if one.thread.is_alive():
+                one.thread.join(max(0.0, deadline - time.monotonic()))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what ended a connection; a client that goes away is no error."""
