@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import re
+import signal
 import uuid
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -51,6 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     load_profile(quick=config.getoption("--quick"))
     skip_fsync()
+    # A suite in the background may be started with it ignored, and so would all that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if "programs" in (given := getattr(config, "workerinput", {})):
         use_servers(given["programs"])
     # A worker that gets what a module of tests has would import both anew, a tenth of a second.

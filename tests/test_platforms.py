@@ -76,8 +76,8 @@ near = shardprep.build(source, out + "-near", **found, **keys)
 for part in ("1/2", "2/2"):
     shardprep.build(source, out + "-parts", part=part, **keys)
 parts = shardprep.finalize(out + "-parts")
-small = shardprep.repack(one, out=out + "-small", shards=2, workers=2)
-files = shardprep.export(one, out + "-files", to="imagefolder")
+small = shardprep.repack(one, out=out + "-small", shards=2)
+files = shardprep.export(one, out=out + "-files", to="folder")
 print(json.dumps([near.manifest.totals.num_written + near.manifest.totals.num_skipped,
                   parts.manifest.totals.num_written, small.manifest.totals.num_written,
                   files.num_files > 0]))

@@ -33,7 +33,7 @@ from shardprep.verifier.shard import (
     check_in_worker,
     check_shard,
 )
-from shardprep.writer.engine.process import SpawnedContext
+from shardprep.writer.engine.process import SpawnedContext, interrupts_blocked
 from shardprep.writer.workspace.damaged import IntactShard
 
 if TYPE_CHECKING:
@@ -288,7 +288,8 @@ def side_by_side(tasks: list[ShardTask], num_workers: int, watcher: Watcher) -> 
     done = context.Value("Q", 0)
     with ProcessPoolExecutor(num_workers, context, begin_worker, (done,)) as pool:
         try:
-            jobs = [pool.submit(check_in_worker, task) for task in tasks]
+            with interrupts_blocked():
+                jobs = [pool.submit(check_in_worker, task) for task in tasks]
             left = {*jobs}
             while left:
                 found, left = wait(left, _TICK_S)

@@ -247,6 +247,8 @@ def begin_worker(done: Synchronized[int]) -> None:
     global _done  # noqa: PLW0603 - what the pool hands to a process outlives each call
     _done = done
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):  # it was blocked while the process began
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def check_in_worker(task: ShardTask) -> ShardReport:

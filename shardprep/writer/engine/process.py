@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 try:
     import resource
-    from multiprocessing import forkserver, popen_forkserver
+    from multiprocessing import forkserver, popen_forkserver, resource_tracker
     from multiprocessing.context import ForkServerContext, ForkServerProcess
 except ImportError:  # Windows
     forkserver = resource = None  # type: ignore[assignment]
@@ -132,12 +132,31 @@ def start_server() -> ForkServerContext | SpawnContext:
     _shorten_sockets()
     added = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     os.environ.update(added)
+    resource_tracker.ensure_running()  # else the server starts it, and that unblocks the signal
     try:
-        forkserver.ensure_running()
+        with interrupts_blocked():
+            forkserver.ensure_running()
     finally:
         for name in added:
             del os.environ[name]
     return context
+
+
+@contextlib.contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Start processes in here that do not hear of Ctrl-C, which is their parent's.
+
+    Else it ends them with a traceback while they import, which takes a second. Ctrl-C reaches this
+    process when the context ends. Windows has no such masks.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _shorten_sockets() -> None:
