@@ -17,6 +17,7 @@ A bad image is none of these: it is a value (`shardprep.image.process.Rejection`
 from __future__ import annotations
 
 import copyreg
+import errno
 import re
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ _MAX_WHERE = 160
 _MAX_VALUE = 200
 _MAX_PART = 1000
 """Characters of a place, of a value, and of what is wrong or to do, in one line."""
+_NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
+"""Ends of messages of CPython's threads and of the dynamic loader that mean "out of memory"."""
 
 
 def printable(text: str) -> str:
@@ -72,6 +75,15 @@ def some_of(names: Sequence[str], most: int = 4) -> str:
     """Return the first names of a list in one line, and how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(shown(name, _MAX_VALUE) for name in names[:most]) + more
+
+
+def is_short_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception says that this process gets no more memory."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or str(error).endswith(_NO_MEMORY)
+    )
 
 
 class ShardprepError(Exception):

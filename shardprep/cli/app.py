@@ -17,7 +17,7 @@ import typer
 
 from shardprep.cli import options as o
 from shardprep.cli.streams import outlive_readers, print_json, start_logging
-from shardprep.errors import RecipeError, ShardprepError, printable
+from shardprep.errors import RecipeError, ShardprepError, is_short_of_memory, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,6 +166,9 @@ def _explained(error: BaseException, *, goes_on: bool) -> tuple[ShardprepError |
         what = error.format_message().rstrip(".")
         what = " ".join(f"{what[:1].lower()}{what[1:]}".split())
         return ShardprepError(asked, what, f"see {asked} --help"), error.exit_code
+    if is_short_of_memory(error):
+        what = "there is not enough memory"
+        return ShardprepError("shardprep", what, "free some, or raise the limit (ulimit -v)"), 1
     if isinstance(error, OSError):
         where = str(error.filename or "shardprep")
         return ShardprepError(where, (error.strerror or str(error)).lower()), EXIT_ERROR

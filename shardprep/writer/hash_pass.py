@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,6 @@ import numpy as np
 from shardprep.image.decode import stored_pixels
 from shardprep.image.phash import LEAST_SIDE, PHASH, TILE, grey_levels, phashes, tile
 from shardprep.image.process import Rejection, process_image
-from shardprep.machine import usable_cores
 from shardprep.recipe.recipe import outputs
 from shardprep.source.range_reads import read_ahead
 from shardprep.storage.array_cache import array_file, keep_arrays, kept_arrays
@@ -106,7 +106,9 @@ def hash_images(
     if not todo:
         return found
     watcher.count("looking for near copies", len(items), len(items) - len(todo))
-    num_workers = min(num_workers, usable_cores(), len(todo))
+    has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows do not tell
+    num_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    num_workers = min(num_workers, num_cores, len(todo))
     size = max(1, min(_AT_ONCE, len(todo) // (num_workers * _TASKS_A_WORKER)))
     limits = WorkerLimits.of(recipe.timeout, recipe.max_pixels)
     places = iter(todo)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import signal
 import sys
@@ -47,8 +46,6 @@ _PIXEL_BYTES = 16
 """Memory in bytes that decoding may use for each pixel, copies included."""
 _ENOUGH_BYTES = 32 << 20
 """Memory in bytes that an ordinary image takes while it is decoded."""
-_NO_MEMORY = ("can't start new thread", "failed to map segment from shared object")
-"""Ends of messages, of CPython's threads and of the dynamic loader."""
 _PRELOADED = [
     "shardprep.writer.engine.serve",
     "shardprep.catalog.catalog",
@@ -195,15 +192,6 @@ def hold_memory(num_bytes: int) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         if most == resource.RLIM_INFINITY or num_bytes < most:
             resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, most))
-
-
-def is_short_of_memory(error: Exception) -> bool:
-    """Tell whether an exception says that this process gets no more memory."""
-    return (
-        isinstance(error, MemoryError)
-        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-        or str(error).endswith(_NO_MEMORY)
-    )
 
 
 def has_memory() -> bool:

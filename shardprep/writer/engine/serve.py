@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardprep import profiling
-from shardprep.errors import InternalError, ShardprepError
+from shardprep.errors import InternalError, ShardprepError, is_short_of_memory
 from shardprep.profiling import stage
 from shardprep.writer.engine import process
 from shardprep.writer.engine.job import Progress
@@ -142,7 +142,7 @@ class _Encoder:
                 else:
                     answer = self._kept(task, head, chunk)
             except Exception as error:
-                if process.is_short_of_memory(error) and not order.is_suspect:
+                if is_short_of_memory(error) and not order.is_suspect:
                     os._exit(STARVED)  # a new process tries the items one by one
                 answer = _told(error, str(task))
             self._answer(answer, data)
@@ -175,7 +175,7 @@ class _Encoder:
             try:
                 writer.commit()
             except Exception as error:
-                if process.is_short_of_memory(error):
+                if is_short_of_memory(error):
                     os._exit(STARVED)
                 failed = _told(error, writer.head.name)
             except BaseException:  # a panic of the store's client
@@ -201,7 +201,7 @@ def encoded(work: Work, task: ChunkTask, *, is_suspect: bool = False) -> Encoded
     try:
         chunk = work.encode(task, partial(process.start_clock, work.limits.item_s))
     except OSError as error:  # only those of writing are no fault of ours
-        if process.is_short_of_memory(error):
+        if is_short_of_memory(error):
             raise
         raise _fault(str(task)) from error
     finally:

@@ -55,7 +55,7 @@ _BYTES_A_BYTE = 32
 """Bytes of memory for each byte of an image file: a JPEG decodes to ten times its bytes, of which
 some copies exist at once."""
 _ANSWER_S = 60.0
-_MOST_DEATHS = 3
+_MOST_REPEATS = 3
 """Times that a question is asked again on a node whose worker died of it."""
 _LOOK_S = 10.0
 """Seconds without a finished shard after which the nodes are counted again."""
@@ -220,7 +220,7 @@ def ask_versions(found: Sequence[Node]) -> Asked:
 
 def _ask(found: Sequence[Node], question: Callable[..., str], *arguments: object) -> Asked:
     """Run a function on each node, all at once; it returns what is wrong there, "" for nothing."""
-    remote = ray.remote(num_cpus=0, max_retries=_MOST_DEATHS)(question)
+    remote = ray.remote(num_cpus=0, max_retries=_MOST_REPEATS)(question)
     return {
         remote.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)

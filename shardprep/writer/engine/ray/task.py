@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import ray
 
 from shardprep import profiling
-from shardprep.errors import ShardprepError
+from shardprep.errors import ShardprepError, is_short_of_memory
 from shardprep.profiling import stage
 from shardprep.writer.engine.job import (
     LEAVE_S,
@@ -26,7 +26,6 @@ from shardprep.writer.engine.job import (
 )
 from shardprep.writer.engine.local import run_chunks
 from shardprep.writer.engine.process import (
-    is_short_of_memory,
     keep_buffers,
     limited,
     without_pandas,
