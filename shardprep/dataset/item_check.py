@@ -38,13 +38,13 @@ def check_items(where: object, table: pa.Table, manifest: Manifest, schema: Sche
 
     """
     check_values(where, table, manifest, schema)
-    for what in _other_records(table, manifest):
+    for what in (*_other_targets(table, schema), *_other_records(table, manifest)):
         raise _error(where, what)
 
 
 def check_values(where: object, table: pa.Table, manifest: Manifest, schema: Schema) -> None:
     """Check the values alone. Raises as `check_items`."""
-    for what in (*_wrong_numbers(table, manifest, schema), *_wrong_texts(table, schema)):
+    for what in (*_wrong_numbers(table, manifest, schema), *_wrong_texts(table)):
         raise _error(where, what)
 
 
@@ -70,7 +70,7 @@ def _wrong_numbers(table: pa.Table, manifest: Manifest, schema: Schema) -> Itera
             yield f"has a number in {name!r} that is none"
 
 
-def _wrong_texts(table: pa.Table, schema: Schema) -> Iterator[str]:
+def _wrong_texts(table: pa.Table) -> Iterator[str]:
     names = {*table.column_names}
     if "key" in names and table["key"].null_count:
         yield "has a row without a key"
@@ -83,9 +83,6 @@ def _wrong_texts(table: pa.Table, schema: Schema) -> Iterator[str]:
         rejected = with_status(table, REJECTED)["kind"]
         if written.null_count < len(written) or rejected.null_count:
             yield "has a kind of rejection for a written image, or none for a rejected one"
-    for name in names & {*TARGET_FEATURES.values()} - {schema.target}:
-        if table[name].null_count < len(table):
-            yield f"has a value in {name!r}, which is no target of the schema"
 
 
 def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iterator[str]:
@@ -100,6 +97,12 @@ def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iter
         yield f"has {low:,} in {name!r}, which is less than {first}"
     if number is not None and high is not None and high >= number:
         yield f"has {high:,} in {name!r}, and there are {number:,} classes"
+
+
+def _other_targets(table: pa.Table, schema: Schema) -> Iterator[str]:
+    for name in {*table.column_names} & {*TARGET_FEATURES.values()} - {schema.target}:
+        if table[name].null_count < len(table):
+            yield f"has a value in {name!r}, which is no target of the schema"
 
 
 def _other_records(table: pa.Table, manifest: Manifest) -> Iterator[str]:

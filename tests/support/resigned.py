@@ -101,11 +101,8 @@ class Signed:
         splits = manifest.get("splits")
         for split in splits.values() if isinstance(splits, dict) else ():
             shards = split.get("shards") if isinstance(split, dict) else None
-            known = (
-                [one for one in shards or () if isinstance(one, dict)]
-                if isinstance(shards, list)
-                else []
-            )
+            shards = shards if isinstance(shards, list) else []
+            known = [one for one in shards if isinstance(one, dict)]
             for one in known:
                 one.update(facts.get(str(one.get("name")), {}))
             if known and len(known) == len(shards):
