@@ -38,7 +38,11 @@ def check_items(where: object, table: pa.Table, manifest: Manifest, schema: Sche
 
     """
     check_values(where, table, manifest, schema)
-    for what in (*_other_targets(table, schema), *_other_records(table, manifest)):
+    for what in (
+        *_other_kinds(table),
+        *_other_targets(table, schema),
+        *_other_records(table, manifest),
+    ):
         raise _error(where, what)
 
 
@@ -78,11 +82,6 @@ def _wrong_texts(table: pa.Table) -> Iterator[str]:
         known = {WRITTEN, REJECTED, SKIPPED}
         if {*table["status"].cast("string").unique().to_pylist()} - known:
             yield f"has a status that is none of {', '.join(sorted(known))}"
-    if names >= {"status", "kind"}:
-        written = with_status(table, WRITTEN)["kind"]
-        rejected = with_status(table, REJECTED)["kind"]
-        if written.null_count < len(written) or rejected.null_count:
-            yield "has a kind of rejection for a written image, or none for a rejected one"
 
 
 def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iterator[str]:
@@ -97,6 +96,13 @@ def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iter
         yield f"has {low:,} in {name!r}, which is less than {first}"
     if number is not None and high is not None and high >= number:
         yield f"has {high:,} in {name!r}, and there are {number:,} classes"
+
+
+def _other_kinds(table: pa.Table) -> Iterator[str]:
+    if "kind" in table.column_names:
+        written, rejected = (with_status(table, one)["kind"] for one in (WRITTEN, REJECTED))
+        if written.null_count < len(written) or rejected.null_count:
+            yield "has a kind of rejection for a written image, or none for a rejected one"
 
 
 def _other_targets(table: pa.Table, schema: Schema) -> Iterator[str]:
