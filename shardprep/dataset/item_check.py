@@ -27,6 +27,8 @@ _COUNTS = (
     "num_objects", "num_dropped", "num_clipped",
 )  # fmt: skip
 """Columns of numbers that are 0 or more."""
+_MOST = 1 << 62
+"""Sum from which on a manifest cannot hold it."""
 
 
 def check_items(where: object, table: pa.Table, manifest: Manifest, schema: Schema) -> None:
@@ -94,6 +96,8 @@ def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iter
     low, high = pc.min_max(values).as_py().values()
     if low is not None and low < first:
         yield f"has {low:,} in {name!r}, which is less than {first}"
+    if number is None and (pc.sum(pc.cast(values, "float64", safe=False)).as_py() or 0) >= _MOST:
+        yield f"has numbers in {name!r} whose sum is beyond 62 bits"
     if number is not None and high is not None and high >= number:
         yield f"has {high:,} in {name!r}, and there are {number:,} classes"
 
