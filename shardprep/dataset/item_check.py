@@ -27,6 +27,8 @@ _COUNTS = (
     "num_objects", "num_dropped", "num_clipped",
 )  # fmt: skip
 """Columns of numbers that are 0 or more."""
+_MOST = 1 << 62
+"""Sum from which on a manifest cannot hold it."""
 
 
 def check_items(where: object, table: pa.Table, manifest: Manifest, schema: Schema) -> None:
@@ -38,13 +40,17 @@ def check_items(where: object, table: pa.Table, manifest: Manifest, schema: Sche
 
     """
     check_values(where, table, manifest, schema)
-    for what in _other_records(table, manifest):
+    for what in (
+        *_other_kinds(table),
+        *_other_targets(table, schema),
+        *_other_records(table, manifest),
+    ):
         raise _error(where, what)
 
 
 def check_values(where: object, table: pa.Table, manifest: Manifest, schema: Schema) -> None:
     """Check the values alone. Raises as `check_items`."""
-    for what in (*_wrong_numbers(table, manifest, schema), *_wrong_texts(table, schema)):
+    for what in (*_wrong_numbers(table, manifest, schema), *_wrong_texts(table)):
         raise _error(where, what)
 
 
@@ -70,7 +76,7 @@ def _wrong_numbers(table: pa.Table, manifest: Manifest, schema: Schema) -> Itera
             yield f"has a number in {name!r} that is none"
 
 
-def _wrong_texts(table: pa.Table, schema: Schema) -> Iterator[str]:
+def _wrong_texts(table: pa.Table) -> Iterator[str]:
     names = {*table.column_names}
     if "key" in names and table["key"].null_count:
         yield "has a row without a key"
@@ -78,14 +84,6 @@ def _wrong_texts(table: pa.Table, schema: Schema) -> Iterator[str]:
         known = {WRITTEN, REJECTED, SKIPPED}
         if {*table["status"].cast("string").unique().to_pylist()} - known:
             yield f"has a status that is none of {', '.join(sorted(known))}"
-    if names >= {"status", "kind"}:
-        written = with_status(table, WRITTEN)["kind"]
-        rejected = with_status(table, REJECTED)["kind"]
-        if written.null_count < len(written) or rejected.null_count:
-            yield "has a kind of rejection for a written image, or none for a rejected one"
-    for name in names & {*TARGET_FEATURES.values()} - {schema.target}:
-        if table[name].null_count < len(table):
-            yield f"has a value in {name!r}, which is no target of the schema"
 
 
 def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iterator[str]:
@@ -98,8 +96,23 @@ def _outside(table: pa.Table, name: str, first: int, number: int | None) -> Iter
     low, high = pc.min_max(values).as_py().values()
     if low is not None and low < first:
         yield f"has {low:,} in {name!r}, which is less than {first}"
+    if number is None and (pc.sum(pc.cast(values, "float64", safe=False)).as_py() or 0) >= _MOST:
+        yield f"has numbers in {name!r} whose sum is beyond 62 bits"
     if number is not None and high is not None and high >= number:
         yield f"has {high:,} in {name!r}, and there are {number:,} classes"
+
+
+def _other_kinds(table: pa.Table) -> Iterator[str]:
+    if "kind" in table.column_names:
+        written, rejected = (with_status(table, one)["kind"] for one in (WRITTEN, REJECTED))
+        if written.null_count < len(written) or rejected.null_count:
+            yield "has a kind of rejection for a written image, or none for a rejected one"
+
+
+def _other_targets(table: pa.Table, schema: Schema) -> Iterator[str]:
+    for name in {*table.column_names} & {*TARGET_FEATURES.values()} - {schema.target}:
+        if table[name].null_count < len(table):
+            yield f"has a value in {name!r}, which is no target of the schema"
 
 
 def _other_records(table: pa.Table, manifest: Manifest) -> Iterator[str]:

@@ -101,8 +101,7 @@ class Signed:
         splits = manifest.get("splits")
         for split in splits.values() if isinstance(splits, dict) else ():
             shards = split.get("shards") if isinstance(split, dict) else None
-            if not isinstance(shards, list):
-                continue
+            shards = shards if isinstance(shards, list) else []
             known = [one for one in shards if isinstance(one, dict)]
             for one in known:
                 one.update(facts.get(str(one.get("name")), {}))
