@@ -7,13 +7,15 @@ a mask of a record. TensorFlow's decoders have the same bound of their own.
 from __future__ import annotations
 
 import io
+import struct
 
 import simplejpeg
 from PIL import Image
 
 from shardprep.image.spec import MAX_STORED_PIXELS
 
-_JPEG_START = b"\xff\xd8\xff"
+_JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_PNG_SIZE, _PNG_SIZE_AT = struct.Struct(">II"), 16
 
 
 class TooLargeError(ValueError):
@@ -39,6 +41,13 @@ def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
         raise TooLargeError(what) from error
     check_stored_size(image.height, image.width)
     return image
+
+
+def check_stored_png(data: bytes) -> None:
+    """Check the size in the header of a PNG where libpng finds it; other bytes pass."""
+    if data.startswith(_PNG_START) and len(data) >= _PNG_SIZE.size + _PNG_SIZE_AT:
+        width, height = _PNG_SIZE.unpack_from(data, _PNG_SIZE_AT)
+        check_stored_size(height, width)
 
 
 def check_stored(data: bytes | memoryview) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from shardprep.dataset.example_decoder import ExampleDecoder
+from shardprep.dataset.schema import IMAGE, MASK, OBJECT_MASK
+from shardprep.dataset.stored_size import TooLargeError, check_stored_png
 from shardprep.errors import RecordError
 from shardprep.reader import order as orders
 from shardprep.reader.tf.python_calls import as_written, first_element, in_python
@@ -108,15 +110,22 @@ class Reading:
         return found
 
     def _check(self, number: int, payload: bytes) -> None:
-        """Raise RecordError if a record is no Example, once for each record.
+        """Raise RecordError if a record is no Example or a PNG in it is huge, once for each record.
 
-        TensorFlow's own error quotes the bytes of the record, which Python cannot show as a text.
+        TensorFlow's own error quotes the bytes of the record, which Python cannot show as a text,
+        and its bound on a PNG is three times that on a JPEG.
         """
         dtypes = self.subset.schema.dtypes
         try:
-            ExampleDecoder(dtypes, dtypes).decode(payload)
+            values = ExampleDecoder(dtypes, dtypes).decode(payload)
+            for name in (IMAGE, MASK, OBJECT_MASK):
+                for data in values.get(name, ()):
+                    if isinstance(data, bytes):
+                        check_stored_png(data)
         except RecordError as error:
             raise self.subset.records.damaged(number, error.what) from error
+        except TooLargeError as error:
+            raise self.subset.records.damaged(number, str(error)) from error
         self.sound.add(number)
 
     @as_written
