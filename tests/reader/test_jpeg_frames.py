@@ -66,7 +66,7 @@ def test_both_readers_read_a_frame_or_refuse_the_record(
 ) -> None:
     path = datasets[name]
     crop: dict[str, Any] = {"batch_size": 1, "center_crop": CROP}
-    arrays = outcome(lambda: reader.Dataset(path)[0]["image"])
+    arrays = outcome(lambda: reader.Dataset(path, as_supervised=False)[0]["image"])
     graph = outcome(lambda: next(iter(reader.load(path)))[0])
     cropped = [
         outcome(lambda: next(iter(reader.Dataset(path).batches(**crop)))[0]),

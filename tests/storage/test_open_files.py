@@ -114,10 +114,10 @@ def test_a_child_that_is_forked_while_files_are_opened_can_open_files(folder: Pa
 
 USES = {
     "Dataset": """
-data = reader.Dataset(folder)
+data = reader.Dataset(folder, as_supervised=False)
 print(sum(item['image'].shape[0] for _ in range(2) for item in data))""",
     "batches of two readers": """
-two = [reader.Dataset(folder) for _ in range(2)]
+two = [reader.Dataset(folder, as_supervised=False) for _ in range(2)]
 print(sum(len(images) for one in two for images, _ in one.batches(7, shuffle=True)))
 print(sum(len(images) for images, _ in two[0].batches(7, weights='balanced', epochs=1)))""",
     "load": "print(sum(len(images) for images, _ in reader.load(folder, batch_size=9)))",

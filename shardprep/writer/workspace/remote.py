@@ -158,8 +158,15 @@ class ObjectWorkspace:
 
     def discard(self) -> None:
         begun = read_build(self.state)
-        if begun is not None:
-            self._forget(begun.fingerprint)
+        if begun is None:
+            return
+        self._forget(begun.fingerprint)
+        # Its `BUILD_FILE` is gone, without which a draft that is sealed later is not published. One
+        # that is sealed already may be in force at any moment.
+        draft = _draft_of(begun)
+        files = under(draft, self._found())
+        if MANIFEST_FILE not in files:
+            self._root.remove([f"{draft}/{name}" for name in files])
 
     def adopt(self, file: str, mark: str, name: str) -> str:
         if file == name or not is_own(name):

@@ -151,6 +151,8 @@ def writing(workspace: Workspace) -> Iterator[None]:
     try:
         yield
     except ChangedError as error:
+        if not error.where.startswith(workspace.location):
+            raise  # of a dataset that is read
         raise DisturbedError(error.where, error.what, "run the same command again") from error
     except OSError as error:
         raise BuildError(
