@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardprep.dataset.example_decoder import ExampleDecoder
 from shardprep.dataset.folder import ITEMS_FILE
-from shardprep.dataset.identity import Identity
+from shardprep.dataset.frames import read_frames
 from shardprep.dataset.index import way_out
 from shardprep.dataset.item_table import WRITTEN, read_items, with_status
 from shardprep.dataset.remote import documents_of, opened
@@ -27,10 +26,8 @@ from shardprep.dataset.schema import (
 )
 from shardprep.dataset.stored_size import open_stored
 from shardprep.dataset.tfrecord import unframe
-from shardprep.errors import DatasetError, RecordError
+from shardprep.errors import RecordError
 from shardprep.image.contact_sheet import AnnotatedPicture, Legend, draw_contact_sheet
-from shardprep.storage import objects
-from shardprep.storage.regular_file import read_at, regular_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,37 +102,6 @@ def _spread(table: pa.Table, number: int) -> list[dict[str, Any]]:
 def _evenly(numbers: np.ndarray[Any, np.dtype[np.int64]], most: int) -> Any:
     most = min(most, len(numbers))
     return numbers[np.arange(most) * len(numbers) // max(most, 1)]
-
-
-def read_frames(found: Identity | RemoteDataset, shard: str, offset: int, num_bytes: int) -> bytes:
-    """Return bytes of a shard from an offset on; neither number is trusted.
-
-    Raises:
-        ChangedError: the dataset was replaced.
-        DatasetError: the shard is missing, or shorter on a store than `offset + num_bytes`.
-
-    """
-    place = f"{found}/{shard}"
-    try:
-        if isinstance(found, Identity):
-            with found.unchanged():
-                return _read(found.folder / shard, offset, num_bytes)
-        facts = found.objects[shard]
-        if 0 <= offset <= offset + num_bytes <= facts.num_bytes:
-            return bytes(objects.read_range(found.url / facts.name, facts.etag, offset, num_bytes))
-    except (OSError, KeyError) as error:
-        what = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-        raise DatasetError(place, what, way_out(str(found))) from error
-    raise DatasetError(place, "is shorter than items.parquet says", way_out(str(found)))
-
-
-def _read(path: Path, offset: int, length: int) -> bytes:
-    """Return bytes of a file, fewer where it is shorter. Raises as `regular_descriptor`."""
-    descriptor = regular_descriptor(path)
-    try:
-        return read_at(descriptor, min(length, os.fstat(descriptor).st_size), max(offset, 0))
-    finally:
-        os.close(descriptor)
 
 
 def annotated_picture(payload: bytes, schema: Schema) -> AnnotatedPicture:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardprep.dataset.example_decoder import ExampleDecoder
-from shardprep.dataset.pictures import read_frames
+from shardprep.dataset.frames import read_frames
 from shardprep.dataset.schema import (
     BOX,
     BOX_LABEL,
@@ -30,7 +30,6 @@ from shardprep.dataset.schema import (
 )
 from shardprep.dataset.tfrecord import unframe
 from shardprep.errors import RecordError, some_of
-from shardprep.image.masks import MaskError, decode_mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -178,7 +177,7 @@ class _Comparison:
         one, two = (self._values(side, number, payload) for side, payload in enumerate(payloads))
         try:
             yield from self._changes(number, one, two)
-        except (MaskError, ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
             what = f"cannot be compared ({str(error)[:200] or type(error).__name__})"
             raise self._damaged(0, number, what) from error
 
@@ -232,7 +231,7 @@ class _Comparison:
         common = {name: i for i, name in enumerate(dict.fromkeys((*names[0], *names[1])))}
         pixels = []
         for one, own in zip(values, names, strict=True):
-            found = decode_mask(one[MASK][0]).pixels.astype(np.int64)
+            found = _mask_pixels(one[MASK][0]).astype(np.int64)
             places = np.array([common[name] for name in own] or [0], np.int64)
             is_class = found < len(own)
             pixels.append(np.where(is_class, places[np.where(is_class, found, 0)], -1))
@@ -259,7 +258,7 @@ class _Object(NamedTuple):
 
     @property
     def num_pixels(self) -> int:
-        return int(np.count_nonzero(decode_mask(self.mask).pixels)) if self.mask else 0
+        return int(np.count_nonzero(_mask_pixels(self.mask))) if self.mask else 0
 
 
 def _objects(values: Values, schema: Schema) -> list[_Object]:
@@ -281,6 +280,12 @@ def _objects(values: Values, schema: Schema) -> list[_Object]:
             words += f" {xmin:g},{ymin:g} {xmax - xmin:g}x{ymax - ymin:g}"
         found.append(_Object(words, box, bool(crowds[i]), masks[i] if i < len(masks) else b""))
     return found
+
+
+def _mask_pixels(data: bytes) -> Pixels:
+    from shardprep.image.masks import decode_mask  # with Pillow, which most comparisons never need
+
+    return decode_mask(data).pixels
 
 
 def _are_nan(one: Sequence[Any], two: Sequence[Any]) -> bool:

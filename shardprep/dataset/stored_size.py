@@ -43,9 +43,9 @@ def open_stored(data: bytes | memoryview, *formats: str) -> Image.Image:
     return image
 
 
-def check_stored_png(data: bytes) -> None:
+def check_stored_png(data: bytes | memoryview) -> None:
     """Check the size in the header of a PNG where libpng finds it; other bytes pass."""
-    if data.startswith(_PNG_START) and len(data) >= _PNG_SIZE.size + _PNG_SIZE_AT:
+    if data[: len(_PNG_START)] == _PNG_START and len(data) >= _PNG_SIZE.size + _PNG_SIZE_AT:
         width, height = _PNG_SIZE.unpack_from(data, _PNG_SIZE_AT)
         check_stored_size(height, width)
 

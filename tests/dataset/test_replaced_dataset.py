@@ -114,8 +114,8 @@ def _plain(item: dict[str, Any]) -> Any:
 
 
 def report(path: Path, out: Path) -> Any:
-    found = shardprep.report(path, output=out / "page.html")
-    return found.facts(), (out / "page.html").read_bytes()
+    shardprep.report(path, output=out / "page.html")
+    return (out / "page.html").read_bytes()
 
 
 def inspected(path: Path, out: Path) -> Any:

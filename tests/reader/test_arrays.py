@@ -442,7 +442,7 @@ def test_more_shards_than_a_process_may_open_are_read(tmp_path: Path) -> None:
     folder = build(source, tmp_path / "out", size="8x8", shards=60, labels="prefix").path
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))\n"
-        "from shardprep import reader; ds = reader.Dataset(sys.argv[1])\n"
+        "from shardprep import reader; ds = reader.Dataset(sys.argv[1], as_supervised=False)\n"
         "print(sum(item['image'].shape[0] for _ in range(2) for item in ds))"
     )
     done = subprocess.run(

@@ -571,7 +571,7 @@ def test_any_parallelism_gives_the_same_batches_of_what_load_yields(tmp_path: Pa
         (lambda: augment.MixUp(0), "augment.MixUp: alpha=0; use a number from 0.01 to 100"),
         (lambda: augment.CutMix(probability=2), "augment.CutMix: probability=2; use a number "),
         (lambda: augment.Compose([abs]), "augment.Compose: <built-in function abs> takes no seed"),
-        (lambda: augment.Compose([WRONG]), "augment.Compose: 'no' takes no seed; give op(images"),
+        (lambda: augment.Compose([WRONG]), "augment.Compose: ops=['no']; use a list of ops"),
         (lambda: augment.Flip()(batch(), seed=1), "a seed is a pair of integers; give seed="),
         (lambda: augment.Flip()(batch()[..., :1], seed=SEED), "are no images; give [batch, "),
         (lambda: augment.Flip()(batch().astype(int), seed=SEED), "images are int64; give uint8 or"),

@@ -172,11 +172,11 @@ def _forms() -> dict[str, Form]:
         "cvat boxes": Form({"cvat.xml": cvat.encode()}, {"boxes": "auto"}),
         "yolo": Form(
             {"data.yaml": b"names:\n  0: cat\n  1: dog\n", **each(".txt", shares.encode())},
-            {"boxes": "yolo", "masks": "yolo"},
+            {"boxes": "yolo", "masks": "yolo", "unlisted": "background"},
         ),
         "yaml": Form(
             {"data.yaml": b"train: images\nnc: 2\nnames: [cat, dog]\n"},
-            {"boxes": "yolo:data.yaml"},
+            {"boxes": "yolo:data.yaml", "unlisted": "background"},
             each(".txt", shares.encode()),
         ),
         "boxes csv": Form(

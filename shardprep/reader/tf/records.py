@@ -21,7 +21,7 @@ from shardprep.reader import order as orders
 from shardprep.reader.tf.python_calls import as_written, first_element, in_python
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from shardprep.reader.config import Request
     from shardprep.reader.order import Ints, Order
@@ -46,17 +46,28 @@ class Cursor(NamedTuple):
     """Records of this epoch that have been before."""
 
 
-class Marks:
-    """A set of positions, a byte each."""
+class CheckedRecords:
+    """The records that were found to be Examples without a huge PNG: a byte for each position.
 
-    def __init__(self) -> None:
+    TensorFlow's own error quotes the bytes of a record, which Python cannot show as a text, and its
+    bound on a PNG is three times that on a JPEG.
+    """
+
+    def __init__(self, dtypes: Mapping[str, str]) -> None:
+        """Take the dtype of each feature by name."""
+        self._decoder = ExampleDecoder(dtypes, {IMAGE, MASK, OBJECT_MASK})
         self._marks = bytearray()
 
     def __contains__(self, position: int) -> bool:
         return position < len(self._marks) and bool(self._marks[position])
 
-    def add(self, position: int) -> None:
-        """Mark a position."""
+    def check(self, position: int, payload: bytes) -> None:
+        """Check a record, and remember that it is sound; raise RecordError or TooLargeError."""
+        values = self._decoder.find(payload) or self._decoder.decode(payload)
+        for name in (IMAGE, MASK, OBJECT_MASK):
+            for data in values.get(name, ()):
+                if not isinstance(data, int | float):
+                    check_stored_png(data)
         if position >= len(self._marks):
             self._marks.extend(bytes(position + 1 - len(self._marks)))
         self._marks[position] = 1
@@ -71,8 +82,11 @@ class Reading:
     request: Request
     cursor: Callable[[], Cursor] = Cursor
     """Called when an iteration begins."""
-    sound: Marks = field(default_factory=Marks)
-    """Positions of the records that were found to be Examples."""
+    checked: CheckedRecords = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Check nothing yet."""
+        object.__setattr__(self, "checked", CheckedRecords(self.subset.schema.dtypes))
 
     def records(self, read: Read | None = None) -> Any:
         """Return the dataset of (bytes, tag), one by one; by default a bad record is an error."""
@@ -104,29 +118,15 @@ class Reading:
             if isinstance(one, RecordError):
                 raise one
             payload = bytes(one)
-            if number not in self.sound:
-                self._check(number, payload)
+            if number not in self.checked:
+                try:
+                    self.checked.check(number, payload)
+                except RecordError as error:
+                    raise records.damaged(number, error.what) from error
+                except TooLargeError as error:
+                    raise records.damaged(number, str(error)) from error
             found.append(payload)
         return found
-
-    def _check(self, number: int, payload: bytes) -> None:
-        """Raise RecordError if a record is no Example or a PNG in it is huge, once for each record.
-
-        TensorFlow's own error quotes the bytes of the record, which Python cannot show as a text,
-        and its bound on a PNG is three times that on a JPEG.
-        """
-        dtypes = self.subset.schema.dtypes
-        try:
-            values = ExampleDecoder(dtypes, dtypes).decode(payload)
-            for name in (IMAGE, MASK, OBJECT_MASK):
-                for data in values.get(name, ()):
-                    if isinstance(data, bytes):
-                        check_stored_png(data)
-        except RecordError as error:
-            raise self.subset.records.damaged(number, error.what) from error
-        except TooLargeError as error:
-            raise self.subset.records.damaged(number, str(error)) from error
-        self.sound.add(number)
 
     @as_written
     def tags(self, size: int, *, drop: bool = False) -> Any:

@@ -87,7 +87,7 @@ def test_a_set_of_classes_with_a_stray_document_is_no_set_of_boxes(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "option", ["", "auto", "cvat", "voc:x", "labelme:x", "csv:", "csv:t.csv:id", "COCO"]
+    "option", ["", "auto", "tfod", "voc:x", "labelme:x", "csv:", "csv:t.csv:id", "COCO"]
 )
 def test_a_value_that_is_no_format(option: str) -> None:
     with pytest.raises(RecipeError, match="--boxes"):
