@@ -172,7 +172,7 @@ def _forms() -> dict[str, Form]:
         "cvat boxes": Form({"cvat.xml": cvat.encode()}, {"boxes": "auto"}),
         "yolo": Form(
             {"data.yaml": b"names:\n  0: cat\n  1: dog\n", **each(".txt", shares.encode())},
-            {"boxes": "yolo", "masks": "yolo", "unlisted": "background"},
+            {"boxes": "yolo", "masks": "yolo", "unlisted": "background", "max_dropped": 1.0},
         ),
         "yaml": Form(
             {"data.yaml": b"train: images\nnc: 2\nnames: [cat, dog]\n"},
