@@ -8,6 +8,7 @@ used longest ago is let go, whichever reader has it. It is closed when no thread
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
@@ -61,9 +62,9 @@ class OpenFiles:
     def find(self, name: str) -> Descriptor | None:
         """Return a file that is open, else None."""
         key = (id(self), name)
-        with _lock:
-            found = _files.get(key)
-            if found is not None:
+        found = _files.get(key)  # without the lock: each of the two calls is atomic
+        if found is not None:
+            with contextlib.suppress(KeyError):  # let go in between
                 _files.move_to_end(key)
         return found
 
