@@ -1,7 +1,8 @@
 """Two runs of the writer at once over object storage: what is there, who runs, what must be true.
 
-`python -m tests.support.equal_builds [MEETING ...]` plays all orders of their requests: 18 meetings
-are some hours.
+`python -m tests.support.equal_builds` plays each order in which one run pauses once, until the
+other one is over, and drawn ones in which a run is killed or interrupted: some minutes. With the
+name of a meeting it plays all orders of that one: some hours.
 
 The runs are those of the program, from the first look at the store to the last; only listing,
 decoding and encoding of images, which ask no store, are done once for all schedules.
@@ -31,7 +32,7 @@ from shardprep.writer.shard_plan import Part
 from shardprep.writer.workspace.find import workspace_of
 from tests.support.builders import Quiet, animals, write, zip_bytes
 from tests.support.disk import skip_fsync
-from tests.support.two_runs import Killed, Scenario, all_orders, opened
+from tests.support.two_runs import Killed, Scenario, all_orders, drawn_order, one_change, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -45,6 +46,12 @@ if TYPE_CHECKING:
 
 WHERE = "sets/pets/1.0.0"
 STATE = f"{WHERE}.incomplete"
+MOST_STEPS = 90
+"""Steps after which every run is over that nobody disturbs."""
+FATES = ("", "kill", "interrupt")
+"""What befalls the first run in orders that are drawn; "" for nothing."""
+_NUM_DRAWN = 40
+"""Orders that are drawn for each meeting and fate, outside of the gate."""
 
 
 class Recipe:
@@ -274,10 +281,27 @@ def meetings() -> dict[str, Callable[[], Meeting]]:
     }
 
 
+def play_pauses(name: str) -> int:
+    """Play each single pause of either run of a meeting, and drawn orders; return their number."""
+    meeting, number = meetings()[name](), 0
+    for run in meeting.runs:
+        for num_steps in range(MOST_STEPS):
+            one_change(meeting.scenario(), run, num_steps)
+            number += 1
+    for fate in FATES:
+        for seed in range(_NUM_DRAWN):
+            drawn_order(meeting.scenario(), seed, fate)
+            number += 1
+    return number
+
+
 if __name__ == "__main__":
     skip_fsync()
     made = meetings()
-    for asked in sys.argv[1:] or made:
+    for asked in () if sys.argv[1:] else made:
+        sys.stdout.write(f"{asked}: {play_pauses(asked):,} schedules\n")
+        sys.stdout.flush()
+    for asked in sys.argv[1:]:
         for fates in ((), (("a", "kill"), ("a", "interrupt"))):
             number = all_orders(made[asked]().scenario(), fates)
             sys.stdout.write(f"{asked}: {number:,} schedules with {fates or 'no fault'}\n")

@@ -17,6 +17,7 @@ from tests.catalog.test_mutated_documents import NUM_DOCUMENTS
 from tests.documents.test_image_policy import CASES, MIN_WRITTEN_OF_OTHERS, outcome
 from tests.soak.record import RECORD, load, load_documents, page_part
 from tests.source.test_hostile_archives import MIN_ARCHIVES_OF_OTHERS
+from tests.support.equal_builds import meetings
 from tests.support.faulty import LEAST
 from tests.support.image_policy import POLICY, STARVED_MEGABYTES
 from tests.support.mutated_documents import FORMS, MOST_KIB, MOST_S
@@ -24,6 +25,7 @@ from tests.support.ordeal import COUNTED, ERROR, WHOLE, Ordeal, archive_rows, ma
 from tests.support.signed_mutations import NUM_GATE, NUM_SOAK, READERS
 from tests.writer.test_engine import CHUNK_SIZES, ENDS_OF_WORKERS
 from tests.writer.test_faults import CHANGES, MIN_WORKER_KILLS, PARENT_KILLS, SOURCES
+from tests.writer.test_two_runs import num_orders
 
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
 KINDS_OF_ARCHIVE = {
@@ -198,6 +200,12 @@ Made by the system, or by a process that really dies. "The same bytes" are those
 build, every file compared; in between, what has its final name is complete.
 
 {fault_table}
+
+Two runs at once over one place in object storage, {len(meetings())} pairs of them: builds, parts,
+`--overwrite` and `finalize`, over nothing, over a dataset, over what a dead run has left. Their
+requests are put in {num_orders()} orders, in some of which one run is killed or interrupted: a
+finished dataset is there at each moment, if one was, and both end with it or with one clear error.
+`make soak` plays each order in which one of them pauses once until the other is over.
 
 (*) Tried where the system lets the tests mount a disk of their own, and skipped elsewhere.
 
