@@ -26,7 +26,7 @@ from shardprep.catalog.splits import folder_splits
 from shardprep.catalog.targets import TargetSpec, make_targets
 from shardprep.dataset.card import Card
 from shardprep.dataset.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
-from shardprep.errors import SourceError, printable
+from shardprep.errors import SourceError, counted, printable
 from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe
 from shardprep.source.extent import ZipExtent
@@ -226,6 +226,9 @@ def _annotation_lines(survey: Survey) -> list[str]:
             lines += [f"{sign.key} = {toml_value(sign.option)}"]
             if sign.key == "masks":
                 lines += key_lines("instances", value=True, is_set=sign.instances)
+            if sign.has_unlisted:
+                lines += [f"# {counted(sign.num_unlisted, 'image')} without a file: no objects."]
+                lines += ['unlisted = "background"']
         else:
             lead = "in place of labels" if survey.taken is None else "in its place, or beside it"
             lines += [f"# There are {sign.key}, {lead}: {sign.how}"]

@@ -114,6 +114,16 @@ def test_init_writes_a_recipe_that_builds_as_it_is(tmp_path: Path) -> None:
     assert json.loads(run("init", "--overwrite", "--json", cwd=tmp_path).stdout)["num_images"] == 12
 
 
+def test_it_says_what_images_without_a_file_of_yolo_are(tmp_path: Path) -> None:
+    """Else the build would ask, right after `init` has said that the recipe is written."""
+    members = {f"images/{i}.jpg": jpeg(seed=i) for i in range(8)}
+    texts = {f"labels/{i}.txt": b"0 0.5 0.5 0.25 0.25" for i in range(6)}
+    write(tmp_path / "set.zip", zip_bytes({**members, **texts, "data.yaml": b"names: [cat]"}))
+    shown = run("init", "set.zip", cwd=tmp_path)
+    assert "--boxes yolo --unlisted background *" in shown.stdout
+    assert run("build", cwd=tmp_path).returncode == 0
+
+
 def test_without_one_archive_here_it_asks_for_one(tmp_path: Path) -> None:
     assert "no archive is here" in error_of(run("init", cwd=tmp_path), 2)
     write_folder(tmp_path, {"a.zip": b"", "b.zip": b""})

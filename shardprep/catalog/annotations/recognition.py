@@ -49,11 +49,20 @@ class Sign:
     """The reason to think so, in one line."""
     instances: bool = False
     """Whether the values of masks look like numbers of objects, which `--instances` keeps apart."""
+    num_unlisted: int = 0
+    """Images without a document, of a format with one for each image."""
+
+    @property
+    def has_unlisted(self) -> bool:
+        """Whether `--unlisted` has to say what images without a file are: YOLO leaves it open."""
+        return bool(self.num_unlisted) and self.option.partition(":")[0] == "yolo"
 
     @property
     def flag(self) -> str:
         """The option as typed in a shell."""
         flag = f"--{self.key} {shlex.quote(self.option)}"
+        if self.has_unlisted:
+            flag += " --unlisted background"
         return f"{flag} --instances" if self.instances else flag
 
 
@@ -66,7 +75,10 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
     masks = {key for keys in folders.values() for key in keys}
     if masks and (rest := [key for key in index.keys if key not in masks]):
         index = KeyIndex(rest)
-    found = [Sign("boxes", *sign) for sign in formats.recognise(index, documents)]
+    found = [
+        Sign("boxes", one.option, one.how, num_unlisted=one.num_unlisted)
+        for one in formats.recognise(index, documents)
+    ]
     found += _mask_signs(images, folders, documents)
     runs = (runs_in(table, index) for table in documents.tables())
     found += [Sign("masks", *sign) for sign in runs if sign is not None]

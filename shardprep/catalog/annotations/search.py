@@ -35,6 +35,8 @@ class Sign(NamedTuple):
     """The value of `--boxes` that reads it."""
     how: str
     """The reason to think so, in one line."""
+    num_unlisted: int = 0
+    """Images without a document, of a format with one for each image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +123,5 @@ def by_sample(
     fit = [not text.fault and is_one(text.data) for text in read_each(sample)]
     if sum(fit) < ENOUGH * len(fit):
         return []
-    return [Sign(sign.option, f"{sign.how}: a file for {named:,} of {total:,} images")]
+    how = f"{sign.how}: a file for {named:,} of {total:,} images"
+    return [Sign(sign.option, how, total - named)]
