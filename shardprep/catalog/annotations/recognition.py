@@ -82,7 +82,8 @@ def find_signs(index: KeyIndex, documents: Documents, images: Sequence[Member]) 
     found += _mask_signs(images, folders, documents)
     runs = (runs_in(table, index) for table in documents.tables())
     found += [Sign("masks", *sign) for sign in runs if sign is not None]
-    return found + [Sign("masks", *sign) for sign in panoptic_signs(index, documents, images)]
+    panoptic = panoptic_signs(index, documents, images)
+    return found + [Sign("masks", one.option, one.how) for one in panoptic]
 
 
 def usual(signs: Sequence[Sign]) -> list[Sign]:
