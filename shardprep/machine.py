@@ -13,6 +13,11 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -38,6 +43,14 @@ def usable_cores(root: Path = _ROOT) -> int:
             if int(quota) > 0:
                 quotas.append(int(quota) / int(period))
     return max(1, math.ceil(min(bound or 1, *quotas, math.inf)))
+
+
+def address_space_bytes() -> float:
+    """Return the limit of the address space of this process (`ulimit -v`); infinity without one."""
+    if resource is None:
+        return math.inf
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 def free_bytes(root: Path = _ROOT) -> int:

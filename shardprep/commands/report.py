@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from shardprep.commands.progress import PixelWatch, watched
 from shardprep.commands.resolve import answering, checked, dataset_at
 from shardprep.errors import RecipeError
+from shardprep.machine import address_space_bytes
 from shardprep.recipe.options import MAX_SAMPLE, MAX_SEED, MAX_THUMBS, BuildOptions
 from shardprep.reporter.finding import MEANINGS, OF_PIXELS, WITHOUT_KEYS
 from shardprep.reporter.report import Options, make_report
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from shardprep.commands.progress import Show
     from shardprep.reader.splits import AnySplit
     from shardprep.reporter.report import Report
+
+
+_LEAST_ADDRESS_SPACE = 384 << 20
+"""Bytes; with less, threads of OpenBLAS and Arrow end the process when they get no memory."""
 
 
 def report(
@@ -50,6 +55,7 @@ def report(
     Raises:
         DatasetError: there is no such dataset or split, or a file of one is missing or damaged.
         RecipeError: a number is out of bounds, or the page has no folder to be written to.
+        MemoryError: `ulimit -v` leaves less than the libraries that draw need.
 
     """
     page = None if output is None else page_path(output)
@@ -60,6 +66,8 @@ def report(
         seed=checked("seed", seed, int, 0, MAX_SEED),
         defaults={one.name: one.default for one in fields(BuildOptions)},
     )
+    if options.has_pixels and address_space_bytes() < _LEAST_ADDRESS_SPACE:
+        raise MemoryError
     with answering(store_timeout), watched(progress) as watch:
         found = make_report(dataset_at(dataset), options, PixelWatch(watch), split)
         if page is not None:

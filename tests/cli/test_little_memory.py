@@ -18,7 +18,12 @@ _BYTES = 300 << 20
 
 
 @pytest.mark.parametrize(
-    "command", ["build pets.zip --out new --workers 1", "repack out --out small"]
+    "command",
+    [
+        "build pets.zip --out new --workers 1",
+        "repack out --out small",
+        "report out --output page.html",
+    ],
 )
 def test_a_limit_of_addresses_is_one_line(command: str, tmp_path: Path) -> None:
     source = write(tmp_path / "pets.zip", zip_bytes(animals(4)))
