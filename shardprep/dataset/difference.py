@@ -259,25 +259,24 @@ def _changes(before: _Side, after: _Side) -> list[pa.Table]:
     is_new[in_two[common]] = False
     appeared, gone = two.take(np.flatnonzero(is_new)), one.take(removed)
     found = {
-        ADDED: [(appeared["key"], _outcome(appeared["key"], one), appeared["split"])],
-        REMOVED: [(gone["key"], gone["split"], _outcome(gone["key"], two))],
+        ADDED: (appeared["key"], _outcome(appeared["key"], one), appeared["split"]),
+        REMOVED: (gone["key"], gone["split"], _outcome(gone["key"], two)),
     }
     is_other = {}
     for kind, column in _ASPECTS.items():
         was, now = rows_of(one[column], common), rows_of(two[column], in_two[common])
         is_other[kind] = differ(was, now)
         rows = np.flatnonzero(is_other[kind])
-        found[kind] = [
-            (one["key"].take(common[rows]), _text(was.take(rows)), _text(now.take(rows)))
-        ]
+        key = one["key"].take(common[rows])
+        found[kind] = key, _text(was.take(rows)), _text(now.take(rows))
     is_same_item = ~(is_other[SOURCE] | is_other[TARGET])
     found |= _changes_of_records(before, after, common, in_two[common], is_same_item)
-    return [change_table(kind, *one) for kind in MEANINGS for one in found.get(kind, ())]
+    return [change_table(kind, *found[kind]) for kind in MEANINGS if kind in found]
 
 
 def _changes_of_records(
     before: _Side, after: _Side, rows: Rows, others: Rows, is_same_item: Mask
-) -> dict[str, list[tuple[Any, Any, Any]]]:
+) -> dict[str, tuple[Any, Any, Any]]:
     """Return key, before and after of the changes that the records of some rows show, by kind.
 
     Args:
@@ -297,16 +296,18 @@ def _changes_of_records(
     read = np.flatnonzero(is_read)
     compared = [side._replace(table=side.table.take(read)) for side in sides]
     found: dict[str, list[tuple[int, str, str]]] = {}
-    for number, kind, was, now in record_changes(*compared):
-        found.setdefault(kind, []).append((int(read[number]), was, now))
+    for one in record_changes(*compared):
+        change = int(read[one.number]), one.before, one.after
+        found.setdefault(one.kind, []).append(change)
     is_stored_anew = is_longer & ~is_read if has_only_images(*sides) else np.zeros(len(rows), bool)
     is_stored_anew[[row for row, *_ in found.pop(RECORD, ())]] = True
     stored = np.flatnonzero(is_stored_anew & is_same_item)
     tables = {}
     for kind, changes in found.items():
         changed, was_of, now_of = zip(*changes, strict=True)
-        tables[kind] = [(keys.take(pa.array(changed)), was_of, now_of)]
-    return tables | {RECORD: [(keys.take(stored), *(_text(one.take(stored)) for one in lengths))]}
+        tables[kind] = keys.take(pa.array(changed)), was_of, now_of
+    was, now = (_text(column.take(stored)) for column in lengths)
+    return tables | {RECORD: (keys.take(stored), was, now)}
 
 
 def _records(side: _Side, rows: Rows) -> RecordSide:
