@@ -25,7 +25,7 @@ from shardprep.catalog.splits import folder_splits
 from shardprep.catalog.tables.metadata_files import TABLE_SUFFIXES, Documents
 from shardprep.catalog.tables.row_matching import KeyIndex, match_table
 from shardprep.dataset.card import Card
-from shardprep.dataset.schema import TargetKind  # noqa: TC001 - a survey is JSON, and its types are read
+from shardprep.dataset.schema import TargetKind
 from shardprep.errors import SourceError, counted, printable
 from shardprep.recipe.document import key_lines, toml_value
 from shardprep.recipe.recipe import make_recipe

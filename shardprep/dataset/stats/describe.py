@@ -13,7 +13,7 @@ from shardprep.dataset.card import Card
 from shardprep.dataset.folder import ITEMS_FILE, read_schema
 from shardprep.dataset.identity import Identity
 from shardprep.dataset.manifest import Manifest, load_manifest
-from shardprep.dataset.schema import Schema  # noqa: TC001 - facts are JSON, and its types are read
+from shardprep.dataset.schema import Schema
 from shardprep.dataset.stats.object_facts import ObjectFacts, measure_objects
 from shardprep.dataset.stats.range import Range
 

@@ -12,7 +12,7 @@ from shardprep.errors import DatasetError
 from shardprep.reader.arguments import checking
 from shardprep.reader.decode.annotations import boxes_as
 from shardprep.reader.decode.targets import KEYS
-from shardprep.reader.validators import Number  # noqa: TC001 - checked by it
+from shardprep.reader.validators import Number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

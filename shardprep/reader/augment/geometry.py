@@ -17,8 +17,8 @@ from shardprep.errors import DatasetError
 from shardprep.reader.arguments import checked_fields
 from shardprep.reader.augment.augmented_annotations import Move, each_placed, follow
 from shardprep.reader.augment.batch import between, draw, like, white
-from shardprep.reader.decode.crop import Ratio, Scale  # noqa: TC001 - checked by these
-from shardprep.reader.validators import Share, Size  # noqa: TC001 - checked by these
+from shardprep.reader.decode.crop import Ratio, Scale
+from shardprep.reader.validators import Share, Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from shardprep.reader.decode.features import Examples, Values
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.remote import NUM_READS
 from shardprep.reader.select.item_rows import Items
-from shardprep.reader.select.splits import AnySplit  # noqa: TC001 - checked by it
+from shardprep.reader.select.splits import AnySplit
 from shardprep.reader.validators import Kind, Location, Size, kind_of, whole
 
 if TYPE_CHECKING:

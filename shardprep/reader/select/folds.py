@@ -16,7 +16,7 @@ from shardprep.reader.order.order import key_of, random_numbers
 from shardprep.reader.select.classes import OBJECT_CLASSES, ClassColumn, class_pairs
 from shardprep.reader.select.item_rows import Items
 from shardprep.reader.select.selection import numbers_of, rising
-from shardprep.reader.select.splits import AnySplit  # noqa: TC001 - checked by it
+from shardprep.reader.select.splits import AnySplit
 from shardprep.reader.validators import Kind, Location, Seed, whole
 
 if TYPE_CHECKING:

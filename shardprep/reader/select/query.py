@@ -20,7 +20,7 @@ from shardprep.reader.arguments import checking
 from shardprep.reader.config import warn
 from shardprep.reader.select.classes import ClassColumn
 from shardprep.reader.select.item_rows import Items
-from shardprep.reader.select.splits import AnySplit  # noqa: TC001 - checked by it
+from shardprep.reader.select.splits import AnySplit
 from shardprep.reader.validators import Kind, Location, text
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import CsvRows, decoded, text_lines

@@ -15,7 +15,7 @@ from shardprep.errors import DatasetError, shown
 from shardprep.reader.arguments import checking
 from shardprep.reader.order.order import key_of, random_numbers
 from shardprep.reader.select.splits import split_ranges
-from shardprep.reader.validators import Count, File, Seed  # noqa: TC001 - checked by these
+from shardprep.reader.validators import Count, File, Seed
 from shardprep.storage.atomic_file import DurableFile
 
 if TYPE_CHECKING:

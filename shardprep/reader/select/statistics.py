@@ -21,8 +21,8 @@ from shardprep.reader.decode.features import Examples, Values
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.remote import NUM_READS
 from shardprep.reader.select.selection import numbers_of
-from shardprep.reader.select.splits import AnySplit  # noqa: TC001 - checked by it
-from shardprep.reader.validators import Location  # noqa: TC001 - checked by it
+from shardprep.reader.select.splits import AnySplit
+from shardprep.reader.validators import Location
 from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root, make_cache
 

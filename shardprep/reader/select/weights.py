@@ -16,7 +16,7 @@ from shardprep.reader.order.order import random_numbers
 from shardprep.reader.select.classes import ClassColumn, class_pairs
 from shardprep.reader.select.item_rows import Items
 from shardprep.reader.select.splits import AnySplit, part_range
-from shardprep.reader.validators import Count, Location  # noqa: TC001 - checked by these
+from shardprep.reader.validators import Count, Location
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
