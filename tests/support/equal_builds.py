@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from shardprep.writer.engine.job import ShardJob
     from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
     from shardprep.writer.plan.shard_plan import ShardPlan
-    from shardprep.writer.workspace.states import Folders
+    from shardprep.writer.workspace.files import Folders
     from tests.support.two_runs import Objects, World
 
 WHERE = "sets/pets/1.0.0"
