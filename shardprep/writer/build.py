@@ -16,7 +16,7 @@ from shardprep.dataset.manifest import Fingerprint, Manifest
 from shardprep.errors import BuildError, SourceError
 from shardprep.recipe.recipe import Recipe
 from shardprep.writer.encode.chunk_encoder import ChunkEncoder
-from shardprep.writer.engine.job import Engine, Progress, ShardJob
+from shardprep.writer.engine.job import Encoder, Engine, ItemCounts, OnProgress, ShardJob
 from shardprep.writer.engine.pool import write_shards
 from shardprep.writer.engine.worker_process import WorkerLimits
 from shardprep.writer.finalize import BuildResult, images_done
@@ -25,7 +25,8 @@ from shardprep.writer.plan.plan import BuildPlan, PlanWatcher
 from shardprep.writer.plan.plan_summary import Outline, make_outline
 from shardprep.writer.plan.shard_plan import Part, ShardPlan
 from shardprep.writer.plan.source_plan import make_plan
-from shardprep.writer.run import Run, Watcher
+from shardprep.writer.reuse.reuse import OldDataset
+from shardprep.writer.run import Watcher, make_dataset, make_shards
 from shardprep.writer.workspace import states
 from shardprep.writer.workspace.files import Folders
 from shardprep.writer.workspace.find import workspace_of
@@ -33,7 +34,7 @@ from shardprep.writer.workspace.repair_input import DamagedDataset
 from shardprep.writer.workspace.states import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -84,6 +85,7 @@ def build_dataset(
     watcher: Watcher,
     overwrite: bool = False,
     engine: Engine = write_shards,
+    reuse: OldDataset | None = None,
     damaged: DamagedDataset | None = None,
 ) -> BuildResult:
     """Build the dataset of a recipe, or finish a build that was begun.
@@ -98,7 +100,8 @@ def build_dataset(
         watcher: receives the progress.
         overwrite: replace a finished dataset, and remove an unfinished build with other inputs or
             options.
-        engine: runs the chunks.
+        engine: writes the shards.
+        reuse: a dataset whose stored images are copied if they would be the same.
         damaged: a damaged dataset to replace by one with the same manifest, and by no other.
 
     Raises:
@@ -112,9 +115,9 @@ def build_dataset(
         StorageError: object storage does not answer, or refuses.
 
     """
-    images = SourceImages(recipe, make_fingerprint(recipe), num_workers, engine)
-    run = Run(workspace_of(recipe), images)
-    return run.to_dataset(watcher, overwrite=overwrite, damaged=damaged)
+    images = SourceImages(recipe, make_fingerprint(recipe), num_workers, engine, reuse)
+    workspace = workspace_of(recipe)
+    return make_dataset(workspace, images, watcher, overwrite=overwrite, damaged=damaged)
 
 
 def build_part(
@@ -124,6 +127,7 @@ def build_part(
     num_workers: int,
     watcher: Watcher,
     engine: Engine = write_shards,
+    reuse: OldDataset | None = None,
 ) -> PartResult:
     """Write the shards of one part of a build; `finalize_dataset` makes a dataset of all of them.
 
@@ -148,13 +152,15 @@ def build_part(
                 if finished is not None:
                     return finished
                 states.refuse_other_build(workspace, fingerprint)
-                known: Manifest | Outline | None = workspace.sealed()
-                done = Progress(0, 0)
-                if known is None:
-                    images = SourceImages(recipe, fingerprint, num_workers, engine)
-                    _, known, done = Run(workspace, images).write(part, old, watcher)
-                num_new, elapsed = (done.num_items, done.num_copied), time.monotonic() - start
-                return PartResult(workspace, part, len(known.shards), *num_new, elapsed)
+                sealed, counts = workspace.sealed(), ItemCounts()
+                if sealed is not None:
+                    num_shards = len(sealed.shards)
+                else:
+                    images = SourceImages(recipe, fingerprint, num_workers, engine, reuse)
+                    made = make_shards(workspace, images, part, old, watcher)
+                    num_shards, counts = len(made.outline.shards), made.counts
+                new, elapsed_s = (counts.num_items, counts.num_copied), time.monotonic() - start
+                return PartResult(workspace, part, num_shards, *new, elapsed_s)
         finally:
             states.take_back_unbegun(workspace)
 
@@ -174,6 +180,7 @@ class SourceImages:
     fingerprint: Fingerprint
     num_workers: int
     engine: Engine
+    reuse: OldDataset | None = None
 
     def plan(self, scratch: Path, watcher: PlanWatcher) -> BuildPlan:
         """Return the plan of the recipe."""
@@ -183,19 +190,25 @@ class SourceImages:
         """Return the outline of the plan."""
         return make_outline(plan, self.recipe, self.fingerprint, num_parts)
 
-    def written(
-        self, folders: Folders, plan: BuildPlan, shards: Sequence[ShardPlan]
-    ) -> Generator[Progress]:
-        """Encode the items of shards by the engine; yield what is done."""
+    def write(
+        self,
+        folders: Folders,
+        plan: BuildPlan,
+        shards: Sequence[ShardPlan],
+        on_progress: OnProgress,
+        watcher: PlanWatcher,
+    ) -> None:
+        """Encode the items of shards by the engine."""
+        form = None if plan.annotations is None else plan.annotations.spec
+        encoder: Encoder = ChunkEncoder(plan.spec, plan.schema, plan.columns, form)
+        if self.reuse is not None:
+            encoder, shards, remark = self.reuse.applied(encoder, shards)
+            watcher.notice(remark)
         limits = WorkerLimits.of(self.recipe.timeout, self.recipe.max_pixels)
-        found = plan.annotations
-        form = None if found is None else found.spec
-        encoder = ChunkEncoder(
-            plan.spec, plan.schema, plan.columns, form, is_timed=profiling.is_on()
-        )
         record_bytes = plan.estimated_bytes // plan.num_items
-        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes)
-        return self.engine(job, shards, self.num_workers)
+        is_timed = profiling.is_on()
+        job = ShardJob(folders, encoder, limits, plan.num_items, record_bytes, is_timed)
+        self.engine(job, shards, self.num_workers, on_progress)
 
     def check(self) -> None:
         """Check that the source is still what was planned."""

@@ -17,7 +17,7 @@ from shardprep.dataset.folder import ITEMS_FILE, SCHEMA_FILE, index_name
 from shardprep.dataset.manifest import MANIFEST_FILE, Labels, Manifest
 from shardprep.errors import BuildError, DatasetError, some_of
 from shardprep.profiling import stage
-from shardprep.writer.engine.job import Progress
+from shardprep.writer.engine.job import ItemCounts
 from shardprep.writer.plan.plan_summary import Outline, read_outline
 from shardprep.writer.plan.shard_plan import numbers_of
 from shardprep.writer.rejection_limits import check_dropped, check_rejections
@@ -149,13 +149,13 @@ def publish(
     manifest: Manifest,
     old: bytes | None,
     start: float,
-    done: Progress | None = None,
+    counts: ItemCounts = ItemCounts(),
     notes: tuple[str, ...] = (),
 ) -> BuildResult:
     """Publish a sealed dataset.
 
     `old` is the manifest that it replaces, `start` the monotonic time at which this run began,
-    `done` what it has written since, and `notes` are remarks on its plan.
+    `counts` the items that it has done, and `notes` are remarks on its plan.
     """
     with states.writing(workspace):
         workspace.publish(manifest, old)
@@ -164,8 +164,8 @@ def publish(
         workspace.location,
         path,
         manifest,
-        num_new_items=done.num_items if done else 0,
-        num_copied=done.num_copied if done else 0,
+        num_new_items=counts.num_items,
+        num_copied=counts.num_copied,
         elapsed_s=elapsed,
         notes=notes,
     )

@@ -8,7 +8,6 @@ goes on and for others of this source whose stored images are the same.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from dataclasses import dataclass
@@ -111,18 +110,20 @@ def hash_images(
     size = max(1, min(_AT_ONCE, len(todo) // (num_workers * _TASKS_A_WORKER)))
     limits = WorkerLimits.of(recipe.timeout, recipe.max_pixels)
     places = iter(todo)
+
+    def on_chunk(chunk: EncodedChunk) -> None:
+        hashes = iter(np.frombuffer(chunk.data, PHASH))
+        for outcome in chunk.outcomes:
+            i = next(places)
+            is_known[i] = outcome.kind not in RETRIED
+            if not outcome.kind:
+                found[i] = next(hashes)
+        num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
+        watcher.encoded(len(chunk.outcomes), num_rejected)
+
     try:
         tasks = _tasks(items.take(np.array(todo)), size)
-        with contextlib.closing(run_chunks(ImageHasher(spec), tasks, num_workers, limits)) as done:
-            for chunk in done:
-                hashes = iter(np.frombuffer(chunk.data, PHASH))
-                for outcome in chunk.outcomes:
-                    i = next(places)
-                    is_known[i] = outcome.kind not in RETRIED
-                    if not outcome.kind:
-                        found[i] = next(hashes)
-                num_rejected = sum(bool(outcome.kind) for outcome in chunk.outcomes)
-                watcher.encoded(len(chunk.outcomes), num_rejected)
+        run_chunks(ImageHasher(spec), tasks, num_workers, limits, on_chunk)
     finally:
         _keep(file, keys[is_known], found[is_known])
     return found

@@ -21,7 +21,7 @@ from shardprep.dataset.item_table import ANNOTATED_COLUMNS, COLUMNS
 from shardprep.dataset.manifest import Shard
 from shardprep.dataset.schema import Schema
 from shardprep.source.string_column import release
-from shardprep.writer.engine.job import Progress
+from shardprep.writer.engine.job import ItemCounts, OnProgress
 from shardprep.writer.plan.shard_plan import ShardItems, ShardPlan
 from shardprep.writer.reuse.record_batches import Buffer, OldRecordBatches
 from shardprep.writer.reuse.repack_inputs import moved
@@ -29,7 +29,7 @@ from shardprep.writer.shard import Receipt, write_receipt
 from shardprep.writer.workspace.files import Folders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -53,8 +53,8 @@ class RecordCopier:
     check: Callable[[], None]
     """Raises ChangedError if a dataset was replaced that records are copied from."""
 
-    def copied(self, folders: Folders, shards: Sequence[ShardPlan]) -> Generator[Progress]:
-        """Write shards and their receipts, a few at once; yield what is done.
+    def copy(self, folders: Folders, shards: Sequence[ShardPlan], on_progress: OnProgress) -> None:
+        """Write shards and their receipts, a few at once.
 
         Raises:
             DatasetError: a shard of a parent is gone or cut, or holds another record.
@@ -74,7 +74,7 @@ class RecordCopier:
         for thread in threads:
             thread.start()
         try:
-            yield from common.progress(len(threads))
+            common.pass_on(len(threads), on_progress)
         finally:
             common.has_ended.set()
             end = time.monotonic() + _LEAVE_S
@@ -101,8 +101,8 @@ class _Common:
         """Held by the thread that reads and checks a batch: several would take the interpreter
         from each other at each record."""
         self.waiting: SimpleQueue[ShardPlan] = SimpleQueue()
-        self.told: SimpleQueue[Progress | BaseException | None] = SimpleQueue()
-        """Progress, errors of failed copies, and None for a thread that has nothing left to do."""
+        self.told: SimpleQueue[ItemCounts | BaseException | None] = SimpleQueue()
+        """ItemCounts, errors of failed copies, and None for a thread that has nothing left to do."""
         self.has_ended = threading.Event()
         """Whether nothing more is wanted."""
         self.buffers: SimpleQueue[tuple[Buffer, Buffer]] = SimpleQueue()
@@ -130,8 +130,8 @@ class _Common:
         except BaseException as error:
             self.told.put(error)
 
-    def progress(self, num_threads: int) -> Generator[Progress]:
-        """Yield what is done until all threads are; raise what one has failed for."""
+    def pass_on(self, num_threads: int, on_progress: OnProgress) -> None:
+        """Pass on what is done until all threads have ended; raise the error of one that fails."""
         while num_threads:
             one = self.told.get()
             if isinstance(one, BaseException):
@@ -139,7 +139,7 @@ class _Common:
             if one is None:
                 num_threads -= 1
             else:
-                yield one
+                on_progress(one)
 
 
 class _Copy:
@@ -186,10 +186,10 @@ class _Copy:
         release()
         common.told.put(self._progress(told, len(self._rows)))
 
-    def _progress(self, start: int, stop: int) -> Progress:
+    def _progress(self, start: int, stop: int) -> ItemCounts:
         """Return that the rows between are done."""
         num_written = int(np.diff(np.searchsorted(self._records.written, (start, stop)))[0])
-        return Progress(stop - start, stop - start - num_written)
+        return ItemCounts(stop - start, stop - start - num_written)
 
 
 def _taken(table: pa.Table, rows: Numbers) -> pa.Table:

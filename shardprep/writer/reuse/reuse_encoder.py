@@ -27,7 +27,6 @@ from shardprep.source.range_reads import read_ahead
 from shardprep.writer.encode.chunk import ChunkTask, EncodedChunk, OldImage, Outcome
 from shardprep.writer.encode.chunk_encoder import (
     ChunkEncoder,
-    counted,
     encode_item,
     read_item,
     sha256_of,
@@ -63,10 +62,7 @@ class CopyEncoder:
         """
         if not len(task.old):
             return self.encoder(task, before_item)
-        copy = _ChunkCopy(task, self)
-        if not self.encoder.is_timed:
-            return copy.encoded(before_item)
-        return counted(lambda: copy.encoded(before_item))
+        return _ChunkCopy(task, self).encoded(before_item)
 
 
 class _ChunkCopy:

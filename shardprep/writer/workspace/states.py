@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from shardprep.dataset.manifest import Fingerprint, Manifest, fingerprint_differences
-from shardprep.errors import BuildError, DatasetError
+from shardprep.errors import BuildError, DatasetError, ShardprepError
 from shardprep.storage.store_error import ChangedError
 from shardprep.writer.workspace.files import (
     BUILD_FILE,
@@ -166,16 +166,32 @@ def forget(workspace: Workspace, shards: Iterable[str]) -> None:
     workspace.state.remove([receipt_name(shard) for shard in shards])
 
 
-def take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) -> None:
-    """Remove a build that failed before any work was done, if no other run may be using it.
+@contextlib.contextmanager
+def begun(
+    workspace: Workspace, fingerprint: Fingerprint, replaced: bytes | None, *, overwrite: bool
+) -> Iterator[None]:
+    """Begin a build as `begin`; if it fails before any work is done, remove it again.
 
-    `is_new` tells whether this run has begun it.
+    `replaced` is the manifest that was published when this run began. Other runs may use the build
+    in object storage, so only the run that has begun it removes it there.
     """
-    begun = fingerprint_of(workspace)
-    if begun is None:  # in object storage an equal run has removed it, and may begin another
+    is_new = begin(workspace, fingerprint, overwrite=overwrite)
+    try:
+        check_begun(workspace, replaced)
+        yield
+    except BaseException:
+        # The user is told what went wrong first, not what goes wrong here.
+        with contextlib.suppress(ShardprepError, OSError):
+            _take_back(workspace, fingerprint, is_new=is_new)
+        raise
+
+
+def _take_back(workspace: Workspace, fingerprint: Fingerprint, *, is_new: bool) -> None:
+    there = fingerprint_of(workspace)
+    if there is None:  # in object storage an equal run has removed it, and may begin another
         is_ours = workspace.is_exclusive
     else:
-        is_ours = not fingerprint_differences(begun, fingerprint)
+        is_ours = not fingerprint_differences(there, fingerprint)
     if (is_new or workspace.is_exclusive) and is_ours and not has_work(workspace):
         workspace.discard()
 
