@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.imports import loaded
+from tests.support.processes import loaded
 
 PACKAGE = Path(__file__).parents[1] / "shardprep"
 MODULES = {

@@ -10,7 +10,7 @@ import pytest
 import shardprep
 from tests.commands.test_declaration import COMMANDS, VALUES
 from tests.support.paths import ROOT
-from tests.support.program import run_program
+from tests.support.processes import run_program
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ import pytest
 
 from shardprep.catalog.objects.formats.voc_file import NotVocError, VocError, VocFile, parse_voc
 from shardprep.errors import SourceError
-from tests.support.annotated_sources import opened, source
+from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA
 
 if TYPE_CHECKING:
