@@ -66,7 +66,7 @@ import os, resource, sys
 from pathlib import Path
 import shardprep
 from shardprep import reader
-from shardprep.reporter.contents import read_contents
+from shardprep.reporter.record_columns import read_contents
 from shardprep.reporter.viewer.pictures import RecordPictures
 
 def tried(name, work):

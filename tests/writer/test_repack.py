@@ -165,7 +165,7 @@ def test_some_of_the_records_are_taken(tmp_path: Path) -> None:
     assert {*found["key"].to_pylist()} == {*order["train"][:10], *order["test"]}
     assert {*found["status"].to_pylist()} == {"written"}
     assert some.manifest.splits["train"].num_records == 10
-    selection = shardprep.reader.select(whole, "train")[[1, 3]]
+    selection = shardprep.reader.selection(whole, "train")[[1, 3]]
     two = shardprep.repack(whole, tmp_path / "two", split=selection)
     assert {*features(two.path)} == {order["train"][1], order["train"][3]}
     assert not shardprep.verify(two.path).problems

@@ -332,7 +332,7 @@ def test_a_file_says_the_same_whether_it_is_parsed_or_not() -> None:
 def test_the_worst_files_that_are_read_take_little_memory() -> None:
     code = """
 import resource, sys
-from shardprep.catalog.annotations.voc_file import VocError, parse_voc
+from shardprep.catalog.objects.formats.voc_file import VocError, parse_voc
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for part, number in (
     ("<a/>", 990_000), ("<a>\\n</a>", 330_000), ("<a b=''/>", 190_000), ("\\u0103\\n", 990_000),

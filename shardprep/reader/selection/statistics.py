@@ -20,8 +20,8 @@ from shardprep.reader.arguments import checking
 from shardprep.reader.decode.features import Examples, Values
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.remote import NUM_READS
-from shardprep.reader.select.selection import numbers_of
-from shardprep.reader.select.splits import AnySplit
+from shardprep.reader.selection.selection import numbers_of
+from shardprep.reader.selection.splits import AnySplit
 from shardprep.reader.validators import Location
 from shardprep.storage.atomic_file import DurableFile
 from shardprep.storage.cache import cache_root, make_cache

@@ -18,9 +18,9 @@ from shardprep.dataset.item_table import ANNOTATED_COLUMNS
 from shardprep.errors import DatasetError, printable, shown, some_of
 from shardprep.reader.arguments import checking
 from shardprep.reader.config import warn
-from shardprep.reader.select.classes import ClassColumn
-from shardprep.reader.select.item_rows import Items
-from shardprep.reader.select.splits import AnySplit
+from shardprep.reader.selection.classes import ClassColumn
+from shardprep.reader.selection.item_rows import Items
+from shardprep.reader.selection.splits import AnySplit
 from shardprep.reader.validators import Kind, Location, text
 from shardprep.storage.regular_file import read_named
 from shardprep.storage.text_file import CsvRows, decoded, text_lines
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardprep.dataset.manifest import Manifest
-    from shardprep.reader.select.item_rows import ItemRows
-    from shardprep.reader.select.selection import Selection
+    from shardprep.reader.selection.item_rows import ItemRows
+    from shardprep.reader.selection.selection import Selection
 
 _WHERE = "reader.select"
 _MOST_SHOWN = 80

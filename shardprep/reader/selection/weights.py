@@ -13,9 +13,9 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.arguments import checked_fields, checking, shown
 from shardprep.reader.order.order import random_numbers
-from shardprep.reader.select.classes import ClassColumn, class_pairs
-from shardprep.reader.select.item_rows import Items
-from shardprep.reader.select.splits import AnySplit, part_range
+from shardprep.reader.selection.classes import ClassColumn, class_pairs
+from shardprep.reader.selection.item_rows import Items
+from shardprep.reader.selection.splits import AnySplit, part_range
 from shardprep.reader.validators import Count, Location
 
 if TYPE_CHECKING:

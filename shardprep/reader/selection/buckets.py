@@ -15,14 +15,14 @@ from shardprep.reader.arguments import checking
 from shardprep.reader.decode.features import Examples, Values
 from shardprep.reader.records.open import open_subset
 from shardprep.reader.records.remote import NUM_READS
-from shardprep.reader.select.item_rows import Items
-from shardprep.reader.select.splits import AnySplit
+from shardprep.reader.selection.item_rows import Items
+from shardprep.reader.selection.splits import AnySplit
 from shardprep.reader.validators import Kind, Location, Size, kind_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardprep.reader.select.selection import Selection
+    from shardprep.reader.selection.selection import Selection
 
 _STEP = 32
 """Pixels that the sides of usual buckets are multiples of; a quarter of that for small ones."""

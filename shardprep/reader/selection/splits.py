@@ -16,7 +16,7 @@ from shardprep.reader.validators import Count, Kind, Number, like, text
 
 if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
-    from shardprep.reader.select.selection import Selection
+    from shardprep.reader.selection.selection import Selection
 
 _SLICE = re.compile(r"(?P<split>\w+)(\[(?P<start>-?\d{1,18}%?)?:(?P<stop>-?\d{1,18}%?)?\])?")
 

@@ -13,16 +13,16 @@ from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
 from shardprep.reader.arguments import checking, shown
 from shardprep.reader.order.order import key_of, random_numbers
-from shardprep.reader.select.classes import OBJECT_CLASSES, ClassColumn, class_pairs
-from shardprep.reader.select.item_rows import Items
-from shardprep.reader.select.selection import numbers_of, rising
-from shardprep.reader.select.splits import AnySplit
+from shardprep.reader.selection.classes import OBJECT_CLASSES, ClassColumn, class_pairs
+from shardprep.reader.selection.item_rows import Items
+from shardprep.reader.selection.selection import numbers_of, rising
+from shardprep.reader.selection.splits import AnySplit
 from shardprep.reader.validators import Kind, Location, Seed, whole
 
 if TYPE_CHECKING:
     from shardprep.reader.order.order import Ints
-    from shardprep.reader.select.item_rows import ItemRows
-    from shardprep.reader.select.selection import Selection
+    from shardprep.reader.selection.item_rows import ItemRows
+    from shardprep.reader.selection.selection import Selection
 
 _WHERE = "reader.folds"
 _GROUP, _ORIGINAL = "group", "original_sha256"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.reader.order.order import Ints
     from shardprep.reader.records.positions import Places
-    from shardprep.reader.select.selection import Selection
+    from shardprep.reader.selection.selection import Selection
 
     Size = tuple[int, int]
 

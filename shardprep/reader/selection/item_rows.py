@@ -21,8 +21,8 @@ from shardprep.dataset.locate import locate
 from shardprep.dataset.remote import RemoteDataset, described, documents_of
 from shardprep.dataset.schema import LABEL
 from shardprep.errors import DatasetError
-from shardprep.reader.select.classes import ClassColumn, class_pairs
-from shardprep.reader.select.selection import Selection, numbers_of, rising
+from shardprep.reader.selection.classes import ClassColumn, class_pairs
+from shardprep.reader.selection.selection import Selection, numbers_of, rising
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shardprep.dataset.manifest import Manifest
     from shardprep.dataset.schema import Schema
     from shardprep.reader.order.order import Ints
-    from shardprep.reader.select.splits import AnySplit
+    from shardprep.reader.selection.splits import AnySplit
 
 _PLACES = ("status", "shard", "record")
 

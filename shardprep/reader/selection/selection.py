@@ -14,7 +14,7 @@ import numpy as np
 from shardprep.errors import DatasetError, shown
 from shardprep.reader.arguments import checking
 from shardprep.reader.order.order import key_of, random_numbers
-from shardprep.reader.select.splits import split_ranges
+from shardprep.reader.selection.splits import split_ranges
 from shardprep.reader.validators import Count, File, Seed
 from shardprep.storage.atomic_file import DurableFile
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from shardprep.dataset.manifest import Manifest
     from shardprep.reader.order.order import Ints
-    from shardprep.reader.select.splits import AnySplit
+    from shardprep.reader.selection.splits import AnySplit
 
 _MOST_NAME = 100
 """Characters of a name; that of a long expression is shortened."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardprep.dataset.schema import BOX_LABEL, LABEL, LABELS
-from shardprep.reader.select.selection import rising
+from shardprep.reader.selection.selection import rising
 
 if TYPE_CHECKING:
     from shardprep.dataset.schema import Schema
