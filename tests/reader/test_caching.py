@@ -25,7 +25,7 @@ from shardprep.reader import BadRecord, ReadConfig
 from shardprep.reader.tf.cache import memory
 from shardprep.storage.atomic_file import DurableFile
 from tests.support.builders import animals, build, jpeg, write, zip_bytes
-from tests.support.program import Program
+from tests.support.processes import Program
 
 if TYPE_CHECKING:
     from pathlib import Path

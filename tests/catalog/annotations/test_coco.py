@@ -12,7 +12,7 @@ import pytest
 
 from shardprep.errors import SourceError
 from shardprep.image.annotation_types import Counts, Polygons
-from tests.support.annotated_sources import opened, source
+from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA
 
 if TYPE_CHECKING:

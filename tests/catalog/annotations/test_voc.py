@@ -15,7 +15,8 @@ import pytest
 
 from shardprep.catalog.objects.formats.voc_file import NotVocError, VocError, VocFile, parse_voc
 from shardprep.errors import SourceError
-from tests.support.annotated_sources import opened, source
+from tests.catalog.builders import thing, xml
+from tests.support.annotated import opened, source
 from tests.support.builders import SHARED_DATA
 
 if TYPE_CHECKING:
@@ -23,17 +24,6 @@ if TYPE_CHECKING:
 
 BCCD = SHARED_DATA / "bccd.zip"
 needs_bccd = pytest.mark.skipif(not BCCD.exists(), reason="real data are not here")
-
-
-def thing(name: str, *sides: object, order: str = "xmin ymin xmax ymax", more: str = "") -> str:
-    tags = "".join(f"<{t}>{v}</{t}>" for t, v in zip(order.split(), sides, strict=True))
-    return f"<object><name>{name}</name>{more}<bndbox>{tags}</bndbox></object>"
-
-
-def xml(*things: str, filename: str = "x.jpg", size: str = "30 40") -> str:
-    height, width = size.split()
-    sides = f"<size><width>{width}</width><height>{height}</height></size>"
-    return f"<annotation><filename>{filename}</filename>{sides}{''.join(things)}</annotation>"
 
 
 @needs_bccd
